@@ -1,0 +1,1 @@
+"""Parameters: one validated, frozen model per section of params.yaml."""

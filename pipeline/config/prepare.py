@@ -1,0 +1,46 @@
+"""`prepare`: which images, at which size, split how."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from pipeline.config.base import Positive, Section, Seed
+
+
+class PrepareConfig(Section):
+    """The `prepare` section.
+
+    Attributes:
+        dataset: `digits` (scikit-learn's 1,797 images), `cifar10`, `cifar100` (downloaded, or the
+            archive at `path`), or `image_folder` (the folder or archive at `path`).
+        path: a local folder or archive; required by `image_folder`, not allowed for `digits`.
+        image_size: side of the square images that everything later sees, in pixels.
+        test_share: share of each class held out for testing; used by `digits` and by an
+            `image_folder` without train/ and test/, null otherwise.
+        val_share: share of each class's training images flagged `val` for tuning.
+        unreadable: `error` stops at the first unreadable files; `skip` leaves them out and lists
+            them in the metrics.
+        max_megapixels: larger images are refused before they are decoded.
+        seed: of the splits.
+    """
+
+    dataset: Literal["digits", "cifar10", "cifar100", "image_folder"]
+    path: str | None = None
+    image_size: Annotated[Positive, Field(ge=8, le=512)]
+    test_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    val_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    unreadable: Literal["error", "skip"] = "error"
+    max_megapixels: Annotated[float, Field(gt=0)] = 64.0
+    seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _fits_dataset(self) -> Self:
+        if self.dataset == "image_folder" and not self.path:
+            raise ValueError("dataset image_folder needs `path`: a folder or a .tar, .tar.xz or .zip of one")
+        if self.dataset == "digits" and self.path is not None:
+            raise ValueError("dataset digits is built in: remove `path`")
+        if self.dataset == "digits" and self.test_share is None:
+            raise ValueError("dataset digits has no test split of its own: give `test_share`, e.g. 0.2")
+        if self.dataset in ("cifar10", "cifar100") and self.test_share is not None:
+            raise ValueError(f"dataset {self.dataset} has its own test split: remove `test_share`")
+        return self

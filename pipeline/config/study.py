@@ -1,0 +1,54 @@
+"""`train` and `studies`: the common recipe, and the named grids that are trained with it."""
+
+import json
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from pipeline.config.base import NonNegativeFloat, Positive, PositiveFloat, Section, Seed
+from pipeline.config.duration import Duration
+from pipeline.config.recipe import Network, Recipe
+
+Arm = Literal["full", "filtered", "random", "random_uniform"]
+
+
+class TrainConfig(Recipe):
+    """The `train` section: what all studies share unless their own `recipe` says otherwise."""
+
+
+class Study(Section):
+    """One grid: every model x arm x batch size x learning rate x weight decay x seed is a cell.
+
+    Attributes:
+        filter_network: whose kept images make the `filtered` arm and size the random ones.
+        arms: `full`; `filtered`; `random` (as many of each class as the filter kept, drawn anew
+            for every seed); `random_uniform` (as many in all, classes ignored).
+        budget: how long each cell trains.
+        match: `steps` gives every arm the steps that the full data set needs for the budget;
+            `epochs` lets a smaller arm take fewer steps.
+        recipe: keys of the `train` section that differ in this study.
+    """
+
+    filter_network: Network
+    models: Annotated[tuple[Network, ...], Field(min_length=1)]
+    arms: Annotated[tuple[Arm, ...], Field(min_length=1)]
+    batch_sizes: Annotated[tuple[Annotated[Positive, Field(ge=2)], ...], Field(min_length=1)]
+    learning_rates: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
+    weight_decays: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)]
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)]
+    budget: Duration
+    match: Literal["steps", "epochs"] = "steps"
+    recipe: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _no_repeats(self) -> Self:
+        for key in ("models", "arms", "batch_sizes", "learning_rates", "weight_decays", "seeds"):
+            values = getattr(self, key)
+            if len(set(values)) < len(values):
+                raise ValueError(f"{key} names a value twice: {list(values)}")
+        return self
+
+    def effective_recipe(self, train: TrainConfig) -> TrainConfig:
+        """The `train` section with this study's `recipe` laid over it, key by key."""
+        merged = {**train.model_dump(mode="json"), **self.recipe}
+        return TrainConfig.model_validate_json(json.dumps(merged))

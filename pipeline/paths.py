@@ -1,0 +1,122 @@
+"""Where every artefact lives. dvc.yaml declares the same paths; a test keeps the two equal."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataPaths:
+    """The files of one `data/` folder, by stage; `root` is that folder.
+
+    Names ending in an argument list are one file per network or per study.
+    """
+
+    root: Path = Path("data")
+
+    # prepare
+    def images(self, split: str) -> Path:
+        """uint8 (N, H, W, 3) of `split`, "train" or "test"."""
+        return self.root / "prepare" / f"{split}.npy"
+
+    def manifest(self, split: str) -> Path:
+        return self.root / "prepare" / f"{split}.parquet"
+
+    @property
+    def prepare_metrics(self) -> Path:
+        return self.root / "prepare" / "metrics.json"
+
+    # finetune
+    def extractor(self, network: str) -> Path:
+        return self.root / "finetune" / f"{network}.pt"
+
+    def finetune_metrics(self, network: str) -> Path:
+        return self.root / "finetune" / f"{network}.json"
+
+    # extract
+    def features(self, network: str, split: str = "train") -> Path:
+        """float32 (N, D); the test split's files carry `.test`."""
+        return self.root / "extract" / f"{network}{_suffix(split)}.npy"
+
+    def predictions(self, network: str, split: str = "train") -> Path:
+        return self.root / "extract" / f"{network}{_suffix(split)}.parquet"
+
+    # reduce
+    def embedding(self, network: str, split: str = "train") -> Path:
+        return self.root / "reduce" / f"{network}{_suffix(split)}.parquet"
+
+    def components(self, network: str) -> Path:
+        """Principal components, float32 (N, n_components), of the training features."""
+        return self.root / "reduce" / f"{network}.pca.npy"
+
+    def reduce_metrics(self, network: str) -> Path:
+        return self.root / "reduce" / f"{network}.json"
+
+    # filter
+    def points(self, network: str) -> Path:
+        return self.root / "filter" / network / "points.parquet"
+
+    def kept(self, network: str) -> Path:
+        return self.root / "filter" / network / "kept.csv"
+
+    def dropped(self, network: str) -> Path:
+        return self.root / "filter" / network / "dropped.csv"
+
+    def filter_metrics(self, network: str) -> Path:
+        return self.root / "filter" / network / "metrics.json"
+
+    @property
+    def overrides(self) -> Path:
+        """Human keep and drop decisions; tracked by git, not by DVC."""
+        return self.root / "overrides.csv"
+
+    # train
+    def runs(self, study: str) -> Path:
+        return self.root / "train" / f"{study}.parquet"
+
+    def history(self, study: str) -> Path:
+        return self.root / "train" / f"{study}.history.parquet"
+
+    def correct(self, study: str) -> Path:
+        return self.root / "train" / f"{study}.correct.npy"
+
+    def train_metrics(self, study: str) -> Path:
+        return self.root / "train" / f"{study}.json"
+
+    def trained_weights(self, study: str) -> Path:
+        return self.root / "train" / study / "best.pt"
+
+    # report
+    @property
+    def report(self) -> Path:
+        return self.root / "report"
+
+    @property
+    def resources(self) -> Path:
+        """Wall time and memory of each stage's last run. No stage depends on it."""
+        return self.root / "report" / "resources.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkPaths:
+    """What is needed to resume or to look back: ignored by git and DVC, safe to delete."""
+
+    root: Path = Path(".work")
+
+    @property
+    def cells(self) -> Path:
+        """The ledger of finished training cells, one folder per fingerprint."""
+        return self.root / "cells"
+
+    def log(self, stage: str) -> Path:
+        return self.root / "logs" / f"{stage}.log"
+
+    def resources(self, stage: str) -> Path:
+        return self.root / "resources" / f"{stage}.json"
+
+    def lock(self, stage: str) -> Path:
+        return self.root / "locks" / f"{stage}.lock"
+
+
+def _suffix(split: str) -> str:
+    assert split in ("train", "test"), split
+    return "" if split == "train" else ".test"
