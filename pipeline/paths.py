@@ -85,6 +85,12 @@ class DataPaths:
     def trained_weights(self, study: str) -> Path:
         return self.root / "train" / study / "best.pt"
 
+    def provenance(self, stage: str, item: str | None = None) -> Path:
+        """Where a stage says which versions, parameters and inputs made its files."""
+        if stage == "filter":
+            return self.root / stage / str(item) / "provenance.json"
+        return self.root / stage / (f"{item}.provenance.json" if item else "provenance.json")
+
     # report
     @property
     def report(self) -> Path:

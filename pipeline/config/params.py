@@ -1,11 +1,10 @@
 """The whole of params.yaml: one validated, frozen object."""
 
-import difflib
 import json
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
+from pydantic import Field, StringConstraints, ValidationError, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -13,6 +12,7 @@ from pipeline.config.base import Section
 from pipeline.config.extract import ExtractConfig
 from pipeline.config.filter import FilterConfig
 from pipeline.config.finetune import FinetuneConfig
+from pipeline.config.messages import describe
 from pipeline.config.prepare import PrepareConfig
 from pipeline.config.recipe import Network, Recipe
 from pipeline.config.reduce import ReduceConfig
@@ -59,7 +59,7 @@ def check_params(tree: Any, *, source: str) -> Params:
         # The JSON mode of strict validation is the one that takes lists for tuples.
         params = Params.model_validate_json(json.dumps(tree, default=str))
     except ValidationError as error:
-        raise InputError(f"{source}: {_describe(error)}") from None
+        raise InputError(f"{source}: {describe(error, tree, Params)}") from None
     _check_across_sections(params, source)
     return params
 
@@ -82,92 +82,49 @@ def _read_yaml(path: Path) -> Any:
 
 
 def _check_across_sections(params: Params, source: str) -> None:
-    size = params.prepare.image_size
-    recipes: dict[str, Recipe] = {"finetune": params.finetune}
+    _check_recipe(f"{source}: finetune", params.finetune, params.prepare)
+    _check_batch(f"{source}: finetune.batch_size", params.finetune.batch_size, params.finetune)
     for name, study in params.studies.items():
-        try:
-            recipes[f"studies.{name}.recipe"] = study.effective_recipe(params.train)
-        except ValidationError as error:
-            raise InputError(f"{source}: studies.{name}.recipe.{_describe(error)}") from None
+        key = f"{source}: studies.{name}"
         if study.filter_network not in params.networks:
             raise InputError(
-                f"{source}: studies.{name}.filter_network: {study.filter_network} is not one of "
-                f"networks {list(params.networks)}; add it there or choose one of them"
+                f"{key}.filter_network: {study.filter_network} is not one of networks "
+                f"{list(params.networks)}; add it there or choose one of them"
             )
-    for key, recipe in recipes.items():
-        crop, padding = recipe.augmentation.crop_size, recipe.augmentation.crop_padding
-        if crop is not None and crop > size:
-            raise InputError(
-                f"{source}: {key}.augmentation.crop_size: {crop} is larger than prepare.image_size {size}; "
-                f"give at most {size}"
-            )
-        if padding >= size:
-            raise InputError(f"{source}: {key}.augmentation.crop_padding: {padding} must be below image_size {size}")
-        if recipe.workers != "auto" and recipe.simulated_workers % recipe.workers:
-            divisors = [d for d in range(1, recipe.simulated_workers + 1) if recipe.simulated_workers % d == 0]
-            raise InputError(
-                f"{source}: {key}.workers: {recipe.workers} does not divide simulated_workers "
-                f"{recipe.simulated_workers}; use one of {divisors} or auto"
-            )
-    batches = {"finetune.batch_size": (params.finetune.batch_size, params.finetune)}
-    for name, study in params.studies.items():
+        try:
+            recipe = study.effective_recipe(params.train)
+        except ValidationError as error:
+            raise InputError(f"{key}.recipe.{describe(error, study.recipe, TrainConfig)}") from None
+        _check_recipe(f"{key}.recipe" if study.recipe else f"{source}: train", recipe, params.prepare)
         for batch in study.batch_sizes:
-            batches[f"studies.{name}.batch_sizes"] = (batch, recipes[f"studies.{name}.recipe"])
-            _check_batch(source, f"studies.{name}.batch_sizes", batch, recipes[f"studies.{name}.recipe"])
-    _check_batch(source, "finetune.batch_size", params.finetune.batch_size, params.finetune)
+            _check_batch(f"{key}.batch_sizes", batch, recipe)
 
 
-def _check_batch(source: str, key: str, batch: int, recipe: Recipe) -> None:
-    workers = recipe.simulated_workers
-    if batch % workers or batch // workers < 2:
+def _check_recipe(key: str, recipe: Recipe, prepare: PrepareConfig) -> None:
+    augmentation, size = recipe.augmentation, prepare.image_size
+    if augmentation.crop_size is not None and augmentation.crop_size > size:
         raise InputError(
-            f"{source}: {key}: {batch} does not split into {workers} simulated workers of 2 images or more; "
-            f"use a multiple of {workers} from {2 * workers} on, or another simulated_workers"
+            f"{key}.augmentation.crop_size: {augmentation.crop_size} is larger than prepare.image_size; "
+            f"give at most {size}"
+        )
+    if augmentation.crop_padding >= size:
+        raise InputError(
+            f"{key}.augmentation.crop_padding: {augmentation.crop_padding} leaves crops without image; "
+            f"give less than prepare.image_size {size}"
+        )
+    simulated = recipe.simulated_workers
+    if recipe.workers != "auto" and simulated % recipe.workers:
+        divisors = [d for d in range(1, simulated + 1) if simulated % d == 0]
+        raise InputError(
+            f"{key}.workers: {recipe.workers} does not divide simulated_workers {simulated}; "
+            f"use one of {divisors} or auto"
         )
 
 
-def _describe(error: ValidationError) -> str:
-    """The first problem as `key.path: value is wrong; mend`."""
-    problem = error.errors(include_url=False)[0]
-    location = [part for part in problem["loc"] if isinstance(part, int) or not _is_union_tag(part, problem["loc"])]
-    key = ".".join(str(part) for part in location) or "(top level)"
-    others = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    match problem["type"]:
-        case "extra_forbidden":
-            return f"{key}: unknown key{_suggestion(location)}; remove it or correct the spelling{others}"
-        case "missing":
-            return f"{key}: missing; add it{others}"
-        case "value_error":
-            return f"{key}: {problem['msg'].removeprefix('Value error, ')}{others}"
-    value = problem.get("input")
-    shown = json.dumps(value, default=str)
-    return f"{key}: {shown[:80]} is not allowed: {problem['msg']}{others}"
-
-
-def _is_union_tag(part: str, location: tuple[int | str, ...]) -> bool:
-    """Pydantic puts the chosen member of a union into the location; users never wrote it."""
-    index = location.index(part)
-    return index > 0 and (location[index - 1] == "schedule" or part in _TYPE_TAGS or part.startswith("literal["))
-
-
-_TYPE_TAGS = {"float", "int", "str", "constrained-int", "constrained-float", "function-before"}
-
-
-def _suggestion(location: list[int | str]) -> str:
-    """`, did you mean 'x'?` from the keys that the section knows."""
-    model: type[BaseModel] | None = Params
-    for part in location[:-1]:
-        model = _member(model, part) if model is not None else None
-    if model is None:
-        return ""
-    close = difflib.get_close_matches(str(location[-1]), list(model.model_fields), n=1)
-    return f", did you mean `{close[0]}`?" if close else f"; known keys: {', '.join(model.model_fields)}"
-
-
-def _member(model: type[BaseModel], part: int | str) -> type[BaseModel] | None:
-    if model is Params and part == "studies":
-        return Params
-    if model is Params and part not in Params.model_fields:
-        return Study
-    annotation = model.model_fields[str(part)].annotation if str(part) in model.model_fields else None
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+def _check_batch(key: str, batch: int, recipe: Recipe) -> None:
+    workers = recipe.simulated_workers
+    if batch % workers or batch // workers < 2:
+        raise InputError(
+            f"{key}: {batch} does not split into {workers} simulated workers of 2 images or more; "
+            f"use a multiple of {workers} from {2 * workers} on, or another simulated_workers"
+        )

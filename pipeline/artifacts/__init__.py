@@ -1,0 +1,1 @@
+"""What one stage hands the next: writing whole files or none, reading only sound ones."""

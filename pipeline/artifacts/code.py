@@ -1,0 +1,70 @@
+"""What a module's results depend on in this repository: its import closure and a digest of it."""
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+_PROJECT = Path(__file__).resolve().parents[2]
+_PACKAGES = ("pipeline", "viz")
+
+
+def import_closure(module: str) -> dict[str, Path]:
+    """All modules of this project that importing and running `module` can import, with their files.
+
+    Imports inside functions count; packages' `__init__` files too.
+    """
+    closure: dict[str, Path] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        path = _file_of(name)
+        if path is None or name in closure:
+            continue
+        closure[name] = path
+        waiting.extend(_imports(path))
+        waiting.extend(".".join(name.split(".")[:depth]) for depth in range(1, name.count(".") + 1))
+    return dict(sorted(closure.items()))
+
+
+def code_digest(module: str, *, passive: frozenset[str] = frozenset()) -> str:
+    """SHA-256 over the syntax trees of the closure, without docstrings and comments.
+
+    Args:
+        passive: modules left out, with what they alone import: they cannot change a result.
+    """
+    digest = hashlib.sha256()
+    for name, path in import_closure(module).items():
+        if name not in passive:
+            digest.update(f"{name}\n{_without_docstrings(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _file_of(module: str) -> Path | None:
+    if module.split(".")[0] not in _PACKAGES:
+        return None
+    base = _PROJECT.joinpath(*module.split("."))
+    for candidate in (base.with_suffix(".py"), base / "__init__.py"):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def _imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module
+            # `from package import module` names a module too.
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _without_docstrings(path: Path) -> str:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+                node.body = node.body[1:] or [ast.Pass()]
+    return ast.dump(tree)

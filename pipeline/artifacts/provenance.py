@@ -1,0 +1,50 @@
+"""Which versions, parameters and inputs made a set of files."""
+
+import hashlib
+import platform
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifacts.json_file import write_json
+
+# The packages that decide the content of some artefact.
+_PACKAGES = ("numpy", "opentsne", "pillow", "pyarrow", "scikit-learn", "scipy", "torch", "torchvision")
+
+
+def sha256_of_file(path: Path) -> str:
+    """Hex digest of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_provenance(
+    path: Path,
+    *,
+    stage: str,
+    parameters: Mapping[str, Any],
+    inputs: Sequence[Path],
+    outputs: Sequence[Path],
+) -> None:
+    """Record how `outputs` came about. No dates and no machine names: equal results, equal bytes."""
+    write_json(
+        path,
+        {
+            "stage": stage,
+            "parameters": dict(parameters),
+            "versions": {"python": platform.python_version(), **_versions()},
+            "inputs": {str(file): sha256_of_file(file) for file in inputs},
+            "outputs": {str(file): sha256_of_file(file) for file in outputs},
+        },
+    )
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,63 @@
+"""Parquet and CSV tables: atomic writing, and reading that says what is wrong."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from pipeline.artifacts.atomic import atomic_path
+from pipeline.errors import InputError
+
+
+def write_parquet(path: Path, table: pa.Table) -> None:
+    """Write one row group, zstd-compressed; equal tables give equal bytes."""
+    with atomic_path(path) as temporary:
+        pyarrow.parquet.write_table(table, temporary, compression="zstd", row_group_size=max(1, len(table)))
+
+
+def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read `columns` (default: all).
+
+    Raises:
+        InputError: the file is missing, damaged, or lacks a column.
+    """
+    if not path.exists():
+        raise InputError(f"{path}: missing; run `dvc repro`")
+    try:
+        names = pyarrow.parquet.read_schema(path).names
+        missing = [name for name in columns or () if name not in names]
+        if missing:
+            raise InputError(f"{path}: has no column {missing[0]}; it is of another version, run `dvc repro --force`")
+        return pyarrow.parquet.read_table(path, columns=list(columns) if columns is not None else None)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path}: damaged ({reason}); delete it and run `dvc repro`") from None
+
+
+def write_csv(path: Path, table: pa.Table) -> None:
+    """Write with a header line; strings are quoted only where needed."""
+    options = pyarrow.csv.WriteOptions(quoting_style="needed")
+    with atomic_path(path) as temporary:
+        pyarrow.csv.write_csv(table, temporary, options)
+
+
+def read_csv(path: Path, columns: dict[str, pa.DataType]) -> pa.Table:
+    """Read a CSV that has exactly these columns, by name and type, in any order.
+
+    Raises:
+        InputError: the file is missing, has other columns, or a value of another type.
+    """
+    if not path.exists():
+        raise InputError(f"{path}: missing; run `dvc repro`")
+    convert = pyarrow.csv.ConvertOptions(column_types=columns, strings_can_be_null=False)
+    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    try:
+        table = pyarrow.csv.read_csv(path, convert_options=convert, parse_options=parse)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path}: not readable as CSV ({reason}); mend that line") from None
+    if sorted(table.column_names) != sorted(columns):
+        raise InputError(f"{path}: has the columns {table.column_names}; give exactly {list(columns)}")
+    return table.select(list(columns))

@@ -1,0 +1,123 @@
+"""What a long run says while it works: a log file, progress with time left, memory and wall time."""
+
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from tqdm import tqdm
+
+from pipeline.artifacts.json_file import write_json
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+class Progress(Protocol):
+    """Counts up to a known total."""
+
+    def update(self, n: int = 1, note: str = "") -> None: ...
+
+
+class RunLog:
+    """Messages and progress of one stage or command: to the terminal and to a log file.
+
+    Ranks other than 0 hold a silent one (`RunLog.silent()`).
+    """
+
+    def __init__(self, path: Path | None, stream: TextIO | None = None) -> None:
+        self._stream = stream
+        self._file: TextIO | None = None
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a", encoding="utf-8", buffering=1)
+
+    @classmethod
+    def silent(cls) -> "RunLog":
+        return cls(None)
+
+    def close(self) -> None:
+        if self._file:
+            self._file.close()
+
+    def info(self, message: str) -> None:
+        """One line for people."""
+        if self._stream:
+            tqdm.write(message, file=self._stream)
+        self._to_file(message)
+
+    @contextmanager
+    def progress(self, description: str, total: int, unit: str) -> Iterator[Progress]:
+        """A bar on a terminal, else a plain line every few seconds; the log file gets the end only."""
+        start = time.monotonic()
+        if self._stream is None:
+            yield _Quiet()
+        elif self._stream.isatty():
+            with tqdm(desc=description, total=total, unit=unit, file=self._stream, dynamic_ncols=True) as bar:
+                yield _Bar(bar)
+        else:
+            yield _Lines(self._stream, description, total, unit)
+        self._to_file(f"{description}: {total} {unit} in {time.monotonic() - start:.1f} s")
+
+    def _to_file(self, message: str) -> None:
+        if self._file:
+            self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+
+
+class _Quiet:
+    def update(self, n: int = 1, note: str = "") -> None:
+        pass
+
+
+class _Bar:
+    def __init__(self, bar: "tqdm[Any]") -> None:
+        self._bar = bar
+
+    def update(self, n: int = 1, note: str = "") -> None:
+        if note:
+            self._bar.set_postfix_str(note, refresh=False)
+        self._bar.update(n)
+
+
+class _Lines:
+    """For logs and pipes: says where it stands every ten seconds, with the time left."""
+
+    def __init__(self, stream: TextIO, description: str, total: int, unit: str) -> None:
+        self._stream, self._description, self._total, self._unit = stream, description, total, unit
+        self._done = 0
+        self._start = self._said = time.monotonic()
+
+    def update(self, n: int = 1, note: str = "") -> None:
+        self._done += n
+        now = time.monotonic()
+        if now - self._said < _SECONDS_BETWEEN_LINES or not self._done:
+            return
+        self._said = now
+        left = (now - self._start) / self._done * (self._total - self._done)
+        said = f"{self._description}: {self._done}/{self._total} {self._unit}, {left:.0f} s left"
+        print(f"{said}, {note}" if note else said, file=self._stream, flush=True)
+
+
+def standard_log(path: Path | None) -> RunLog:
+    """To standard error, so that a command's own output stays clean."""
+    return RunLog(path, sys.stderr)
+
+
+class ResourceMeter:
+    """Wall time and peak memory of a stage, kept apart from its results."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    def write(self, path: Path, *, images: int | None = None) -> None:
+        """Record the run; `images` processed gives a rate."""
+        wall = time.monotonic() - self._start
+        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        # Linux reports KiB; children are the largest single worker, not their sum.
+        children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        record: dict[str, float] = {"wall_s": round(wall, 2), "peak_memory_mb": round(max(own, children) / 1024, 1)}
+        if images is not None:
+            record["images_per_s"] = round(images / wall, 1)
+        write_json(path, record)
