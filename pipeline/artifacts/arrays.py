@@ -52,7 +52,7 @@ def open_array(path: Path, *, dtype: DTypeLike, ndim: int, rows: int | None = No
         InputError: missing, truncated, not an array file, or of another type, rank or length.
     """
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: np.memmap = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise InputError(f"{path}: missing; run `dvc repro`") from None
     except (ValueError, OSError, EOFError) as error:

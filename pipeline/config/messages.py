@@ -34,10 +34,7 @@ def _written_keys(location: tuple[int | str, ...], tree: Any, *, missing: bool) 
     """The parts of a location that stand in the file; pydantic adds the names of union members."""
     keys: list[int | str] = []
     for part in location:
-        if isinstance(tree, dict) and part in tree:
-            keys.append(part)
-            tree = tree[part]
-        elif isinstance(tree, list) and isinstance(part, int):
+        if (isinstance(tree, dict) and part in tree) or (isinstance(tree, list) and isinstance(part, int)):
             keys.append(part)
             tree = tree[part]
     return [*keys, location[-1]] if missing else keys

@@ -11,12 +11,16 @@ Network = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
 
 
 class SgdConfig(Section):
+    """Stochastic gradient descent with (Nesterov) momentum."""
+
     name: Literal["sgd"] = "sgd"
     momentum: Share = 0.9
     nesterov: bool = False
 
 
 class ConstantSchedule(Section):
+    """The peak rate throughout, after the warm-up."""
+
     name: Literal["constant"]
     warmup: Duration = Duration(steps=0)
 

@@ -38,7 +38,7 @@ class Study(Section):
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)]
     budget: Duration
     match: Literal["steps", "epochs"] = "steps"
-    recipe: dict[str, Any] = {}
+    recipe: dict[str, Any] = Field(default={})
 
     @model_validator(mode="after")
     def _no_repeats(self) -> Self:

@@ -1,0 +1,135 @@
+"""Ranks: the only module that talks to torch.distributed or reads its environment variables.
+
+Everything is a no-op on one process, so callers have one code path. Tensors are reduced in place
+where the name ends in an underscore.
+"""
+
+import ctypes
+import logging
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+_PR_SET_PDEATHSIG = 1
+_TIMEOUT = timedelta(minutes=30)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """This process among the workers of a run."""
+
+    rank: int
+    count: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+
+def launched() -> bool:
+    """Whether torchrun started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def choose_workers(requested: int | Literal["auto"], simulated_workers: int) -> int:
+    """Processes to start on this node: as requested, or what the GPUs and `simulated_workers` allow."""
+    if requested != "auto":
+        return requested
+    gpus = max(1, torch.cuda.device_count())
+    return max(count for count in range(1, gpus + 1) if simulated_workers % count == 0)
+
+
+def launch(module: str, arguments: Sequence[str], workers: int) -> int:
+    """Run `python -m module arguments` on `workers` processes of this node by torchrun.
+
+    Returns:
+        0, or the exit code of the first process that failed.
+    """
+    # Imported here: only the launching process needs the agent.
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import parse_args, run
+
+    # The failed rank has said why in its own words; the agent's report would bury it.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    try:
+        run(parse_args(["--standalone", f"--nproc-per-node={workers}", "-m", module, *arguments]))
+    except ChildFailedError as error:
+        _, first = error.get_first_failure()
+        return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
+    return 0
+
+
+@contextmanager
+def session(threads_per_worker: int | Literal["auto"]) -> Iterator[Ranks]:
+    """Join the process group if torchrun started this process; leave it at the end."""
+    if not launched():
+        _set_threads(threads_per_worker, 1)
+        yield Ranks(rank=0, count=1, device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+        return
+    # A rank whose agent was killed would train on as an orphan.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    local, count = int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
+    _set_threads(threads_per_worker, int(os.environ["LOCAL_WORLD_SIZE"]))
+    # NCCL refuses two ranks on one GPU: more processes than GPUs work on the CPU.
+    on_gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
+    device = torch.device("cuda", local) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=_TIMEOUT)
+    try:
+        yield Ranks(rank=dist.get_rank(), count=count, device=device)
+    finally:
+        dist.destroy_process_group()
+
+
+def barrier() -> None:
+    """Wait for all ranks."""
+    if _several():
+        dist.barrier()
+
+
+def all_reduce_sum_(tensor: Tensor) -> Tensor:
+    """Sum over ranks, in place."""
+    if _several():
+        dist.all_reduce(tensor)
+    return tensor
+
+
+def data_parallel(model: nn.Module, device: torch.device) -> nn.Module:
+    """Wrap for gradient averaging over ranks; the model itself where there is one.
+
+    Buffers stay local: BatchNorm's running statistics are averaged explicitly.
+    """
+    if not _several():
+        return model
+    ids = [device.index] if device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True)
+
+
+def defer_reduction(model: nn.Module, defer: bool) -> AbstractContextManager[None]:
+    """While active and `defer`, backward passes keep gradients local; wrap the forward pass too."""
+    if defer and isinstance(model, DistributedDataParallel):
+        return model.no_sync()
+    return nullcontext()
+
+
+def _several() -> bool:
+    if launched() and not dist.is_initialized():
+        raise RuntimeError("started by torchrun outside `distributed.session()`")
+    return dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _set_threads(requested: int | Literal["auto"], workers_here: int) -> None:
+    cores = len(os.sched_getaffinity(0))
+    torch.set_num_threads(max(1, cores // workers_here) if requested == "auto" else requested)

@@ -1,0 +1,1 @@
+"""One module per DVC stage: parse, load, run, save."""

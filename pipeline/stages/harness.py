@@ -1,0 +1,150 @@
+"""What every stage does around its work: arguments, parameters, lock, log, resources, exit code."""
+
+import argparse
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.config.params import Params, load_params
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths, WorkPaths
+from pipeline.run_log import ResourceMeter, RunLog, standard_log
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageContext:
+    """What a stage's body receives; `item` is its network or study, if it has one."""
+
+    stage: str
+    item: str | None
+    params: Params
+    data: DataPaths
+    work: WorkPaths
+    log: RunLog
+    images: list[int]
+    """The body may append how many images it processed; they become images/s."""
+
+    @property
+    def name(self) -> str:
+        """As DVC calls it: `extract@resnet18`."""
+        return f"{self.stage}@{self.item}" if self.item else self.stage
+
+
+def run_stage(
+    stage: str,
+    body: Callable[[StageContext], None],
+    *,
+    item: str | None = None,
+    argv: Sequence[str] | None = None,
+) -> None:
+    """Run a stage's `body` and exit the process.
+
+    Args:
+        item: name of the stage's own argument, `network` or `study`.
+        argv: command line; the process's own by default.
+
+    Exit codes: 0; 2 with one line for bad input; 130 when interrupted.
+    """
+    with exit_codes():
+        die_with_parent()
+        arguments = parse_arguments(stage, item, argv)
+        context = make_context(stage, item, arguments)
+        with hold_lock(context), metered(context):
+            body(context)
+
+
+def parse_arguments(stage: str, item: str | None, argv: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments that all stages take, and `--<item>`."""
+    parser = argparse.ArgumentParser(prog=f"python -m pipeline.stages.{stage}")
+    if item:
+        parser.add_argument(f"--{item}", required=True)
+    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of all artefacts")
+    parser.add_argument("--work", type=Path, default=Path(".work"), help="folder for logs and resuming")
+    return parser.parse_args(argv)
+
+
+def make_context(stage: str, item: str | None, arguments: argparse.Namespace, *, silent: bool = False) -> StageContext:
+    """Read and check the parameter file and open the stage's log.
+
+    Raises:
+        InputError: a bad parameter file, or an item that it does not have.
+    """
+    params = load_params(arguments.params)
+    value: str | None = getattr(arguments, item) if item else None
+    known: dict[str, list[str]] = {"network": [*params.networks], "study": [*params.studies]}
+    if item and value not in known[item]:
+        raise InputError(f"--{item} {value}: not in {arguments.params}; it has {known[item]}")
+    work = WorkPaths(root=arguments.work)
+    name = f"{stage}@{value}" if value else stage
+    return StageContext(
+        stage=stage,
+        item=value,
+        params=params,
+        data=DataPaths(root=arguments.data),
+        work=work,
+        log=RunLog.silent() if silent else standard_log(work.log(name)),
+        images=[],
+    )
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """Turn bad input into one line and exit code 2; leave bugs their traceback."""
+    try:
+        yield
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted; run the same command again to go on", file=sys.stderr)
+        sys.exit(130)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(f"error: {error.filename or 'write'}: the disk is full; free some space and run again", file=sys.stderr)
+        sys.exit(2)
+
+
+@contextmanager
+def metered(context: StageContext) -> Iterator[None]:
+    """Record wall time, memory and images/s of the block, and close the log after it."""
+    meter = ResourceMeter()
+    try:
+        yield
+        meter.write(context.work.resources(context.name), images=sum(context.images) or None)
+    finally:
+        context.log.close()
+
+
+@contextmanager
+def hold_lock(context: StageContext) -> Iterator[None]:
+    """Keep a second run of the same stage out; the kernel frees the lock when the process dies."""
+    path = context.work.lock(context.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            raise InputError(f"{context.name}: already running as process {holder}; wait for it or end it") from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def die_with_parent() -> None:
+    """Under DVC, end when DVC is killed: a stage that outlived it would race the next one."""
+    if "DVC_ROOT" in os.environ:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,51 @@
+"""The harness of stages that train or embed: the same stage on one process or on many."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from pipeline import distributed
+from pipeline.distributed import Ranks
+from pipeline.stages.harness import (
+    StageContext,
+    die_with_parent,
+    exit_codes,
+    hold_lock,
+    make_context,
+    metered,
+    parse_arguments,
+)
+
+
+def run_parallel_stage(
+    stage: str,
+    body: Callable[[StageContext, Ranks], None],
+    *,
+    item: str,
+    workers: Callable[[StageContext], int],
+    threads: Callable[[StageContext], int | Literal["auto"]],
+    argv: Sequence[str] | None = None,
+) -> None:
+    """Run `body` on `workers(context)` processes and exit.
+
+    Under torchrun (one's own, on any number of nodes) it is a rank of that run. Otherwise it
+    starts torchrun itself where more than one worker is wanted.
+
+    Exit codes: as `run_stage`.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    with exit_codes():
+        arguments = parse_arguments(stage, item, argv)
+        if not distributed.launched():
+            die_with_parent()
+            count = workers(make_context(stage, item, arguments, silent=True))
+            if count > 1:
+                sys.exit(distributed.launch(f"pipeline.stages.{stage}", argv, count))
+        quiet = make_context(stage, item, arguments, silent=True)
+        with distributed.session(threads(quiet)) as ranks:
+            if not ranks.is_main:
+                body(quiet, ranks)
+                return
+            context = make_context(stage, item, arguments)
+            with hold_lock(context), metered(context):
+                body(context, ranks)
