@@ -33,7 +33,7 @@ def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> Iterat
         )
     with atomic_path(path) as temporary:
         array = open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
-        with open(temporary, "r+b") as file:
+        with temporary.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, array.offset + size)
         yield array
         array.flush()
