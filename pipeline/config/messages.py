@@ -14,27 +14,34 @@ def describe(error: ValidationError, tree: Any, model: type[BaseModel]) -> str:
     Args:
         error: raised when `model` was validated on `tree`.
     """
-    problem = error.errors(include_url=False)[0]
-    keys = _written_keys(problem["loc"], tree, missing=problem["type"] == "missing")
+    problems = error.errors(include_url=False)
+    places = [_written_keys(problem["loc"], tree, missing=problem["type"] == "missing") for problem in problems]
+    problem, keys = problems[0], places[0]
     where = ".".join(str(key) for key in keys) or "(top level)"
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    # A value that fits no member of a union has one problem for each of them.
+    same = [other for other, place in zip(problems, places, strict=True) if place == keys]
+    more = f" (and {len(problems) - len(same)} more)" if len(problems) > len(same) else ""
     match problem["type"]:
         case "extra_forbidden":
             return f"{where}: unknown key{_suggestion(keys, model)}{more}"
         case "missing":
             return f"{where}: missing; add it{more}"
+        case "union_tag_not_found":
+            return f"{where}: says no {problem['ctx']['discriminator']}; add it{more}"
         case "value_error":
             return f"{where}: {problem['msg'].removeprefix('Value error, ')}{more}"
         case _:
             value = json.dumps(problem["input"], default=str)[:80]
-            return f"{where}: {value} is not allowed: {problem['msg']}{more}"
+            mend = ", or ".join(dict.fromkeys(other["msg"] for other in same))
+            return f"{where}: {value} is not allowed: {mend}{more}"
 
 
 def _written_keys(location: tuple[int | str, ...], tree: Any, *, missing: bool) -> list[int | str]:
     """The parts of a location that stand in the file; pydantic adds the names of union members."""
     keys: list[int | str] = []
     for part in location:
-        if (isinstance(tree, dict) and part in tree) or (isinstance(tree, list) and isinstance(part, int)):
+        written = part in tree if isinstance(tree, dict) else isinstance(tree, list) and isinstance(part, int)
+        if written:
             keys.append(part)
             tree = tree[part]
     return [*keys, location[-1]] if missing else keys

@@ -60,6 +60,8 @@ def check_params(tree: Any, *, source: str) -> Params:
         params = Params.model_validate_json(json.dumps(tree, default=str))
     except ValidationError as error:
         raise InputError(f"{source}: {describe(error, tree, Params)}") from None
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{source}: cannot be read as plain keys and values ({error}); see presets/") from None
     _check_across_sections(params, source)
     return params
 

@@ -1,0 +1,71 @@
+# What a person does with this repository; `make help` lists it. All of it also works as plain
+# commands in any environment that has the requirements: pip, dvc, pytest, python -m pipeline.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.SUFFIXES:
+.DELETE_ON_ERROR:
+.PHONY: help setup doctor repro test test-all check bench clean lock preset
+
+PYTHON ?= python3
+STAGES := prepare finetune extract reduce filter train report
+STAMP := .venv/.installed
+
+# Whatever the caller has active, everything below runs in .venv, and so do the commands in dvc.yaml.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv and install; again only when the requirements change
+
+doctor: setup ## name every mismatch of the installation, with its repair
+	@python -m pipeline doctor
+
+repro: setup ## run the pipeline that params.yaml describes, as far as it is not up to date
+	@python -m pipeline validate
+	@dvc repro
+	@echo "report: $(CURDIR)/data/report/report.html"
+
+preset: setup ## NAME=cifar10 writes params.yaml from presets/; without NAME lists them
+	@python -m pipeline preset $(NAME)
+
+test: setup ## the fast tests
+	@pytest
+
+test-all: setup ## all tests, the slow ones too
+	@pytest -m ""
+
+check: setup ## lint, format and types
+	@ruff check .
+	@ruff format --check .
+	@mypy
+
+bench: setup ## measure: everything in benchmarks/
+	@for file in benchmarks/*.py; do echo "== $$file"; python "$$file" || exit 1; done
+
+# Only ignored files inside the stages' own folders: overrides.csv, params.yaml and images stay.
+clean: ## delete the stages' outputs and .work, after a question (YES=1: without)
+	@git clean -ndX -- $(STAGES:%=data/%) .work
+	@[ -n "$(YES)" ] || { printf 'Delete these? [y/N] '; read -r answer && [ "$$answer" = y ]; } \
+	  || { echo 'nothing deleted'; exit 1; }
+	@git clean -qfdX -- $(STAGES:%=data/%) .work
+	@echo 'deleted; `dvc repro` takes finished stages from .dvc/cache, `dvc repro --force` runs them anew'
+
+lock: setup ## write requirements.lock anew from pyproject.toml
+	@command -v uv > /dev/null || python -m pip install --quiet uv
+	@uv pip compile --quiet --universal --python-version 3.11 --extra all pyproject.toml -o requirements.lock
+
+$(STAMP): pyproject.toml requirements.lock | .venv/bin/python
+	@python -m pip install --disable-pip-version-check --no-input -c requirements.lock -e '.[all]'
+	@touch $@
+
+# A half-made .venv would look finished to the next run.
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo 'error: $(PYTHON) is missing or older than 3.11: make setup PYTHON=<a newer one>' >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null \
+	  || { echo 'error: $(PYTHON) cannot make environments: install python3-venv, or make setup PYTHON=<another>' >&2; exit 2; }
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; exit 2; }

@@ -1,0 +1,47 @@
+"""`python -m pipeline <command>`: what a person calls beside DVC."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from pipeline.errors import InputError
+
+# Each is a module of pipeline.commands with `main(argv) -> exit code`, imported when called:
+# doctor must start on an installation where nothing else does.
+_COMMANDS = {
+    "doctor": "name every mismatch of the installation, with its repair",
+    "plan": "say which stages and cells would run, with time, memory and disk",
+    "preset": "write params.yaml from presets/",
+    "schema": "write the JSON schema of params.yaml for editors",
+    "validate": "check params.yaml",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        Its exit code; 2 with one line for bad input, 130 when interrupted.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="commands:\n" + "\n".join(f"  {name:9} {purpose}" for name, purpose in _COMMANDS.items()),
+    )
+    parser.add_argument("command", choices=_COMMANDS, metavar="command", help="one of those below")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the command's own; --help lists them")
+    chosen = parser.parse_args(argv)
+    try:
+        code: int = import_module(f"pipeline.commands.{chosen.command}").main(chosen.arguments)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

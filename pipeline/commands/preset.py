@@ -1,0 +1,63 @@
+"""`python -m pipeline preset NAME`: params.yaml from a preset, never over edits that would be lost."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.artifacts.atomic import write_text
+from pipeline.config.params import load_params
+from pipeline.errors import InputError
+
+_MODELINE = "# yaml-language-server:"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write params.yaml, or list the presets when no name is given."""
+    parser = argparse.ArgumentParser(prog="python -m pipeline preset", description=__doc__)
+    parser.add_argument("name", nargs="?", help="of a file in presets/; without it they are listed")
+    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="file to write")
+    parser.add_argument("--presets", type=Path, default=Path("presets"), help="folder of the presets")
+    parser.add_argument("--force", action="store_true", help="write even if edits are lost")
+    arguments = parser.parse_args(argv)
+    presets = {path.stem: path for path in sorted(arguments.presets.glob("*.yaml"))}
+    if arguments.name is None:
+        for name, path in presets.items():
+            print(f"{name:10} {summary(path.read_text(encoding='utf-8'))}")
+        return 0
+    if arguments.name not in presets:
+        raise InputError(f"preset {arguments.name}: no such file in {arguments.presets}/; it has {list(presets)}")
+    apply_preset(presets[arguments.name], arguments.params, presets=presets.values(), force=arguments.force)
+    print(f"{arguments.params}: now the preset {arguments.name}")
+    return 0
+
+
+def apply_preset(preset: Path, target: Path, *, presets: Sequence[Path], force: bool) -> None:
+    """Write `preset` to `target`.
+
+    Raises:
+        InputError: `preset` is not valid, or `target` is none of `presets` and `force` is not given.
+    """
+    load_params(preset)
+    known = {_body(path.read_text(encoding="utf-8")) for path in presets}
+    if target.exists() and not force and _body(target.read_text(encoding="utf-8")) not in known:
+        raise InputError(
+            f"{target}: has edits of its own, which would be lost; keep them with "
+            f"`cp {target} {preset.with_name('mine.yaml')}`, or add --force to drop them"
+        )
+    schema = (preset.parent / "params.schema.json").relative_to(target.parent, walk_up=True)
+    write_text(target, f"{_MODELINE} $schema={schema}\n{_body(preset.read_text(encoding='utf-8'))}")
+
+
+def summary(text: str) -> str:
+    """The first comment of a preset, to its first full stop."""
+    lines = []
+    for line in _body(text).splitlines():
+        if not line.startswith("# "):
+            break
+        lines.append(line.removeprefix("# "))
+    return " ".join(lines).split(". ")[0].removesuffix(".")
+
+
+def _body(text: str) -> str:
+    """All but the editor's line: it names the schema relative to the file, so it differs by place."""
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_MODELINE))
