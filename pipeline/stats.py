@@ -1,0 +1,100 @@
+"""Means, differences and proportions of small samples, each with its interval."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A sample's mean with what is known of its certainty.
+
+    Attributes:
+        n: size of the sample.
+        mean: in the unit of the values, as the rest.
+        sd: sample standard deviation (n - 1 in the denominator); None for n = 1.
+        low, high: ends of the confidence interval of the mean; None for n = 1.
+    """
+
+    n: int
+    mean: float
+    sd: float | None
+    low: float | None
+    high: float | None
+
+
+def mean_estimate(values: ArrayLike, confidence: float) -> Estimate:
+    """Mean of `values` (n,) with Student's t interval.
+
+    Args:
+        values: independent draws, finite, at least one.
+        confidence: coverage of the interval, in (0, 1).
+
+    Raises:
+        ValueError: no values, not one-dimensional, not finite, or a confidence out of range.
+    """
+    sample = _sample(values, ndim=1)
+    _check_confidence(confidence)
+    n, mean = len(sample), float(sample.mean())
+    if n == 1:
+        return Estimate(n=1, mean=mean, sd=None, low=None, high=None)
+    sd = float(sample.std(ddof=1))
+    half = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * sd / n**0.5
+    return Estimate(n=n, mean=mean, sd=sd, low=mean - half, high=mean + half)
+
+
+def paired_difference(treated: ArrayLike, control: ArrayLike, confidence: float) -> Estimate:
+    """Mean of `treated` - `control`, pair by pair, with the paired t interval.
+
+    Args:
+        treated, control: (n,) each; element i of both shares its seed and all but the treatment.
+
+    Raises:
+        ValueError: as `mean_estimate`, or different lengths.
+    """
+    left, right = _sample(treated, ndim=1), _sample(control, ndim=1)
+    if left.shape != right.shape:
+        raise ValueError(f"pairs need equal lengths, got {len(left)} and {len(right)}")
+    return mean_estimate(left - right, confidence)
+
+
+def pooled_difference(differences: ArrayLike, confidence: float) -> Estimate:
+    """Mean difference over several settings, with seeds as the replicates.
+
+    The settings of one seed share its initialisation, its order and its draw of the random arm, so
+    their differences are not independent: each seed counts once, with its mean over the settings.
+
+    Args:
+        differences: (n_seeds, n_settings), treated - control; complete.
+
+    Raises:
+        ValueError: as `mean_estimate`.
+    """
+    return mean_estimate(_sample(differences, ndim=2).mean(axis=1), confidence)
+
+
+def wilson_interval(successes: int, n: int, confidence: float) -> tuple[float, float]:
+    """Wilson's score interval of a proportion, e.g. of an accuracy over n test images.
+
+    Raises:
+        ValueError: n < 1, successes outside 0 to n, or a confidence out of range.
+    """
+    _check_confidence(confidence)
+    interval = stats.binomtest(successes, n).proportion_ci(confidence, method="wilson")
+    return float(interval.low), float(interval.high)
+
+
+def _sample(values: ArrayLike, *, ndim: int) -> NDArray[np.float64]:
+    sample = np.asarray(values, dtype=np.float64)
+    if sample.ndim != ndim or sample.size == 0:
+        raise ValueError(f"expected a sample of {ndim} dimension(s) that is not empty, got shape {sample.shape}")
+    if not np.isfinite(sample).all():
+        raise ValueError("the sample holds NaN or infinity")
+    return sample
+
+
+def _check_confidence(confidence: float) -> None:
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")

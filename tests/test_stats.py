@@ -1,0 +1,95 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import stats
+
+from pipeline.stats import mean_estimate, paired_difference, pooled_difference, wilson_interval
+
+values = st.floats(-1e3, 1e3)
+samples = hnp.arrays(np.float64, st.integers(2, 12), elements=values)
+
+
+@given(samples, st.floats(0.5, 0.999))
+def test_mean_interval_is_scipys_one_sample_t(sample: np.ndarray, confidence: float) -> None:
+    estimate = mean_estimate(sample, confidence)
+    assert estimate.n == len(sample)
+    assert estimate.mean == pytest.approx(sample.mean())
+    if np.ptp(sample) > 1e-6 * np.abs(sample).max():  # scipy warns where there is hardly any spread
+        assert estimate.sd == pytest.approx(stats.tstd(sample))
+        expected = stats.ttest_1samp(sample, 0).confidence_interval(confidence)
+        assert (estimate.low, estimate.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_paired_difference_by_hand() -> None:
+    # Differences 1, 2, 3: mean 2, sd 1, t(.975, 2) = 4.302653.
+    estimate = paired_difference([2, 4, 6], [1, 2, 3], 0.95)
+    assert (estimate.n, estimate.mean, estimate.sd) == (3, 2.0, 1.0)
+    half = 4.302653 / 3**0.5
+    assert (estimate.low, estimate.high) == pytest.approx((2 - half, 2 + half), abs=1e-6)
+
+
+@given(samples, values)
+def test_what_a_pair_shares_cancels(control: np.ndarray, shift: float) -> None:
+    estimate = paired_difference(control + shift, control, 0.95)
+    assert estimate.mean == pytest.approx(shift, abs=1e-9)
+    assert estimate.sd == pytest.approx(0, abs=1e-9)
+
+
+def test_one_value_has_no_interval() -> None:
+    estimate = mean_estimate([0.5], 0.95)
+    assert (estimate.n, estimate.mean, estimate.sd, estimate.low, estimate.high) == (1, 0.5, None, None, None)
+
+
+def test_equal_values_have_an_interval_of_no_width() -> None:
+    estimate = mean_estimate([0.25, 0.25], 0.95)
+    assert (estimate.low, estimate.high) == (0.25, 0.25)
+
+
+def test_pooling_counts_seeds_not_cells() -> None:
+    differences = [[1.0, 3.0], [2.0, 6.0], [0.0, 0.0]]
+    assert pooled_difference(differences, 0.9) == mean_estimate([2.0, 4.0, 0.0], 0.9)
+
+
+def _coverage(estimates: list[tuple[float | None, float | None]], truth: float) -> float:
+    return float(np.mean([low is not None and high is not None and low <= truth <= high for low, high in estimates]))
+
+
+def test_paired_interval_covers_the_truth_as_often_as_stated() -> None:
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(2000):
+        shared = rng.normal(0, 5, 4)
+        estimate = paired_difference(shared + rng.normal(0.3, 1, 4), shared, 0.9)
+        found.append((estimate.low, estimate.high))
+    # Binomial spread of 2,000 simulations: sd .0067.
+    assert _coverage(found, 0.3) == pytest.approx(0.9, abs=0.02)
+
+
+def test_pooled_interval_covers_although_settings_share_their_seed() -> None:
+    rng = np.random.default_rng(1)
+    found = []
+    for _ in range(2000):
+        differences = rng.normal(0.3, 1, (4, 1)) + rng.normal(0, 0.2, (4, 6))
+        estimate = pooled_difference(differences, 0.9)
+        found.append((estimate.low, estimate.high))
+    assert _coverage(found, 0.3) == pytest.approx(0.9, abs=0.02)
+
+
+def test_wilson_interval_by_hand() -> None:
+    # (p + z^2/2n +- z sqrt(p q / n + z^2 / 4 n^2)) / (1 + z^2 / n) for 8 of 10, z = 1.959964.
+    assert wilson_interval(8, 10, 0.95) == pytest.approx((0.490162, 0.943318), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sample", "confidence"), [([], 0.95), ([[1.0, 2.0]], 0.95), ([np.nan, 1.0], 0.95), ([1.0, 2.0], 1.0)]
+)
+def test_what_is_no_sample_is_refused(sample: list[float], confidence: float) -> None:
+    with pytest.raises(ValueError, match=r"sample|confidence"):
+        mean_estimate(sample, confidence)
+
+
+def test_unequal_lengths_are_no_pairs() -> None:
+    with pytest.raises(ValueError, match="equal lengths, got 2 and 1"):
+        paired_difference([1.0, 2.0], [1.0], 0.95)
