@@ -30,7 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="commands:\n" + "\n".join(f"  {name:9} {purpose}" for name, purpose in _COMMANDS.items()),
     )
     parser.add_argument("command", choices=_COMMANDS, metavar="command", help="one of those below")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the command's own; --help lists them")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="...", help="the command's own; --help lists them"
+    )
     chosen = parser.parse_args(argv)
     try:
         code: int = import_module(f"pipeline.commands.{chosen.command}").main(chosen.arguments)

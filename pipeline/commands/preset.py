@@ -1,7 +1,8 @@
 """`python -m pipeline preset NAME`: params.yaml from a preset, never over edits that would be lost."""
 
 import argparse
-from collections.abc import Sequence
+import os
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from pipeline.artifacts.atomic import write_text
@@ -31,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def apply_preset(preset: Path, target: Path, *, presets: Sequence[Path], force: bool) -> None:
+def apply_preset(preset: Path, target: Path, *, presets: Collection[Path], force: bool) -> None:
     """Write `preset` to `target`.
 
     Raises:
@@ -44,7 +45,7 @@ def apply_preset(preset: Path, target: Path, *, presets: Sequence[Path], force: 
             f"{target}: has edits of its own, which would be lost; keep them with "
             f"`cp {target} {preset.with_name('mine.yaml')}`, or add --force to drop them"
         )
-    schema = (preset.parent / "params.schema.json").relative_to(target.parent, walk_up=True)
+    schema = os.path.relpath(preset.parent / "params.schema.json", target.parent)
     write_text(target, f"{_MODELINE} $schema={schema}\n{_body(preset.read_text(encoding='utf-8'))}")
 
 
