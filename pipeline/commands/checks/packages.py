@@ -1,0 +1,153 @@
+"""The packages that pyproject.toml asks for: there, within bounds, as locked, importable."""
+
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from pipeline.commands.checks.finding import INSTALL, Finding, ok, problem, warning
+
+_REINSTALL_TORCH = "pip install --force-reinstall torch torchvision (both from one source: pip, or conda-forge)"
+
+# Where a distribution's module is not called like itself. Stub packages have none.
+_MODULES = {"pillow": "PIL", "pytest-timeout": "pytest_timeout", "scikit-learn": "sklearn"}
+
+_IMPORT_EACH = """
+import importlib, sys, warnings
+warnings.simplefilter("ignore")
+for name in sys.argv[1:]:
+    print(name, end="\\t", flush=True)
+    try:
+        importlib.import_module(name)
+        print("", flush=True)
+    except BaseException as error:
+        print(type(error).__name__, " ".join(str(error).split()), sep=": ", flush=True)
+"""
+
+
+def check_packages(project: Path) -> Iterator[Finding]:
+    """The findings about everything that pyproject.toml requires."""
+    groups = read_requirements(project / "pyproject.toml")
+    required = [requirement for group in groups.values() for requirement in group]
+    installed = {requirement.name: installed_version(requirement.name) for requirement in required}
+    findings = [
+        judge_version(requirement, installed[requirement.name], group)
+        for group, requirements in groups.items()
+        for requirement in requirements
+    ]
+    wrong = [finding for finding in findings if finding.status != "ok"]
+    yield from wrong or [ok("packages", f"all {len(findings)} within the bounds of pyproject.toml")]
+    yield judge_lock(installed, read_lock(project / "requirements.lock"))
+    yield from judge_torch_pair(installed.get("torch"), _requirements_of("torchvision"))
+    yield from _check_imports([*groups["pipeline"], *groups["stages"]], installed)
+
+
+def read_requirements(pyproject: Path) -> dict[str, list[Requirement]]:
+    """`pipeline`, `stages` and `dev`: what pyproject.toml asks for."""
+    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    groups = {"pipeline": project["dependencies"], "stages": extras["stages"], "dev": extras["dev"]}
+    return {name: [Requirement(line) for line in lines] for name, lines in groups.items()}
+
+
+def read_lock(path: Path) -> dict[str, str]:
+    """Canonical name -> version, as far as the lock's markers hold for this Python and system."""
+    locked = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line and line[0].isalnum():
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate():
+                (pin,) = requirement.specifier
+                locked[str(canonicalize_name(requirement.name))] = pin.version
+    return locked
+
+
+def installed_version(name: str) -> str | None:
+    """None if the distribution is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def judge_version(requirement: Requirement, installed: str | None, group: str) -> Finding:
+    """`group`: one of read_requirements; what only developers need is a warning."""
+    judge = warning if group == "dev" else problem
+    if installed is None:
+        return judge(requirement.name, f"missing ({requirement})", INSTALL)
+    if not requirement.specifier.contains(installed, prereleases=True):
+        return judge(requirement.name, f"{installed} is outside {requirement}", INSTALL)
+    return ok(requirement.name, installed)
+
+
+def judge_lock(installed: Mapping[str, str | None], locked: Mapping[str, str]) -> Finding:
+    """Whether what is installed is what the results were made with."""
+    differing = [
+        f"{name} {version} (lock: {locked.get(str(canonicalize_name(name)), 'none')})"
+        for name, version in installed.items()
+        if version is not None and Version(version).public != locked.get(str(canonicalize_name(name)))
+    ]
+    if differing:
+        found = f"{len(differing)} packages differ: {', '.join(differing)}"
+        return warning("lock", found, f"for equal results: {INSTALL}")
+    return ok("lock", "the versions of requirements.lock")
+
+
+def judge_torch_pair(torch: str | None, torchvision_requires: Sequence[Requirement]) -> Iterator[Finding]:
+    """Whether torchvision was built for this torch; nothing where either is missing."""
+    for requirement in torchvision_requires:
+        if requirement.name == "torch" and torch and not requirement.specifier.contains(torch, prereleases=True):
+            yield problem("torchvision", f"was built for {requirement}, here is {torch}", _REINSTALL_TORCH)
+
+
+def judge_import(name: str, error: str) -> Finding:
+    """Why importing `name` failed, and the repair."""
+    if "torchvision::nms" in error:
+        return problem(name, f"does not match the installed torch: {error}", _REINSTALL_TORCH)
+    repair = _REINSTALL_TORCH if name in ("torch", "torchvision") else f"pip install --force-reinstall {name}"
+    return problem(name, f"cannot be imported: {error}", f"{repair}; if that does not help: rm -rf .venv; make setup")
+
+
+def import_errors(modules: Sequence[str]) -> dict[str, str]:
+    """Import each in one fresh process; module -> error of those that fail.
+
+    A module that ends the process hides those after it.
+    """
+    command = [sys.executable, "-c", _IMPORT_EACH, *modules]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    errors = {}
+    for line in answer.stdout.splitlines():
+        name, tab, error = line.partition("\t")
+        if tab and error:
+            errors[name] = error
+    last = answer.stdout.splitlines()[-1] if answer.stdout else ""
+    if answer.returncode and last.endswith("\t"):
+        errors[last.rstrip("\t")] = f"ends Python with code {answer.returncode}"
+    return errors
+
+
+def module_of(requirement: Requirement) -> str:
+    """The module that a distribution is imported by."""
+    return _MODULES.get(requirement.name, requirement.name)
+
+
+def _check_imports(requirements: Sequence[Requirement], installed: Mapping[str, str | None]) -> Iterator[Finding]:
+    present = {module_of(requirement): requirement.name for requirement in requirements if installed[requirement.name]}
+    errors = import_errors(list(present))
+    for module, error in errors.items():
+        yield judge_import(present[module], error)
+    if not errors:
+        yield ok("imports", f"{len(present)} packages")
+
+
+def _requirements_of(name: str) -> list[Requirement]:
+    try:
+        return [Requirement(line) for line in metadata.requires(name) or ()]
+    except metadata.PackageNotFoundError:
+        return []

@@ -1,0 +1,55 @@
+"""`python -m pipeline doctor`: every mismatch of the installation, with its repair."""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pipeline.commands.checks.finding import INSTALL, Finding, problem
+from pipeline.commands.checks.interpreter import judge_version
+from pipeline.errors import InputError
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print a table of findings.
+
+    Returns:
+        0 without problems (warnings allowed), else 2.
+    """
+    argparse.ArgumentParser(prog="python -m pipeline doctor", description=__doc__).parse_args(argv)
+    project = Path.cwd()
+    if not (project / "pyproject.toml").is_file() or not (project / "dvc.yaml").is_file():
+        raise InputError(f"{project}: not the project's folder; cd to the one with dvc.yaml")
+    counts: Counter[str] = Counter()
+    for finding in examine(project):
+        counts[finding.status] += 1
+        print(format_finding(finding), flush=True)
+    print(f"problems: {counts['problem']}, warnings: {counts['warning']}")
+    return 2 if counts["problem"] else 0
+
+
+def examine(project: Path) -> Iterator[Finding]:
+    """All findings, those first that explain others."""
+    version = judge_version(sys.version_info[:3])
+    yield version
+    if version.status == "problem":
+        return
+    # Imported here: they do not start on an older Python, and `packaging` may be what is missing.
+    try:
+        from pipeline.commands.checks.packages import check_packages
+    except ModuleNotFoundError as error:
+        yield problem(str(error.name), "missing", INSTALL)
+        return
+    from pipeline.commands.checks.interpreter import check_interpreter
+    from pipeline.commands.checks.machine import check_machine
+    from pipeline.commands.checks.tools import check_tools
+
+    for check in (check_interpreter, check_packages, check_tools, check_machine):
+        yield from check(project)
+
+
+def format_finding(finding: Finding) -> str:
+    """One line, and the repair on a second one."""
+    line = f"{finding.status:8} {finding.subject:13} {finding.found}"
+    return f"{line}\n{'':8} {'':13} -> {finding.repair}" if finding.repair else line
