@@ -5,6 +5,7 @@ where the name ends in an underscore.
 """
 
 import ctypes
+import inspect
 import logging
 import os
 import signal
@@ -12,12 +13,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1
 _TIMEOUT = timedelta(minutes=30)
@@ -41,12 +44,16 @@ def launched() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
+def local_gpus() -> int:
+    """GPUs of this node, or 1 to work on the CPU."""
+    return max(1, torch.cuda.device_count())
+
+
 def choose_workers(requested: int | Literal["auto"], simulated_workers: int) -> int:
     """Processes to start on this node: as requested, or what the GPUs and `simulated_workers` allow."""
     if requested != "auto":
         return requested
-    gpus = max(1, torch.cuda.device_count())
-    return max(count for count in range(1, gpus + 1) if simulated_workers % count == 0)
+    return max(count for count in range(1, local_gpus() + 1) if simulated_workers % count == 0)
 
 
 def launch(module: str, arguments: Sequence[str], workers: int) -> int:
@@ -93,6 +100,20 @@ def session(threads_per_worker: int | Literal["auto"]) -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
+def world_size() -> int:
+    """Processes in this run."""
+    return dist.get_world_size() if _several() else 1
+
+
+def broadcast(value: T) -> T:
+    """Rank 0's `value` on all ranks; any picklable object."""
+    if not _several():
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
 def barrier() -> None:
     """Wait for all ranks."""
     if _several():
@@ -114,7 +135,10 @@ def data_parallel(model: nn.Module, device: torch.device) -> nn.Module:
     if not _several():
         return model
     ids = [device.index] if device.type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True)
+    # torch renamed the option and warns about the old name.
+    known = inspect.signature(DistributedDataParallel).parameters
+    sync_buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True, **{sync_buffers: False})
 
 
 def defer_reduction(model: nn.Module, defer: bool) -> AbstractContextManager[None]:

@@ -9,17 +9,20 @@ _PROJECT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("pipeline", "viz")
 
 
-def import_closure(module: str) -> dict[str, Path]:
+def import_closure(module: str, *, passive: frozenset[str] = frozenset()) -> dict[str, Path]:
     """All modules of this project that importing and running `module` can import, with their files.
 
     Imports inside functions count; packages' `__init__` files too.
+
+    Args:
+        passive: modules left out, with what they alone import.
     """
     closure: dict[str, Path] = {}
     waiting = [module]
     while waiting:
         name = waiting.pop()
         path = _file_of(name)
-        if path is None or name in closure:
+        if path is None or name in closure or name in passive:
             continue
         closure[name] = path
         waiting.extend(_imports(path))
@@ -34,9 +37,8 @@ def code_digest(module: str, *, passive: frozenset[str] = frozenset()) -> str:
         passive: modules left out, with what they alone import: they cannot change a result.
     """
     digest = hashlib.sha256()
-    for name, path in import_closure(module).items():
-        if name not in passive:
-            digest.update(f"{name}\n{_without_docstrings(path)}\n".encode())
+    for name, path in import_closure(module, passive=passive).items():
+        digest.update(f"{name}\n{_without_docstrings(path)}\n".encode())
     return digest.hexdigest()
 
 

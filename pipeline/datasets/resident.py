@@ -1,0 +1,98 @@
+"""Small images as one uint8 tensor on the device; batches are cut from it by indexing."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pipeline.datasets.augmentation import Draws, draw
+
+
+# Images copied at a time: a memory-mapped file is never in memory twice.
+_COPY_ROWS = 4096
+
+
+class ResidentImages:
+    """Images on the device, cropped, flipped and normalised a batch at a time.
+
+    Batches come out as float32 (B, 3, C, C) in channels-last memory order: the pixels of an image
+    are stored channel by channel innermost, so no copy is made for it.
+
+    Args:
+        images: uint8 (N, H, W, 3); copied to `device`.
+        mean, std: per channel, in units of 0 to 1.
+        crop_size: side C of what the network sees.
+        crop_padding: zero pixels around the image that random crops may reach into.
+        flip: mirror half of the training images.
+        seed: of the augmentation.
+    """
+
+    def __init__(
+        self,
+        images: NDArray[np.uint8],
+        *,
+        mean: Sequence[float],
+        std: Sequence[float],
+        crop_size: int,
+        crop_padding: int = 0,
+        flip: bool = False,
+        seed: int = 0,
+        device: torch.device,
+    ) -> None:
+        n, side, _, _ = images.shape
+        padded = side + 2 * crop_padding
+        assert crop_size <= padded, (crop_size, padded)
+        self._pixels = torch.zeros((n, padded, padded, 3), dtype=torch.uint8, device=device)
+        inner = slice(crop_padding, crop_padding + side)
+        for start in range(0, n, _COPY_ROWS):
+            rows = slice(start, start + _COPY_ROWS)
+            self._pixels[rows, inner, inner] = torch.tensor(images[rows]).to(device)
+        self._crop_size = crop_size
+        self._n_offsets = padded - crop_size + 1
+        self._flip, self._seed = flip, seed
+        self._draws: dict[int, Draws] = {}
+        # (pixel / 255 - mean) / std, as one multiplication and one addition.
+        scale = 1.0 / (255.0 * torch.tensor(std, dtype=torch.float64))
+        shift = -torch.tensor(mean, dtype=torch.float64) / torch.tensor(std, dtype=torch.float64)
+        self._scale = scale.to(device, torch.float32)
+        self._shift = shift.to(device, torch.float32)
+
+    def __len__(self) -> int:
+        return len(self._pixels)
+
+    def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
+        """Augmented images of the given sample ids, each with the draws of its epoch; both (B,)."""
+        offsets = np.empty((len(ids), 2), dtype=np.int64)
+        flips = np.empty(len(ids), dtype=np.bool_)
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            draws = self._draws_of(int(epoch))
+            offsets[here], flips[here] = draws.offsets[ids[here]], draws.flips[ids[here]]
+        return self._crop(ids, offsets, flips)
+
+    def evaluation_batch(self, ids: NDArray[np.int64]) -> Tensor:
+        """Centre crops of the given sample ids (B,)."""
+        centre = np.full((len(ids), 2), (self._n_offsets - 1) // 2, dtype=np.int64)
+        return self._crop(ids, centre, np.zeros(len(ids), dtype=np.bool_))
+
+    def _crop(self, ids: NDArray[np.int64], offsets: NDArray[np.int64], flips: NDArray[np.bool_]) -> Tensor:
+        side = np.arange(self._crop_size)
+        rows = offsets[:, :1] + side
+        columns = offsets[:, 1:] + np.where(flips[:, None], side[::-1], side)
+        device = self._pixels.device
+        image, row, column = (
+            torch.from_numpy(index).to(device, non_blocking=True)
+            for index in (ids[:, None, None], rows[:, :, None], columns[:, None, :])
+        )
+        pixels = self._pixels[image, row, column]
+        return torch.addcmul(self._shift, pixels, self._scale).permute(0, 3, 1, 2)
+
+    def _draws_of(self, epoch: int) -> Draws:
+        if epoch not in self._draws:
+            self._draws = {old: draws for old, draws in self._draws.items() if old >= epoch - 1}
+            self._draws[epoch] = draw(
+                len(self), seed=self._seed, epoch=epoch, n_offsets=self._n_offsets, flip=self._flip
+            )
+        return self._draws[epoch]

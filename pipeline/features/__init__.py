@@ -1,0 +1,1 @@
+"""Penultimate features of a trained network."""

@@ -1,0 +1,66 @@
+"""ResNets (He et al. 2016) for images from 8 to 512 pixels."""
+
+from typing import Literal
+
+import torch
+import torchvision
+from torch import Tensor, nn
+
+NETWORKS = {
+    "resnet18": torchvision.models.resnet18,
+    "resnet34": torchvision.models.resnet34,
+    "resnet50": torchvision.models.resnet50,
+    "resnet101": torchvision.models.resnet101,
+    "resnet152": torchvision.models.resnet152,
+}
+
+_BOTTLENECK_EXPANSION = 4
+
+
+class ResNet(nn.Module):
+    """A torchvision ResNet whose penultimate features are at hand.
+
+    The wrapped network is `backbone`; its state dict keeps torchvision's names under that prefix.
+    """
+
+    def __init__(self, backbone: torchvision.models.ResNet) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def features(self, images: Tensor) -> Tensor:
+        """(N, 3, H, W) -> (N, D), the pooled output of the last block."""
+        net = self.backbone
+        x = net.maxpool(net.relu(net.bn1(net.conv1(images))))
+        x = net.layer4(net.layer3(net.layer2(net.layer1(x))))
+        return torch.flatten(net.avgpool(x), 1)
+
+    def classify(self, features: Tensor) -> Tensor:
+        """(N, D) -> (N, n_classes) logits."""
+        logits: Tensor = self.backbone.fc(features)
+        return logits
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 3, H, W) -> (N, n_classes) logits."""
+        return self.classify(self.features(images))
+
+
+def build(network: str, n_classes: int, *, stem: Literal["imagenet", "cifar"], seed: int) -> ResNet:
+    """A network with fresh weights, the same for the same seed; the global generators are left alone.
+
+    Args:
+        stem: `imagenet` is torchvision's 7x7 convolution of stride 2 with max-pooling; `cifar` a
+            3x3 convolution of stride 1 without pooling, as He et al. use on small images.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        backbone = NETWORKS[network](weights=None, num_classes=n_classes)
+        if stem == "cifar":
+            backbone.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=1, bias=False)
+            nn.init.kaiming_normal_(backbone.conv1.weight, mode="fan_out", nonlinearity="relu")
+            backbone.maxpool = nn.Identity()
+    return ResNet(backbone)
+
+
+def feature_dimension(network: str) -> int:
+    """D of the penultimate features: 512 for ResNet-18 and 34, 2048 for 50, 101 and 152."""
+    return 512 if network in ("resnet18", "resnet34") else 512 * _BOTTLENECK_EXPANSION

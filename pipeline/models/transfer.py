@@ -1,0 +1,36 @@
+"""Starting from somebody's weights."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from pipeline.errors import InputError
+from pipeline.models.resnet import ResNet
+
+_HEAD = ("fc.weight", "fc.bias")
+
+
+def load_backbone(model: ResNet, state: Mapping[str, Tensor], *, source: str) -> None:
+    """Copy all tensors but the head into `model`; its own fresh head stays.
+
+    Args:
+        state: with torchvision's names, or those of this project's files (prefix `backbone.`).
+        source: named in errors.
+
+    Raises:
+        InputError: a tensor is missing, unknown, or of another shape.
+    """
+    given = {name.removeprefix("backbone."): tensor for name, tensor in state.items()}
+    own = model.backbone.state_dict()
+    for name in sorted(set(own) - set(given) - set(_HEAD)):
+        raise InputError(f"{source}: has no tensor {name}; it is not of this network or stem")
+    for name in sorted(set(given) - set(own)):
+        raise InputError(f"{source}: tensor {name} does not belong to this network; use weights of the same one")
+    for name in sorted(set(own) - set(_HEAD)):
+        if given[name].shape != own[name].shape:
+            raise InputError(
+                f"{source}: tensor {name} is {tuple(given[name].shape)}, this network's is "
+                f"{tuple(own[name].shape)}; use weights of the same network and stem"
+            )
+    head = {name: own[name] for name in _HEAD}
+    model.backbone.load_state_dict({**given, **head})

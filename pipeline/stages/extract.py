@@ -1,0 +1,84 @@
+"""Penultimate features of the training and the test images."""
+
+from contextlib import ExitStack
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline import distributed
+from pipeline.artifacts.arrays import create_array
+from pipeline.artifacts.prepared import PreparedSplit, load_prepared
+from pipeline.artifacts.provenance import write_provenance
+from pipeline.artifacts.tables import write_parquet
+from pipeline.distributed import Ranks
+from pipeline.features.extract import extract_features
+from pipeline.models import feature_dimension
+from pipeline.stages.harness import StageContext
+from pipeline.stages.parallel import run_parallel_stage
+from pipeline.training.weights import TrainedNetwork, load_trained
+
+
+def extract(context: StageContext, ranks: Ranks) -> None:
+    """Embed both splits with the fine-tuned network."""
+    name, paths = str(context.item), context.data
+    network = load_trained(paths.extractor(name), ranks.device)
+    data = load_prepared(paths)
+    for split, images in (("train", data.train), ("test", data.test)):
+        _extract_split(context, ranks, network, split, images)
+    if not ranks.is_main:
+        return
+    outputs = [
+        path for split in ("train", "test") for path in (paths.features(name, split), paths.predictions(name, split))
+    ]
+    write_provenance(
+        paths.provenance("extract", name),
+        stage=context.name,
+        parameters=context.params.extract.model_dump(mode="json"),
+        inputs=[paths.images("train"), paths.images("test"), paths.extractor(name)],
+        outputs=outputs,
+    )
+
+
+def _extract_split(
+    context: StageContext, ranks: Ranks, network: TrainedNetwork, split: str, data: PreparedSplit
+) -> None:
+    name, paths = str(context.item), context.data
+    shape = (len(data.labels), feature_dimension(name))
+    with ExitStack() as stack:
+        # Rank 0 owns the file; the others map it and write their own rows.
+        own = (
+            stack.enter_context(create_array(paths.features(name, split), shape, np.float32)) if ranks.is_main else None
+        )
+        shared = distributed.broadcast(str(own.filename) if own is not None else None)
+        out = own if own is not None else np.load(str(shared), mmap_mode="r+")
+        progress = stack.enter_context(context.log.progress(f"{context.name} {split}", shape[0], "images"))
+        predictions = extract_features(
+            network, data.images, out, batch_size=context.params.extract.batch_size, ranks=ranks, progress=progress
+        )
+        out.flush()
+        distributed.barrier()
+    context.images.append(shape[0])
+    if ranks.is_main:
+        table = pa.table(
+            {
+                "sample_id": pa.array(np.arange(shape[0])),
+                "predicted": pa.array(predictions.predicted),
+                "confidence": pa.array(predictions.confidence),
+            }
+        )
+        write_parquet(paths.predictions(name, split), table)
+
+
+def main() -> None:
+    """`python -m pipeline.stages.extract --network NAME`."""
+    run_parallel_stage(
+        "extract",
+        extract,
+        item="network",
+        workers=lambda _: distributed.local_gpus(),
+        threads=lambda _: "auto",
+    )
+
+
+if __name__ == "__main__":
+    main()

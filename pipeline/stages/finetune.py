@@ -1,0 +1,107 @@
+"""Fine-tune (or train) one extractor network on all training images."""
+
+import dataclasses
+
+import numpy as np
+import torch
+
+from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.prepared import load_prepared
+from pipeline.artifacts.provenance import write_provenance
+from pipeline.distributed import Ranks, choose_workers
+from pipeline.errors import InputError
+from pipeline.stages.harness import StageContext
+from pipeline.stages.parallel import run_parallel_stage
+from pipeline.training.evaluate import evaluate
+from pipeline.training.initial_weights import IMAGENET_MEAN, IMAGENET_STD, initialiser
+from pipeline.training.loop import load_images, train
+from pipeline.training.settings import effective_settings
+from pipeline.training.weights import save_trained
+
+
+def finetune(context: StageContext, ranks: Ranks) -> None:
+    """Train, evaluate on the test split once, save weights and metrics."""
+    config, network = context.params.finetune, str(context.item)
+    data = load_prepared(context.data)
+    n_train = len(data.train.labels)
+    if config.batch_size > n_train:
+        raise InputError(f"finetune.batch_size: {config.batch_size} is more than the {n_train} training images")
+    pretrained = config.weights == "imagenet"
+    settings = effective_settings(
+        config,
+        network=network,
+        n_classes=len(data.class_names),
+        n_epoch=n_train,
+        image_size=data.image_size,
+        mean=IMAGENET_MEAN if pretrained else data.mean,
+        std=IMAGENET_STD if pretrained else data.std,
+        batch_size=config.batch_size,
+        learning_rate=config.learning_rate,
+        weight_decay=config.weight_decay,
+        budget=config.budget,
+        seed=config.seed,
+    )
+    run = train(
+        settings,
+        load_images(data.train.images, settings, training=True, device=ranks.device),
+        torch.from_numpy(data.train.labels).to(ranks.device),
+        np.ones(n_train, dtype=np.bool_),
+        ranks=ranks,
+        log=context.log,
+        title=context.name,
+        initialise=initialiser(config.weights, network),
+    )
+    context.images.append(settings.steps * settings.batch_size)
+    if run.diverged:
+        raise InputError(
+            f"finetune.learning_rate: {config.learning_rate} makes the training loss of {network} infinite; lower it"
+        )
+    test = load_images(data.test.images, settings, training=False, device=ranks.device)
+    result = evaluate(
+        run.model,
+        test,
+        torch.from_numpy(data.test.labels).to(ranks.device),
+        batch_size=settings.eval_batch_size,
+        ranks=ranks,
+    )
+    if not ranks.is_main:
+        return
+    save_trained(context.data.extractor(network), run.model, settings, data.class_names)
+    recalls = {
+        name: float(result.correct[data.test.labels == label].mean()) for label, name in enumerate(data.class_names)
+    }
+    write_json(
+        context.data.finetune_metrics(network),
+        {
+            "top1": result.top1,
+            "balanced_accuracy": result.balanced_accuracy(data.test.labels),
+            "recall_per_class": recalls,
+            "test_loss": result.loss,
+            "train_loss": run.history[-1].train_loss,
+            "weights": config.weights,
+            "settings": dataclasses.asdict(settings),
+        },
+    )
+    write_provenance(
+        context.data.provenance("finetune", network),
+        stage=context.name,
+        parameters=config.model_dump(mode="json"),
+        inputs=[context.data.images("train"), context.data.manifest("train")],
+        outputs=[context.data.extractor(network), context.data.finetune_metrics(network)],
+    )
+    context.log.info(f"{network}: top-1 {result.top1:.4f} on the {len(result.correct)} test images")
+
+
+def main() -> None:
+    """`python -m pipeline.stages.finetune --network NAME`."""
+    run_parallel_stage(
+        "finetune",
+        finetune,
+        item="network",
+        workers=lambda c: choose_workers(c.params.finetune.workers, c.params.finetune.simulated_workers),
+        threads=lambda c: c.params.finetune.threads_per_worker,
+    )
+
+
+if __name__ == "__main__":
+    main()

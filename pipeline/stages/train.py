@@ -1,0 +1,180 @@
+"""Train the cells of one study that are not in the ledger yet, and write them all as tables."""
+
+from collections import defaultdict
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline import distributed
+from pipeline.artifacts.arrays import write_array
+from pipeline.artifacts.atomic import atomic_path
+from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.prepared import PreparedData, load_prepared
+from pipeline.artifacts.provenance import sha256_of_file, write_provenance
+from pipeline.artifacts.tables import read_csv, write_parquet
+from pipeline.distributed import Ranks, choose_workers
+from pipeline.errors import InputError
+from pipeline.stages.harness import StageContext
+from pipeline.stages.parallel import run_parallel_stage
+from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA, Splits, row_of, run_cell
+from pipeline.training.fingerprint import fingerprint
+from pipeline.training.ledger import CellResult, Ledger
+from pipeline.training.study import Cell, DataSummary, Variant, cells_of, members_of, variant_of
+
+
+def train_study(context: StageContext, ranks: Ranks) -> None:
+    """Run what is missing, then assemble."""
+    study = context.params.studies[str(context.item)]
+    data = load_prepared(context.data)
+    keep = _kept_rows(context, len(data.train.labels))
+    summary = DataSummary(n_classes=len(data.class_names), image_size=data.image_size, mean=data.mean, std=data.std)
+    cells = cells_of(study, context.params.train, summary, len(keep), int(keep.sum()))
+    members = [members_of(cell, data.train.labels, keep) for cell in cells]
+    data_digest = distributed.broadcast(_digest(context) if ranks.is_main else None)
+    keys = [
+        "" if cell.skipped else fingerprint(cell.settings, rows, data_digest=str(data_digest), ranks=ranks)
+        for cell, rows in zip(cells, members, strict=True)
+    ]
+    ledger = Ledger(context.work.cells)
+    _run_missing(context, ranks, data, cells, members, keys, ledger)
+    if ranks.is_main:
+        _assemble(context, cells, keys, ledger, workers=ranks.count)
+
+
+def _kept_rows(context: StageContext, n_train: int) -> NDArray[np.bool_]:
+    """(n_train,) bool from the filter's kept.csv."""
+    path = context.data.kept(context.params.studies[str(context.item)].filter_network)
+    columns = {"sample_id": pa.int64(), "path": pa.string(), "label_name": pa.string()}
+    ids = read_csv(path, columns)["sample_id"].to_numpy()
+    if len(ids) == 0 or ids.min() < 0 or ids.max() >= n_train:
+        raise InputError(f"{path}: does not fit the {n_train} training images; run `dvc repro`")
+    keep = np.zeros(n_train, dtype=np.bool_)
+    keep[ids] = True
+    return keep
+
+
+def _digest(context: StageContext) -> str:
+    files = [context.data.images(split) for split in ("train", "test")]
+    files += [context.data.manifest(split) for split in ("train", "test")]
+    return " ".join(sha256_of_file(path) for path in files)
+
+
+def _run_missing(
+    context: StageContext,
+    ranks: Ranks,
+    data: PreparedData,
+    cells: list[Cell],
+    members: list[NDArray[np.bool_]],
+    keys: list[str],
+    ledger: Ledger,
+) -> None:
+    splits = Splits(
+        train_images=data.train.images,
+        train_labels=data.train.labels,
+        test_images=data.test.images,
+        test_labels=data.test.labels,
+        class_names=data.class_names,
+    )
+    # The weights of one seed are enough to hand out, and a tenth of the disk.
+    first_seed = cells[0].settings.seed
+    with_weights = [cell.settings.seed == first_seed for cell in cells]
+    todo = [i for i, key in enumerate(keys) if key and not ledger.has(key, with_weights=with_weights[i])]
+    # Rank 0's disk decides: another node may not see the ledger.
+    todo = distributed.broadcast(todo)
+    context.work.cells.mkdir(parents=True, exist_ok=True)
+    for count, i in enumerate(todo, start=1):
+        settings = cells[i].settings
+        what = f"{cells[i].arm}, batch {settings.batch_size}, seed {settings.seed}"
+        title = f"{context.name} {count}/{len(todo)}: {what}"
+        weights = context.work.cells / f".{keys[i]}.weights.tmp" if with_weights[i] else None
+        result = run_cell(cells[i], splits, members[i], ranks=ranks, log=context.log, title=title, weights=weights)
+        context.images.append(settings.steps * settings.batch_size)
+        if ranks.is_main:
+            ledger.add(keys[i], result, weights if result.status == "finished" else None)
+            shown = f"top-1 {result.top1:.4f}" if result.top1 is not None else result.status
+            context.log.info(f"{title}: {shown} in {result.seconds:.1f} s")
+
+
+def _assemble(context: StageContext, cells: list[Cell], keys: list[str], ledger: Ledger, *, workers: int) -> None:
+    """Write the study's tables, the per-image results, the metrics and the best network."""
+    name = str(context.item)
+    study, paths = context.params.studies[name], context.data
+    results: list[CellResult | None] = [ledger.get(key) if key else None for key in keys]
+    rows = [
+        row_of(name, study.filter_network, cell, key, workers, result)
+        for cell, key, result in zip(cells, keys, results, strict=True)
+    ]
+    write_parquet(paths.runs(name), pa.Table.from_pylist(rows, schema=RUNS_SCHEMA))
+    history = [
+        {"study": name, "fingerprint": key, **vars(record)}
+        for key, result in zip(keys, results, strict=True)
+        if result
+        for record in result.history
+    ]
+    write_parquet(paths.history(name), pa.Table.from_pylist(history, schema=HISTORY_SCHEMA))
+    n_test = max((len(result.correct) for result in results if result and result.correct is not None), default=0)
+    nothing = np.zeros(n_test, dtype=np.bool_)
+    correct = [result.correct if result and result.correct is not None else nothing for result in results]
+    write_array(paths.correct(name), np.stack(correct))
+    write_json(paths.train_metrics(name), _accuracies(cells, results))
+    outputs = [paths.runs(name), paths.history(name), paths.correct(name), paths.train_metrics(name)]
+    with atomic_path(paths.trained_weights(name)) as temporary:
+        temporary.write_bytes(_best_weights(cells, keys, results, ledger))
+    write_provenance(
+        paths.provenance("train", name),
+        stage=context.name,
+        parameters={
+            "train": study.effective_recipe(context.params.train).model_dump(mode="json"),
+            "study": study.model_dump(mode="json"),
+        },
+        inputs=[paths.images("train"), paths.images("test"), paths.kept(study.filter_network)],
+        outputs=[*outputs, paths.trained_weights(name)],
+    )
+
+
+def _scores(cells: list[Cell], results: list[CellResult | None]) -> dict[Variant, list[float]]:
+    """Top-1 of each variant's finished seeds."""
+    scores: dict[Variant, list[float]] = defaultdict(list)
+    for cell, result in zip(cells, results, strict=True):
+        if result and result.top1 is not None:
+            scores[variant_of(cell)].append(result.top1)
+    return scores
+
+
+def _accuracies(cells: list[Cell], results: list[CellResult | None]) -> dict[str, float]:
+    """Mean top-1 per variant, for `dvc metrics`; the report has the rest."""
+    return {
+        f"{model} {arm} batch {batch} lr {rate:g} wd {decay:g}": float(np.mean(values))
+        for (model, arm, batch, rate, decay), values in _scores(cells, results).items()
+    }
+
+
+def _best_weights(cells: list[Cell], keys: list[str], results: list[CellResult | None], ledger: Ledger) -> bytes:
+    """The network file of the first seed of the variant with the highest mean; empty if none finished."""
+    scores = _scores(cells, results)
+    best = max(scores, key=lambda variant: float(np.mean(scores[variant])), default=None)
+    for cell, key in zip(cells, keys, strict=True):
+        if key and variant_of(cell) == best and ledger.weights(key).exists():
+            return ledger.weights(key).read_bytes()
+    return b""
+
+
+def main() -> None:
+    """`python -m pipeline.stages.train --study NAME`."""
+    run_parallel_stage(
+        "train",
+        train_study,
+        item="study",
+        workers=_workers,
+        threads=lambda c: c.params.studies[str(c.item)].effective_recipe(c.params.train).threads_per_worker,
+    )
+
+
+def _workers(context: StageContext) -> int:
+    recipe = context.params.studies[str(context.item)].effective_recipe(context.params.train)
+    return choose_workers(recipe.workers, recipe.simulated_workers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Training one network, and a study's many."""

@@ -1,0 +1,137 @@
+"""Running one cell, and what a study's cells become as tables."""
+
+import dataclasses
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+from pipeline.distributed import Ranks
+from pipeline.run_log import RunLog
+from pipeline.training.evaluate import evaluate
+from pipeline.training.ledger import CellResult
+from pipeline.training.loop import load_images, train
+from pipeline.training.study import Cell
+from pipeline.training.weights import save_trained
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Splits:
+    """Both splits: images uint8 (N, H, W, 3) and labels int64 (N,)."""
+
+    train_images: NDArray[np.uint8]
+    train_labels: NDArray[np.int64]
+    test_images: NDArray[np.uint8]
+    test_labels: NDArray[np.int64]
+    class_names: tuple[str, ...]
+
+
+def run_cell(
+    cell: Cell,
+    splits: Splits,
+    members: NDArray[np.bool_],
+    *,
+    ranks: Ranks,
+    log: RunLog,
+    title: str,
+    weights: Path | None,
+) -> CellResult:
+    """Train and evaluate one cell; all ranks return the same result.
+
+    Args:
+        members: (N,) bool, the rows to train on.
+        weights: where rank 0 saves the trained network, if anywhere.
+    """
+    start = time.monotonic()
+    settings = cell.settings
+    images = load_images(splits.train_images, settings, training=True, device=ranks.device)
+    labels = torch.from_numpy(splits.train_labels).to(ranks.device)
+    run = train(settings, images, labels, members, ranks=ranks, log=log, title=title)
+    if run.diverged:
+        return CellResult(
+            status="diverged", top1=None, balanced_accuracy=None, loss=None, correct=None,
+            history=tuple(run.history), seconds=time.monotonic() - start,
+        )  # fmt: skip
+    test_images = load_images(splits.test_images, settings, training=False, device=ranks.device)
+    test_labels = torch.from_numpy(splits.test_labels).to(ranks.device)
+    result = evaluate(run.model, test_images, test_labels, batch_size=settings.eval_batch_size, ranks=ranks)
+    if weights is not None and ranks.is_main:
+        save_trained(weights, run.model, settings, splits.class_names)
+    return CellResult(
+        status="finished",
+        top1=result.top1,
+        balanced_accuracy=result.balanced_accuracy(splits.test_labels),
+        loss=result.loss,
+        correct=result.correct,
+        history=tuple(run.history),
+        seconds=time.monotonic() - start,
+    )
+
+
+def row_of(
+    study: str, filter_network: str, cell: Cell, key: str, workers: int, result: CellResult | None
+) -> dict[str, object]:
+    """A cell's line in data/train/<study>.parquet; `result` is None for a skipped cell."""
+    settings = cell.settings
+    examples = settings.steps * settings.batch_size
+    ran = result is not None
+    return {
+        "study": study,
+        "fingerprint": key,
+        "status": result.status if result else "skipped",
+        "reason": cell.skipped
+        or ("the training loss stopped being finite" if result and result.status == "diverged" else ""),
+        "model": settings.network,
+        "arm": cell.arm,
+        "filter_network": filter_network,
+        "batch_size": settings.batch_size,
+        "simulated_workers": settings.simulated_workers,
+        "bn_group": settings.batch_size // settings.simulated_workers,
+        "workers": workers,
+        "precision": "fp32",
+        "optimizer": settings.optimizer,
+        "schedule": settings.schedule,
+        "learning_rate": cell.learning_rate,
+        "peak_learning_rate": settings.learning_rate,
+        "warmup_steps": settings.warmup_steps,
+        "weight_decay": settings.weight_decay,
+        "seed": settings.seed,
+        "n_train": cell.n_train,
+        "steps": settings.steps if ran else None,
+        "epochs": examples / cell.n_train if ran else None,
+        "examples": examples if ran else None,
+        "top1": result.top1 if result else None,
+        "balanced_accuracy": result.balanced_accuracy if result else None,
+        "loss": result.loss if result else None,
+    }
+
+
+RUNS_SCHEMA = pa.schema(
+    [
+        *(
+            (name, pa.string())
+            for name in ("study", "fingerprint", "status", "reason", "model", "arm", "filter_network")
+        ),
+        *((name, pa.int64()) for name in ("batch_size", "simulated_workers", "bn_group", "workers")),
+        *((name, pa.string()) for name in ("precision", "optimizer", "schedule")),
+        *((name, pa.float64()) for name in ("learning_rate", "peak_learning_rate")),
+        ("warmup_steps", pa.int64()),
+        ("weight_decay", pa.float64()),
+        *((name, pa.int64()) for name in ("seed", "n_train", "steps")),
+        ("epochs", pa.float64()),
+        ("examples", pa.int64()),
+        *((name, pa.float64()) for name in ("top1", "balanced_accuracy", "loss")),
+    ]
+)
+
+HISTORY_SCHEMA = pa.schema(
+    [
+        ("study", pa.string()),
+        ("fingerprint", pa.string()),
+        *((name, pa.int64()) for name in ("epoch", "step", "examples")),
+        *((name, pa.float64()) for name in ("train_loss", "lr")),
+    ]
+)

@@ -1,0 +1,82 @@
+"""Finished cells on disk, one folder per fingerprint. What is in the ledger is never trained again."""
+
+import dataclasses
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.errors import InputError
+from pipeline.training.loop import Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellResult:
+    """What a cell gave.
+
+    Attributes:
+        correct: (n_test,) bool; None if the run diverged.
+        seconds: wall time; kept beside the result, not in it.
+    """
+
+    status: Literal["finished", "diverged"]
+    top1: float | None
+    balanced_accuracy: float | None
+    loss: float | None
+    history: tuple[Record, ...]
+    correct: NDArray[np.bool_] | None
+    seconds: float
+
+
+class Ledger:
+    """The finished cells under one folder.
+
+    A cell's folder appears by a single rename, so a killed process leaves a whole entry or none.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def has(self, key: str, *, with_weights: bool = False) -> bool:
+        """Whether a cell need not run; one that diverged has no weights to wait for."""
+        if not (self._root / key).is_dir():
+            return False
+        return not with_weights or self.weights(key).exists() or self.get(key).status == "diverged"
+
+    def weights(self, key: str) -> Path:
+        """Where the weights of a cell are, if they were kept."""
+        return self._root / key / "weights.pt"
+
+    def add(self, key: str, result: CellResult, weights: Path | None = None) -> None:
+        """Record a cell; `weights` is moved into its folder. An older entry is replaced."""
+        building = self._root / f".{key}.{os.getpid()}.tmp"
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir(parents=True)
+        record = dataclasses.asdict(result)
+        record.pop("correct")
+        write_json(building / "timing.json", {"seconds": record.pop("seconds")})
+        if result.correct is not None:
+            np.save(building / "correct.npy", result.correct)
+        if weights is not None:
+            shutil.move(weights, building / "weights.pt")
+        write_json(building / "result.json", record)
+        shutil.rmtree(self._root / key, ignore_errors=True)
+        building.rename(self._root / key)
+
+    def get(self, key: str) -> CellResult:
+        """Raises InputError if the entry is damaged."""
+        folder = self._root / key
+        record: dict[str, Any] = read_json(folder / "result.json")
+        try:
+            history = tuple(Record(**entry) for entry in record.pop("history"))
+            correct = np.load(folder / "correct.npy") if record["status"] == "finished" else None
+            seconds = float(read_json(folder / "timing.json")["seconds"])
+            return CellResult(**record, history=history, correct=correct, seconds=seconds)
+        except (TypeError, KeyError, ValueError, OSError, EOFError, json.JSONDecodeError):
+            raise InputError(f"{folder}: damaged entry; delete this folder and run again") from None

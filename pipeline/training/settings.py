@@ -1,0 +1,122 @@
+"""The effective settings of one training run: everything that decides its result, and nothing else."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pipeline.config.duration import Duration
+from pipeline.config.recipe import Recipe
+from pipeline.durations import to_steps
+from pipeline.schedules import SCHEDULES, scaled_rate, warmed_up
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFormat:
+    """What a network sees of an image.
+
+    Attributes:
+        image_size: side of the stored images in pixels.
+        crop_size: side of the crop that enters the network.
+        mean, std: per channel, in units of 0 to 1.
+    """
+
+    image_size: int
+    crop_size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """One run. Durations are in optimizer steps and the learning rate is the peak, after scaling."""
+
+    network: str
+    stem: Literal["imagenet", "cifar"]
+    n_classes: int
+    format: ImageFormat
+    crop_padding: int
+    flip: bool
+    batch_size: int
+    simulated_workers: int
+    steps: int
+    optimizer: str
+    optimizer_options: Mapping[str, Any]
+    learning_rate: float
+    weight_decay: float
+    decay_norm_and_bias: bool
+    schedule: str
+    schedule_options: Mapping[str, Any]
+    warmup_steps: int
+    label_smoothing: float
+    eval_batch_size: int
+    seed: int
+
+    def rate(self, step: int) -> float:
+        """The learning rate of optimizer step `step`, counted from 0."""
+        factor = SCHEDULES[self.schedule](step, self.steps, **self.schedule_options)
+        return self.learning_rate * warmed_up(factor, step, self.warmup_steps)
+
+
+def effective_settings(
+    recipe: Recipe,
+    *,
+    network: str,
+    n_classes: int,
+    n_epoch: int,
+    image_size: int,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    batch_size: int,
+    learning_rate: float,
+    weight_decay: float,
+    budget: Duration,
+    seed: int,
+) -> TrainSettings:
+    """Resolve a recipe for one batch size.
+
+    Args:
+        n_epoch: images that count as one epoch wherever a duration is given in epochs.
+    """
+
+    def in_steps(duration: Duration) -> int:
+        return to_steps(
+            epochs=duration.epochs,
+            steps=duration.steps,
+            examples=duration.examples,
+            n_train=n_epoch,
+            batch_size=batch_size,
+        )
+
+    options = recipe.schedule.model_dump(exclude={"name", "warmup"})
+    if recipe.schedule.name == "step":
+        options["milestones"] = [in_steps(milestone) for milestone in recipe.schedule.milestones]
+    scaling = recipe.lr_scaling
+    return TrainSettings(
+        network=network,
+        stem=recipe.stem,
+        n_classes=n_classes,
+        format=ImageFormat(
+            image_size=image_size, crop_size=recipe.augmentation.crop_size or image_size, mean=mean, std=std
+        ),
+        crop_padding=recipe.augmentation.crop_padding,
+        flip=recipe.augmentation.flip,
+        batch_size=batch_size,
+        simulated_workers=recipe.simulated_workers,
+        steps=max(1, in_steps(budget)),
+        optimizer=recipe.optimizer.name,
+        optimizer_options=recipe.optimizer.model_dump(exclude={"name"}),
+        learning_rate=scaled_rate(
+            learning_rate,
+            batch_size,
+            rule=scaling.rule if scaling else None,
+            reference_batch_size=scaling.reference_batch_size if scaling else 1,
+        ),
+        weight_decay=weight_decay,
+        decay_norm_and_bias=recipe.decay_norm_and_bias,
+        schedule=recipe.schedule.name,
+        schedule_options=options,
+        warmup_steps=in_steps(recipe.schedule.warmup),
+        label_smoothing=recipe.label_smoothing,
+        eval_batch_size=recipe.eval_batch_size,
+        seed=seed,
+    )

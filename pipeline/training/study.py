@@ -1,0 +1,99 @@
+"""The cells of a study: which runs a grid means, and which of them cannot be."""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.config.study import Study, TrainConfig
+from pipeline.selection.arms import arm_members
+from pipeline.training.settings import TrainSettings, effective_settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSummary:
+    """What planning needs to know of a prepared data set; `mean`, `std` per channel, 0 to 1."""
+
+    n_classes: int
+    image_size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One run of a study, or the reason why it is skipped.
+
+    Attributes:
+        learning_rate: as written in the study, before scaling.
+        n_train: images of the arm.
+        skipped: empty, or why there is nothing to run.
+    """
+
+    arm: str
+    learning_rate: float
+    n_train: int
+    settings: TrainSettings
+    skipped: str = ""
+
+
+def cells_of(study: Study, train: TrainConfig, data: DataSummary, n_full: int, n_kept: int) -> list[Cell]:
+    """All cells of a study, arms innermost so that comparisons complete early.
+
+    A batch that is larger than any arm of its comparison would repeat images within one batch; it
+    is skipped for all arms, so that none stands alone.
+
+    Args:
+        n_full: training images.
+        n_kept: images that the filter keeps; the size of all arms but `full`.
+    """
+    recipe = study.effective_recipe(train)
+    sizes = {arm: n_full if arm == "full" else n_kept for arm in study.arms}
+    smallest = min(sizes, key=lambda arm: sizes[arm])
+    grid = itertools.product(
+        study.models, study.batch_sizes, study.learning_rates, study.weight_decays, study.seeds, study.arms
+    )
+    cells = []
+    for model, batch_size, learning_rate, weight_decay, seed, arm in grid:
+        too_large = batch_size > sizes[smallest]
+        settings = effective_settings(
+            recipe,
+            network=model,
+            n_classes=data.n_classes,
+            n_epoch=n_full if study.match == "steps" else sizes[arm],
+            image_size=data.image_size,
+            mean=data.mean,
+            std=data.std,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            budget=study.budget,
+            seed=seed,
+        )
+        reason = f"batch {batch_size} is larger than the {sizes[smallest]} images of arm {smallest}"
+        cells.append(
+            Cell(
+                arm=arm,
+                learning_rate=learning_rate,
+                n_train=sizes[arm],
+                settings=settings,
+                skipped=reason if too_large else "",
+            )
+        )
+    return cells
+
+
+def members_of(cell: Cell, labels: NDArray[np.int64], keep: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """(N,) bool: the rows that a cell trains on."""
+    return arm_members(cell.arm, labels, keep, seed=cell.settings.seed)
+
+
+Variant = tuple[str, str, int, float, float]
+"""What the seeds of a study repeat: model, arm, batch size, learning rate, weight decay."""
+
+
+def variant_of(cell: Cell) -> Variant:
+    """Everything that tells a cell from the others but its seed."""
+    settings = cell.settings
+    return settings.network, cell.arm, settings.batch_size, cell.learning_rate, settings.weight_decay
