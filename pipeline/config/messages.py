@@ -14,7 +14,8 @@ def describe(error: ValidationError, tree: Any, model: type[BaseModel]) -> str:
     Args:
         error: raised when `model` was validated on `tree`.
     """
-    problems = error.errors(include_url=False)
+    # A misspelt key is also a missing one; its own name says more.
+    problems = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden")
     places = [_written_keys(problem["loc"], tree, missing=problem["type"] == "missing") for problem in problems]
     problem, keys = problems[0], places[0]
     where = ".".join(str(key) for key in keys) or "(top level)"

@@ -1,0 +1,234 @@
+"""Each fault of an installation is named with its repair."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from pipeline.commands.checks import interpreter, machine, packages, tools
+from pipeline.commands.checks.finding import problem, warning
+from pipeline.commands.checks.machine import Gpus
+from pipeline.commands.doctor import format_finding
+
+_ROOT = Path(__file__).parents[2]
+
+
+def _doctor(**environment: str) -> subprocess.CompletedProcess[str]:
+    """Run as a person would, in this environment with its bin folder first on PATH."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline", "doctor"],
+        cwd=_ROOT,
+        env={**os.environ, "PATH": path, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_sound_installation_has_no_problems() -> None:
+    answer = _doctor()
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "problem " not in answer.stdout
+    assert answer.stdout.splitlines()[-1].startswith("problems: 0")
+
+
+def test_torchvision_of_another_source_is_recognised(tmp_path: Path) -> None:
+    """The import error that a CPU-only torch with the package index's torchvision gives."""
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").write_text(
+        "raise RuntimeError('operator torchvision::nms does not exist')\n"
+    )
+    (tmp_path / "plotly.py").write_text("import os; os._exit(3)\n")
+    answer = _doctor(PYTHONPATH=str(tmp_path))
+    assert answer.returncode == 2
+    assert "problem  torchvision   does not match the installed torch: RuntimeError" in answer.stdout
+    assert "-> pip install --force-reinstall torch torchvision" in answer.stdout
+    assert "problem  plotly        cannot be imported: ends Python with code 3" in answer.stdout
+    assert "problems: 2" in answer.stdout
+    assert answer.stderr == ""
+
+
+def test_outside_the_project_it_says_where_to_go(tmp_path: Path) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "pipeline", "doctor"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 2
+    assert "not the project's folder" in answer.stderr
+
+
+# Python and the package itself
+
+
+def test_old_python() -> None:
+    assert interpreter.judge_version((3, 10, 14)).status == "problem"
+    assert interpreter.judge_version((3, 11, 0)).status == "ok"
+    assert interpreter.judge_version((4, 0, 0)).status == "ok"
+
+
+def test_minimum_is_that_of_pyproject() -> None:
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == f">={'.'.join(map(str, interpreter.MINIMUM))}"
+
+
+def test_another_checkout(tmp_path: Path) -> None:
+    assert interpreter.judge_checkout(tmp_path / "pipeline", tmp_path).status == "ok"
+    other = interpreter.judge_checkout(Path("/elsewhere/pipeline"), tmp_path)
+    assert (other.status, other.repair) == ("problem", "pip install --no-deps -e .")
+    assert "/elsewhere/pipeline" in other.found
+    assert interpreter.judge_checkout(None, tmp_path).status == "problem"
+
+
+def test_python_on_path() -> None:
+    assert interpreter.judge_python_on_path("/venv", "/venv").status == "ok"
+    assert "/usr" in interpreter.judge_python_on_path("/usr", "/venv").found
+    assert "missing" in interpreter.judge_python_on_path(None, "/venv").found
+
+
+# Packages
+
+
+@pytest.mark.parametrize(
+    ("installed", "group", "status"),
+    [
+        ("2.10.0", "pipeline", "ok"),
+        ("2.15.1+cpu", "pipeline", "ok"),
+        ("3.0.0a1", "pipeline", "ok"),
+        ("2.9.1", "pipeline", "problem"),
+        ("2.9.1", "dev", "warning"),
+        (None, "stages", "problem"),
+        (None, "dev", "warning"),
+    ],
+)
+def test_bounds(installed: str | None, group: str, status: str) -> None:
+    finding = packages.judge_version(Requirement("torch>=2.10"), installed, group)
+    assert finding.status == status
+    assert bool(finding.repair) == (status != "ok")
+
+
+def test_lock_reads_the_line_for_this_python(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text(
+        "# a comment\n"
+        "numpy==2.4.6 ; python_full_version < '3.0'\n"
+        "numpy==2.5.5 ; python_full_version >= '3.0'\n"
+        "    # via scipy\n"
+        "ruamel-yaml==0.18.10\n"
+    )
+    assert packages.read_lock(tmp_path / "lock") == {"numpy": "2.5.5", "ruamel-yaml": "0.18.10"}
+
+
+def test_lock_differences_are_listed_once() -> None:
+    locked = {"numpy": "2.5.5", "ruamel-yaml": "0.18.10", "torch": "2.15.0"}
+    assert packages.judge_lock({"ruamel.yaml": "0.18.10", "torch": "2.15.0+cpu"}, locked).status == "ok"
+    assert packages.judge_lock({"numpy": None}, locked).status == "ok"
+    finding = packages.judge_lock({"numpy": "2.4.6", "tqdm": "4.67"}, locked)
+    assert finding.status == "warning"
+    assert "numpy 2.4.6 (lock: 2.5.5), tqdm 4.67 (lock: none)" in finding.found
+
+
+def test_torchvision_for_another_torch() -> None:
+    requires = [Requirement("numpy"), Requirement("torch==2.15.0")]
+    assert not list(packages.judge_torch_pair("2.15.0+cpu", requires))
+    assert not list(packages.judge_torch_pair(None, requires))
+    (finding,) = packages.judge_torch_pair("2.14.0", requires)
+    assert finding.status == "problem"
+    assert "torch==2.15.0" in finding.found
+
+
+def test_import_errors_are_one_line_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "loud.py").write_text("print('hello'); raise ImportError('first\\nsecond')\n")
+    (tmp_path / "warns.py").write_text("import warnings; warnings.warn('old')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    errors = packages.import_errors(["json", "loud", "warns", "no_such_module"])
+    assert errors == {
+        "loud": "ImportError: first second",
+        "no_such_module": "ModuleNotFoundError: No module named 'no_such_module'",
+    }
+
+
+def test_every_requirement_of_the_stages_has_a_module_that_exists() -> None:
+    groups = packages.read_requirements(_ROOT / "pyproject.toml")
+    assert set(groups) == {"pipeline", "stages", "dev"}
+    modules = [packages.module_of(requirement) for requirement in [*groups["pipeline"], *groups["stages"]]]
+    assert {"PIL", "sklearn", "ruamel.yaml", "openTSNE"} <= set(modules)
+    assert [module for module in modules if find_spec(module) is None] == []
+
+
+# git and DVC
+
+
+def test_git_and_dvc() -> None:
+    assert tools.judge_git("git version 2.39.5", repository=True).found == "2.39.5"
+    assert "git init" in tools.judge_git("git version 2.39.5", repository=False).repair
+    assert tools.judge_git(None, repository=False).found.startswith("missing")
+    assert tools.judge_dvc("3.67.1", initialised=True).status == "ok"
+    assert tools.judge_dvc(None, initialised=True).status == "problem"
+    assert tools.judge_dvc("3.67.1", initialised=False).repair == "git checkout .dvc"
+
+
+# The machine
+
+
+def test_cores_within_a_container(tmp_path: Path) -> None:
+    limit = tmp_path / "cpu.max"
+    limit.write_text("150000 100000\n")
+    assert machine.cpu_quota(limit) == 1.5
+    limit.write_text("max 100000\n")
+    assert machine.cpu_quota(limit) is None
+    assert machine.cpu_quota(tmp_path / "missing") is None
+    assert machine.judge_cores(8, None).status == "ok"
+    assert machine.judge_cores(2, 2.0).status == "ok"
+    finding = machine.judge_cores(64, 1.5)
+    assert finding.status == "warning"
+    assert "threads_per_worker: 1 " in finding.repair
+
+
+@pytest.mark.parametrize(
+    ("names", "cuda", "nccl", "driver", "status", "repair"),
+    [
+        ((), None, False, False, "ok", ""),
+        ((), "13.0", True, False, "ok", ""),
+        (("A",), "13.0", False, True, "ok", ""),
+        (("A", "A"), "13.0", True, True, "ok", ""),
+        (("A", "A"), "13.0", False, True, "problem", "reinstall torch"),
+        ((), None, False, True, "problem", "reinstall torch torchvision"),
+        ((), "13.0", True, True, "problem", "update the NVIDIA driver to one for CUDA 13.0"),
+    ],
+)
+def test_gpus(names: tuple[str, ...], cuda: str | None, nccl: bool, driver: bool, status: str, repair: str) -> None:
+    finding = machine.judge_gpus(Gpus(names=names, cuda=cuda, nccl=nccl), driver=driver)
+    assert finding.status == status
+    assert repair in finding.repair
+
+
+def test_shared_memory_matters_to_several_gpus_only() -> None:
+    assert machine.judge_shared_memory(64e6, gpus=0).status == "ok"
+    assert machine.judge_shared_memory(64e6, gpus=2).status == "warning"
+    assert machine.judge_shared_memory(None, gpus=2).status == "warning"
+    assert machine.judge_shared_memory(8e9, gpus=2).status == "ok"
+
+
+def test_disk() -> None:
+    assert [machine.judge_disk(free).status for free in (0.5e9, 5e9, 50e9)] == ["problem", "warning", "ok"]
+
+
+def test_writable(tmp_path: Path) -> None:
+    assert machine.judge_writable(tmp_path / "data").status == "ok"
+    assert list((tmp_path / "data").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    assert machine.judge_writable(tmp_path / "file").status == "problem"
+    # Nobody makes files there, root included.
+    assert machine.judge_writable(Path("/proc/self/fd")).status == "problem"
+
+
+def test_repairs_are_printed_below_their_finding() -> None:
+    assert format_finding(problem("git", "missing", "install git")).split("\n") == [
+        "problem  git           missing",
+        "                       -> install git",
+    ]
+    assert format_finding(warning("lock", "x", "y")).startswith("warning  lock ")

@@ -1,0 +1,204 @@
+"""Bad parameter files get one line that names file, key, value and mend."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+
+from pipeline.config.params import check_params, load_params
+from pipeline.config.study import TrainConfig
+from pipeline.errors import InputError
+
+_PRESET = Path(__file__).parents[2] / "presets" / "digits.yaml"
+
+
+def _tree() -> dict[str, Any]:
+    tree: dict[str, Any] = YAML(typ="safe").load(_PRESET)
+    return tree
+
+
+_DIGITS = _tree()
+
+
+def _with(path: str, value: Any) -> dict[str, Any]:
+    """The digits preset with one key set, or removed where `value` is ..."""
+    tree = copy.deepcopy(_DIGITS)
+    *parents, last = path.split(".")
+    node = tree
+    for key in parents:
+        node = node[key]
+    if value is ...:
+        del node[last]
+    else:
+        node[last] = value
+    return tree
+
+
+# Each: what is written where, and what the one line must say after the file's name.
+_BAD = [
+    ("finetun", {}, "finetun: unknown key; did you mean `finetune`?"),
+    ("train.learning_rate", 0.1, "train.learning_rate: unknown key; known here: "),
+    ("finetune.learning_rate", ..., "finetune.learning_rate: missing; add it"),
+    ("finetune.learning_rate", "fast", 'finetune.learning_rate: "fast" is not allowed: Input should be a valid number'),
+    ("finetune.learning_rate", 0, "finetune.learning_rate: 0 is not allowed: Input should be greater than 0"),
+    ("finetune.learning_rate", float("nan"), "finetune.learning_rate: NaN is not allowed"),
+    (
+        "train.workers",
+        "all",
+        'train.workers: "all" is not allowed: Input should be a valid integer, or Input should be',
+    ),
+    ("train.workers", 3, "train.workers: 3 does not divide simulated_workers 1; use one of [1] or auto"),
+    ("train.schedule", {"name": "linear"}, "train.schedule: {"),
+    ("train.schedule", {"warmup": {"steps": 1}}, "train.schedule: says no 'name'; add it"),
+    ("train.schedule.milestones", [{"epochs": 3}], "train.schedule.milestones: unknown key; it does not belong"),
+    ("train.schedule.warmup", {"steps": 1, "epochs": 1}, "train.schedule.warmup: give exactly one of epochs"),
+    ("train.schedule.warmup", {"stepz": 1}, "train.schedule.warmup.stepz: unknown key; did you mean `steps`?"),
+    ("train.schedule.warmup", {"steps": -1}, "train.schedule.warmup: a duration cannot be negative"),
+    ("train.augmentation.crop_size", 17, "train.augmentation.crop_size: 17 is larger than prepare.image_size"),
+    ("train.augmentation.crop_padding", 16, "train.augmentation.crop_padding: 16 leaves crops without image"),
+    ("train.simulated_workers", 5, "studies.digits.batch_sizes: 32 does not split into 5 simulated workers"),
+    ("finetune.batch_size", 1, "finetune.batch_size: 1 does not split into 1 simulated workers of 2 images"),
+    ("studies", {}, "studies: {} is not allowed"),
+    ("studies.Digits", _DIGITS["studies"]["digits"], 'studies.Digits: "Digits" is not allowed: String should match'),
+    ("studies.digits.batch_sizes", [32, 1], "studies.digits.batch_sizes.1: 1 is not allowed"),
+    ("studies.digits.arms", ["full", "ful"], 'studies.digits.arms.1: "ful" is not allowed'),
+    ("studies.digits.seeds", [1, 1], "studies.digits: seeds names a value twice: [1, 1]"),
+    ("studies.digits.filter_network", "resnet50", "studies.digits.filter_network: resnet50 is not one of networks"),
+    ("studies.digits.recipe", {"stemm": "cifar"}, "studies.digits.recipe.stemm: unknown key; did you mean `stem`?"),
+    ("studies.digits.recipe", {"stem": "vgg"}, 'studies.digits.recipe.stem: "vgg" is not allowed'),
+    ("studies.digits.recipe", {"augmentation": {"crop_size": 20}}, "studies.digits.recipe.augmentation.crop_size: 20"),
+    ("networks", ["resnet18", "resnet18"], "(top level): networks names one twice"),
+    ("networks", "resnet18", 'networks: "resnet18" is not allowed: Input should be a valid array'),
+    ("filter.eps", 0.5, "filter: give exactly one of `eps`"),
+    ("filter.drop_share", 1.0, "filter.drop_share: 1.0 is not allowed: Input should be less than 1"),
+    ("reduce.neighbors", 91, "reduce: neighbors: 91 is more than the 90 (3 x perplexity)"),
+    ("reduce.pca.n_components", 1, "reduce.pca.n_components: 1 is not allowed"),
+    ("prepare.dataset", "mnist", 'prepare.dataset: "mnist" is not allowed'),
+    ("prepare.dataset", "image_folder", "prepare: dataset image_folder needs `path`"),
+    ("prepare.dataset", "cifar10", "prepare: dataset cifar10 has its own test split: remove `test_share`"),
+    ("prepare.path", "images", "prepare: dataset digits is built in: remove `path`"),
+    ("prepare.test_share", None, "prepare: dataset digits has no test split of its own"),
+    ("prepare.image_size", True, "prepare.image_size: true is not allowed: Input should be a valid integer"),
+    ("prepare.image_size", 16.5, "prepare.image_size: 16.5 is not allowed"),
+    ("report", [], "report: [] is not allowed: Input should be an object"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "expected"), _BAD, ids=[f"{path}={value}"[:60] for path, value, _ in _BAD])
+def test_bad_value_gets_one_line(path: str, value: Any, expected: str) -> None:
+    with pytest.raises(InputError) as raised:
+        check_params(_with(path, value), source="params.yaml")
+    assert str(raised.value).startswith(f"params.yaml: {expected}")
+    assert "\n" not in str(raised.value)
+
+
+def test_several_problems_are_counted() -> None:
+    tree = _with("finetun", {}) | {"reportt": {}}
+    with pytest.raises(InputError, match=r"\(and 1 more\)$"):
+        check_params(tree, source="params.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("prepare: [", "not valid YAML at line"),
+        ("a: 1\na: 2\n", "not valid YAML at line 2"),
+        ("", "(top level): null is not allowed"),
+        ("- 1\n", "(top level): [1] is not allowed"),
+        ("? [1, 2]\n: 3\n", "cannot be read as plain keys and values"),
+        ("x: !!python/object:os.system {}\n", "not valid YAML"),
+    ],
+)
+def test_unreadable_yaml_gets_one_line(tmp_path: Path, text: str, expected: str) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as raised:
+        load_params(path)
+    assert str(raised.value).startswith(f"{path}: ")
+    assert expected in str(raised.value)
+
+
+def test_missing_or_binary_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        load_params(tmp_path / "params.yaml")
+    (tmp_path / "params.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="UTF-8"):
+        load_params(tmp_path / "params.yaml")
+
+
+@pytest.mark.parametrize("written", ["1e-3", "1.0e-3", "0.001", "1E-3"])
+def test_numbers_may_be_written_as_powers_of_ten(tmp_path: Path, written: str) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(_PRESET.read_text().replace("learning_rate: 0.05", f"learning_rate: {written}"))
+    assert load_params(path).finetune.learning_rate == 1e-3
+
+
+def test_whole_floats_are_integers_and_fractions_are_not() -> None:
+    assert check_params(_with("studies.digits.batch_sizes", [1e2]), source="").studies["digits"].batch_sizes == (100,)
+    with pytest.raises(InputError, match=r"batch_sizes\.0: 100\.5 is not allowed"):
+        check_params(_with("studies.digits.batch_sizes", [100.5]), source="")
+
+
+def test_params_do_not_change_after_validation() -> None:
+    params = check_params(_DIGITS, source="")
+    with pytest.raises(ValidationError, match="frozen"):
+        params.train.stem = "cifar"
+
+
+def test_study_recipe_lies_over_train_key_by_key() -> None:
+    recipe = {"label_smoothing": 0.1, "schedule": {"name": "step", "milestones": [{"epochs": 2}]}}
+    params = check_params(_with("studies.digits.recipe", recipe), source="")
+    effective = params.studies["digits"].effective_recipe(params.train)
+    changed = {key for key in TrainConfig.model_fields if getattr(effective, key) != getattr(params.train, key)}
+    assert changed == {"label_smoothing", "schedule"}
+    assert effective.schedule.name == "step"
+
+
+@given(workers=st.integers(1, 64), simulated=st.integers(1, 64))
+def test_workers_are_accepted_exactly_if_they_divide(workers: int, simulated: int) -> None:
+    tree = _with("train.workers", workers)
+    tree["train"]["simulated_workers"] = simulated
+    tree["studies"]["digits"]["batch_sizes"] = [2 * simulated]
+    if simulated % workers:
+        with pytest.raises(InputError, match=rf"train\.workers: {workers} does not divide"):
+            check_params(tree, source="")
+    else:
+        assert check_params(tree, source="").train.workers == workers
+
+
+@given(batch=st.integers(2, 200), simulated=st.integers(1, 20))
+def test_batches_are_accepted_exactly_if_every_worker_gets_two_images(batch: int, simulated: int) -> None:
+    tree = _with("train.simulated_workers", simulated)
+    tree["studies"]["digits"]["batch_sizes"] = [batch]
+    if batch % simulated == 0 and batch >= 2 * simulated:
+        assert check_params(tree, source="").studies["digits"].batch_sizes == (batch,)
+    else:
+        with pytest.raises(InputError, match=rf"batch_sizes: {batch} does not split into {simulated}"):
+            check_params(tree, source="")
+
+
+def test_every_single_key_may_be_misspelt() -> None:
+    """Closed on every level: a letter too many is never ignored."""
+
+    def misspellings(node: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
+        if not isinstance(node, dict):
+            return []
+        found = [] if path == ("studies",) else [(*path, key) for key in node]
+        return found + [deeper for key, value in node.items() for deeper in misspellings(value, (*path, key))]
+
+    paths = misspellings(_DIGITS, ())
+    assert len(paths) > 60
+    for path in paths:
+        tree = copy.deepcopy(_DIGITS)
+        node = tree
+        for key in path[:-1]:
+            node = node[key]
+        node[path[-1] + "z"] = node.pop(path[-1])
+        with pytest.raises(InputError) as raised:
+            check_params(tree, source="p")
+        assert path[-1] in str(raised.value), path
