@@ -78,15 +78,19 @@ class ResidentImages:
         return self._crop(ids, centre, np.zeros(len(ids), dtype=np.bool_))
 
     def _crop(self, ids: NDArray[np.int64], offsets: NDArray[np.int64], flips: NDArray[np.bool_]) -> Tensor:
+        device = self._pixels.device
+        if self._n_offsets == 1 and not flips.any():
+            return self._normalise(self._pixels[torch.from_numpy(ids).to(device)])
         side = np.arange(self._crop_size)
         rows = offsets[:, :1] + side
         columns = offsets[:, 1:] + np.where(flips[:, None], side[::-1], side)
-        device = self._pixels.device
         image, row, column = (
             torch.from_numpy(index).to(device, non_blocking=True)
             for index in (ids[:, None, None], rows[:, :, None], columns[:, None, :])
         )
-        pixels = self._pixels[image, row, column]
+        return self._normalise(self._pixels[image, row, column])
+
+    def _normalise(self, pixels: Tensor) -> Tensor:
         return torch.addcmul(self._shift, pixels, self._scale).permute(0, 3, 1, 2)
 
     def _draws_of(self, epoch: int) -> Draws:

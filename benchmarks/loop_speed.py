@@ -1,0 +1,167 @@
+"""How much of the bare speed do the training loop and the extraction keep?
+
+Bare means forward, backward and optimizer step (or forward alone) on one fixed batch in memory, of
+the same shape and memory order, in the same process. Rounds alternate, and the ratio is taken
+within each round, so that a machine whose speed drifts does not decide the answer.
+
+    python -m benchmarks.loop_speed --batch-size 256 --image-size 32
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from pipeline import distributed
+from pipeline.distributed import Ranks
+from pipeline.features.extract import extract_features
+from pipeline.models import build, feature_dimension
+from pipeline.run_log import RunLog
+from pipeline.training.loop import load_images, train
+from pipeline.training.settings import ImageFormat, TrainSettings
+from pipeline.training.weights import TrainedNetwork
+
+N_CLASSES = 10
+
+
+def made_up_images(n: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """uint8 noise (n, size, size, 3) and labels (n,)."""
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, (n, size, size, 3), dtype=np.uint8), rng.integers(0, N_CLASSES, n)
+
+
+def settings_for(arguments: argparse.Namespace) -> TrainSettings:
+    """Plain SGD with crop and flip, as the presets use it."""
+    size = arguments.image_size
+    return TrainSettings(
+        network=arguments.network, stem="imagenet", n_classes=N_CLASSES,
+        format=ImageFormat(image_size=size, crop_size=size, mean=(0.5,) * 3, std=(0.25,) * 3),
+        crop_padding=4, flip=True, batch_size=arguments.batch_size, simulated_workers=1, steps=1,
+        optimizer="sgd", optimizer_options={"momentum": 0.9, "nesterov": True}, learning_rate=0.01,
+        weight_decay=5e-4, decay_norm_and_bias=True, schedule="constant", schedule_options={}, warmup_steps=0,
+        label_smoothing=0.0, eval_batch_size=arguments.batch_size, seed=0,
+    )  # fmt: skip
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """Wall time of one call."""
+    start = time.perf_counter()
+    work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def bare_training(settings: TrainSettings, ranks: Ranks) -> Callable[[int], None]:
+    """Steps on one fixed batch."""
+    model = build(settings.network, N_CLASSES, stem=settings.stem, seed=0).to(ranks.device)
+    model = model.to(memory_format=torch.channels_last).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True, fused=True)
+    size = settings.format.crop_size
+    batch = torch.randn(settings.batch_size, 3, size, size, device=ranks.device)
+    batch = batch.to(memory_format=torch.channels_last)
+    targets = torch.zeros(settings.batch_size, dtype=torch.int64, device=ranks.device)
+
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            F.cross_entropy(model(batch), targets).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    return run
+
+
+def training_ratios(arguments: argparse.Namespace, ranks: Ranks) -> tuple[list[float], float]:
+    """Loop over bare images/s per round, and the loop's median images/s."""
+    settings = settings_for(arguments)
+    pixels, labels = made_up_images(4 * arguments.batch_size, arguments.image_size)
+    images = load_images(pixels, settings, training=True, device=ranks.device)
+    targets, members = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
+    bare = bare_training(settings, ranks)
+
+    def loop(steps: int) -> None:
+        train(
+            replace(settings, steps=steps), images, targets, members,
+            ranks=ranks, log=RunLog.silent(), title="benchmark",
+        )  # fmt: skip
+
+    few, many = 1, 1 + arguments.steps
+    loop(few)
+    bare(few)
+    ratios, rates = [], []
+    for _ in range(arguments.rounds):
+        # The difference of two lengths leaves out building the model and its final statistics.
+        ours = seconds_of(lambda: loop(many)) - seconds_of(lambda: loop(few))
+        theirs = seconds_of(lambda: bare(many)) - seconds_of(lambda: bare(few))
+        ratios.append(theirs / ours)
+        rates.append(arguments.steps * arguments.batch_size / ours)
+    return ratios, float(np.median(rates))
+
+
+@torch.inference_mode()
+def extraction_ratios(arguments: argparse.Namespace, ranks: Ranks) -> tuple[list[float], float]:
+    """Extraction over bare forward images/s per round, and the extraction's median images/s."""
+    settings = settings_for(arguments)
+    n = arguments.batch_size * arguments.steps
+    pixels, _ = made_up_images(n, arguments.image_size)
+    model = build(settings.network, N_CLASSES, stem=settings.stem, seed=0).to(ranks.device)
+    model = model.to(memory_format=torch.channels_last).eval()
+    names = tuple(str(label) for label in range(N_CLASSES))
+    network = TrainedNetwork(model=model, network=settings.network, class_names=names, format=settings.format)
+    out = np.empty((n, feature_dimension(settings.network)), dtype=np.float32)
+    size = settings.format.crop_size
+    batch = torch.randn(arguments.batch_size, 3, size, size, device=ranks.device)
+    batch = batch.to(memory_format=torch.channels_last)
+
+    def ours() -> None:
+        with RunLog.silent().progress("benchmark", n, "images") as progress:
+            extract_features(network, pixels, out, batch_size=arguments.batch_size, ranks=ranks, progress=progress)
+
+    def bare() -> None:
+        for _ in range(arguments.steps):
+            model(batch)
+
+    ours()
+    bare()
+    ratios, rates = [], []
+    for _ in range(arguments.rounds):
+        seconds, bare_seconds = seconds_of(ours), seconds_of(bare)
+        ratios.append(bare_seconds / seconds)
+        rates.append(n / seconds)
+    return ratios, float(np.median(rates))
+
+
+def main() -> None:
+    """Print a table and one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--network", default="resnet18")
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--image-size", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    results = {}
+    with distributed.session("auto") as ranks:
+        for name, measure in (("training", training_ratios), ("extraction", extraction_ratios)):
+            ratios, rate = measure(arguments, ranks)
+            results[name] = {
+                "ratio_median": round(float(np.median(ratios)), 3),
+                "ratio_min": round(min(ratios), 3),
+                "ratio_max": round(max(ratios), 3),
+                "images_per_s": round(rate, 1),
+            }
+    print(f"{'':12}{'images/s':>10}{'of bare':>9}{'min':>7}{'max':>7}")
+    for name, row in results.items():
+        print(
+            f"{name:12}{row['images_per_s']:10.0f}{row['ratio_median']:9.1%}{row['ratio_min']:7.1%}{row['ratio_max']:7.1%}"
+        )
+    print(json.dumps({**vars(arguments), "torch": torch.__version__, "threads": torch.get_num_threads(), **results}))
+
+
+if __name__ == "__main__":
+    main()
