@@ -93,8 +93,18 @@ class DataPaths:
 
     # report
     @property
-    def report(self) -> Path:
-        return self.root / "report"
+    def report_page(self) -> Path:
+        return self.root / "report" / "report.html"
+
+    @property
+    def summary(self) -> Path:
+        """Every number that the page shows, but for times and memory."""
+        return self.root / "report" / "summary.json"
+
+    @property
+    def figures(self) -> Path:
+        """A folder of SVG and PNG files."""
+        return self.root / "report" / "figures"
 
     @property
     def resources(self) -> Path:
@@ -112,6 +122,11 @@ class WorkPaths:
     def cells(self) -> Path:
         """The ledger of finished training cells, one folder per fingerprint."""
         return self.root / "cells"
+
+    @property
+    def downloads(self) -> Path:
+        """Archives fetched from the network, kept for the next time."""
+        return self.root / "downloads"
 
     def log(self, stage: str) -> Path:
         return self.root / "logs" / f"{stage}.log"

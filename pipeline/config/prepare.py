@@ -20,7 +20,8 @@ class PrepareConfig(Section):
         val_share: share of each class's training images flagged `val` for tuning.
         unreadable: `error` stops at the first unreadable files; `skip` leaves them out and lists
             them in the metrics.
-        max_megapixels: larger images are refused before they are decoded.
+        max_megapixels: larger images are refused before they are decoded. Pillow itself refuses
+            more than 178 megapixels.
         seed: of the splits.
     """
 
@@ -30,7 +31,7 @@ class PrepareConfig(Section):
     test_share: Annotated[float, Field(gt=0, lt=1)] | None = None
     val_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
     unreadable: Literal["error", "skip"] = "error"
-    max_megapixels: Annotated[float, Field(gt=0)] = 64.0
+    max_megapixels: Annotated[float, Field(gt=0, le=178)] = 64.0
     seed: Seed = 0
 
     @model_validator(mode="after")

@@ -1,0 +1,130 @@
+"""CIFAR-10 and CIFAR-100 from their authors' archive.
+
+Krizhevsky, "Learning multiple layers of features from tiny images", 2009.
+"""
+
+import hashlib
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from pipeline.datasets.downloads import check_sha256, fetch
+from pipeline.datasets.image_set import SPLITS, DatasetOptions, DecodedImage, ImageSet, Sample
+from pipeline.datasets.images import resize
+from pipeline.datasets.unpickling import load_plain_pickle
+
+_SIDE = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class CifarArchive:
+    """Where an archive is, its SHA-256, its members and the keys of their dictionaries."""
+
+    name: str
+    url: str
+    sha256: str
+    folder: str
+    members: dict[str, tuple[str, ...]]
+    labels_key: bytes
+    names_member: str
+    names_key: bytes
+
+
+CIFAR10 = CifarArchive(
+    name="cifar10",
+    url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+    sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+    folder="cifar-10-batches-py",
+    members={"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)},
+    labels_key=b"labels",
+    names_member="batches.meta",
+    names_key=b"label_names",
+)
+CIFAR100 = CifarArchive(
+    name="cifar100",
+    url="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+    sha256="85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+    folder="cifar-100-python",
+    members={"train": ("train",), "test": ("test",)},
+    labels_key=b"fine_labels",
+    names_member="meta",
+    names_key=b"fine_label_names",
+)
+
+
+def open_cifar(archive: CifarArchive, options: DatasetOptions) -> ImageSet:
+    """The archive at `options.path`, or downloaded; its SHA-256 is checked before anything is unpickled.
+
+    `sha256` of an image is of its 32x32 original pixels (32, 32, 3). One batch file at a time is
+    in memory.
+
+    Raises:
+        InputError: no network, or the wrong file.
+    """
+    if options.path is not None:
+        file = options.path.expanduser()
+        check_sha256(file, archive.sha256, archive.url)
+    else:
+        file = options.downloads / archive.url.rsplit("/", 1)[1]
+        fetch(archive.url, file, sha256=archive.sha256, progress=options.progress)
+    names: Sequence[bytes] = ()
+    labels: dict[str, list[int]] = {}
+    for member, content in _members(file, archive):
+        if member == archive.names_member:
+            names = content[archive.names_key]
+        else:
+            labels[member] = content[archive.labels_key]
+    samples = {split: _samples(archive, split, labels) for split in SPLITS}
+    return ImageSet(
+        class_names=tuple(name.decode() for name in names),
+        train=tuple(sample for of_member in samples["train"].values() for sample in of_member),
+        test=tuple(sample for of_member in samples["test"].values() for sample in of_member),
+        decode=partial(_decode, file, archive, samples["train"] | samples["test"], options.image_size),
+    )
+
+
+def _samples(archive: CifarArchive, split: str, labels: dict[str, list[int]]) -> dict[str, list[Sample]]:
+    """By member; numbered on through the members in their published order."""
+    numbers = count()
+    return {
+        member: [
+            Sample(path=f"{archive.name}/{split}/{next(numbers):05d}", label=int(label)) for label in labels[member]
+        ]
+        for member in archive.members[split]
+    }
+
+
+def _decode(
+    file: Path, archive: CifarArchive, samples: dict[str, list[Sample]], image_size: int
+) -> Iterator[DecodedImage]:
+    for member, content in _members(file, archive):
+        if member == archive.names_member:
+            continue
+        # Stored as planes of red, green and blue.
+        planes: NDArray[np.uint8] = content[b"data"].reshape(-1, 3, _SIDE, _SIDE)
+        for sample, image in zip(samples[member], np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), strict=True):
+            yield DecodedImage(
+                path=sample.path,
+                pixels=resize(Image.fromarray(image), image_size),
+                sha256=hashlib.sha256(image.tobytes()).hexdigest(),
+            )
+
+
+def _members(file: Path, archive: CifarArchive) -> Iterator[tuple[str, dict[bytes, Any]]]:
+    """The unpickled members in the order in which they lie in the archive: going back would unpack it again."""
+    wanted = {archive.names_member, *archive.members["train"], *archive.members["test"]}
+    with tarfile.open(file) as tar:
+        for entry in tar:
+            folder, _, member = entry.name.partition("/")
+            if folder == archive.folder and member in wanted:
+                stream = tar.extractfile(entry)
+                assert stream is not None
+                yield member, load_plain_pickle(stream.read(), source=f"{file}: {member}")

@@ -1,0 +1,123 @@
+"""What every data set offers: names and labels first, pixels one by one."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import InputError
+
+SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """One image by `path` (unique within the data set, forward slashes) and class number."""
+
+    path: str
+    label: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecodedImage:
+    """`pixels` is uint8 (S, S, 3), RGB; `sha256` is of the file's bytes, or of the original pixels."""
+
+    path: str
+    pixels: NDArray[np.uint8]
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnreadableImage:
+    """An image that gave no pixels, and why, in a few words without the path."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSet:
+    """A data set before its pixels are read.
+
+    Attributes:
+        class_names: by label.
+        train: the training images in the order of their `sample_id`.
+        test: the test images, likewise.
+        decode: yields every image of both splits once, in whatever order reads fastest.
+    """
+
+    class_names: tuple[str, ...]
+    train: tuple[Sample, ...]
+    test: tuple[Sample, ...]
+    decode: Callable[[], Iterator[DecodedImage | UnreadableImage]]
+
+    def samples(self, split: str) -> tuple[Sample, ...]:
+        assert split in SPLITS, split
+        return self.train if split == "train" else self.test
+
+    def labels(self, split: str) -> NDArray[np.int64]:
+        """(N,) class numbers of a split."""
+        return np.array([sample.label for sample in self.samples(split)], dtype=np.int64)
+
+
+class Counter(Protocol):
+    """Counts up to the total of a progress display."""
+
+    def update(self, n: int = 1) -> None: ...
+
+
+class ProgressDisplay(Protocol):
+    """Shows how far a job of `total` units is; `RunLog.progress` is one."""
+
+    def __call__(self, description: str, total: int, unit: str) -> AbstractContextManager[Counter]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetOptions:
+    """What a data set needs to know. Each reads what concerns it.
+
+    Attributes:
+        path: the local folder or archive, if one is given.
+        image_size: side of the decoded images in pixels.
+        test_share: share of each class to hold out, where the data set has no test split.
+        max_megapixels: larger images are unreadable.
+        seed: of the split.
+        downloads: folder for fetched archives.
+        progress: shows downloads.
+        leave_out: paths that were found unreadable and shall be left out.
+    """
+
+    path: Path | None
+    image_size: int
+    test_share: float | None
+    max_megapixels: float
+    seed: int
+    downloads: Path
+    progress: ProgressDisplay
+    leave_out: frozenset[str] = frozenset()
+
+
+def check_classes(images: ImageSet, source: str) -> None:
+    """Require two classes, and of each one image to test on and two to train and validate on.
+
+    Raises:
+        InputError: naming `source` and the first class that has too few.
+    """
+    if len(images.class_names) < 2:
+        found = ", ".join(images.class_names) or "none"
+        raise InputError(f"{source}: a classifier needs two classes or more, found: {found}; add images of another")
+    for split, least in (("train", 2), ("test", 1)):
+        counts = np.bincount(images.labels(split), minlength=len(images.class_names))
+        short = [name for name, count in zip(images.class_names, counts, strict=True) if count < least]
+        if short:
+            count = counts[images.class_names.index(short[0])]
+            purpose = "one to train and one to validate on" if split == "train" else "one to test on"
+            more = f" (and {len(short) - 1} more classes)" if len(short) > 1 else ""
+            raise InputError(
+                f"{source}: class {short[0]} has {count} readable {split} images{more}, needs {purpose}; "
+                "add images or remove the class"
+            )

@@ -1,0 +1,123 @@
+"""Which folders of an image folder are splits and which are classes."""
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from pipeline.datasets.image_set import SPLITS
+from pipeline.datasets.images import IMAGE_SUFFIXES
+from pipeline.datasets.tree import FileTree
+from pipeline.errors import InputError
+
+_EXPECTED = "expected <class>/<image>, or train/<class>/<image> and test/<class>/<image>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where the images are.
+
+    Attributes:
+        root: folder that all names start with, or empty: packers often add one.
+        class_names: sorted; a class's label is its place here.
+        splits: by split, or by the empty name if the data set has no splits: (name below `root`,
+            label), sorted by name.
+    """
+
+    root: str
+    class_names: tuple[str, ...]
+    splits: dict[str, tuple[tuple[str, int], ...]]
+
+
+def find_layout(tree: FileTree, label: str) -> Layout:
+    """Recognise the two layouts.
+
+    Args:
+        label: what to call the folder or archive in messages.
+
+    Raises:
+        InputError: neither layout, an empty class, images outside the classes, or a class that
+            only the test split has.
+    """
+    root = _lone_root(tree)
+    tree = tree.below(root)
+    tops = _folders(tree)
+    if not any(_folders(tree.below(split)) for split in SPLITS):
+        classes = {"": _classes(tree, label)}
+    else:
+        _check_splits(tree, tops, label)
+        classes = {split: _classes(tree.below(split), f"{label}: {split}") for split in SPLITS}
+        for name in classes["test"]:
+            if name not in classes["train"]:
+                raise InputError(f"prepare.path: {label}: class {name} is in test/ but not in train/; add or remove it")
+    class_names = tuple(sorted({name for of_split in classes.values() for name in of_split}))
+    number = {name: i for i, name in enumerate(class_names)}
+    return Layout(
+        root=root,
+        class_names=class_names,
+        splits={
+            split: tuple(
+                sorted(
+                    (f"{split}/{file}" if split else file, number[name])
+                    for name, files in of_split.items()
+                    for file in files
+                )
+            )
+            for split, of_split in classes.items()
+        },
+    )
+
+
+def _lone_root(tree: FileTree) -> str:
+    """The one folder around everything, or nothing."""
+    tops = _folders(tree)
+    if len(tops) == 1 and tops[0] not in SPLITS and _folders(tree.below(tops[0])) and not _loose_images(tree):
+        return tops[0]
+    return ""
+
+
+def _check_splits(tree: FileTree, tops: Sequence[str], label: str) -> None:
+    for split in SPLITS:
+        if not _folders(tree.below(split)):
+            raise InputError(f"prepare.path: {label}: there are no class folders in {split}/; {_EXPECTED}")
+    others = [name for name in tops if name not in SPLITS]
+    if others:
+        raise InputError(
+            f"prepare.path: {label}: folder {others[0]} beside train/ and test/ belongs to neither; move or remove it"
+        )
+    _refuse_loose_images(tree, label)
+
+
+def _classes(tree: FileTree, label: str) -> dict[str, list[str]]:
+    """Names of the files by class. Names that differ in Unicode's composition alone are one class."""
+    nested = [folder for folder in tree.folders if "/" in folder]
+    if nested:
+        raise InputError(f"prepare.path: {label}: {nested[0]} is a folder within a class; {_EXPECTED}")
+    _refuse_loose_images(tree, label)
+    classes: dict[str, list[str]] = {unicodedata.normalize("NFC", folder): [] for folder in tree.folders}
+    if not classes:
+        raise InputError(f"prepare.path: {label}: no class folders; {_EXPECTED}")
+    for name in tree.files:
+        folder, slash, _ = name.partition("/")
+        if slash:
+            classes[unicodedata.normalize("NFC", folder)].append(name)
+    empty = [name for name, files in classes.items() if not files]
+    if empty:
+        raise InputError(f"prepare.path: {label}: class folder {empty[0]} is empty; add images or remove it")
+    return classes
+
+
+def _refuse_loose_images(tree: FileTree, label: str) -> None:
+    """Notes and licences may lie beside the class folders; an image there has no class."""
+    loose = _loose_images(tree)
+    if loose:
+        more = f" (and {len(loose) - 1} more images)" if len(loose) > 1 else ""
+        raise InputError(f"prepare.path: {label}: {loose[0]} is in no class folder{more}; {_EXPECTED}")
+
+
+def _loose_images(tree: FileTree) -> list[str]:
+    return [name for name in tree.files if "/" not in name and PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES]
+
+
+def _folders(tree: FileTree) -> list[str]:
+    return [name for name in tree.folders if "/" not in name]

@@ -1,0 +1,106 @@
+"""Images of one size, with labels, splits and what is worth knowing about them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.artifacts.arrays import open_array
+from pipeline.artifacts.atomic import remove_leftovers
+from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.provenance import write_provenance
+from pipeline.artifacts.tables import write_parquet
+from pipeline.config.prepare import PrepareConfig
+from pipeline.datasets.image_set import SPLITS, DatasetOptions
+from pipeline.datasets.registry import DATASETS
+from pipeline.datasets.splits import draw_val
+from pipeline.datasets.storage import StoredImages, store_images
+from pipeline.datasets.summary import summarize
+from pipeline.stages.harness import StageContext, run_stage
+
+
+def prepare(context: StageContext) -> None:
+    """Write everything in data/prepare/."""
+    config, data = context.params.prepare, context.data
+    options = DatasetOptions(
+        path=Path(config.path) if config.path else None,
+        image_size=config.image_size,
+        test_share=config.test_share,
+        max_megapixels=config.max_megapixels,
+        seed=config.seed,
+        downloads=context.work.downloads,
+        progress=context.log.progress,
+    )
+    remove_leftovers(data.prepare_metrics.parent)
+    stored = store_images(
+        lambda leave_out: DATASETS[config.dataset](replace(options, leave_out=leave_out)),
+        {split: data.images(split) for split in SPLITS},
+        replaced=[data.manifest("train"), data.manifest("test"), data.prepare_metrics, data.provenance("prepare")],
+        source=f"prepare.path: {config.path}" if config.path else f"prepare.dataset: {config.dataset}",
+        image_size=config.image_size,
+        skip_unreadable=config.unreadable == "skip",
+        progress=context.log.progress,
+    )
+    metrics = _write_tables(context, stored)
+    context.images.append(len(stored.images.train) + len(stored.images.test))
+    context.log.info(_describe(config, metrics))
+
+
+def _write_tables(context: StageContext, stored: StoredImages) -> dict[str, Any]:
+    """Returns the metrics."""
+    config, data = context.params.prepare, context.data
+    manifests = {split: _manifest(stored, split) for split in SPLITS}
+    val = draw_val(stored.images.labels("train"), config.val_share, seed=config.seed)
+    write_parquet(data.manifest("train"), manifests["train"].append_column("val", pa.array(val)))
+    write_parquet(data.manifest("test"), manifests["test"])
+    pixels = open_array(data.images("train"), dtype=np.uint8, ndim=4, rows=len(val))
+    metrics = {"dataset": config.dataset, "n_val": int(val.sum()), **summarize(stored, pixels)}
+    write_json(data.prepare_metrics, metrics)
+    write_provenance(
+        data.provenance("prepare"),
+        stage="prepare",
+        # The hashes of the images are in the manifests; where they lay on this machine is of no interest.
+        parameters={**config.model_dump(), "path": Path(config.path).name if config.path else None},
+        inputs=[],
+        outputs=[
+            *(data.images(split) for split in SPLITS),
+            *(data.manifest(split) for split in SPLITS),
+            data.prepare_metrics,
+        ],
+    )
+    return metrics
+
+
+def _manifest(stored: StoredImages, split: str) -> pa.Table:
+    samples, names = stored.images.samples(split), stored.images.class_names
+    return pa.table(
+        {
+            "sample_id": pa.array(np.arange(len(samples)), pa.int64()),
+            "path": pa.array([sample.path for sample in samples], pa.string()),
+            "label": pa.array(stored.images.labels(split), pa.int64()),
+            "label_name": pa.array([names[sample.label] for sample in samples], pa.string()),
+            "sha256": pa.array(stored.sha256[split], pa.string()),
+        }
+    )
+
+
+def _describe(config: PrepareConfig, metrics: dict[str, Any]) -> str:
+    counts = {name: found["count"] for name, found in metrics["duplicates"].items()}
+    size = config.image_size
+    return (
+        f"prepare: {config.dataset}: {metrics['n_train']} training images ({metrics['n_val']} for tuning) and "
+        f"{metrics['n_test']} test images of {len(metrics['class_names'])} classes at {size}x{size}; "
+        f"exact duplicates: {counts['within_train']} in train, {counts['within_test']} in test, "
+        f"{counts['across']} test images also in train; unreadable: {len(metrics['unreadable'])}"
+    )
+
+
+def main() -> None:
+    """Run the stage on the process's arguments and exit."""
+    run_stage("prepare", prepare)
+
+
+if __name__ == "__main__":
+    main()
