@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -137,8 +137,9 @@ def data_parallel(model: nn.Module, device: torch.device) -> nn.Module:
     ids = [device.index] if device.type == "cuda" else None
     # torch renamed the option and warns about the old name.
     known = inspect.signature(DistributedDataParallel).parameters
-    sync_buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-    return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True, **{sync_buffers: False})
+    name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    options: dict[str, Any] = {name: False}
+    return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True, **options)
 
 
 def defer_reduction(model: nn.Module, defer: bool) -> AbstractContextManager[None]:
