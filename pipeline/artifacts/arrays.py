@@ -52,11 +52,14 @@ def open_array(path: Path, *, dtype: DTypeLike, ndim: int, rows: int | None = No
         InputError: missing, truncated, not an array file, or of another type, rank or length.
     """
     try:
-        array: np.memmap = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise InputError(f"{path}: missing; run `dvc repro`") from None
     except (ValueError, OSError, EOFError) as error:
         raise InputError(f"{path}: not a sound .npy file ({error}); delete it and run `dvc repro`") from None
+    if not isinstance(array, np.memmap):
+        array.close()
+        raise InputError(f"{path}: an .npz archive, not a .npy file; delete it and run `dvc repro`")
     if array.dtype != np.dtype(dtype) or array.ndim != ndim:
         raise InputError(
             f"{path}: holds {array.dtype} of shape {array.shape}, expected {np.dtype(dtype)} of {ndim} dimensions"

@@ -1,6 +1,7 @@
 """Which versions, parameters and inputs made a set of files."""
 
 import hashlib
+import os
 import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -27,17 +28,24 @@ def write_provenance(
     inputs: Sequence[Path],
     outputs: Sequence[Path],
 ) -> None:
-    """Record how `outputs` came about. No dates and no machine names: equal results, equal bytes."""
+    """Record how `outputs` came about. No dates and no machine names: equal results, equal bytes.
+
+    Files are named relative to the folder of `path`, wherever the data lie.
+    """
     write_json(
         path,
         {
             "stage": stage,
             "parameters": dict(parameters),
             "versions": {"python": platform.python_version(), **_versions()},
-            "inputs": {str(file): sha256_of_file(file) for file in inputs},
-            "outputs": {str(file): sha256_of_file(file) for file in outputs},
+            "inputs": _digests(inputs, path.parent),
+            "outputs": _digests(outputs, path.parent),
         },
     )
+
+
+def _digests(files: Sequence[Path], folder: Path) -> dict[str, str]:
+    return {os.path.relpath(file, folder): sha256_of_file(file) for file in files}
 
 
 def _versions() -> dict[str, str]:
