@@ -11,7 +11,6 @@ class PcaConfig(Section):
     """`n_components`: dimensions kept before t-SNE; null feeds the features to it as they are."""
 
     n_components: Annotated[Positive, Field(ge=2)] | None = 50
-    seed: Seed = 0
 
 
 class TsneConfig(Section):
@@ -41,6 +40,7 @@ class TsneConfig(Section):
     max_step_norm: PositiveFloat | None = 5.0
     n_jobs: Positive = 2
     neighbors: Literal["auto", "exact", "annoy", "pynndescent", "hnsw"] = "auto"
+    knn_kwargs: dict[str, bool | int | float | str] | None = None
     negative_gradient_method: Literal["auto", "bh", "fft"] = "auto"
     random_state: Seed = 0
 

@@ -1,0 +1,107 @@
+"""data/overrides.csv: what a person decided, image by image."""
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.errors import InputError
+
+COLUMNS = ("path", "sha256", "decision", "note", "timestamp")
+DECISIONS = ("keep", "drop")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Override:
+    """One line of the file.
+
+    Attributes:
+        path, sha256: of the image, as in the manifest; both must agree, so that a decision never
+            moves to another image.
+        decision: keep or drop.
+        line: where the record ends in the file, from 1.
+    """
+
+    path: str
+    sha256: str
+    decision: str
+    note: str
+    timestamp: str
+    line: int
+
+
+def read_overrides(file: Path) -> list[Override]:
+    """All decisions, in the order of the file; the same one given twice counts once, the last.
+
+    Raises:
+        InputError: the file is missing or not UTF-8 CSV, has other columns, a decision that is
+            neither keep nor drop, or two decisions for one image.
+    """
+    decided: dict[tuple[str, str], Override] = {}
+    for override in _records(file):
+        image = override.path, override.sha256
+        earlier = decided.pop(image, override)
+        if earlier.decision != override.decision:
+            raise InputError(
+                f"{file}: line {override.line}: {override.path!r} is to {override.decision}, but to "
+                f"{earlier.decision} in line {earlier.line}; remove one of the two lines"
+            )
+        decided[image] = override
+    return list(decided.values())
+
+
+def locate_overrides(
+    overrides: Sequence[Override], *, file: Path, paths: Sequence[str], sha256: Sequence[str]
+) -> dict[int, Override]:
+    """The row of each override's image in a manifest.
+
+    Args:
+        file: named in errors.
+        paths, sha256: of all images, row by row.
+
+    Raises:
+        InputError: an override names no image of the manifest, or one whose content has changed.
+    """
+    rows = {path: row for row, path in enumerate(paths)}
+    located = {}
+    for override in overrides:
+        row = rows.get(override.path)
+        where = f"{file}: line {override.line}: {override.path!r}"
+        if row is None:
+            raise InputError(f"{where} is not among the training images; mend the path or remove the line")
+        if sha256[row] != override.sha256:
+            raise InputError(
+                f"{where} has sha256 {override.sha256!r}, the image now has {sha256[row]}; "
+                "decide anew and write that one, or remove the line"
+            )
+        located[row] = override
+    return located
+
+
+def _records(file: Path) -> Iterator[Override]:
+    header = ",".join(COLUMNS)
+    try:
+        # A spreadsheet may have written a byte order mark.
+        with file.open(encoding="utf-8-sig", newline="") as text:
+            reader = csv.reader(text, strict=True)
+            if tuple(next(reader, ())) != COLUMNS:
+                raise InputError(f"{file}: line 1: the header must be exactly {header}")
+            for fields in reader:
+                if fields:
+                    yield _override(file, reader.line_num, fields)
+    except FileNotFoundError:
+        raise InputError(f"{file}: missing; make it with the one line {header}") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{file}: cannot be read as UTF-8 CSV ({error}); mend or restore it") from None
+
+
+def _override(file: Path, line: int, fields: list[str]) -> Override:
+    if len(fields) != len(COLUMNS):
+        raise InputError(
+            f"{file}: line {line}: has {len(fields)} fields, needs the {len(COLUMNS)} of the header; "
+            "quote a field that holds a comma"
+        )
+    values = dict(zip(COLUMNS, fields, strict=True))
+    if values["decision"] not in DECISIONS:
+        raise InputError(f"{file}: line {line}: decision {values['decision']!r} must be keep or drop")
+    return Override(**values, line=line)

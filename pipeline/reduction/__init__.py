@@ -1,0 +1,1 @@
+"""From features to a map: principal components, t-SNE, and how much of the neighbourhood survives."""

@@ -1,0 +1,101 @@
+"""How many images go: thresholds on suspicion, whatever scorer it came from."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Values closer than this, relative to their size, are one step: no threshold can tell them apart.
+_TIED = 1e-9
+# How far beyond the largest finite value, relative to it, a threshold that drops none of them stands.
+_BEYOND = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threshold:
+    """A value that images must exceed to be dropped, and which counts were in reach.
+
+    Attributes:
+        value: above 0, in the scorer's unit, with a distance from every image's value.
+        n_above: images that exceed it.
+        alternative: the next count in reach on the other side of the one that was asked for; None
+            if that one is met exactly or lies beyond all that can be reached.
+    """
+
+    value: float
+    n_above: int
+    alternative: int | None
+
+
+def threshold_for_share(values: NDArray[np.float64], share: float) -> Threshold:
+    """The threshold above which as near to `share` of the values as ties allow lie.
+
+    It stands midway between two neighbouring values, so that rounding moves no image across.
+    Of two counts equally near it takes the smaller.
+
+    Args:
+        values: (N,) suspicion, at least 0, possibly infinite; N >= 1.
+        share: 0 to 1.
+    """
+    assert len(values) > 0
+    ordered = np.sort(values)
+    lower = np.concatenate([[0.0], ordered])
+    upper = np.concatenate([ordered, [np.inf]])
+    # Gap i lies below the i-th smallest value: a threshold in it has N - i values above.
+    gaps = np.flatnonzero((lower < upper * (1 - _TIED)) & np.isfinite(lower))
+    counts = len(values) - gaps[::-1]
+    target = share * len(values)
+    # A hair's tolerance, so that 0.1 x 30 = 3.0000000000000004 asks for 3.
+    best = int(np.argmin(np.round(np.abs(counts - target), 6)))
+    n_above = int(counts[best])
+    return Threshold(
+        value=_inside(lower[len(values) - n_above], upper[len(values) - n_above]),
+        n_above=n_above,
+        alternative=_across(counts, n_above, target),
+    )
+
+
+def shares_above(values: NDArray[np.float64], thresholds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Share of values (N,), 0 to 1, that exceed each of thresholds (t,)."""
+    below = np.searchsorted(np.sort(values), thresholds, side="right")
+    return (len(values) - below) / len(values)
+
+
+def curve_thresholds(values: NDArray[np.float64], n: int = 200) -> NDArray[np.float64]:
+    """`n` thresholds in equal ratios, from where nearly all of values (N,) exceed them to where none does.
+
+    Empty if no value is both positive and finite.
+    """
+    inner = values[(values > 0) & np.isfinite(values)]
+    if not len(inner):
+        return np.empty(0)
+    return np.geomspace(np.quantile(inner, 0.01), inner.max() * (1 + _BEYOND), n)
+
+
+def score(values: NDArray[np.float64], threshold: float) -> NDArray[np.float64]:
+    """Suspicion (N,) brought to [0, 1]: v / (v + threshold).
+
+    Rises with the value; above 1/2 exactly where the value exceeds the threshold; 0 for 0 and 1 for
+    infinity.
+
+    Args:
+        threshold: above 0.
+    """
+    finite = np.isfinite(values)
+    bounded = np.where(finite, values, 0.0)
+    return np.where(finite, bounded / (bounded + threshold), 1.0)
+
+
+def _inside(low: float, high: float) -> float:
+    if np.isfinite(high):
+        return float(low + (high - low) / 2)
+    # If all finite values are 0, or there is none, any positive threshold does.
+    return float(low * (1 + _BEYOND)) or 1.0
+
+
+def _across(counts: NDArray[np.int64], chosen: int, target: float) -> int | None:
+    """Of ascending `counts`, the one nearest to `chosen` on the other side of `target`."""
+    if abs(chosen - target) < 1e-6:
+        return None
+    others = counts[counts < target][-1:] if chosen > target else counts[counts > target][:1]
+    return int(others[0]) if len(others) else None

@@ -1,0 +1,101 @@
+"""Human decisions: round trip, and one clear line for every mistake."""
+
+import csv
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.artifacts.overrides import COLUMNS, Override, locate_overrides, read_overrides
+from pipeline.errors import InputError
+
+_HEADER = "path,sha256,decision,note,timestamp\n"
+_LINE = "train/a.png,aa,drop,,2026-01-01\n"
+
+
+def _file(folder: Path, text: str) -> Path:
+    path = folder / "overrides.csv"
+    path.write_bytes(text.encode())
+    return path
+
+
+def _override(path: str = "a.png", sha256: str = "aa", decision: str = "drop") -> Override:
+    return Override(path=path, sha256=sha256, decision=decision, note="", timestamp="", line=2)
+
+
+def test_the_header_alone_is_no_decision(tmp_path: Path) -> None:
+    assert read_overrides(_file(tmp_path, _HEADER)) == []
+    assert read_overrides(Path(__file__).parents[2] / "data" / "overrides.csv") == []
+
+
+# Text as a person or a spreadsheet may leave it in a quoted field; NUL is no text.
+_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=20)
+
+
+@given(
+    rows=st.lists(st.tuples(_TEXT, _TEXT, st.sampled_from(["keep", "drop"]), _TEXT, _TEXT), unique_by=lambda r: r[0])
+)
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, ...]]) -> None:
+    path = tmp_path_factory.mktemp("o") / "overrides.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([COLUMNS, *rows])
+    read = read_overrides(path)
+    assert [(o.path, o.sha256, o.decision, o.note, o.timestamp) for o in read] == rows
+
+
+def test_spreadsheet_habits_are_harmless(tmp_path: Path) -> None:
+    read = read_overrides(_file(tmp_path, "\ufeff" + _HEADER.replace("\n", "\r\n") + "\r\n" + _LINE + "\n"))
+    assert [(o.path, o.line) for o in read] == [("train/a.png", 3)]
+
+
+def test_the_same_decision_twice_counts_once(tmp_path: Path) -> None:
+    read = read_overrides(_file(tmp_path, _HEADER + _LINE + _LINE.replace(",,", ",again,")))
+    assert [o.note for o in read] == ["again"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "line 1: the header must be exactly path,sha256,decision,note,timestamp"),
+        (_LINE, "line 1: the header must be exactly"),
+        (_HEADER + "a.png,aa,drop\n", "line 2: has 3 fields, needs the 5 of the header"),
+        (_HEADER + _LINE + "b,1.png,bb,keep,,\n", "line 3: has 6 fields.*quote a field that holds a comma"),
+        (_HEADER + _LINE.replace("drop", "Drop"), "line 2: decision 'Drop' must be keep or drop"),
+        (_HEADER + _LINE.replace("drop", ""), "line 2: decision '' must be keep or drop"),
+        (_HEADER + _LINE + _LINE.replace("drop", "keep"), "line 3: 'train/a.png' is to keep, but to drop in line 2"),
+        (_HEADER + '"a\nb.png",aa,maybe,,\n', "line 3: decision 'maybe'"),
+        (_HEADER + '"a.png,aa,drop,,\n', "cannot be read as UTF-8 CSV"),
+    ],
+)
+def test_mistakes_are_named_with_their_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=rf"overrides\.csv: {message}"):
+        read_overrides(_file(tmp_path, text))
+
+
+def test_missing_and_binary_files(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="missing; make it with the one line path,sha256"):
+        read_overrides(tmp_path / "overrides.csv")
+    (tmp_path / "overrides.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot be read as UTF-8 CSV"):
+        read_overrides(tmp_path / "overrides.csv")
+
+
+def test_a_decision_finds_its_image_wherever_it_stands() -> None:
+    override = _override("b.png", "bb")
+    for paths in (["a.png", "b.png"], ["b.png", "a.png"]):
+        sha256 = [path[0] * 2 for path in paths]
+        located = locate_overrides([override], file=Path("o.csv"), paths=paths, sha256=sha256)
+        assert located == {paths.index("b.png"): override}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (_override(path="c.png"), r"o\.csv: line 2: 'c\.png' is not among the training images; .*remove the line"),
+        (_override(sha256="bb"), r"o\.csv: line 2: 'a\.png' has sha256 'bb', the image now has aa; decide anew"),
+    ],
+)
+def test_images_that_are_not_there_or_have_changed(override: Override, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        locate_overrides([override], file=Path("o.csv"), paths=["a.png", "b.png"], sha256=["aa", "bb"])

@@ -1,0 +1,66 @@
+"""Principal axes against a full decomposition in double precision."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.decomposition import PCA
+
+from pipeline.reduction.pca import fit_principal_axes
+
+
+def _features(seed: int, n: int, dimensions: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return (rng.normal(size=(n, dimensions)) * np.linspace(4, 1, dimensions)).astype(np.float32)
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 2**32 - 1), n=st.integers(3, 60), dimensions=st.integers(2, 12), data=st.data())
+def test_components_are_those_of_a_full_decomposition(seed: int, n: int, dimensions: int, data: st.DataObject) -> None:
+    features = _features(seed, n, dimensions)
+    k = data.draw(st.integers(1, min(n, dimensions)))
+    axes = fit_principal_axes(features, k)
+    reference = PCA(k, svd_solver="full").fit(features.astype(np.float64))
+    np.testing.assert_allclose(axes.explained_variance_ratio, reference.explained_variance_ratio_, atol=1e-5)
+    # Distances do not depend on the choice of axes within a subspace of equal variances.
+    ours, theirs = axes.project(features), reference.transform(features)
+    np.testing.assert_allclose((ours**2).sum(), (theirs**2).sum(), rtol=1e-4)
+    np.testing.assert_allclose(axes.axes @ axes.axes.T, np.eye(k), atol=1e-5)
+
+
+def test_signs_are_fixed() -> None:
+    features = _features(0, 200, 10)
+    axes, mirrored = fit_principal_axes(features, 5), fit_principal_axes(-features, 5)
+    assert (np.take_along_axis(axes.axes, np.abs(axes.axes).argmax(axis=1)[:, None], axis=1) > 0).all()
+    np.testing.assert_allclose(axes.axes, mirrored.axes, atol=1e-5)
+
+
+def test_a_large_mean_costs_no_precision() -> None:
+    features = _features(0, 500, 8)
+    plain, shifted = fit_principal_axes(features, 3), fit_principal_axes(features + np.float32(3000), 3)
+    np.testing.assert_allclose(shifted.explained_variance_ratio, plain.explained_variance_ratio, rtol=1e-3)
+    np.testing.assert_allclose(shifted.axes, plain.axes, atol=1e-2)
+
+
+def test_new_rows_are_projected_with_the_fitted_mean() -> None:
+    features, others = _features(0, 50, 6), _features(1, 20_000, 6)
+    axes = fit_principal_axes(features, 2)
+    projected = axes.project(others)
+    assert projected.dtype == np.float32
+    np.testing.assert_allclose(projected, (others - features.mean(axis=0)) @ axes.axes.T, atol=1e-4)
+
+
+def test_a_read_only_memory_map_is_read_and_not_written(tmp_path: Path) -> None:
+    features = _features(0, 40, 6)
+    np.save(tmp_path / "f.npy", features)
+    mapped = np.load(tmp_path / "f.npy", mmap_mode="r")
+    with_map, without = fit_principal_axes(mapped, 3), fit_principal_axes(features, 3)
+    assert with_map.axes.tobytes() == without.axes.tobytes()
+    assert (np.load(tmp_path / "f.npy") == features).all()
+
+
+def test_more_components_than_rows_is_a_bug_of_the_caller() -> None:
+    with pytest.raises(AssertionError):
+        fit_principal_axes(_features(0, 3, 10), 4)

@@ -1,0 +1,111 @@
+"""`reduce` end to end on made-up features."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up import NETWORK, class_blobs, stage_arguments, write_features, write_manifest, write_params
+
+from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.tables import read_parquet
+from pipeline.paths import DataPaths
+from pipeline.reduction.quality import exact_neighbours
+from pipeline.stages.harness import run_stage
+from pipeline.stages.reduce import reduce
+
+_TSNE = {"perplexity": 12.0, "early_exaggeration_iter": 50, "n_iter": 80, "n_jobs": 1}
+
+
+def _project(folder: Path, *, n_test: int = 20, pca: int | None = 10, **tsne: float) -> DataPaths:
+    data = DataPaths(root=folder / "data")
+    features, labels = class_blobs(np.random.default_rng(0), n_classes=4, per_class=50, dimensions=24, spread=2.0)
+    n_train = len(labels) - n_test
+    write_manifest(data, "train", labels[:n_train])
+    write_manifest(data, "test", labels[n_train:])
+    write_features(data, features[:n_train], features[n_train:])
+    write_params(folder, reduce={"pca": {"n_components": pca}, "tsne": {**_TSNE, **tsne}, "neighbors": 6})
+    return data
+
+
+def _run(folder: Path) -> None:
+    run_stage("reduce", reduce, item="network", argv=stage_arguments(folder))
+
+
+def _files(data: DataPaths) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((data.root / "reduce").iterdir())}
+
+
+def test_all_artefacts(tmp_path: Path) -> None:
+    data = _project(tmp_path)
+    _run(tmp_path)
+    assert list(_files(data)) == sorted(
+        f"{NETWORK}.{end}" for end in ("json", "parquet", "pca.npy", "provenance.json", "test.parquet")
+    )
+    components = np.load(data.components(NETWORK))
+    assert components.dtype == np.float32
+    assert components.shape == (180, 10)
+    table = read_parquet(data.embedding(NETWORK))
+    assert {field.name: str(field.type) for field in table.schema} == {
+        "sample_id": "int64",
+        "x": "float",
+        "y": "float",
+        "neighbours": "list<element: int32>",
+    }
+    # 180 images: the search is exact.
+    neighbours = np.array(table["neighbours"].to_pylist())
+    np.testing.assert_array_equal(neighbours, exact_neighbours(components, np.arange(180), 6))
+    test = read_parquet(data.embedding(NETWORK, "test"))
+    assert test.column_names == ["sample_id", "x", "y"]
+    assert len(test) == 20
+    metrics = read_json(data.reduce_metrics(NETWORK))
+    assert 0.5 < metrics["pca"]["explained_variance_ratio"] <= 1
+    assert len(metrics["pca"]["explained_variance_ratio_per_component"]) == 10
+    assert 0.2 < metrics["neighbour_preservation"] <= 1
+    assert metrics["neighbour_search_recall"] == 1
+    assert metrics["knn_label_accuracy"]["map"] > 0.9
+    assert metrics["kl_divergence"] > 0
+    assert metrics["tsne"]["effective"]["perplexity"] == 12
+
+
+def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
+    data = _project(tmp_path)
+    _run(tmp_path)
+    first = _files(data)
+    _run(tmp_path)
+    assert _files(data) == first
+
+
+def test_a_small_test_split_lowers_its_own_perplexity_and_says_so(tmp_path: Path) -> None:
+    data = _project(tmp_path, n_test=7)
+    _run(tmp_path)
+    metrics = read_json(data.reduce_metrics(NETWORK))
+    assert metrics["tsne"]["requested"]["perplexity"] == metrics["tsne"]["effective"]["perplexity"] == 12
+    assert metrics["test"]["tsne"]["effective"]["perplexity"] == 2
+    assert len(read_parquet(data.embedding(NETWORK, "test"))) == 7
+
+
+def test_the_test_images_do_not_move_the_training_images(tmp_path: Path) -> None:
+    for name, n_test in (("a", 20), ("b", 20)):
+        (tmp_path / name).mkdir()
+        data = _project(tmp_path / name, n_test=n_test)
+        if name == "b":
+            write_features(data, np.load(data.features(NETWORK)), np.load(data.features(NETWORK, "test"))[::-1] * 2)
+        _run(tmp_path / name)
+    first, second = (DataPaths(root=tmp_path / name / "data") for name in "ab")
+    assert first.embedding(NETWORK).read_bytes() == second.embedding(NETWORK).read_bytes()
+    assert first.embedding(NETWORK, "test").read_bytes() != second.embedding(NETWORK, "test").read_bytes()
+
+
+def test_without_pca_the_features_are_the_components(tmp_path: Path) -> None:
+    data = _project(tmp_path, pca=None)
+    _run(tmp_path)
+    np.testing.assert_array_equal(np.load(data.components(NETWORK)), np.load(data.features(NETWORK)))
+    assert read_json(data.reduce_metrics(NETWORK))["pca"] is None
+
+
+def test_progress_reaches_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _project(tmp_path)
+    _run(tmp_path)
+    log = (tmp_path / "work" / "logs" / f"reduce@{NETWORK}.log").read_text()
+    assert "t-SNE of the training images: 130 iterations" in log
+    assert "nearest neighbours preserved" in capsys.readouterr().err
