@@ -58,7 +58,7 @@ def run_stage(
         die_with_parent()
         arguments = parse_arguments(stage, item, argv)
         context = make_context(stage, item, arguments)
-        with hold_lock(context), metered(context):
+        with metered(context), hold_lock(context):
             body(context)
 
 

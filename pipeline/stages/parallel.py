@@ -47,5 +47,5 @@ def run_parallel_stage(
                 body(quiet, ranks)
                 return
             context = make_context(stage, item, arguments)
-            with hold_lock(context), metered(context):
+            with metered(context), hold_lock(context):
                 body(context, ranks)

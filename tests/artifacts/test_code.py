@@ -13,7 +13,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """a imports b and, in a function, the package c's module d; b imports e; f is imported by none."""
     files = {
         "pipeline/__init__.py": '"""Top."""\n',
-        "pipeline/a.py": "import json\nfrom pipeline.b import B\ndef run():\n    from pipeline.c import d\n    return d\n",
+        "pipeline/a.py": "import json\nfrom pipeline.b import B\ndef run():\n    from pipeline.c import d\n",
         "pipeline/b.py": "import pipeline.e\nB = 1\n",
         "pipeline/c/__init__.py": "",
         "pipeline/c/d.py": '"""D."""\n\nX: int = 1\n"""Of X."""\n\ndef f(x):\n    """F."""\n    return x\n',

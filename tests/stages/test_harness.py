@@ -1,0 +1,185 @@
+"""What every stage does around its work."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import InputError
+from pipeline.stages.harness import StageContext, run_stage
+
+_ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def argv(tmp_path: Path) -> list[str]:
+    """Arguments of a stage that works in a folder of its own."""
+    return [
+        *("--params", str(_ROOT / "presets" / "digits.yaml")),
+        *("--data", str(tmp_path / "data")),
+        *("--work", str(tmp_path / "work")),
+    ]
+
+
+def _raise(error: BaseException) -> Callable[[StageContext], None]:
+    def body(context: StageContext) -> None:
+        raise error
+
+    return body
+
+
+def test_body_gets_its_item_parameters_and_paths(tmp_path: Path, argv: list[str]) -> None:
+    seen: list[StageContext] = []
+    run_stage("extract", seen.append, item="network", argv=["--network", "resnet18", *argv])
+    (context,) = seen
+    assert (context.name, context.stage, context.item) == ("extract@resnet18", "extract", "resnet18")
+    assert context.params.extract.batch_size == 256
+    assert context.data.root == tmp_path / "data"
+    assert context.work.root == tmp_path / "work"
+
+
+def test_resources_and_log_are_left_in_the_work_folder(tmp_path: Path, argv: list[str]) -> None:
+    def body(context: StageContext) -> None:
+        context.images.extend([10, 20])
+        context.log.info("done")
+
+    run_stage("prepare", body, argv=argv)
+    record = json.loads((tmp_path / "work" / "resources" / "prepare.json").read_text())
+    assert {"wall_s", "peak_memory_mb", "images_per_s"} == set(record)
+    assert "done" in (tmp_path / "work" / "logs" / "prepare.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (InputError("a.npy: has\n3 rows; run it again"), 2, "error: a.npy: has 3 rows; run it again\n"),
+        (KeyboardInterrupt(), 130, "interrupted; run the same command again to go on\n"),
+        (OSError(errno.ENOSPC, "full", "x.npy"), 2, "error: x.npy: the disk is full; free some space and run again\n"),
+    ],
+)
+def test_what_the_user_can_mend_is_one_line(
+    argv: list[str],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    error: BaseException,
+    code: int,
+    line: str,
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        run_stage("prepare", _raise(error), argv=argv)
+    assert raised.value.code == code
+    assert capsys.readouterr().err == line
+    assert not (tmp_path / "work" / "resources" / "prepare.json").exists()
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), OSError(errno.EACCES, "no")])
+def test_bugs_keep_their_traceback(argv: list[str], error: Exception) -> None:
+    with pytest.raises(type(error)):
+        run_stage("prepare", _raise(error), argv=argv)
+
+
+@pytest.mark.parametrize(
+    ("item", "value", "known"), [("network", "resnet50", "['resnet18']"), ("study", "fig5", "['digits']")]
+)
+def test_unknown_item_is_answered_with_the_known_ones(
+    argv: list[str], capsys: pytest.CaptureFixture[str], item: str, value: str, known: str
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        run_stage("train", _raise(AssertionError()), item=item, argv=[f"--{item}", value, *argv])
+    assert raised.value.code == 2
+    assert f"--{item} {value}: not in" in (error := capsys.readouterr().err)
+    assert known in error
+
+
+def test_bad_parameters_stop_the_stage_before_its_body(
+    tmp_path: Path, argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "params.yaml").write_text("prepare: {}\n")
+    with pytest.raises(SystemExit) as raised:
+        run_stage("prepare", _raise(AssertionError()), argv=[*argv, "--params", str(tmp_path / "params.yaml")])
+    assert raised.value.code == 2
+    assert "prepare.dataset: missing" in capsys.readouterr().err
+
+
+# A stage as a process: it says when it works, then waits.
+_WAITING_STAGE = """
+import sys, time
+from pipeline.stages.harness import run_stage
+
+def body(context):
+    print("working", flush=True)
+    time.sleep(60)
+
+run_stage("prepare", body, argv=sys.argv[1:])
+"""
+
+
+def _start(argv: list[str], **environment: str) -> "subprocess.Popen[str]":
+    process = subprocess.Popen(
+        [sys.executable, "-c", _WAITING_STAGE, *argv],
+        cwd=_ROOT,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "working\n"
+    return process
+
+
+def test_a_second_run_is_kept_out_until_the_first_is_dead(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with _start(argv) as first:
+        with pytest.raises(SystemExit) as raised:
+            run_stage("prepare", _raise(AssertionError()), argv=argv)
+        assert raised.value.code == 2
+        assert f"prepare: already running as process {first.pid}; " in capsys.readouterr().err
+        first.kill()
+    # Killed without a chance to clean up: nothing has to be deleted by hand.
+    run_stage("prepare", lambda context: None, argv=argv)
+
+
+def test_interrupt_from_the_keyboard_ends_with_130(argv: list[str]) -> None:
+    with _start(argv) as stage:
+        stage.send_signal(signal.SIGINT)
+        _, error = stage.communicate(timeout=20)
+    assert stage.returncode == 130
+    assert error == "interrupted; run the same command again to go on\n"
+
+
+def test_under_dvc_the_stage_dies_with_its_parent(argv: list[str], tmp_path: Path) -> None:
+    """dvc killed by SIGKILL leaves nothing running that would race the next `dvc repro`."""
+    (tmp_path / "stage.py").write_text(_WAITING_STAGE)
+    parent_code = (
+        "import subprocess, sys; stage = subprocess.Popen([sys.executable, *sys.argv[1:]], stdout=subprocess.PIPE);"
+        "stage.stdout.readline(); print(stage.pid, flush=True); stage.wait()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", parent_code, str(tmp_path / "stage.py"), *argv],
+        cwd=_ROOT,
+        env={**os.environ, "DVC_ROOT": str(_ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        assert parent.stdout is not None
+        stage = int(parent.stdout.readline())
+        parent.kill()
+    deadline = time.monotonic() + 20
+    while _alive(stage):
+        assert time.monotonic() < deadline, f"process {stage} outlived its parent"
+        time.sleep(0.05)
+
+
+def _alive(process: int) -> bool:
+    try:
+        state = Path("/proc", str(process), "stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

@@ -1,0 +1,115 @@
+"""What a long run says: to a terminal, to a pipe, to its log file."""
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from pipeline import run_log
+from pipeline.run_log import ResourceMeter, RunLog
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that run_log sees, as a list of one."""
+    now = [0.0]
+    monkeypatch.setattr(run_log.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_messages_go_to_the_stream_and_dated_to_the_file(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    log = RunLog(tmp_path / "logs" / "stage.log", stream)
+    log.info("half way")
+    log.close()
+    assert stream.getvalue() == "half way\n"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d half way\n", (tmp_path / "logs" / "stage.log").read_text())
+
+
+def test_log_file_keeps_earlier_runs(tmp_path: Path) -> None:
+    for message in ("first", "second"):
+        log = RunLog(tmp_path / "stage.log")
+        log.info(message)
+        log.close()
+    assert len((tmp_path / "stage.log").read_text().splitlines()) == 2
+
+
+def test_pipe_gets_a_plain_line_every_ten_seconds_with_the_time_left(clock: list[float]) -> None:
+    stream = io.StringIO()
+    with RunLog(None, stream).progress("train", 100, "steps") as progress:
+        for _ in range(50):
+            clock[0] += 1.0
+            progress.update(note="loss 0.5")
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "train: 10/100 steps, 90 s left, loss 0.5"
+    assert lines[-1] == "train: 50/100 steps, 50 s left, loss 0.5"
+    assert len(lines) == 5
+    assert "\r" not in stream.getvalue()
+
+
+def test_resumed_work_does_not_divide_by_zero(clock: list[float]) -> None:
+    stream = io.StringIO()
+    with RunLog(None, stream).progress("train", 10, "steps") as progress:
+        clock[0] += 60.0
+        progress.update(0)
+    assert stream.getvalue() == ""
+
+
+def test_terminal_gets_a_bar_with_description_unit_and_note() -> None:
+    stream = _Terminal()
+    with RunLog(None, stream).progress("extract", 3, "images") as progress:
+        progress.update(3, note="fast")
+    assert "extract: 100%" in stream.getvalue()
+    assert "3/3" in stream.getvalue()
+
+
+def test_file_gets_the_end_of_a_progress_only(tmp_path: Path, clock: list[float]) -> None:
+    log = RunLog(tmp_path / "stage.log")
+    with log.progress("extract", 3, "images") as progress:
+        for _ in range(3):
+            clock[0] += 20.0
+            progress.update()
+    log.close()
+    (line,) = (tmp_path / "stage.log").read_text().splitlines()
+    assert line.endswith("extract: 3 images in 60.0 s")
+
+
+def test_interrupted_progress_is_not_logged_as_done(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "stage.log")
+
+    def interrupted() -> None:
+        with log.progress("extract", 3, "images"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    log.close()
+    assert (tmp_path / "stage.log").read_text() == ""
+
+
+def test_other_ranks_are_silent(capfd: pytest.CaptureFixture[str]) -> None:
+    log = RunLog.silent()
+    log.info("unheard")
+    with log.progress("train", 2, "steps") as progress:
+        progress.update(2, note="unheard")
+    log.close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_resources(tmp_path: Path, clock: list[float]) -> None:
+    meter = ResourceMeter()
+    clock[0] += 4.0
+    meter.write(tmp_path / "work" / "train.json", images=1000)
+    record = json.loads((tmp_path / "work" / "train.json").read_text())
+    assert record["wall_s"] == 4.0
+    assert record["images_per_s"] == 250.0
+    assert 10 < record["peak_memory_mb"] < 1e6
+    meter.write(tmp_path / "work" / "train.json")
+    assert "images_per_s" not in json.loads((tmp_path / "work" / "train.json").read_text())
