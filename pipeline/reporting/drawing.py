@@ -1,0 +1,180 @@
+"""The report's figures: interactive ones for the page, files for papers and `dvc plots`."""
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.reporting.inputs import NetworkInputs, ReportInputs
+from pipeline.reporting.summary import Summary
+from viz.figures.batch_curves import BatchCurve, batch_chart, batch_figure
+from viz.figures.gallery import image_grid, thumbnail
+from viz.figures.learning import LearningCurve, learning_chart, learning_figure
+from viz.figures.maps import class_map
+from viz.figures.palette import LineKey
+from viz.figures.rendering import plotly_html, png, svg
+from viz.figures.shares import class_share_chart, eps_chart
+
+_TOP1 = "test top-1 (%)"
+_POINTS = "difference in top-1 (percentage points)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DroppedImage:
+    """One picture of the gallery; `source` is a data URI."""
+
+    source: str
+    path: str
+    label: str
+    predicted: str
+    score: float
+    reason: str
+
+
+def study_charts(study: Summary) -> dict[str, str]:
+    """`accuracy`, `differences` and `learning` of a study as markup; those without content are left out."""
+    charts = {}
+    if curves := accuracy_curves(study):
+        charts["accuracy"] = batch_chart(curves, y_title=_TOP1)
+    if curves := difference_curves(study):
+        charts["differences"] = batch_chart(curves, y_title=_POINTS, zero_line=True)
+    if panels := learning_panels(study):
+        charts["learning"] = learning_chart(panels)
+    return {name: plotly_html(chart, element_id=f"{study['name']}-{name}") for name, chart in charts.items()}
+
+
+def filter_charts(summary: Summary) -> dict[str, str]:
+    """`classes` and `eps` as markup."""
+    networks = summary["networks"]
+    names = [row["class"] for row in networks[0]["classes"]]
+    shares = {
+        network["name"]: [row["n_noise"] / max(1, row["n"]) for row in network["classes"]] for network in networks
+    }
+    curves = {network["name"]: (network["curve"]["eps"], network["curve"]["share"]) for network in networks}
+    chosen = {network["name"]: (network["eps"], network["noise_share"]) for network in networks}
+    return {
+        "classes": plotly_html(class_share_chart(names, shares), element_id="filter-classes"),
+        "eps": plotly_html(eps_chart(curves, chosen), element_id="filter-eps"),
+    }
+
+
+def map_images(network: NetworkInputs, inputs: ReportInputs) -> dict[str, str]:
+    """The `train` and the `test` map as data URIs, without names: the page lists those beside them."""
+    return {
+        split: data_uri("image/png", png(class_map(*map_of, legend=False), dpi=120, transparent=True))
+        for split, map_of in _maps(network, inputs).items()
+    }
+
+
+def dropped_images(network: NetworkInputs, inputs: ReportInputs) -> list[DroppedImage]:
+    """The dropped images for the page's gallery, the most suspect first."""
+    names = inputs.data.class_names
+    return [
+        DroppedImage(
+            source=data_uri(*thumbnail(np.asarray(inputs.data.train.images[row]))),
+            path=network.path[row],
+            label=names[network.labels[row]],
+            predicted=names[network.predicted[row]],
+            score=float(network.score[row]),
+            reason=network.reason[row],
+        )
+        for row in most_suspect(network, inputs.params.report.gallery_images)
+    ]
+
+
+def figure_files(inputs: ReportInputs, summary: Summary) -> Iterator[tuple[str, bytes]]:
+    """All figures as files: name and content, one after the other."""
+    for study in summary["studies"]:
+        if curves := accuracy_curves(study):
+            yield f"{study['name']}.accuracy.svg", svg(batch_figure(curves, y_title=_TOP1))
+        if curves := difference_curves(study):
+            yield f"{study['name']}.differences.svg", svg(batch_figure(curves, y_title=_POINTS, zero_line=True))
+        if panels := learning_panels(study):
+            yield f"{study['name']}.learning.svg", svg(learning_figure(panels))
+    names = inputs.data.class_names
+    for network in inputs.networks:
+        for split, map_of in _maps(network, inputs).items():
+            yield f"{network.name}.{split}-map.png", png(class_map(*map_of))
+        rows = most_suspect(network, inputs.params.report.gallery_images)
+        captions = [f"{names[network.labels[row]]}\n→ {names[network.predicted[row]]}" for row in rows]
+        grid = image_grid([np.asarray(inputs.data.train.images[row]) for row in rows], captions)
+        yield f"{network.name}.dropped.png", png(grid)
+
+
+def most_suspect(network: NetworkInputs, n: int) -> NDArray[np.int64]:
+    """Rows of at most `n` dropped images, by descending score, then by row."""
+    dropped = np.flatnonzero(~network.keep)
+    order: NDArray[np.int64] = dropped[np.argsort(-network.score[dropped], kind="stable")][:n]
+    return order
+
+
+def accuracy_curves(study: Summary) -> list[BatchCurve]:
+    """One curve for each arm and variant, in percent."""
+    return _batch_curves(
+        (LineKey(row["arm"], row["variant"]), row["setting"]["batch_size"], _percent(row["top1"]))
+        for row in study["accuracy"]
+        if row["top1"]
+    )
+
+
+def difference_curves(study: Summary) -> list[BatchCurve]:
+    """One curve for each control and variant, in percentage points; in the control's colour."""
+    return _batch_curves(
+        (
+            (LineKey(row["control"], row["variant"]), row["setting"]["batch_size"], row["estimate"])
+            for row in study["differences"]
+            if row["estimate"]
+        ),
+        label="filtered − {}",
+    )
+
+
+def learning_panels(study: Summary) -> dict[str, list[LearningCurve]]:
+    """Panel title -> curves, one panel for each batch size."""
+    panels: dict[str, list[LearningCurve]] = {}
+    for row in sorted(study["learning"], key=lambda row: row["batch_size"]):
+        curve = LearningCurve(key=LineKey(row["arm"], row["variant"]), examples=row["examples"], loss=row["train_loss"])
+        panels.setdefault(f"batch size {row['batch_size']:,}", []).append(curve)
+    return panels
+
+
+def data_uri(media_type: str, content: bytes) -> str:
+    """The content itself in place of an address."""
+    return f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def _batch_curves(values: Iterable[tuple[LineKey, int, Mapping[str, Any]]], label: str = "{}") -> list[BatchCurve]:
+    lines: dict[LineKey, list[tuple[int, Mapping[str, Any]]]] = {}
+    for key, batch_size, estimate in values:
+        lines.setdefault(key, []).append((batch_size, estimate))
+    return [_batch_curve(key, label.format(key), sorted(line, key=lambda at: at[0])) for key, line in lines.items()]
+
+
+def _batch_curve(key: LineKey, label: str, line: Sequence[tuple[int, Mapping[str, Any]]]) -> BatchCurve:
+    estimates = [estimate for _, estimate in line]
+    return BatchCurve(
+        key=key,
+        label=label,
+        batch_sizes=[batch_size for batch_size, _ in line],
+        values=[estimate["mean"] for estimate in estimates],
+        low=[estimate["low"] for estimate in estimates],
+        high=[estimate["high"] for estimate in estimates],
+        n=[estimate["n"] for estimate in estimates],
+    )
+
+
+def _percent(estimate: Mapping[str, Any]) -> dict[str, Any]:
+    scaled = {key: estimate[key] and 100 * estimate[key] for key in ("mean", "low", "high")}
+    return {**estimate, **scaled}
+
+
+def _maps(network: NetworkInputs, inputs: ReportInputs) -> dict[str, tuple[Any, ...]]:
+    """Arguments of `class_map` by split; noise is known of the training images alone."""
+    names = inputs.data.class_names
+    return {
+        "train": (network.xy, network.labels, names, network.is_noise),
+        "test": (network.test_xy, inputs.data.test.labels, names),
+    }

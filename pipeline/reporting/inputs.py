@@ -1,0 +1,140 @@
+"""Everything that the report is made from, read and checked."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.prepared import PreparedData, load_prepared
+from pipeline.artifacts.provenance import sha256_of_file
+from pipeline.artifacts.tables import read_parquet
+from pipeline.config.params import Params
+from pipeline.config.study import Study
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths
+from pipeline.reporting.runs import Run, read_runs
+
+_POINT_COLUMNS = ("path", "label", "predicted", "x", "y", "is_noise", "score", "reason", "keep")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkInputs:
+    """One extractor and its filter; arrays have a row for each training image.
+
+    Attributes:
+        xy: (N, 2) map of the training images.
+        labels, predicted: (N,) indices into the class names.
+        score: (N,) 0 to 1, higher is more suspect.
+        test_xy: (N_test, 2) map of the test images.
+        finetune, reduce, filter: the stages' metrics.
+    """
+
+    name: str
+    xy: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    predicted: NDArray[np.int64]
+    is_noise: NDArray[np.bool_]
+    keep: NDArray[np.bool_]
+    score: NDArray[np.float64]
+    reason: list[str]
+    path: list[str]
+    test_xy: NDArray[np.float32]
+    finetune: Mapping[str, Any]
+    reduce: Mapping[str, Any]
+    filter: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyInputs:
+    """One study: what params.yaml asks for, and what was trained."""
+
+    name: str
+    study: Study
+    runs: list[Run]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportInputs:
+    """All of it.
+
+    Attributes:
+        prepare: the metrics of `prepare`.
+        versions: package -> version -> the stages that ran with it.
+        digests: file -> SHA-256, of what decides the results.
+    """
+
+    params: Params
+    data: PreparedData
+    prepare: Mapping[str, Any]
+    networks: list[NetworkInputs]
+    studies: list[StudyInputs]
+    versions: Mapping[str, Mapping[str, list[str]]]
+    digests: Mapping[str, str]
+
+
+def load_inputs(params: Params, paths: DataPaths) -> ReportInputs:
+    """Read the artefacts of every network and study in `params`; leftovers of others are not looked at.
+
+    Raises:
+        InputError: a file is missing, damaged, or does not fit the others.
+    """
+    data = load_prepared(paths)
+    digests = [paths.manifest("train"), paths.manifest("test"), *(paths.kept(name) for name in params.networks)]
+    return ReportInputs(
+        params=params,
+        data=data,
+        prepare=read_json(paths.prepare_metrics),
+        networks=[_load_network(name, data, paths) for name in params.networks],
+        studies=[
+            StudyInputs(name=name, study=study, runs=read_runs(paths.runs(name), paths.history(name)))
+            for name, study in params.studies.items()
+        ],
+        versions=_versions(params, paths),
+        digests={path.relative_to(paths.root).as_posix(): sha256_of_file(path) for path in digests},
+    )
+
+
+def stage_names(params: Params) -> list[str]:
+    """All stages before the report as DVC names them, in the order of the pipeline."""
+    items = [(stage, None) for stage in ("prepare",)]  # type: list[tuple[str, str | None]]
+    items += [(stage, name) for stage in ("finetune", "extract", "reduce", "filter") for name in params.networks]
+    items += [("train", name) for name in params.studies]
+    return [f"{stage}@{item}" if item else stage for stage, item in items]
+
+
+def _load_network(name: str, data: PreparedData, paths: DataPaths) -> NetworkInputs:
+    points = read_parquet(paths.points(name), _POINT_COLUMNS)
+    test = read_parquet(paths.embedding(name, "test"), ("x", "y"))
+    for path, rows, images in (
+        (paths.points(name), len(points), len(data.train.labels)),
+        (paths.embedding(name, "test"), len(test), len(data.test.labels)),
+    ):
+        if rows != images:
+            raise InputError(f"{path}: has {rows} rows for {images} images; run `dvc repro`")
+    return NetworkInputs(
+        name=name,
+        xy=np.column_stack([points["x"].to_numpy(), points["y"].to_numpy()]),
+        test_xy=np.column_stack([test["x"].to_numpy(), test["y"].to_numpy()]),
+        reason=points["reason"].to_pylist(),
+        path=points["path"].to_pylist(),
+        finetune=read_json(paths.finetune_metrics(name)),
+        reduce=read_json(paths.reduce_metrics(name)),
+        filter=read_json(paths.filter_metrics(name)),
+        labels=points["label"].to_numpy(),
+        predicted=points["predicted"].to_numpy(),
+        score=points["score"].to_numpy(),
+        is_noise=points["is_noise"].to_numpy(zero_copy_only=False),
+        keep=points["keep"].to_numpy(zero_copy_only=False),
+    )
+
+
+def _versions(params: Params, paths: DataPaths) -> dict[str, dict[str, list[str]]]:
+    found: dict[str, dict[str, list[str]]] = {}
+    for name in stage_names(params):
+        stage, _, item = name.partition("@")
+        for package, version in read_json(paths.provenance(stage, item or None))["versions"].items():
+            found.setdefault(package, {}).setdefault(version, []).append(name)
+    return {package: found[package] for package in sorted(found)}

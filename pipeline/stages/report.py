@@ -1,0 +1,95 @@
+"""`report`: tables, figures and one page from what all other stages left."""
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifacts.atomic import atomic_path, remove_leftovers, write_text
+from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.artifacts.provenance import write_provenance
+from pipeline.paths import DataPaths
+from pipeline.reporting import drawing
+from pipeline.reporting.inputs import ReportInputs, load_inputs, stage_names
+from pipeline.reporting.page import PageFigures, render_page
+from pipeline.reporting.summary import Summary, build_summary
+from pipeline.stages.harness import StageContext, run_stage
+
+
+def report(context: StageContext) -> None:
+    """Write everything in data/report/."""
+    paths = context.data
+    inputs = load_inputs(context.params, paths)
+    summary = build_summary(inputs)
+    write_json(paths.summary, summary)
+    _write_figures(paths.figures, inputs, summary)
+    resources = _collect_resources(context)
+    write_json(paths.resources, resources)
+    write_text(paths.report_page, render_page(context.params, summary, _page_figures(inputs, summary), resources))
+    write_provenance(
+        paths.provenance("report"),
+        stage=context.name,
+        parameters=context.params.model_dump(mode="json"),
+        inputs=_result_files(context),
+        outputs=[paths.summary, *sorted(paths.figures.iterdir())],
+    )
+    for study in summary["studies"]:
+        for comparison in study["pooled"]:
+            context.log.info(f"{study['name']}: {comparison['sentence']}")
+    context.log.info(f"report: {paths.report_page}")
+
+
+def _write_figures(folder: Path, inputs: ReportInputs, summary: Summary) -> None:
+    """All figure files, and none of an earlier run's."""
+    written = set()
+    for name, content in drawing.figure_files(inputs, summary):
+        with atomic_path(folder / name) as temporary:
+            temporary.write_bytes(content)
+        written.add(name)
+    remove_leftovers(folder)
+    for path in folder.iterdir():
+        if path.name not in written:
+            path.unlink()
+
+
+def _page_figures(inputs: ReportInputs, summary: Summary) -> PageFigures:
+    return PageFigures(
+        studies={study["name"]: drawing.study_charts(study) for study in summary["studies"]},
+        filter=drawing.filter_charts(summary),
+        maps={network.name: drawing.map_images(network, inputs) for network in inputs.networks},
+        dropped={network.name: drawing.dropped_images(network, inputs) for network in inputs.networks},
+    )
+
+
+def _collect_resources(context: StageContext) -> dict[str, Any]:
+    """What each stage's last run on this machine took; stages that ran elsewhere are missing."""
+    records = {name: context.work.resources(name) for name in stage_names(context.params)}
+    return {name: read_json(path) for name, path in records.items() if path.exists()}
+
+
+def _result_files(context: StageContext) -> list[Path]:
+    """The files that the report's numbers come from."""
+    paths, params = context.data, context.params
+    files = [paths.prepare_metrics, paths.manifest("train"), paths.manifest("test")]
+    for network in params.networks:
+        files += _network_files(paths, network)
+    for study in params.studies:
+        files += [paths.runs(study), paths.history(study)]
+    return files
+
+
+def _network_files(paths: DataPaths, network: str) -> list[Path]:
+    return [
+        paths.finetune_metrics(network),
+        paths.embedding(network, "test"),
+        paths.reduce_metrics(network),
+        paths.points(network),
+        paths.filter_metrics(network),
+    ]
+
+
+def main() -> None:
+    """Run the stage on the process's arguments and exit."""
+    run_stage("report", report)
+
+
+if __name__ == "__main__":
+    main()

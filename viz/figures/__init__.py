@@ -1,0 +1,1 @@
+"""Pure functions from arrays and tables to plotly or matplotlib figures."""

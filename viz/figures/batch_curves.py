@@ -1,0 +1,113 @@
+"""A measured value against the batch size, one line per arm, with intervals."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+from plotly import graph_objects as go
+
+from viz.figures.palette import LineKey, LineStyle, line_styles
+from viz.figures.rendering import matplotlib_style, plotly_layout
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchCurve:
+    """One line: values at ascending batch sizes.
+
+    Attributes:
+        low, high: ends of the intervals; None where there is none.
+        n: runs behind each value.
+    """
+
+    key: LineKey
+    label: str
+    batch_sizes: Sequence[int]
+    values: Sequence[float]
+    low: Sequence[float | None]
+    high: Sequence[float | None]
+    n: Sequence[int]
+
+
+def batch_chart(curves: Sequence[BatchCurve], *, y_title: str, zero_line: bool = False) -> go.Figure:
+    """Plotly chart with a logarithmic axis of batch sizes; values and `y_title` share their unit."""
+    layout = plotly_layout(x_title="batch size (log scale)", y_title=y_title)
+    sizes = _all_sizes(curves)
+    layout["xaxis"] |= {"type": "log", "tickvals": sizes, "ticktext": [f"{size:,}" for size in sizes]}
+    figure = go.Figure(layout=layout | {"showlegend": True})
+    styles = line_styles([curve.key for curve in curves])
+    for position, curve in enumerate(curves):
+        figure.add_trace(_plotly_trace(curve, styles[curve.key], _shift(position, len(curves))))
+    if zero_line:
+        figure.add_hline(y=0, line={"color": "#888888", "width": 1})
+    return figure
+
+
+def batch_figure(curves: Sequence[BatchCurve], *, y_title: str, zero_line: bool = False) -> Figure:
+    """The same as a matplotlib figure for papers."""
+    styles = line_styles([curve.key for curve in curves])
+    with matplotlib_style():
+        figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+        axes = figure.add_subplot()
+        axes.set_xscale("log", base=2)
+        sizes = _all_sizes(curves)
+        axes.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=45 if len(sizes) > 8 else 0)
+        axes.minorticks_off()
+        axes.set(xlabel="batch size", ylabel=y_title)
+        if zero_line:
+            axes.axhline(0, color="#888888", linewidth=1)
+        for position, curve in enumerate(curves):
+            style, shift = styles[curve.key], _shift(position, len(curves))
+            axes.errorbar(
+                [size * shift for size in curve.batch_sizes],
+                curve.values,
+                yerr=_bars(curve),
+                label=curve.label,
+                color=style.color,
+                marker=style.marker[1],
+                linestyle=style.dash[1],
+                markersize=5,
+                capsize=3,
+            )
+        if curves:
+            axes.legend(fontsize=8, ncols=1 + len(curves) // 8)
+        return figure
+
+
+def _plotly_trace(curve: BatchCurve, style: LineStyle, shift: float) -> Any:
+    below, above = _bars(curve)
+    return go.Scatter(
+        x=[size * shift for size in curve.batch_sizes],
+        y=list(curve.values),
+        error_y={"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1.5},
+        customdata=[
+            [f"{size:,}", _interval_text(low, high), n]
+            for size, low, high, n in zip(curve.batch_sizes, curve.low, curve.high, curve.n, strict=True)
+        ],
+        hovertemplate="batch size %{customdata[0]}: %{y:.2f}, %{customdata[1]}, n = %{customdata[2]}",
+        name=curve.label,
+        mode="lines+markers",
+        line={"color": style.color, "dash": style.dash[0], "width": 2},
+        marker={"symbol": style.marker[0], "size": 8},
+    )
+
+
+def _bars(curve: BatchCurve) -> tuple[list[float], list[float]]:
+    """Lengths of the error bars below and above each value; 0 where there is no interval."""
+    below = [v - low if low is not None else 0.0 for v, low in zip(curve.values, curve.low, strict=True)]
+    above = [high - v if high is not None else 0.0 for v, high in zip(curve.values, curve.high, strict=True)]
+    return below, above
+
+
+def _interval_text(low: float | None, high: float | None) -> str:
+    return "no interval" if low is None or high is None else f"{low:.2f} to {high:.2f}"
+
+
+def _all_sizes(curves: Sequence[BatchCurve]) -> list[int]:
+    return sorted({size for curve in curves for size in curve.batch_sizes})
+
+
+def _shift(position: int, count: int) -> float:
+    """Factor that moves a line sideways by up to 3 %, so that error bars do not hide each other."""
+    middle = (count - 1) / 2
+    return 2.0 ** (0.04 * (position - middle) / middle) if middle else 1.0

@@ -1,0 +1,114 @@
+"""Training loss as training goes on: one panel per batch size, one line per arm."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+from plotly import graph_objects as go
+from plotly import subplots
+
+from viz.figures.palette import LineKey, LineStyle, line_styles
+from viz.figures.rendering import log_ticks, matplotlib_style, plotly_layout, plotly_log_axis, plotly_text
+
+_X_TITLE = "training images processed"
+_Y_TITLE = "training loss (nats)"
+_COLUMNS = 3
+_PANEL_HEIGHT = 230
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningCurve:
+    """Mean training loss of the seeds of one line.
+
+    Attributes:
+        examples: training images processed so far, ascending.
+        loss: mean over the seeds, in nats.
+    """
+
+    key: LineKey
+    examples: Sequence[int]
+    loss: Sequence[float]
+
+
+def learning_chart(panels: Mapping[str, Sequence[LearningCurve]]) -> go.Figure:
+    """Plotly panels with a shared loss axis (log scale), by the panels' titles."""
+    rows, columns = _shape(len(panels))
+    figure = subplots.make_subplots(
+        rows=rows,
+        cols=columns,
+        shared_yaxes="all",
+        subplot_titles=[plotly_text(name) for name in panels],
+        horizontal_spacing=0.03,
+        vertical_spacing=min(0.3, 70 / (_PANEL_HEIGHT * rows)),
+    )
+    shared = plotly_layout(x_title="", y_title="", height=110 + _PANEL_HEIGHT * rows)
+    x_axis, y_axis = shared.pop("xaxis"), shared.pop("yaxis")
+    shared["margin"]["t"] = 80
+    shared["legend"]["y"] = 1 + 30 / (_PANEL_HEIGHT * rows)
+    figure.update_layout(shared | {"showlegend": True})
+    figure.update_xaxes(x_axis | {"rangemode": "tozero", "nticks": 5})
+    figure.update_yaxes(y_axis | plotly_log_axis(_losses(panels)))
+    figure.update_xaxes(title_text=_X_TITLE, row=rows)
+    figure.update_yaxes(title_text=_Y_TITLE, col=1)
+    styles = line_styles(_keys(panels))
+    named: set[LineKey] = set()
+    for position, curves in enumerate(panels.values()):
+        for curve in curves:
+            trace = _plotly_trace(curve, styles[curve.key], in_legend=curve.key not in named)
+            figure.add_trace(trace, row=position // columns + 1, col=position % columns + 1)
+            named.add(curve.key)
+    return figure
+
+
+def learning_figure(panels: Mapping[str, Sequence[LearningCurve]]) -> Figure:
+    """The same as a matplotlib figure for papers."""
+    rows, columns = _shape(len(panels))
+    styles, ticks = line_styles(_keys(panels)), log_ticks(_losses(panels))
+    with matplotlib_style():
+        figure = Figure(figsize=(3.2 * columns, 0.6 + 2.4 * rows), layout="constrained")
+        grid: Any = figure.subplots(rows, columns, sharey=True, squeeze=False)
+        handles: dict[str, Any] = {}
+        for axes, (name, curves) in zip(grid.flat, panels.items(), strict=False):
+            axes.set(yscale="log", title=name)
+            axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+            axes.minorticks_off()
+            for curve in curves:
+                style = styles[curve.key]
+                (handles[str(curve.key)],) = axes.plot(
+                    curve.examples, curve.loss, color=style.color, linestyle=style.dash[1], linewidth=1.2
+                )
+        for axes in grid.flat[len(panels) :]:
+            axes.set_axis_off()
+        figure.supxlabel(_X_TITLE, fontsize="medium")
+        figure.supylabel(_Y_TITLE, fontsize="medium")
+        if handles:
+            figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4, fontsize=8)
+        return figure
+
+
+def _plotly_trace(curve: LearningCurve, style: LineStyle, *, in_legend: bool) -> Any:
+    return go.Scatter(
+        x=list(curve.examples),
+        y=list(curve.loss),
+        name=str(curve.key),
+        legendgroup=str(curve.key),
+        showlegend=in_legend,
+        mode="lines+markers" if len(curve.loss) == 1 else "lines",
+        line={"color": style.color, "dash": style.dash[0], "width": 2},
+        hovertemplate="%{x:,} images: %{y:.4f}",
+    )
+
+
+def _keys(panels: Mapping[str, Sequence[LearningCurve]]) -> list[LineKey]:
+    return sorted({curve.key for curves in panels.values() for curve in curves})
+
+
+def _losses(panels: Mapping[str, Sequence[LearningCurve]]) -> list[float]:
+    return [loss for curves in panels.values() for curve in curves for loss in curve.loss]
+
+
+def _shape(panels: int) -> tuple[int, int]:
+    """Rows and columns of the grid of panels."""
+    columns = max(1, min(_COLUMNS, panels))
+    return max(1, -(-panels // columns)), columns

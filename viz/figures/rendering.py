@@ -1,0 +1,118 @@
+"""Figures to bytes and markup. Equal figures give equal bytes, and nothing is ever fetched."""
+
+import html
+import io
+import math
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from plotly import graph_objects as go
+from plotly import offline
+
+# Dates, versions and random ids would make equal figures differ; a `$` in a class name is no formula.
+_STYLE: Any = {
+    "svg.hashsalt": "figure",
+    "text.parse_math": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "font.size": 10,
+}
+
+# Without these, plotly's toolbar offers to upload the figure to a server.
+_PLOTLY_CONFIG = {
+    "showSendToCloud": False,
+    "plotlyServerURL": "",
+    "displaylogo": False,
+    "responsive": True,
+    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
+}
+
+
+@contextmanager
+def matplotlib_style() -> Iterator[None]:
+    """The look of all matplotlib figures; drawing and saving both belong inside."""
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        # Names in a script that the bundled font lacks are drawn as boxes, which the reader sees.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
+
+
+def png(figure: Figure, *, dpi: int = 150, transparent: bool = False) -> bytes:
+    """The figure as a PNG file, cropped to its content."""
+    return _saved(figure, format="png", dpi=dpi, transparent=transparent, metadata={"Software": None})
+
+
+def svg(figure: Figure) -> bytes:
+    """The figure as an SVG file with its letters as paths: it needs no font."""
+    return _saved(figure, format="svg", metadata={"Date": None, "Creator": None})
+
+
+def plotly_html(figure: go.Figure, *, element_id: str) -> str:
+    """A `<div>` with the figure, for a page that holds `plotly_script()` before it.
+
+    Args:
+        element_id: of the `<div>`; unique on the page.
+    """
+    markup: str = figure.to_html(
+        full_html=False, include_plotlyjs=False, config=_PLOTLY_CONFIG, div_id=element_id, default_height="auto"
+    )
+    return markup
+
+
+def plotly_script() -> str:
+    """Source text of plotly.js (about 5 MB), to stand in the page once."""
+    source: str = offline.get_plotlyjs()
+    return source
+
+
+def plotly_text(name: str) -> str:
+    """`name` for a plotly label, which reads tags such as `<a>` and `<b>` otherwise."""
+    return html.escape(name, quote=False)
+
+
+def plotly_layout(*, x_title: str, y_title: str, height: int = 420) -> dict[str, Any]:
+    """What all plotly charts of the project share: no background and no frame of their own."""
+    axis = {"gridcolor": "#e4e4e4", "linecolor": "#888888", "zeroline": False, "automargin": True}
+    title_font = {"size": 14}
+    return {
+        "template": None,
+        "height": height,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#222222"},
+        "margin": {"l": 60, "r": 20, "t": 20, "b": 55},
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        "hoverlabel": {"bgcolor": "#ffffff"},
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#999999", "activecolor": "#444444"},
+        "xaxis": {**axis, "title": {"text": x_title, "font": title_font}},
+        "yaxis": {**axis, "title": {"text": y_title, "font": title_font}},
+    }
+
+
+def plotly_log_axis(values: Iterable[float]) -> dict[str, Any]:
+    """A logarithmic plotly axis that spans positive `values`, with `log_ticks`."""
+    ticks = log_ticks(values)
+    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
+
+
+def log_ticks(values: Iterable[float]) -> list[float]:
+    """1, 2 and 5 times powers of ten over the range of the positive ones of `values`."""
+    positive = [value for value in values if value > 0] or [1.0]
+    low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
+    ticks = [digit * 10.0**power for power in range(low, high + 1) for digit in (1, 2, 5)]
+    return [tick for tick in ticks if min(positive) / 2 < tick < 2 * max(positive)]
+
+
+def _saved(figure: Figure, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    with matplotlib_style():
+        figure.savefig(buffer, bbox_inches="tight", **options)
+    return buffer.getvalue()
