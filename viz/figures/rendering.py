@@ -12,6 +12,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from plotly import graph_objects as go
 from plotly import offline
+from plotly.io.json import to_json_plotly
 
 # Dates, versions and random ids would make equal figures differ; a `$` in a class name is no formula.
 _STYLE: Any = {
@@ -59,12 +60,12 @@ def plotly_html(figure: go.Figure, *, element_id: str) -> str:
     """A `<div>` with the figure, for a page that holds `plotly_script()` before it.
 
     Args:
-        element_id: of the `<div>`; unique on the page.
+        element_id: of the `<div>`, unique on the page; letters, digits, `-` and `_`.
     """
-    markup: str = figure.to_html(
-        full_html=False, include_plotlyjs=False, config=_PLOTLY_CONFIG, div_id=element_id, default_height="auto"
-    )
-    return markup
+    # Not `to_html`: it drops the empty server address, and plotly's script would put its own in that place.
+    tree = figure.to_dict()
+    arguments = [to_json_plotly(part) for part in (element_id, tree["data"], tree["layout"], _PLOTLY_CONFIG)]
+    return f'<div id="{element_id}"></div>\n<script>Plotly.newPlot({", ".join(arguments)})</script>'
 
 
 def plotly_script() -> str:
@@ -83,7 +84,7 @@ def plotly_layout(*, x_title: str, y_title: str, height: int = 420) -> dict[str,
     axis = {"gridcolor": "#e4e4e4", "linecolor": "#888888", "zeroline": False, "automargin": True}
     title_font = {"size": 14}
     return {
-        "template": None,
+        "template": "none",
         "height": height,
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",

@@ -1,0 +1,65 @@
+import io
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from viz.figures.maps import class_map
+from viz.figures.palette import class_color
+from viz.figures.rendering import png
+
+
+def colours(file: bytes) -> set[tuple[int, ...]]:
+    """Colours that cover at least a few pixels; edges are blends."""
+    pixels = np.asarray(Image.open(io.BytesIO(file)).convert("RGB")).reshape(-1, 3)
+    found, counts = np.unique(pixels, axis=0, return_counts=True)
+    return {tuple(int(v) for v in colour) for colour, n in zip(found, counts, strict=True) if n >= 8}
+
+
+def rgb(color: str) -> tuple[int, ...]:
+    return tuple(int(color[at : at + 2], 16) for at in (1, 3, 5))
+
+
+@pytest.fixture
+def xy() -> NDArray[np.float64]:
+    return np.random.default_rng(0).normal(size=(200, 2))
+
+
+def test_noise_is_grey_and_the_rest_has_its_class_colour(xy: NDArray[np.float64]) -> None:
+    labels = np.arange(200) % 2
+    noise = labels == 1
+    found = colours(png(class_map(xy, labels, ["a", "b"], noise, legend=False)))
+    assert rgb(class_color(0)) in found
+    assert rgb(class_color(1)) not in found
+    greys = {colour for colour in found if len(set(colour)) == 1}
+    assert greys - {(255, 255, 255)}
+
+
+def test_without_noise_all_classes_are_coloured(xy: NDArray[np.float64]) -> None:
+    found = colours(png(class_map(xy, np.arange(200) % 2, ["a", "b"], legend=False)))
+    assert {rgb(class_color(0)), rgb(class_color(1))} <= found
+
+
+def test_the_legend_names_every_class_even_hostile_ones(xy: NDArray[np.float64]) -> None:
+    names = ["$\\frac{", "_hidden", "<b>"]
+    figure = class_map(xy, np.arange(200) % 3, names, np.zeros(200, dtype=bool))
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    assert [text.get_text().strip() for text in legend.get_texts()] == [*names, "noise"]
+    assert png(figure)
+
+
+def test_a_hundred_classes_have_no_legend(xy: NDArray[np.float64]) -> None:
+    figure = class_map(xy, np.arange(200) % 100, [str(index) for index in range(100)])
+    assert figure.axes[0].get_legend() is None
+
+
+def test_fifty_thousand_points_stay_small() -> None:
+    rng = np.random.default_rng(0)
+    file = png(class_map(rng.normal(size=(50_000, 2)), rng.integers(0, 10, 50_000), list("abcdefghij")))
+    assert len(file) < 1_500_000
+
+
+def test_a_map_of_no_points_can_be_drawn() -> None:
+    assert png(class_map(np.empty((0, 2)), np.empty(0, dtype=int), ["a"], np.empty(0, dtype=bool)))
