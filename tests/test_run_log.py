@@ -3,11 +3,11 @@
 import io
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
 
-from pipeline import run_log
 from pipeline.run_log import ResourceMeter, RunLog
 
 
@@ -20,7 +20,7 @@ class _Terminal(io.StringIO):
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that run_log sees, as a list of one."""
     now = [0.0]
-    monkeypatch.setattr(run_log.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
 
 

@@ -1,0 +1,52 @@
+"""Importing any module leaves files, random generators, logging and the working folder alone."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+from source_tree import ROOT, modules, tree
+
+_IMPORT_ALL = """
+import importlib, logging, os, random, sys
+
+import numpy as np
+import openTSNE, sklearn.decomposition  # draws from `random` at import
+import torch
+
+def state():
+    return {
+        "random": random.getstate(),
+        "numpy": str(np.random.get_state()),
+        "torch": torch.get_rng_state().tolist(),
+        "threads": torch.get_num_threads(),
+        "logging": list(logging.getLogger().handlers),
+        "folder": os.getcwd(),
+        "path": list(sys.path),
+    }
+
+before = state()
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+after = state()
+print([key for key in before if before[key] != after[key]])
+print(sorted(os.listdir()))
+"""
+
+
+def test_importing_everything_changes_nothing(tmp_path: Path) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-B", "-c", _IMPORT_ALL, *modules()], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout == "[]\n[]\n"
+    assert answer.stderr == ""
+
+
+def test_no_module_calls_anything_for_its_effect() -> None:
+    """A bare call at the top of a module is there for what it does, which is too early."""
+    for path in modules().values():
+        for statement in tree(path).body:
+            assert not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)), (
+                f"{path.relative_to(ROOT)}:{statement.lineno}"
+            )

@@ -1,0 +1,61 @@
+"""pyproject.toml, environment.yml and requirements.lock name the same packages."""
+
+import re
+import tomllib
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from ruamel.yaml import YAML
+from source_tree import ROOT
+
+_PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+_EXTRAS = _PROJECT["optional-dependencies"]
+_LINES = [*_PROJECT["dependencies"], *_EXTRAS["stages"], *_EXTRAS["dev"]]
+
+
+def _lock() -> list[Requirement]:
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    return [Requirement(line) for line in lines if line and line[0] not in "# "]
+
+
+def test_all_is_every_other_extra() -> None:
+    (everything,) = (Requirement(line) for line in _EXTRAS["all"])
+    assert everything.name == _PROJECT["name"]
+    assert everything.extras == set(_EXTRAS) - {"all"}
+
+
+def test_no_package_is_asked_for_twice() -> None:
+    names = [canonicalize_name(Requirement(line).name) for line in _LINES]
+    assert len(set(names)) == len(names)
+
+
+def test_conda_environment_asks_for_the_same() -> None:
+    python, pip, section = YAML(typ="safe").load(ROOT / "environment.yml")["dependencies"]
+    assert python == f"python{_PROJECT['requires-python']}"
+    assert pip == "pip"
+    assert section["pip"] == [*_LINES, "-e ."]
+
+
+def test_lock_holds_every_package_within_its_bounds() -> None:
+    locked: dict[str, list[SpecifierSet]] = {}
+    for pin in _lock():
+        locked.setdefault(canonicalize_name(pin.name), []).append(pin.specifier)
+    for line in _LINES:
+        requirement = Requirement(line)
+        for specifier in locked[canonicalize_name(requirement.name)]:
+            (exact,) = specifier
+            assert exact.operator == "=="
+            assert requirement.specifier.contains(exact.version, prereleases=True), f"{line}: lock has {exact.version}"
+
+
+def test_lock_is_made_from_what_pyproject_asks_for() -> None:
+    """Its comments say who wants a package: those that the project itself wants are ours, and no others."""
+    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    entries = re.findall(r"^([\w.-]+)==.*\n((?:    #.*\n?)+)", text, flags=re.MULTILINE)
+    wanted = {canonicalize_name(name) for name, comments in entries if "batchsieve (pyproject.toml)" in comments}
+    assert wanted == {canonicalize_name(Requirement(line).name) for line in _LINES}, "run `make lock`"
+
+
+def test_lock_names_no_index() -> None:
+    assert "://" not in (ROOT / "requirements.lock").read_text(encoding="utf-8")

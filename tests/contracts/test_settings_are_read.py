@@ -1,0 +1,80 @@
+"""No key of params.yaml is accepted and then ignored."""
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, get_args
+
+import openTSNE
+import pytest
+from pydantic import BaseModel
+from source_tree import modules, tree
+
+from pipeline.config.params import Params
+from pipeline.config.recipe import ConstantSchedule, CosineSchedule, SgdConfig, StepSchedule
+from pipeline.config.reduce import TsneConfig
+from pipeline.config.study import Study
+from pipeline.optim import OPTIMIZERS
+from pipeline.schedules import SCHEDULES
+
+# These models go as a whole (`model_dump`) to a function with parameters of the same names; their
+# `name` chooses it and `warmup` is read for itself.
+_HANDED_ON: dict[type[BaseModel], Callable[..., Any]] = {
+    ConstantSchedule: SCHEDULES["constant"],
+    CosineSchedule: SCHEDULES["cosine"],
+    SgdConfig: OPTIMIZERS["sgd"],
+    StepSchedule: SCHEDULES["step"],
+    TsneConfig: openTSNE.TSNE,
+}
+_READ_FOR_THEMSELVES = {"name", "warmup"}
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """All section models that a type speaks of, and theirs."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+        for field in annotation.model_fields.values():
+            yield from _models(field.annotation)
+    for inner in get_args(annotation):
+        yield from _models(inner)
+
+
+def _attributes_read() -> set[str]:
+    """Names after a dot, wherever something is computed: commands only tell, config only checks."""
+    found = {
+        node.attr
+        for name, path in modules().items()
+        if not name.startswith(("pipeline.config", "pipeline.commands"))
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+    # The one method of a model that reads a key for others.
+    return found | {"recipe"} if Study.effective_recipe.__name__ in found else found
+
+
+_ALL = sorted(set(_models(Params)), key=lambda model: model.__name__)
+
+
+@pytest.mark.parametrize("model", _ALL, ids=lambda model: model.__name__)
+def test_every_key_is_read(model: type[BaseModel]) -> None:
+    keys = set(model.model_fields)
+    if model in _HANDED_ON:
+        keys &= _READ_FOR_THEMSELVES
+    assert keys <= _attributes_read()
+
+
+@pytest.mark.parametrize("model", _HANDED_ON, ids=lambda model: model.__name__)
+def test_what_is_handed_on_is_taken(model: type[BaseModel]) -> None:
+    keys = set(model.model_fields) - _READ_FOR_THEMSELVES
+    assert keys <= set(inspect.signature(_HANDED_ON[model]).parameters)
+
+
+def test_every_parameter_of_opentsne_is_reachable() -> None:
+    ours = {"callbacks", "callbacks_every_iters", "n_components", "knn_index", "verbose"}
+    theirs = set(inspect.signature(openTSNE.TSNE).parameters)
+    assert theirs - ours == set(TsneConfig.model_fields)
+
+
+def test_the_sections_are_all_there() -> None:
+    """The walk above found the models of every section."""
+    assert {"Params", "PrepareConfig", "Study", "TrainConfig", "Duration", "Augmentation"} <= {m.__name__ for m in _ALL}

@@ -1,0 +1,174 @@
+"""dvc.yaml, pipeline/stages/, pipeline/paths.py, the folders in data/ and the docs say the same."""
+
+import ast
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+from source_tree import ROOT, modules, tree
+
+from pipeline.artifacts.code import import_closure
+from pipeline.config.params import Params
+from pipeline.paths import DataPaths
+
+_DVC: dict[str, Any] = YAML(typ="safe").load(ROOT / "dvc.yaml")
+_STAGES: dict[str, dict[str, Any]] = {name: entry.get("do", entry) for name, entry in _DVC["stages"].items()}
+
+# How dvc.yaml writes the item of a stage that runs once per network or per study.
+_NETWORK, _STUDY = "${item.network}", "${key}"
+_ITEMS = {"finetune": _NETWORK, "extract": _NETWORK, "reduce": _NETWORK, "filter": _NETWORK, "train": _STUDY}
+
+# No stage depends on these: they cannot change what a stage writes. They handle arguments, words
+# for people, names of files, and the sections of params.yaml that belong to other stages.
+_PASSIVE = frozenset(
+    {"pipeline.stages.harness", "pipeline.run_log", "pipeline.config.params", "pipeline.errors", "pipeline.paths"}
+)
+
+
+# Sections whose models are not in a module of their own name.
+_MODELS = {
+    "networks": "pipeline.config.recipe",
+    "train": "pipeline.config.study",
+    "studies": "pipeline.config.study",
+}
+
+
+def _paths(stage: str, *kinds: str) -> list[str]:
+    """The paths of a stage's deps, outs or metrics; DVC allows a mapping with options for each."""
+    entries = [entry for kind in kinds for entry in _STAGES[stage].get(kind, [])]
+    return [next(iter(entry)) if isinstance(entry, dict) else entry for entry in entries]
+
+
+def test_stages_are_modules_of_the_same_name() -> None:
+    harness = {"pipeline.stages", "pipeline.stages.harness", "pipeline.stages.parallel"}
+    assert {f"pipeline.stages.{name}" for name in _STAGES} == {
+        name for name in modules() if name.startswith("pipeline.stages") and name not in harness
+    }
+
+
+def test_order_is_that_of_the_docs_and_of_make_clean() -> None:
+    chain = re.search(r"^(\w+(?: -> \w+)+)$", (ROOT / "docs/architecture.md").read_text(), flags=re.MULTILINE)
+    assert chain is not None
+    assert chain[1].split(" -> ") == list(_STAGES)
+    folders = re.search(r"^STAGES := (.+)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert folders is not None
+    assert folders[1].split() == list(_STAGES)
+
+
+@pytest.mark.parametrize("stage", _STAGES)
+def test_command_runs_the_module_on_its_item(stage: str) -> None:
+    argument = {_NETWORK: f" --network {_NETWORK}", _STUDY: f" --study {_STUDY}", None: ""}[_ITEMS.get(stage)]
+    assert _STAGES[stage]["cmd"] == f"python -m pipeline.stages.{stage}{argument}"
+    assert ("matrix" in _STAGES[stage]) == (_ITEMS.get(stage) == _NETWORK)
+
+
+@pytest.mark.parametrize("stage", _STAGES)
+def test_outputs_are_those_of_paths(stage: str) -> None:
+    declared = _paths(stage, "outs", "metrics", "plots")
+    assert len(set(declared)) == len(declared)
+    assert set(declared) == {str(path) for path in _written_by(stage)}
+    assert all(PurePosixPath(path).parts[:2] == ("data", stage) for path in declared)
+
+
+def _written_by(stage: str) -> set[Path]:
+    paths, network, study = DataPaths(), _NETWORK, _STUDY
+    splits = ("train", "test")
+    files = {
+        "prepare": [paths.images(s) for s in splits] + [paths.manifest(s) for s in splits] + [paths.prepare_metrics],
+        "finetune": [paths.extractor(network), paths.finetune_metrics(network)],
+        "extract": [paths.features(network, s) for s in splits] + [paths.predictions(network, s) for s in splits],
+        "reduce": [paths.embedding(network, s) for s in splits]
+        + [paths.components(network), paths.reduce_metrics(network)],
+        "filter": [paths.points(network), paths.kept(network), paths.dropped(network), paths.filter_metrics(network)],
+        "train": [
+            paths.runs(study),
+            paths.history(study),
+            paths.correct(study),
+            paths.train_metrics(study),
+            paths.trained_weights(study),
+        ],
+        "report": [paths.report_page, paths.summary, paths.figures],
+    }
+    return {*files[stage], paths.provenance(stage, _ITEMS.get(stage))}
+
+
+def test_every_path_belongs_to_a_stage_or_a_person() -> None:
+    """No file of DataPaths is missing above."""
+    known = {path for stage in _STAGES for path in _written_by(stage)} | {DataPaths().overrides, DataPaths().resources}
+    for name in vars(DataPaths):
+        if name.startswith("_") or name in ("root", "provenance"):
+            continue
+        member = getattr(DataPaths(), name)
+        options: list[tuple[str, ...]] = [("train",), (_NETWORK,), (_STUDY,)] if callable(member) else []
+        assert not options or any(member(*arguments) in known for arguments in options), name
+        assert options or member in known, name
+
+
+@pytest.mark.parametrize("stage", _STAGES)
+def test_data_dependencies_are_made_by_earlier_stages(stage: str) -> None:
+    earlier = list(_STAGES)[: list(_STAGES).index(stage)]
+    made = {path for other in earlier for path in _paths(other, "outs", "metrics")}
+    folders = {f"data/{other}" for other in earlier}
+    for path in _paths(stage, "deps"):
+        if path.startswith("data/") and path != str(DataPaths().overrides):
+            # A study says itself which network's filter it takes.
+            assert path.replace("${item.filter_network}", _NETWORK) in made | folders, path
+
+
+def _code_of(stage: str) -> set[Path]:
+    """What decides a stage's results: its import closure and its sections' models (their defaults)."""
+    roots = [f"pipeline.stages.{stage}", *(_MODELS.get(s, f"pipeline.config.{s}") for s in _sections_of(stage))]
+    files = {path for root in roots for path in import_closure(root, passive=_PASSIVE).values()}
+    return {path for path in files if not _is_empty_package(path)}
+
+
+def _sections_of(stage: str) -> set[str]:
+    """The sections of params.yaml that a stage declares; the report takes the whole file."""
+    declared = _STAGES[stage]["params"]
+    whole = declared == [{"params.yaml": None}]
+    return set(Params.model_fields) if whole else {key.split(".")[0] for key in declared}
+
+
+def _is_empty_package(path: Path) -> bool:
+    """An `__init__` of nothing but a docstring."""
+    return path.name == "__init__.py" and len(tree(path).body) <= 1 and ast.get_docstring(tree(path)) is not None
+
+
+@pytest.mark.parametrize("stage", _STAGES)
+def test_dependencies_cover_the_import_closure(stage: str) -> None:
+    declared = [ROOT / path for path in _paths(stage, "deps")]
+    missing = [
+        str(path.relative_to(ROOT))
+        for path in sorted(_code_of(stage))
+        if not any(path == dep or dep in path.parents for dep in declared)
+    ]
+    assert not missing, f"dvc.yaml, {stage}: add to deps"
+
+
+@pytest.mark.parametrize("stage", _STAGES)
+def test_no_code_dependency_is_unneeded(stage: str) -> None:
+    code = _code_of(stage)
+    for path in _paths(stage, "deps"):
+        dep = ROOT / path
+        if not path.startswith("data/"):
+            assert dep.exists(), path
+            assert any(file == dep or dep in file.parents for file in code), f"{stage} does not import {path}"
+
+
+@pytest.mark.parametrize("stage", _STAGES)
+def test_parameters_read_are_parameters_declared(stage: str) -> None:
+    """A section read but not declared would change without the stage running again."""
+    read = {
+        node.attr
+        for node in ast.walk(tree(modules()[f"pipeline.stages.{stage}"]))
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith("params")
+    } & set(Params.model_fields)
+    assert read <= _sections_of(stage)
+    assert stage == "report" or read == _sections_of(stage)
+
+
+def test_overrides_are_tracked_by_git_and_a_dependency_of_filter() -> None:
+    assert "data/overrides.csv" in _paths("filter", "deps")
+    assert "!overrides.csv" in (ROOT / "data" / ".gitignore").read_text().splitlines()

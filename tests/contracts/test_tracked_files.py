@@ -1,0 +1,46 @@
+"""What is committed works on any machine and stays small."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from source_tree import ROOT
+
+_LARGEST = 1 << 20
+
+# Folders that exist on one machine only. The pattern does not match itself.
+_MACHINE_PATH = re.compile(r"(?<![\w.~}/-])/(?:work|root|home|Users|mnt|scratch)/\w")
+
+
+def _tracked() -> list[Path]:
+    answer = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        pytest.skip("not a git repository")
+    return [path for name in answer.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def test_no_file_is_large() -> None:
+    large = [path.name for path in _tracked() if path.stat().st_size > _LARGEST and path.name != "requirements.lock"]
+    assert large == []
+
+
+def test_no_file_names_a_path_of_one_machine() -> None:
+    for path in _tracked():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        assert str(ROOT) not in text, path
+        found = _MACHINE_PATH.search(text)
+        assert found is None, f"{path.relative_to(ROOT)}: {found[0] if found else ''}"
+
+
+@pytest.mark.parametrize("text", ["see /home/me/x", 'open("/root/data")', "cd /mnt/disk1"])
+def test_machine_paths_are_recognised(text: str) -> None:
+    assert _MACHINE_PATH.search(text)
+
+
+@pytest.mark.parametrize("text", ["docs/home/page", "https://example.org/home/x", "~/home/x", "${HOME}/work/x"])
+def test_relative_paths_and_addresses_are_not_taken_for_them(text: str) -> None:
+    assert not _MACHINE_PATH.search(text)
