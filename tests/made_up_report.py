@@ -24,7 +24,7 @@ CLASS_NAMES = ("<script>alert(1)</script>", '</script><img src="http://evil.exam
 
 N_TRAIN, N_TEST, SIZE = 80, 40, 8
 
-Outcome = Callable[[dict[str, Any]], Mapping[str, Any]]
+Outcome = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """From a cell's row to what differs in it, e.g. {"top1": .9} or {"status": "skipped", "reason": "..."}."""
 
 
@@ -42,7 +42,7 @@ def params_tree(networks: list[str] | None = None, **study: Any) -> dict[str, An
     return tree
 
 
-def default_outcome(row: dict[str, Any]) -> Mapping[str, Any]:
+def default_outcome(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Filtered .90, random .88, full .895, a little less at larger batches; noise by the seed."""
     base = {"filtered": 0.90, "random": 0.88, "full": 0.895, "random_uniform": 0.87}[row["arm"]]
     noise = np.random.default_rng([row["seed"], row["batch_size"], len(row["arm"])]).normal(0, 0.004)

@@ -47,6 +47,7 @@ def learning_chart(panels: Mapping[str, Sequence[LearningCurve]]) -> go.Figure:
     shared["margin"]["t"] = 80
     shared["legend"]["y"] = 1 + 30 / (_PANEL_HEIGHT * rows)
     figure.update_layout(shared | {"showlegend": True})
+    figure.update_annotations(font_size=13)
     figure.update_xaxes(x_axis | {"rangemode": "tozero", "nticks": 5})
     figure.update_yaxes(y_axis | plotly_log_axis(_losses(panels)))
     figure.update_xaxes(title_text=_X_TITLE, row=rows)

@@ -1,0 +1,136 @@
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from made_up_report import CLASS_NAMES, default_outcome, params_with, write_artifacts
+
+from pipeline.config.params import Params
+from pipeline.paths import DataPaths
+from pipeline.reporting import drawing
+from pipeline.reporting.inputs import load_inputs
+from pipeline.reporting.page import PageFigures, render_page
+from pipeline.reporting.summary import build_summary
+
+RESOURCES = {
+    "prepare": {"wall_s": 12.34, "peak_memory_mb": 456.7},
+    "train@digits": {"wall_s": 1, "peak_memory_mb": 2, "images_per_s": 1234.5},
+}
+
+
+class Parsed(HTMLParser):
+    """Elements with their attributes, and the text outside of scripts and styles."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self._raw = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._raw = tag in ("script", "style")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._raw = False
+
+    def handle_data(self, data: str) -> None:
+        if not self._raw:
+            self.text += data
+
+
+def render(params: Params, data: DataPaths) -> str:
+    inputs = load_inputs(params, data)
+    summary = build_summary(inputs)
+    figures = PageFigures(
+        studies={study["name"]: drawing.study_charts(study) for study in summary["studies"]},
+        filter=drawing.filter_charts(summary),
+        maps={network.name: drawing.map_images(network, inputs) for network in inputs.networks},
+        dropped={network.name: drawing.dropped_images(network, inputs) for network in inputs.networks},
+    )
+    return render_page(params, summary, figures, RESOURCES)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    data, params = DataPaths(root=tmp_path_factory.mktemp("data")), params_with()
+    write_artifacts(data, params)
+    return render(params, data)
+
+
+@pytest.fixture(scope="module")
+def parsed(page: str) -> Parsed:
+    return Parsed(page)
+
+
+def test_nothing_is_fetched(parsed: Parsed) -> None:
+    for tag, attributes in parsed.elements:
+        for name in ("src", "href", "srcset", "action", "data", "poster", "background"):
+            address = attributes.get(name)
+            assert address is None or address.startswith(("data:", "#")), (tag, name, address)
+    assert not {tag for tag, _ in parsed.elements} & {"link", "iframe", "object", "embed", "base", "form"}
+    policy = next(a["content"] or "" for _, a in parsed.elements if a.get("http-equiv") == "Content-Security-Policy")
+    assert "default-src 'none'" in policy
+    assert "http" not in policy
+
+
+def test_the_style_names_no_address(page: str) -> None:
+    styles = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
+    assert len(styles) == 1
+    assert not re.search(r"url\(|@import", styles[0])
+    assert "prefers-color-scheme: dark" in styles[0]
+    assert "@media print" in styles[0]
+
+
+def test_hostile_names_stay_text(parsed: Parsed) -> None:
+    for name in CLASS_NAMES:
+        assert name in parsed.text
+    tags = Counter(tag for tag, _ in parsed.elements)
+    # Maps of two splits and six dropped images for each of two networks.
+    assert tags["img"] == 2 * 2 + 2 * 6
+    # plotly.js, three charts of the study and two of the filter.
+    assert tags["script"] == 1 + 3 + 2
+    titles = [attributes["title"] for tag, attributes in parsed.elements if tag == "figure" and "title" in attributes]
+    assert titles[0] == f"{CLASS_NAMES[3]}/79.png: 3 of 5 nearest neighbours are {CLASS_NAMES[1]}"
+
+
+def test_ids_are_unique_and_every_link_leads_to_one(parsed: Parsed) -> None:
+    ids = Counter(attributes["id"] for _, attributes in parsed.elements if "id" in attributes)
+    assert set(ids.values()) == {1}
+    links = {attributes["href"] for tag, attributes in parsed.elements if tag == "a"}
+    assert {f"#{anchor}" for anchor in ids} >= links
+    assert "#study-digits" in links
+
+
+def test_images_have_a_text_for_those_who_do_not_see_them(parsed: Parsed) -> None:
+    assert all(attributes.get("alt") for tag, attributes in parsed.elements if tag == "img")
+
+
+def test_the_page_says_what_was_found(parsed: Parsed) -> None:
+    text = " ".join(parsed.text.split())
+    assert "resnet18 keeps 92.50 % of the training images and drops 6" in text
+    assert "filtered against random: higher top-1" in text
+    assert "conditional on that draw" in text
+    assert "4 classes" in text
+    assert "Cells without a result" not in text
+    assert "12.3" in text
+    assert "drop_share: 0.05" in text
+
+
+def test_equal_inputs_make_an_equal_page(page: str, tmp_path: Path) -> None:
+    write_artifacts(DataPaths(root=tmp_path), params_with())
+    assert render(params_with(), DataPaths(root=tmp_path)) == page
+
+
+def test_a_study_without_results_still_has_its_section(tmp_path: Path) -> None:
+    params, data = params_with(["resnet18"], seeds=[0]), DataPaths(root=tmp_path)
+    write_artifacts(
+        data, params, lambda _: {"status": "skipped", "reason": "batch <b>512</b> is too large", "steps": None}
+    )
+    text = Parsed(render(params, data)).text
+    assert "nothing to compare" in text
+    assert "batch <b>512</b> is too large" in text
+    write_artifacts(data, params_with(["resnet18"], arms=["full"]), default_outcome)
+    assert "has no arm to compare the filtered one with" in Parsed(render(params, data)).text

@@ -1,0 +1,186 @@
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up_report import CLASS_NAMES, N_TRAIN, default_outcome, params_with, write_artifacts, write_network
+
+from pipeline.artifacts.tables import read_parquet, write_parquet
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths
+from pipeline.reporting.drawing import accuracy_curves, difference_curves, learning_panels, study_charts
+from pipeline.reporting.inputs import load_inputs
+from pipeline.reporting.summary import Summary, build_summary
+from pipeline.reporting.tables import accuracy_table, difference_table, excluded_table, kept_table
+
+Build = Callable[..., Summary]
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Build:
+    def from_study(outcome: Any = default_outcome, **study: Any) -> Summary:
+        params, data = params_with(**study), DataPaths(root=tmp_path)
+        write_artifacts(data, params, outcome)
+        summary = build_summary(load_inputs(params, data))
+        json.dumps(summary, allow_nan=False)
+        return summary
+
+    return from_study
+
+
+def test_shares_are_counted_over_images(build: Build) -> None:
+    network = build()["networks"][1]
+    assert (network["name"], network["n"], network["n_kept"]) == ("resnet34", N_TRAIN, N_TRAIN - 6)
+    assert network["kept_share"] == pytest.approx(74 / 80)
+    assert network["paper_kept_share"] == 0.9345
+    assert [row["n_noise"] for row in network["classes"]] == [1, 1, 2, 2]
+    assert [row["class"] for row in network["classes"]] == list(CLASS_NAMES)
+
+
+def test_decisions_by_hand_are_counted_and_kept_apart_from_noise(tmp_path: Path) -> None:
+    params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
+    write_artifacts(data, params)
+    points = read_parquet(data.points("resnet18"))
+    keep = points["keep"].to_numpy(zero_copy_only=False).copy()
+    keep[0], keep[-1] = False, True
+    write_parquet(data.points("resnet18"), points.set_column(points.column_names.index("keep"), "keep", [keep]))
+    (network,) = build_summary(load_inputs(params, data))["networks"]
+    assert (network["n_by_hand"], network["n_kept"], network["noise_share"]) == (2, 74, pytest.approx(6 / 80))
+
+
+def test_accuracies_and_differences_follow_from_the_runs(build: Build) -> None:
+    (study,) = build(lambda row: {"top1": 0.9 + 0.01 * (row["arm"] == "filtered") * (1 + row["seed"])})["studies"]
+    assert [row["top1"]["mean"] for row in study["accuracy"][:3]] == pytest.approx([0.9, 0.92, 0.9])
+    assert [row["estimate"]["mean"] for row in study["differences"]] == pytest.approx([2.0] * 6)
+    assert [(row["control"], row["estimate"]["n"], row["settings"]) for row in study["pooled"]] == [
+        ("random", 3, 3),
+        ("full", 3, 3),
+    ]
+    assert study["pooled"][0]["estimate"]["sd"] == pytest.approx(1.0)
+
+
+def test_learning_curves_are_means_over_seeds(build: Build) -> None:
+    (study,) = build()["studies"]
+    curve = study["learning"][0]
+    assert (curve["batch_size"], curve["n"], curve["examples"]) == (32, 3, [32, 480, 1440])
+    assert curve["train_loss"] == pytest.approx([2.3 + 0.1, 2.3 / 15 + 0.1, 2.3 / 45 + 0.1])
+
+
+def test_dvc_metrics_show_the_headline_alone(build: Build) -> None:
+    summary = build()
+    shown = {key: value for key, value in summary.items() if not isinstance(value, list)}
+    assert sorted(shown) == ["extractor_top1", "kept_share", "points", "top1"]
+    assert shown["top1"]["digits"]["filtered, batch 32"] == pytest.approx(0.9, abs=0.01)
+    assert sorted(shown["points"]["digits"]) == ["filtered_minus_full", "filtered_minus_random"]
+
+
+def some_fail(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    if row["batch_size"] == 512:
+        return {"status": "skipped", "reason": "batch 512 is larger than the 74 images of arm filtered", "steps": None}
+    if row["batch_size"] == 128 and row["arm"] == "full" and row["seed"] == 1:
+        return {"status": "diverged", "reason": "the training loss stopped being finite"}
+    return default_outcome(row)
+
+
+def test_cells_without_result_are_listed_and_in_no_mean(build: Build) -> None:
+    (study,) = build(some_fail)["studies"]
+    assert (study["n_cells"], study["n_skipped"], study["n_diverged"]) == (27, 9, 1)
+    assert [(row["arm"], row["status"], row["seeds"]) for row in study["excluded"]] == [
+        ("full", "diverged", [1]),
+        ("full", "skipped", [0, 1, 2]),
+        ("filtered", "skipped", [0, 1, 2]),
+        ("random", "skipped", [0, 1, 2]),
+    ]
+    assert excluded_table(study).rows[0] == ("128", "full", "diverged", "1", "the training loss stopped being finite")
+    assert [(row["settings"], row["left_out"]) for row in study["pooled"]] == [(2, 1), (1, 2)]
+    assert {curve.key.arm: list(curve.batch_sizes) for curve in accuracy_curves(study)} == {
+        "full": [32, 128],
+        "filtered": [32, 128],
+        "random": [32, 128],
+    }
+    row = next(row for row in accuracy_table(study, 0.95).rows if row[:2] == ("128", "full"))
+    assert row[5] == "2 of 3"
+
+
+@pytest.mark.parametrize(
+    "study",
+    [
+        {"seeds": [7]},
+        {"arms": ["full"]},
+        {"arms": ["full", "random"]},
+        {"arms": ["filtered", "random_uniform"]},
+        {"batch_sizes": [64]},
+        {"learning_rates": [0.01, 0.1], "weight_decays": [0.0, 0.01], "models": ["resnet18", "resnet50"]},
+    ],
+    ids=lambda study: next(iter(study)),
+)
+@pytest.mark.parametrize("skipped", [False, True])
+def test_every_shape_of_study_gives_tables_and_charts(build: Build, study: dict[str, Any], skipped: bool) -> None:
+    outcome = (lambda row: {"status": "skipped", "reason": "too large", "steps": None}) if skipped else default_outcome
+    (found,) = build(outcome, **study)["studies"]
+    for table in (accuracy_table(found, 0.95), difference_table(found, 0.95), excluded_table(found)):
+        assert all(len(row) == len(table.columns) for row in table.rows)
+        assert table.text & {*table.columns}
+    charts = set(study_charts(found))
+    assert charts == (set() if skipped else {"accuracy", "learning"} | ({"differences"} if found["pooled"] else set()))
+
+
+def test_one_seed_has_no_interval(build: Build) -> None:
+    (study,) = build(seeds=[7])["studies"]
+    assert {row[4] for row in accuracy_table(study, 0.95).rows} == {"n = 1, no interval"}
+    assert {row[4] for row in difference_table(study, 0.95).rows} == {"n = 1, no interval"}
+    assert "no interval, hence no conclusion" in study["pooled"][0]["sentence"]
+    assert {low for curve in difference_curves(study) for low in curve.low} == {None}
+
+
+def test_all_combinations_are_rows_and_lines_none_is_chosen(build: Build) -> None:
+    (study,) = build(learning_rates=[0.01, 0.1], weight_decays=[0.0, 0.01], models=["resnet18", "resnet50"])["studies"]
+    assert study["varying"] == ["model", "learning_rate", "weight_decay"]
+    table = accuracy_table(study, 0.95)
+    assert list(table.columns[:5]) == ["model", "learning rate", "weight decay", "batch size", "arm"]
+    assert len(table.rows) == 2 * 2 * 2 * 3 * 3
+    assert len({row[:5] for row in table.rows}) == len(table.rows)
+    assert len(accuracy_curves(study)) == 2 * 2 * 2 * 3
+    panels = learning_panels(study)
+    assert list(panels) == ["batch size 32", "batch size 128", "batch size 512"]
+    assert {len(curves) for curves in panels.values()} == {24}
+
+
+def test_table_one_stands_beside_the_papers(build: Build) -> None:
+    table = kept_table(build()["networks"])
+    row = dict(zip(table.columns, table.rows[0], strict=True))
+    assert (row["kept (%)"], row["paper, CIFAR-10: kept (%)"]) == ("92.50", "93.79")
+    assert row["how the share came about"] == "requested: 5.00 % dropped, eps computed"
+
+
+def test_a_given_eps_is_called_found(build: Build) -> None:
+    network = build()["networks"][0] | {"requested_drop_share": None}
+    assert "found: eps was given" in kept_table([network]).rows[0]
+    missed = network | {"requested_drop_share": 0.05, "share_note": "0.0500 was asked for, 0.0750 is the nearest"}
+    assert kept_table([missed]).rows[0][7].endswith("eps computed; 0.0500 was asked for, 0.0750 is the nearest")
+
+
+def test_versions_that_differ_between_stages_are_all_named(tmp_path: Path) -> None:
+    params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
+    write_artifacts(data, params)
+    path = data.provenance("extract", "resnet18")
+    path.write_text(path.read_text().replace(np.__version__, "2.0.0"))
+    rows = build_summary(load_inputs(params, data))["versions"]
+    assert {row["version"]: row["stages"] for row in rows if row["package"] == "numpy"} == {
+        np.__version__: ["prepare", "finetune@resnet18", "reduce@resnet18", "filter@resnet18", "train@digits"],
+        "2.0.0": ["extract@resnet18"],
+    }
+
+
+def test_files_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
+    params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
+    write_artifacts(data, params)
+    write_parquet(data.points("resnet18"), read_parquet(data.points("resnet18")).slice(1))
+    with pytest.raises(InputError, match=r"points.parquet: has 79 rows for 80 images; run `dvc repro`"):
+        load_inputs(params, data)
+    write_network(data, "resnet18")
+    data.finetune_metrics("resnet18").unlink()
+    with pytest.raises(InputError, match=r"resnet18.json: missing"):
+        load_inputs(params, data)
