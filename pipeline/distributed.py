@@ -9,6 +9,7 @@ import inspect
 import logging
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -18,12 +19,16 @@ from typing import Any, Literal, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
+
+from pipeline.errors import InputError
 
 T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1
 _TIMEOUT = timedelta(minutes=30)
+_AGENT_ENDS_RANKS_WITHIN_S = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,46 +61,71 @@ def choose_workers(requested: int | Literal["auto"], simulated_workers: int) -> 
     return max(count for count in range(1, local_gpus() + 1) if simulated_workers % count == 0)
 
 
+def check_divides(workers: int, simulated_workers: int) -> None:
+    """Raises InputError if this many processes cannot share the simulated workers evenly."""
+    if simulated_workers % workers:
+        fitting = [count for count in range(1, simulated_workers + 1) if simulated_workers % count == 0]
+        raise InputError(
+            f"torchrun: {workers} processes do not divide simulated_workers {simulated_workers}; "
+            f"start one of {fitting} in all (--nnodes x --nproc-per-node), or change simulated_workers"
+        )
+
+
 def launch(module: str, arguments: Sequence[str], workers: int) -> int:
     """Run `python -m module arguments` on `workers` processes of this node by torchrun.
 
     Returns:
-        0, or the exit code of the first process that failed.
+        0, the exit code of the first process that failed, or 128 + the signal that ended the run.
     """
     # Imported here: only the launching process needs the agent.
+    from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
     # The failed rank has said why in its own words; the agent's report would bury it.
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    agent = logging.getLogger("torch.distributed.elastic")
+    agent.addHandler(logging.NullHandler())
+    agent.propagate = False
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
         run(parse_args(["--standalone", f"--nproc-per-node={workers}", "-m", module, *arguments]))
     except ChildFailedError as error:
         _, first = error.get_first_failure()
         return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
+    except SignalException as error:
+        return 128 + int(error.sigval)
     return 0
 
 
 @contextmanager
 def session(threads_per_worker: int | Literal["auto"]) -> Iterator[Ranks]:
-    """Join the process group if torchrun started this process; leave it at the end."""
+    """Join the process group if torchrun started this process; leave it at the end.
+
+    Where several ranks fail, by the same bad input or over the loss of another, the exception of
+    the first goes on; the others wait for torchrun to end them, so that the reason is said once.
+    """
     if not launched():
         _set_threads(threads_per_worker, 1)
         yield Ranks(rank=0, count=1, device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         return
     # A rank whose agent was killed would train on as an orphan.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    local, count = int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
+    local = int(os.environ["LOCAL_RANK"])
     _set_threads(threads_per_worker, int(os.environ["LOCAL_WORLD_SIZE"]))
     # NCCL refuses two ranks on one GPU: more processes than GPUs work on the CPU.
     on_gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = torch.device("cuda", local) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=_TIMEOUT)
+    store, rank, count = next(rendezvous("env://", timeout=_TIMEOUT))
+    backend = "nccl" if on_gpu else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=_TIMEOUT)
     try:
-        yield Ranks(rank=dist.get_rank(), count=count, device=device)
+        yield Ranks(rank=rank, count=count, device=device)
+    except BaseException:
+        if store.add("failed ranks", 1) > 1:
+            time.sleep(_AGENT_ENDS_RANKS_WITHIN_S)
+        raise
     finally:
         dist.destroy_process_group()
 

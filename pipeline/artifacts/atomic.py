@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,10 +42,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete the temporary files of killed processes in `folder`; living ones keep theirs."""
+    """Delete the temporary files and folders of killed processes in `folder`; living ones keep theirs."""
     for leftover in folder.glob(".*.tmp"):
         pid = leftover.name.split(".")[-2]
-        if not (pid.isdigit() and Path("/proc", pid).exists()):
+        if pid.isdigit() and Path("/proc", pid).exists():
+            continue
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
             leftover.unlink(missing_ok=True)
 
 

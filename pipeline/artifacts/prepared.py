@@ -39,13 +39,22 @@ def load_prepared(data: DataPaths) -> PreparedData:
         InputError: a file is missing, damaged, or does not fit the others.
     """
     metrics = read_json(data.prepare_metrics)
+    missing = [key for key in ("class_names", "image_size", "mean", "std") if key not in metrics]
+    if missing:
+        raise InputError(f"{data.prepare_metrics}: has no key {missing[0]}; run `dvc repro --force`")
+    n_classes = len(metrics["class_names"])
     splits = {}
     for split in ("train", "test"):
-        labels = read_parquet(data.manifest(split), ["label"])["label"].to_numpy().astype(np.int64)
+        labels = read_parquet(data.manifest(split), ["label"])["label"].to_numpy()
+        if not len(labels) or labels.dtype.kind != "i" or labels.min() < 0 or labels.max() >= n_classes:
+            raise InputError(
+                f"{data.manifest(split)}: its labels are not those of the {n_classes} classes in "
+                f"{data.prepare_metrics}; run `dvc repro --force`"
+            )
         images = open_array(data.images(split), dtype=np.uint8, ndim=4, rows=len(labels))
         if images.shape[1:] != (metrics["image_size"],) * 2 + (3,):
             raise InputError(f"{data.images(split)}: images of {images.shape[1:]}; run `dvc repro`")
-        splits[split] = PreparedSplit(images=images, labels=labels)
+        splits[split] = PreparedSplit(images=images, labels=labels.astype(np.int64))
     return PreparedData(
         **splits,
         class_names=tuple(metrics["class_names"]),

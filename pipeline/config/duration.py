@@ -1,8 +1,8 @@
 """Lengths of training, always with their unit in the key."""
 
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
 
 from pipeline.config.base import Int, NonNegativeFloat, Section
 
@@ -22,3 +22,12 @@ class Duration(Section):
         if given[0] < 0:
             raise ValueError("a duration cannot be negative")
         return self
+
+
+def _more_than_nothing(duration: Duration) -> Duration:
+    if not (duration.epochs or duration.steps or duration.examples):
+        raise ValueError("must be more than 0")
+    return duration
+
+
+Budget = Annotated[Duration, AfterValidator(_more_than_nothing)]

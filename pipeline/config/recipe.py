@@ -1,11 +1,11 @@
 """How a network is trained: the part that `finetune` and `train` share."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipeline.config.base import NonNegative, NonNegativeFloat, Positive, PositiveFloat, Section, Share
-from pipeline.config.duration import Duration
+from pipeline.config.duration import Budget, Duration
 
 Network = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
 
@@ -16,6 +16,12 @@ class SgdConfig(Section):
     name: Literal["sgd"] = "sgd"
     momentum: Share = 0.9
     nesterov: bool = False
+
+    @model_validator(mode="after")
+    def _nesterov_has_momentum(self) -> Self:
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs a momentum above 0; give one, or set nesterov: false")
+        return self
 
 
 class ConstantSchedule(Section):
@@ -99,4 +105,4 @@ class OptimizedRun(Recipe):
     batch_size: Positive
     learning_rate: PositiveFloat
     weight_decay: NonNegativeFloat = 0.0
-    budget: Duration
+    budget: Budget

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from pipeline.config.base import NonNegativeFloat, Positive, PositiveFloat, Section, Seed
-from pipeline.config.duration import Duration
+from pipeline.config.duration import Budget
 from pipeline.config.recipe import Network, Recipe
 
 Arm = Literal["full", "filtered", "random", "random_uniform"]
@@ -36,7 +36,7 @@ class Study(Section):
     learning_rates: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
     weight_decays: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)]
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)]
-    budget: Duration
+    budget: Budget
     match: Literal["steps", "epochs"] = "steps"
     recipe: dict[str, Any] = Field(default={})
 

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from pipeline.datasets.augmentation import Draws, draw
 
-
 # Images copied at a time: a memory-mapped file is never in memory twice.
 _COPY_ROWS = 4096
 

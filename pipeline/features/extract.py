@@ -14,7 +14,7 @@ from pipeline.training.evaluate import rows_of_rank
 from pipeline.training.weights import TrainedNetwork, resident
 
 # Images copied to the device at a time; bounds the memory for data sets of any length.
-_CHUNK = 8192
+_CHUNK_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +48,9 @@ def extract_features(
     rows = rows_of_rank(len(images), ranks)
     predicted = torch.zeros(len(images), dtype=torch.int64)
     confidence = torch.zeros(len(images))
-    for start in range(0, len(rows), _CHUNK):
-        chunk = rows[start : start + _CHUNK]
+    chunk_size = max(batch_size, _CHUNK_BYTES // images[:1].nbytes)
+    for start in range(0, len(rows), chunk_size):
+        chunk = rows[start : start + chunk_size]
         loader = resident(images[chunk[0] : chunk[-1] + 1], network.format, ranks.device)
         for first in range(0, len(chunk), batch_size):
             ids = np.arange(first, min(first + batch_size, len(chunk)))

@@ -52,7 +52,8 @@ def build(network: str, n_classes: int, *, stem: Literal["imagenet", "cifar"], s
             3x3 convolution of stride 1 without pooling, as He et al. use on small images.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        # `torch.manual_seed` would reseed the generators of all GPUs as well.
+        torch.default_generator.manual_seed(seed)
         backbone = NETWORKS[network](weights=None, num_classes=n_classes)
         if stem == "cifar":
             backbone.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=1, bias=False)

@@ -7,14 +7,17 @@ import pyarrow as pa
 
 from pipeline import distributed
 from pipeline.artifacts.arrays import create_array
-from pipeline.artifacts.prepared import PreparedSplit, load_prepared
+from pipeline.artifacts.atomic import remove_leftovers
+from pipeline.artifacts.prepared import PreparedData, PreparedSplit, load_prepared
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_parquet
 from pipeline.distributed import Ranks
+from pipeline.errors import InputError
 from pipeline.features.extract import extract_features
 from pipeline.models import feature_dimension
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
+from pipeline.training.evaluate import rows_of_rank
 from pipeline.training.weights import TrainedNetwork, load_trained
 
 
@@ -23,6 +26,9 @@ def extract(context: StageContext, ranks: Ranks) -> None:
     name, paths = str(context.item), context.data
     network = load_trained(paths.extractor(name), ranks.device)
     data = load_prepared(paths)
+    _check_fits(context, network, data)
+    if ranks.is_main:
+        remove_leftovers(paths.features(name).parent)
     for split, images in (("train", data.train), ("test", data.test)):
         _extract_split(context, ranks, network, split, images)
     if not ranks.is_main:
@@ -39,11 +45,22 @@ def extract(context: StageContext, ranks: Ranks) -> None:
     )
 
 
+def _check_fits(context: StageContext, network: TrainedNetwork, data: PreparedData) -> None:
+    given = (network.network, network.format.image_size, network.class_names)
+    wanted = (str(context.item), data.image_size, data.class_names)
+    for what, has, needs in zip(("network", "image_size", "class_names"), given, wanted, strict=True):
+        if has != needs:
+            raise InputError(
+                f"{context.data.extractor(str(context.item))}: its {what} is {has}, needed is {needs}; run `dvc repro`"
+            )
+
+
 def _extract_split(
     context: StageContext, ranks: Ranks, network: TrainedNetwork, split: str, data: PreparedSplit
 ) -> None:
     name, paths = str(context.item), context.data
     shape = (len(data.labels), feature_dimension(name))
+    own_share = len(rows_of_rank(shape[0], ranks))
     with ExitStack() as stack:
         # Rank 0 owns the file; the others map it and write their own rows.
         own = (
@@ -51,7 +68,7 @@ def _extract_split(
         )
         shared = distributed.broadcast(str(own.filename) if own is not None else None)
         out = own if own is not None else np.load(str(shared), mmap_mode="r+")
-        progress = stack.enter_context(context.log.progress(f"{context.name} {split}", shape[0], "images"))
+        progress = stack.enter_context(context.log.progress(f"{context.name} {split}", own_share, "images"))
         predictions = extract_features(
             network, data.images, out, batch_size=context.params.extract.batch_size, ranks=ranks, progress=progress
         )

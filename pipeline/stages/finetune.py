@@ -1,15 +1,20 @@
 """Fine-tune (or train) one extractor network on all training images."""
 
 import dataclasses
+import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
+from pipeline import distributed
+from pipeline.artifacts.atomic import remove_leftovers
 from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.prepared import load_prepared
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.distributed import Ranks, choose_workers
 from pipeline.errors import InputError
+from pipeline.models.resnet import ResNet
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
 from pipeline.training.evaluate import evaluate
@@ -49,13 +54,10 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
         ranks=ranks,
         log=context.log,
         title=context.name,
-        initialise=initialiser(config.weights, network),
+        initialise=_initialise(config.weights, network, ranks),
     )
     context.images.append(settings.steps * settings.batch_size)
-    if run.diverged:
-        raise InputError(
-            f"finetune.learning_rate: {config.learning_rate} makes the training loss of {network} infinite; lower it"
-        )
+    _check_finite(run.history[-1].train_loss, config.learning_rate, network)
     test = load_images(data.test.images, settings, training=False, device=ranks.device)
     result = evaluate(
         run.model,
@@ -64,8 +66,10 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
         batch_size=settings.eval_batch_size,
         ranks=ranks,
     )
+    _check_finite(result.loss, config.learning_rate, network)
     if not ranks.is_main:
         return
+    remove_leftovers(context.data.extractor(network).parent)
     save_trained(context.data.extractor(network), run.model, settings, data.class_names)
     recalls = {
         name: float(result.correct[data.test.labels == label].mean()) for label, name in enumerate(data.class_names)
@@ -90,6 +94,21 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
         outputs=[context.data.extractor(network), context.data.finetune_metrics(network)],
     )
     context.log.info(f"{network}: top-1 {result.top1:.4f} on the {len(result.correct)} test images")
+
+
+def _initialise(weights: str, network: str, ranks: Ranks) -> Callable[[ResNet], None] | None:
+    """One process downloads; the others find the file in the cache."""
+    if not ranks.is_main:
+        distributed.barrier()
+    initialise = initialiser(weights, network)
+    if ranks.is_main:
+        distributed.barrier()
+    return initialise
+
+
+def _check_finite(loss: float | None, learning_rate: float, network: str) -> None:
+    if loss is None or not math.isfinite(loss):
+        raise InputError(f"finetune.learning_rate: {learning_rate} makes the loss of {network} infinite; lower it")
 
 
 def main() -> None:

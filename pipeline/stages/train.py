@@ -1,5 +1,6 @@
 """Train the cells of one study that are not in the ledger yet, and write them all as tables."""
 
+import os
 from collections import defaultdict
 
 import numpy as np
@@ -8,11 +9,11 @@ from numpy.typing import NDArray
 
 from pipeline import distributed
 from pipeline.artifacts.arrays import write_array
-from pipeline.artifacts.atomic import atomic_path
+from pipeline.artifacts.atomic import atomic_path, remove_leftovers
 from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.prepared import PreparedData, load_prepared
 from pipeline.artifacts.provenance import sha256_of_file, write_provenance
-from pipeline.artifacts.tables import read_csv, write_parquet
+from pipeline.artifacts.tables import read_csv, read_parquet, write_parquet
 from pipeline.distributed import Ranks, choose_workers
 from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext
@@ -46,8 +47,12 @@ def _kept_rows(context: StageContext, n_train: int) -> NDArray[np.bool_]:
     """(n_train,) bool from the filter's kept.csv."""
     path = context.data.kept(context.params.studies[str(context.item)].filter_network)
     columns = {"sample_id": pa.int64(), "path": pa.string(), "label_name": pa.string()}
-    ids = read_csv(path, columns)["sample_id"].to_numpy()
-    if len(ids) == 0 or ids.min() < 0 or ids.max() >= n_train:
+    kept = read_csv(path, columns)
+    ids = kept["sample_id"].to_numpy()
+    images = read_parquet(context.data.manifest("train"), ["path"])["path"]
+    in_range = len(ids) > 0 and ids.dtype.kind == "i" and ids.min() >= 0 and ids.max() < n_train
+    # A table of another preparation may have row numbers that exist and mean other images.
+    if not in_range or len(np.unique(ids)) < len(ids) or kept["path"].to_pylist() != images.take(ids).to_pylist():
         raise InputError(f"{path}: does not fit the {n_train} training images; run `dvc repro`")
     keep = np.zeros(n_train, dtype=np.bool_)
     keep[ids] = True
@@ -79,15 +84,19 @@ def _run_missing(
     # The weights of one seed are enough to hand out, and a tenth of the disk.
     first_seed = cells[0].settings.seed
     with_weights = [cell.settings.seed == first_seed for cell in cells]
-    todo = [i for i, key in enumerate(keys) if key and not ledger.has(key, with_weights=with_weights[i])]
+    # Arms that came out equal are one run: the first cell of a key stands for all.
+    firsts = sorted({key: i for i, key in reversed(list(enumerate(keys))) if key}.values())
+    todo = [i for i in firsts if not ledger.has(keys[i], with_weights=with_weights[i])]
     # Rank 0's disk decides: another node may not see the ledger.
     todo = distributed.broadcast(todo)
-    context.work.cells.mkdir(parents=True, exist_ok=True)
+    if ranks.is_main:
+        context.work.cells.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(context.work.cells)
     for count, i in enumerate(todo, start=1):
         settings = cells[i].settings
         what = f"{cells[i].arm}, batch {settings.batch_size}, seed {settings.seed}"
         title = f"{context.name} {count}/{len(todo)}: {what}"
-        weights = context.work.cells / f".{keys[i]}.weights.tmp" if with_weights[i] else None
+        weights = context.work.cells / f".{keys[i]}.weights.{os.getpid()}.tmp" if with_weights[i] else None
         result = run_cell(cells[i], splits, members[i], ranks=ranks, log=context.log, title=title, weights=weights)
         context.images.append(settings.steps * settings.batch_size)
         if ranks.is_main:
@@ -100,6 +109,8 @@ def _assemble(context: StageContext, cells: list[Cell], keys: list[str], ledger:
     """Write the study's tables, the per-image results, the metrics and the best network."""
     name = str(context.item)
     study, paths = context.params.studies[name], context.data
+    remove_leftovers(paths.runs(name).parent)
+    remove_leftovers(paths.trained_weights(name).parent)
     results: list[CellResult | None] = [ledger.get(key) if key else None for key in keys]
     rows = [
         row_of(name, study.filter_network, cell, key, workers, result)
@@ -108,7 +119,7 @@ def _assemble(context: StageContext, cells: list[Cell], keys: list[str], ledger:
     write_parquet(paths.runs(name), pa.Table.from_pylist(rows, schema=RUNS_SCHEMA))
     history = [
         {"study": name, "fingerprint": key, **vars(record)}
-        for key, result in zip(keys, results, strict=True)
+        for key, result in dict(zip(keys, results, strict=True)).items()
         if result
         for record in result.history
     ]
@@ -151,13 +162,18 @@ def _accuracies(cells: list[Cell], results: list[CellResult | None]) -> dict[str
 
 
 def _best_weights(cells: list[Cell], keys: list[str], results: list[CellResult | None], ledger: Ledger) -> bytes:
-    """The network file of the first seed of the variant with the highest mean; empty if none finished."""
+    """The network file of the first seed of the variant with the highest mean; empty if none finished.
+
+    A variant whose first seed diverged has no file; the next best one stands in.
+    """
     scores = _scores(cells, results)
-    best = max(scores, key=lambda variant: float(np.mean(scores[variant])), default=None)
-    for cell, key in zip(cells, keys, strict=True):
-        if key and variant_of(cell) == best and ledger.weights(key).exists():
-            return ledger.weights(key).read_bytes()
-    return b""
+    files = {
+        variant_of(cell): ledger.weights(key)
+        for cell, key in zip(cells, keys, strict=True)
+        if key and ledger.weights(key).exists()
+    }
+    best = max(files, key=lambda variant: float(np.mean(scores[variant])), default=None)
+    return files[best].read_bytes() if best else b""
 
 
 def main() -> None:

@@ -31,6 +31,8 @@ def recompute_statistics(
         parts: the slices of a batch that this rank runs.
     """
     layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    if not layers:
+        return
     momenta = [layer.momentum for layer in layers]
     for layer in layers:
         layer.reset_running_stats()
@@ -41,6 +43,8 @@ def recompute_statistics(
             model(images.training_batch(ids[part], epochs[part]))
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum
+        if layer.num_batches_tracked is not None:
+            layer.num_batches_tracked *= distributed.world_size()
     _average_over_ranks([buffer for layer in layers for buffer in (layer.running_mean, layer.running_var)])
 
 

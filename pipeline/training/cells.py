@@ -1,6 +1,7 @@
 """Running one cell, and what a study's cells become as tables."""
 
 import dataclasses
+import math
 import time
 from pathlib import Path
 
@@ -10,10 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.distributed import Ranks
+from pipeline.models.resnet import ResNet
 from pipeline.run_log import RunLog
-from pipeline.training.evaluate import evaluate
+from pipeline.training.evaluate import Evaluation, evaluate
 from pipeline.training.ledger import CellResult
 from pipeline.training.loop import load_images, train
+from pipeline.training.settings import TrainSettings
 from pipeline.training.study import Cell
 from pipeline.training.weights import save_trained
 
@@ -50,14 +53,13 @@ def run_cell(
     images = load_images(splits.train_images, settings, training=True, device=ranks.device)
     labels = torch.from_numpy(splits.train_labels).to(ranks.device)
     run = train(settings, images, labels, members, ranks=ranks, log=log, title=title)
-    if run.diverged:
+    result = None if run.diverged else _evaluate(run.model, splits, settings, ranks)
+    # The last update may be the one that broke the weights, after a loss that was still finite.
+    if result is None or not math.isfinite(result.loss):
         return CellResult(
             status="diverged", top1=None, balanced_accuracy=None, loss=None, correct=None,
             history=tuple(run.history), seconds=time.monotonic() - start,
         )  # fmt: skip
-    test_images = load_images(splits.test_images, settings, training=False, device=ranks.device)
-    test_labels = torch.from_numpy(splits.test_labels).to(ranks.device)
-    result = evaluate(run.model, test_images, test_labels, batch_size=settings.eval_batch_size, ranks=ranks)
     if weights is not None and ranks.is_main:
         save_trained(weights, run.model, settings, splits.class_names)
     return CellResult(
@@ -71,19 +73,25 @@ def run_cell(
     )
 
 
+def _evaluate(model: ResNet, splits: Splits, settings: TrainSettings, ranks: Ranks) -> Evaluation:
+    images = load_images(splits.test_images, settings, training=False, device=ranks.device)
+    labels = torch.from_numpy(splits.test_labels).to(ranks.device)
+    return evaluate(model, images, labels, batch_size=settings.eval_batch_size, ranks=ranks)
+
+
 def row_of(
     study: str, filter_network: str, cell: Cell, key: str, workers: int, result: CellResult | None
 ) -> dict[str, object]:
     """A cell's line in data/train/<study>.parquet; `result` is None for a skipped cell."""
     settings = cell.settings
-    examples = settings.steps * settings.batch_size
-    ran = result is not None
+    # A run that diverged stopped early.
+    steps = result.history[-1].step if result else 0
+    examples = steps * settings.batch_size
     return {
         "study": study,
         "fingerprint": key,
         "status": result.status if result else "skipped",
-        "reason": cell.skipped
-        or ("the training loss stopped being finite" if result and result.status == "diverged" else ""),
+        "reason": cell.skipped or ("the loss stopped being finite" if result and result.status == "diverged" else ""),
         "model": settings.network,
         "arm": cell.arm,
         "filter_network": filter_network,
@@ -100,9 +108,9 @@ def row_of(
         "weight_decay": settings.weight_decay,
         "seed": settings.seed,
         "n_train": cell.n_train,
-        "steps": settings.steps if ran else None,
-        "epochs": examples / cell.n_train if ran else None,
-        "examples": examples if ran else None,
+        "steps": steps if result else None,
+        "epochs": examples / cell.n_train if result else None,
+        "examples": examples if result else None,
         "top1": result.top1 if result else None,
         "balanced_accuracy": result.balanced_accuracy if result else None,
         "loss": result.loss if result else None,

@@ -21,7 +21,8 @@ def fingerprint(settings: TrainSettings, members: NDArray[np.bool_], *, data_dig
     """Hex digest of everything that decides the bits of a run's result.
 
     Settings, the rows trained on, the data, the syntax trees of the training code (a comment
-    retrains nothing), torch's version, the number of processes, their threads and the device kind.
+    retrains nothing), torch's version, the number of processes, their threads and the kind of GPU
+    or the CPU's vector instructions.
 
     Args:
         members: (N,) bool, the rows trained on.
@@ -35,9 +36,13 @@ def fingerprint(settings: TrainSettings, members: NDArray[np.bool_], *, data_dig
         "torch": torch.__version__,
         "ranks": ranks.count,
         "threads": torch.get_num_threads() if ranks.device.type == "cpu" else None,
-        "device": ranks.device.type,
+        "device": _kind(ranks.device),
     }
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _kind(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
 
 
 @cache

@@ -1,8 +1,8 @@
 """Where a network's weights start: fresh, from torchvision's ImageNet weights, or from a file."""
 
+import http.client
 from collections.abc import Callable
 from pathlib import Path
-from urllib.error import URLError
 
 import torch
 import torchvision
@@ -55,7 +55,7 @@ def download_weights(url: str) -> Path:
         torch.hub.download_url_to_file(url, str(path), hash_prefix=digest, progress=False)
     except RuntimeError as error:
         raise InputError(f"{url}: {error}; the download was damaged, run again") from None
-    except (URLError, OSError) as error:
+    except (OSError, http.client.HTTPException) as error:
         raise InputError(
             f"{url}: cannot be downloaded ({error}); put the file at {path}, or set finetune.weights to a local file"
         ) from None

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.errors import InputError
 from pipeline.training.loop import Record
@@ -62,7 +63,7 @@ class Ledger:
         record.pop("correct")
         write_json(building / "timing.json", {"seconds": record.pop("seconds")})
         if result.correct is not None:
-            np.save(building / "correct.npy", result.correct)
+            write_array(building / "correct.npy", result.correct)
         if weights is not None:
             shutil.move(weights, building / "weights.pt")
         write_json(building / "result.json", record)

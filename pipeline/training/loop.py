@@ -27,12 +27,18 @@ _STATISTICS_IMAGES = 2048
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Training loss since the record before, at the end of an epoch of the arm or of the run."""
+    """Training loss since the record before, at the end of an epoch of the arm or of the run.
+
+    Attributes:
+        epoch: epochs of the arm that are complete.
+        train_loss: mean per image; None where it is not finite.
+        lr: of the last step.
+    """
 
     epoch: int
     step: int
     examples: int
-    train_loss: float
+    train_loss: float | None
     lr: float
 
 
@@ -79,7 +85,11 @@ def train(
         members: (N,) bool, the rows to train on.
         title: of the progress display.
         initialise: overwrites fresh weights, e.g. by pretrained ones.
+
+    Raises:
+        InputError: the number of processes does not divide the simulated workers.
     """
+    distributed.check_divides(ranks.count, settings.simulated_workers)
     model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
     if initialise is not None:
         initialise(model)
@@ -116,7 +126,7 @@ def train(
                 run.history.append(
                     Record(
                         epoch=examples // stream.n_train, step=step + 1, examples=examples,
-                        train_loss=mean_loss, lr=rate,
+                        train_loss=mean_loss if math.isfinite(mean_loss) else None, lr=rate,
                     )
                 )  # fmt: skip
                 loss_sum, counted = torch.zeros((), device=ranks.device), 0

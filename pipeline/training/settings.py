@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pipeline.config.duration import Duration
 from pipeline.config.recipe import Recipe
 from pipeline.durations import to_steps
+from pipeline.errors import InputError
 from pipeline.schedules import SCHEDULES, scaled_rate, warmed_up
 
 
@@ -76,7 +77,16 @@ def effective_settings(
 
     Args:
         n_epoch: images that count as one epoch wherever a duration is given in epochs.
+
+    Raises:
+        InputError: the crop is larger than the stored images.
     """
+    crop_size = recipe.augmentation.crop_size or image_size
+    if crop_size > image_size:
+        raise InputError(
+            f"augmentation.crop_size: {crop_size} is larger than the prepared images of {image_size} pixels; "
+            "give less, or run `dvc repro` to prepare larger ones"
+        )
 
     def in_steps(duration: Duration) -> int:
         return to_steps(
@@ -95,9 +105,7 @@ def effective_settings(
         network=network,
         stem=recipe.stem,
         n_classes=n_classes,
-        format=ImageFormat(
-            image_size=image_size, crop_size=recipe.augmentation.crop_size or image_size, mean=mean, std=std
-        ),
+        format=ImageFormat(image_size=image_size, crop_size=crop_size, mean=mean, std=std),
         crop_padding=recipe.augmentation.crop_padding,
         flip=recipe.augmentation.flip,
         batch_size=batch_size,

@@ -73,8 +73,9 @@ def save_trained(path: Path, model: ResNet, settings: TrainSettings, class_names
         "format": dataclasses.asdict(settings.format),
         "state_dict": {name: tensor.cpu().contiguous() for name, tensor in model.state_dict().items()},
     }
-    with atomic_path(path) as temporary:
-        torch.save(content, temporary)
+    # Given a path, torch.save writes its name into the file; a temporary one differs every time.
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        torch.save(content, file)
 
 
 def load_trained(path: Path | str, device: torch.device | str = "cpu") -> TrainedNetwork:
@@ -86,13 +87,19 @@ def load_trained(path: Path | str, device: torch.device | str = "cpu") -> Traine
     content = load_weights_file(Path(path))
     if not isinstance(content, dict) or "class_names" not in content:
         raise InputError(f"{path}: is not a network trained here (it has no class names); give one of data/train")
-    model = build(content["network"], len(content["class_names"]), stem=content["stem"], seed=0)
-    model.load_state_dict(content["state_dict"])
+    try:
+        class_names = tuple(content["class_names"])
+        model = build(content["network"], len(class_names), stem=content["stem"], seed=0)
+        model.load_state_dict(content["state_dict"])
+        image_format = ImageFormat(**content["format"])
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise InputError(f"{path}: settings and weights do not fit ({reason}); make the file anew") from None
     return TrainedNetwork(
         model=model.to(device).to(memory_format=torch.channels_last).eval(),
         network=content["network"],
-        class_names=tuple(content["class_names"]),
-        format=ImageFormat(**content["format"]),
+        class_names=class_names,
+        format=image_format,
     )
 
 
@@ -103,7 +110,9 @@ def load_weights_file(path: Path) -> Any:
         InputError: missing, damaged, or with pickled code in it.
     """
     if path.exists() and path.stat().st_size == 0:
-        raise InputError(f"{path}: empty; no cell of this study finished, see its parquet file for the reasons")
+        raise InputError(
+            f"{path}: is empty; where it is a study's, none of its cells finished and its parquet file says why"
+        )
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
@@ -115,7 +124,7 @@ def load_weights_file(path: Path) -> Any:
         ) from None
     except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{path}: damaged weights file ({reason}); fetch it again") from None
+        raise InputError(f"{path}: damaged weights file ({reason}); delete it and make or fetch it again") from None
 
 
 def state_dict_of(content: Any, path: Path) -> dict[str, Tensor]:

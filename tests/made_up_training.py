@@ -1,0 +1,136 @@
+"""A tiny prepared data set, its parameters, and training stages in processes of their own."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from made_up import NETWORK, ROOT, write_manifest, write_params
+from numpy.typing import NDArray
+
+from pipeline.artifacts.arrays import write_array
+from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.tables import write_csv
+from pipeline.paths import DataPaths
+
+SIZE = 16
+NAMES = ("ash", "birch", "cedar", "dogwood")
+TIMEOUT_S = 120
+
+TINY_STUDY: Mapping[str, Any] = {
+    "filter_network": NETWORK,
+    "models": [NETWORK],
+    "arms": ["full", "filtered", "random"],
+    "batch_sizes": [20],
+    "learning_rates": [0.05],
+    "weight_decays": [5e-4],
+    "seeds": [0, 1],
+    "budget": {"steps": 2},
+}
+"""Six cells of two steps each."""
+
+
+def bright_images(n: int, size: int = SIZE, seed: int = 0) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Images uint8 (n, size, size, 3) whose class, 0 to 3, shows in their brightness; labels in turn."""
+    labels = np.arange(n) % len(NAMES)
+    noise = np.random.default_rng(seed).integers(0, 48, (n, size, size, 3))
+    return (noise + 60 * labels[:, None, None, None]).astype(np.uint8), labels
+
+
+def write_prepared(data: DataPaths, *, n_train: int = 60, n_test: int = 22) -> None:
+    """data/prepare, and a data/filter that drops every tenth training image."""
+    for split, n, seed in (("train", n_train, 0), ("test", n_test, 1)):
+        images, labels = bright_images(n, seed=seed)
+        write_array(data.images(split), images)
+        write_manifest(data, split, labels, names=NAMES)
+    write_json(
+        data.prepare_metrics,
+        {"class_names": NAMES, "image_size": SIZE, "mean": [0.44] * 3, "std": [0.27] * 3, "n_train": n_train},
+    )
+    write_kept(data, np.arange(n_train) % 10 != 0)
+
+
+def write_kept(data: DataPaths, keep: NDArray[np.bool_]) -> None:
+    """data/filter/<network>/kept.csv of the images in `keep`, as `filter` would write it."""
+    ids = np.flatnonzero(keep)
+    names = [NAMES[row % len(NAMES)] for row in ids]
+    paths = [f"train/{name}/{row:05}.png" for row, name in zip(ids, names, strict=True)]
+    write_csv(data.kept(NETWORK), pa.table({"sample_id": ids, "path": paths, "label_name": names}))
+
+
+def write_project(folder: Path, *, study: Mapping[str, Any] | None = None, **sections: Mapping[str, Any]) -> DataPaths:
+    """Parameters, images and kept.csv in `folder`: all that `finetune` and `train` read.
+
+    Args:
+        study: keys of the study `tiny` that differ from `TINY_STUDY`.
+        sections: keys of other sections that differ from those here.
+    """
+    short = {"batch_size": 20, "budget": {"steps": 2}, "threads_per_worker": 1}
+    common = {"threads_per_worker": 1, "augmentation": {"crop_padding": 1, "flip": True}}
+    write_params(
+        folder,
+        finetune={**short, **sections.get("finetune", {})},
+        extract={"batch_size": 8, **sections.get("extract", {})},
+        train={**common, **sections.get("train", {})},
+        studies={"digits": None, "tiny": {**TINY_STUDY, **(study or {})}},
+    )
+    data = DataPaths(root=folder / "data")
+    write_prepared(data)
+    return data
+
+
+def arguments(stage: str, folder: Path, *, work: str = "work") -> list[str]:
+    """The stage's command line for the project in `folder`."""
+    item = ["--study", "tiny"] if stage == "train" else ["--network", NETWORK]
+    places = {"--params": folder / "params.yaml", "--data": folder / "data", "--work": folder / work}
+    return [*item, *(str(part) for pair in places.items() for part in pair)]
+
+
+def command(stage: str, folder: Path, *, ranks: int = 1, work: str = "work") -> list[str]:
+    """As DVC would call the stage; with several ranks, as a person with torchrun would."""
+    start = [sys.executable]
+    if ranks > 1:
+        start += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    return [*start, "-m", f"pipeline.stages.{stage}", *arguments(stage, folder, work=work)]
+
+
+def environment() -> dict[str, str]:
+    """One thread a process, and no DVC around it."""
+    return {**{key: value for key, value in os.environ.items() if key != "DVC_ROOT"}, "OMP_NUM_THREADS": "1"}
+
+
+def run(args: Sequence[str], *, timeout: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+    """Run to the end; the whole process group is killed when the time is up."""
+    process = start(args)
+    try:
+        out, err = process.communicate(timeout=timeout)
+    finally:
+        kill_group(process)
+    return subprocess.CompletedProcess(list(args), process.returncode, out, err)
+
+
+def start(args: Sequence[str]) -> "subprocess.Popen[str]":
+    """Start in a process group of its own."""
+    return subprocess.Popen(
+        args,
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def kill_group(process: "subprocess.Popen[str]") -> None:
+    """End a process that `start` started, and what it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()
