@@ -214,8 +214,8 @@ def _write(context: StageContext, inputs: Inputs, decision: Decision, keep: NDAr
     write_json(data.filter_metrics(network), _metrics(inputs, config, decision, keep))
     write_provenance(
         data.provenance("filter", network),
-        stage="filter",
-        parameters=config.model_dump(),
+        stage=context.name,
+        parameters=config.model_dump(mode="json"),
         inputs=[data.manifest("train"), data.predictions(network), data.embedding(network), data.overrides],
         outputs=[data.points(network), data.kept(network), data.dropped(network), data.filter_metrics(network)],
     )

@@ -107,7 +107,7 @@ def _map(points: NDArray[np.float32], tsne: TsneConfig, neighbours: int, log: Ru
 
 
 def _quality(components: NDArray[np.float32], mapped: TsneMap, labels: NDArray[np.int64], k: int) -> dict[str, Any]:
-    """Shares from 0 to 1 over a fixed sample of images and their `k` exact nearest neighbours."""
+    """Shares, 0 to 1, over a fixed sample of images and their `k` exact nearest neighbours (Euclidean)."""
     rows = quality_sample(len(labels))
     before = exact_neighbours(components, rows, k)
     after = exact_neighbours(mapped.coordinates, rows, k)
@@ -149,8 +149,8 @@ def _write(
     write_json(data.reduce_metrics(network), metrics)
     write_provenance(
         data.provenance("reduce", network),
-        stage="reduce",
-        parameters=context.params.reduce.model_dump(),
+        stage=context.name,
+        parameters=context.params.reduce.model_dump(mode="json"),
         inputs=[
             data.manifest("train"),
             data.manifest("test"),

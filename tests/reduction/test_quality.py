@@ -44,6 +44,8 @@ def test_votes() -> None:
     neighbours = np.array([[1, 2, 3], [2, 0, 3]])
     # Row 0 is outvoted, 1 to 2; row 3, of class 0, gets votes 1, 0, 0.
     assert knn_label_accuracy(neighbours, np.array([0, 3]), labels) == 0.5
+    # Row 1, of class 1, is voted 1; row 4, of class 2, is voted 1; row 0, of class 0, is voted 0.
+    assert knn_label_accuracy(np.array([[2], [1], [3]]), np.array([1, 4, 0]), labels) == 2 / 3
 
 
 def test_the_sample_is_fixed_and_without_repeats() -> None:

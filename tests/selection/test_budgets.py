@@ -53,6 +53,8 @@ def test_ties_are_not_split_and_the_other_side_is_named() -> None:
     exact = threshold_for_share(values, 0.2)
     assert (exact.n_above, exact.alternative) == (2, None)
     assert exact.value == 3.5
+    rounded_apart = threshold_for_share(values, 0.1)
+    assert (rounded_apart.n_above, rounded_apart.alternative) == (0, 2)
     beyond = threshold_for_share(values, 1.0)
     assert (beyond.n_above, beyond.alternative) == (9, None)  # 0 exceeds nothing
 
@@ -80,6 +82,10 @@ def test_the_curve_falls_from_nearly_all_to_none() -> None:
     assert shares[0] > 0.98
     assert shares[-1] == 0
     np.testing.assert_array_equal(shares, [(values > t).mean() for t in thresholds])
+
+
+def test_a_value_at_the_threshold_does_not_exceed_it() -> None:
+    np.testing.assert_array_equal(shares_above(np.array([1.0, 2, 2, 3]), np.array([1.0, 2, 3])), [0.75, 0.25, 0])
 
 
 def test_no_curve_without_spread() -> None:

@@ -8,8 +8,11 @@ from made_up import NETWORK, class_blobs, stage_arguments, write_features, write
 
 from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.tables import read_parquet
+from pipeline.config.reduce import TsneConfig
 from pipeline.paths import DataPaths
+from pipeline.reduction.pca import fit_principal_axes
 from pipeline.reduction.quality import exact_neighbours
+from pipeline.reduction.tsne import tsne_map
 from pipeline.stages.harness import run_stage
 from pipeline.stages.reduce import reduce
 
@@ -94,6 +97,17 @@ def test_the_test_images_do_not_move_the_training_images(tmp_path: Path) -> None
     first, second = (DataPaths(root=tmp_path / name / "data") for name in "ab")
     assert first.embedding(NETWORK).read_bytes() == second.embedding(NETWORK).read_bytes()
     assert first.embedding(NETWORK, "test").read_bytes() != second.embedding(NETWORK, "test").read_bytes()
+
+
+def test_the_test_images_are_projected_as_the_training_images(tmp_path: Path) -> None:
+    data = _project(tmp_path)
+    _run(tmp_path)
+    axes = fit_principal_axes(np.load(data.features(NETWORK)), 10)
+    settings = TsneConfig.model_validate({**_TSNE, "perplexity": 19 / 3}).model_dump()
+    components = axes.project(np.load(data.features(NETWORK, "test")))
+    expected = tsne_map(components, settings, n_neighbours=1, report=lambda *_: None)
+    test = read_parquet(data.embedding(NETWORK, "test"))
+    np.testing.assert_array_equal(np.column_stack([test["x"], test["y"]]), expected.coordinates)
 
 
 def test_without_pca_the_features_are_the_components(tmp_path: Path) -> None:

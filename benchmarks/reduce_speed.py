@@ -1,0 +1,158 @@
+"""How long from features to a keep list: PCA, t-SNE and per-class DBSCAN, against scikit-learn alone.
+
+Ours runs at the full size and, beside scikit-learn's PCA, TSNE and DBSCAN with the same perplexity,
+number of iterations and threads, at a size that scikit-learn's t-SNE can do. Both find the radius
+for the same share of noise: ours from the release radii, scikit-learn by bisection. Features are
+Gaussian blobs, one a class, behind a rectifier, in a memory-mapped file as `extract` leaves them.
+
+    python -m benchmarks.reduce_speed --n 50000 --dimensions 2048
+"""
+
+import argparse
+import json
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
+from sklearn.cluster import DBSCAN
+from sklearn.decomposition import PCA
+from sklearn.manifold import TSNE
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from pipeline.config.reduce import TsneConfig
+from pipeline.reduction.pca import fit_principal_axes
+from pipeline.reduction.quality import exact_neighbours, knn_label_accuracy, quality_sample
+from pipeline.reduction.tsne import tsne_map
+from pipeline.selection.decision import decide
+from pipeline.selection.evidence import Evidence
+
+N_COMPONENTS = 50
+MIN_SAMPLES = 5
+STEPS = ("pca", "tsne", "dbscan")
+
+Features = NDArray[np.float32]
+Labels = NDArray[np.int64]
+Steps = tuple[Callable[[Features], Features], Callable[[Features], Features], Callable[[Features], float]]
+
+
+def made_up_features(path: Path, n: int, dimensions: int, n_classes: int) -> tuple[Features, Labels]:
+    """Rectified blobs (n, dimensions) in the file at `path`, and labels (n,)."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, n_classes, n)
+    centres = rng.normal(size=(n_classes, dimensions), scale=0.5).astype(np.float32)
+    features = open_memmap(path, mode="w+", dtype=np.float32, shape=(n, dimensions))
+    for start in range(0, n, 4096):
+        rows = labels[start : start + 4096]
+        features[start : start + 4096] = np.maximum(
+            centres[rows] + rng.standard_normal((len(rows), dimensions), dtype=np.float32), 0
+        )
+    features.flush()
+    return np.load(path, mmap_mode="r"), labels
+
+
+def our_steps(labels: Labels, tsne: TsneConfig, share: float) -> Steps:
+    """As the stages call them, without files."""
+
+    def reduce(features: Features) -> Features:
+        return fit_principal_axes(features, N_COMPONENTS).project(features)
+
+    def embed(components: Features) -> Features:
+        return tsne_map(components, tsne.model_dump(), n_neighbours=10, report=lambda *_: None).coordinates
+
+    def choose(coordinates: Features) -> float:
+        evidence = Evidence(coordinates=coordinates.astype(np.float64), labels=labels)
+        decision = decide(evidence, method="dbscan", min_samples=MIN_SAMPLES, eps=None, drop_share=share)
+        return float(decision.is_noise.mean())
+
+    return reduce, embed, choose
+
+
+def sklearn_steps(labels: Labels, tsne: TsneConfig, share: float) -> Steps:
+    """scikit-learn with its own defaults where they do not decide the work to do."""
+
+    def reduce(features: Features) -> Features:
+        components: Features = PCA(N_COMPONENTS, random_state=0).fit_transform(features)
+        return components
+
+    def embed(components: Features) -> Features:
+        iterations = tsne.early_exaggeration_iter + tsne.n_iter
+        model = TSNE(perplexity=tsne.perplexity, max_iter=iterations, n_jobs=tsne.n_jobs, random_state=0)
+        coordinates: Features = model.fit_transform(components)
+        return coordinates
+
+    def noise_share(coordinates: Features, eps: float) -> float:
+        classes = [coordinates[labels == label] for label in np.unique(labels)]
+        noise = [DBSCAN(eps=eps, min_samples=MIN_SAMPLES).fit(points).labels_ == -1 for points in classes]
+        return float(np.concatenate(noise).mean())
+
+    def choose(coordinates: Features) -> float:
+        low, high = 0.0, float(np.ptp(coordinates, axis=0).max())
+        while True:
+            eps = (low + high) / 2
+            achieved = noise_share(coordinates, eps)
+            if abs(achieved - share) <= 0.001 or high - low < 1e-4:
+                return achieved
+            low, high = (eps, high) if achieved > share else (low, eps)
+
+    return reduce, embed, choose
+
+
+def measure(features: Features, labels: Labels, steps: Steps) -> dict[str, Any]:
+    """Seconds of each step and what came of it."""
+    reduce, embed, choose = steps
+    times = [time.perf_counter()]
+    components = reduce(features)
+    times.append(time.perf_counter())
+    coordinates = embed(components)
+    times.append(time.perf_counter())
+    noise_share = choose(coordinates)
+    times.append(time.perf_counter())
+    rows = quality_sample(len(labels))
+    accuracy = knn_label_accuracy(exact_neighbours(coordinates, rows, 10), rows, labels)
+    seconds = dict(zip(STEPS, np.diff(times).tolist(), strict=True))
+    return {**seconds, "total": times[-1] - times[0], "noise_share": noise_share, "map_knn_accuracy": accuracy}
+
+
+def main() -> None:
+    """Print a table and a line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--n", type=int, default=50_000, help="images")
+    parser.add_argument("--dimensions", type=int, default=2048, help="features of an image")
+    parser.add_argument("--classes", type=int, default=10)
+    parser.add_argument("--reference-size", type=int, default=5000, help="images for the comparison")
+    parser.add_argument("--jobs", type=int, default=2, help="threads of everything")
+    parser.add_argument("--drop-share", type=float, default=0.0512)
+    arguments = parser.parse_args()
+    tsne = TsneConfig(n_jobs=arguments.jobs)
+    small = min(arguments.reference_size, arguments.n)
+    with tempfile.TemporaryDirectory() as folder, threadpool_limits(arguments.jobs):
+        features, labels = made_up_features(
+            Path(folder, "features.npy"), arguments.n, arguments.dimensions, arguments.classes
+        )
+        ours, theirs = our_steps, sklearn_steps
+        results = {
+            f"ours, {arguments.n}": measure(features, labels, ours(labels, tsne, arguments.drop_share)),
+        }
+        peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
+        part, part_labels = features[:small], labels[:small]
+        for name, steps in ((f"ours, {small} (again)", ours), (f"scikit-learn, {small}", theirs)):
+            results[name] = measure(part, part_labels, steps(part_labels, tsne, arguments.drop_share))
+    columns = [*STEPS, "total", "noise_share", "map_knn_accuracy"]
+    print(f"{'':24}" + "".join(f"{column:>18}" for column in columns))
+    for name, row in results.items():
+        print(f"{name:24}" + "".join(f"{row[column]:18.3f}" for column in columns))
+    slow, fast = results[f"scikit-learn, {small}"], results[f"ours, {small} (again)"]
+    ratios = {step: slow[step] / fast[step] for step in (*STEPS, "total")}
+    print(f"{'scikit-learn / ours':24}" + "".join(f"{ratios[step]:18.2f}" for step in ratios))
+    print(f"peak memory of the full size: {peak_gb:.2f} GB, pages of the mapped features included")
+    print(json.dumps({"arguments": vars(arguments), "results": results, "ratios": ratios, "peak_gb": peak_gb}))
+
+
+if __name__ == "__main__":
+    main()
