@@ -1,6 +1,7 @@
 """Bad parameter files get one line that names file, key, value and mend."""
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ def test_missing_or_binary_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("written", ["1e-3", "1.0e-3", "0.001", "1E-3"])
 def test_numbers_may_be_written_as_powers_of_ten(tmp_path: Path, written: str) -> None:
     path = tmp_path / "params.yaml"
-    path.write_text(_PRESET.read_text().replace("learning_rate: 0.05", f"learning_rate: {written}"))
+    path.write_text(re.sub(r"learning_rate: \S+", f"learning_rate: {written}", _PRESET.read_text(), count=1))
     assert load_params(path).finetune.learning_rate == 1e-3
 
 
