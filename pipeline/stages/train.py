@@ -26,8 +26,19 @@ from pipeline.training.study import Cell, DataSummary, Variant, cells_of, member
 
 def train_study(context: StageContext, ranks: Ranks) -> None:
     """Run what is missing, then assemble."""
-    study = context.params.studies[str(context.item)]
     data = load_prepared(context.data)
+    cells, members, keys = resolve_cells(context, data, ranks)
+    ledger = Ledger(context.work.cells)
+    _run_missing(context, ranks, data, cells, members, keys, ledger)
+    if ranks.is_main:
+        _assemble(context, cells, keys, ledger, workers=ranks.count)
+
+
+def resolve_cells(
+    context: StageContext, data: PreparedData, ranks: Ranks
+) -> tuple[list[Cell], list[NDArray[np.bool_]], list[str]]:
+    """The study's cells, the rows (N,) bool each trains on, and its key in the ledger, empty if it is skipped."""
+    study = context.params.studies[str(context.item)]
     keep = _kept_rows(context, len(data.train.labels))
     summary = DataSummary(n_classes=len(data.class_names), image_size=data.image_size, mean=data.mean, std=data.std)
     cells = cells_of(study, context.params.train, summary, len(keep), int(keep.sum()))
@@ -37,10 +48,18 @@ def train_study(context: StageContext, ranks: Ranks) -> None:
         "" if cell.skipped else fingerprint(cell.settings, rows, data_digest=str(data_digest), ranks=ranks)
         for cell, rows in zip(cells, members, strict=True)
     ]
-    ledger = Ledger(context.work.cells)
-    _run_missing(context, ranks, data, cells, members, keys, ledger)
-    if ranks.is_main:
-        _assemble(context, cells, keys, ledger, workers=ranks.count)
+    return cells, members, keys
+
+
+def missing_cells(cells: list[Cell], keys: list[str], ledger: Ledger) -> list[int]:
+    """Which cells are to be trained; those that came out equal, arms included, are one run."""
+    firsts = sorted({key: i for i, key in reversed(list(enumerate(keys))) if key}.values())
+    return [i for i in firsts if not ledger.has(keys[i], with_weights=_keeps_weights(cells[i], cells))]
+
+
+def _keeps_weights(cell: Cell, cells: list[Cell]) -> bool:
+    """The weights of one seed are enough to hand out, and a fraction of the disk."""
+    return cell.settings.seed == cells[0].settings.seed
 
 
 def _kept_rows(context: StageContext, n_train: int) -> NDArray[np.bool_]:
@@ -81,14 +100,8 @@ def _run_missing(
         test_labels=data.test.labels,
         class_names=data.class_names,
     )
-    # The weights of one seed are enough to hand out, and a tenth of the disk.
-    first_seed = cells[0].settings.seed
-    with_weights = [cell.settings.seed == first_seed for cell in cells]
-    # Arms that came out equal are one run: the first cell of a key stands for all.
-    firsts = sorted({key: i for i, key in reversed(list(enumerate(keys))) if key}.values())
-    todo = [i for i in firsts if not ledger.has(keys[i], with_weights=with_weights[i])]
     # Rank 0's disk decides: another node may not see the ledger.
-    todo = distributed.broadcast(todo)
+    todo = distributed.broadcast(missing_cells(cells, keys, ledger))
     if ranks.is_main:
         context.work.cells.mkdir(parents=True, exist_ok=True)
         remove_leftovers(context.work.cells)
@@ -96,7 +109,8 @@ def _run_missing(
         settings = cells[i].settings
         what = f"{cells[i].arm}, batch {settings.batch_size}, seed {settings.seed}"
         title = f"{context.name} {count}/{len(todo)}: {what}"
-        weights = context.work.cells / f".{keys[i]}.weights.{os.getpid()}.tmp" if with_weights[i] else None
+        kept = _keeps_weights(cells[i], cells)
+        weights = context.work.cells / f".{keys[i]}.weights.{os.getpid()}.tmp" if kept else None
         result = run_cell(cells[i], splits, members[i], ranks=ranks, log=context.log, title=title, weights=weights)
         context.images.append(settings.steps * settings.batch_size)
         if ranks.is_main:
