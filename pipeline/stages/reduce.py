@@ -1,6 +1,5 @@
 """`reduce`: principal components and one joint t-SNE map of all classes, for one network's features."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -102,7 +101,10 @@ def _test_settings(tsne: TsneConfig, n: int) -> TsneConfig:
 def _map(points: NDArray[np.float32], tsne: TsneConfig, neighbours: int, log: RunLog, name: str) -> TsneMap:
     total = tsne.early_exaggeration_iter + tsne.n_iter
     with log.progress(name, total, "iterations") as bar:
-        report: Callable[[int, float], None] = lambda done, error: bar.update(done, f"KL {error:.3f}")  # noqa: E731
+
+        def report(done: int, divergence: float) -> None:
+            bar.update(done, f"KL {divergence:.3f}")
+
         return tsne_map(points, tsne.model_dump(), n_neighbours=neighbours, report=report)
 
 
