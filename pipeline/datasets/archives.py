@@ -2,6 +2,7 @@
 
 import lzma
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -14,7 +15,9 @@ from pipeline.datasets.tree import FileTree, too_large
 from pipeline.errors import InputError
 
 _ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
-_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError)
+_DAMAGED_DATA = (zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error, EOFError, OSError)
+# zipfile raises NotImplementedError for versions of the format that do not exist.
+_DAMAGE = (*_DAMAGED_DATA, tarfile.TarError, ValueError, NotImplementedError)
 _ENCRYPTED = 1
 _CHUNK_BYTES = 1 << 20
 
@@ -98,7 +101,7 @@ def _check_end(archive: tarfile.TarFile) -> None:
 
 
 def _zip_kind(info: zipfile.ZipInfo) -> str:
-    if info.is_dir():
+    if info.filename.endswith("/"):
         return "folder"
     # Unix packers keep the file's mode here, others nothing.
     mode = stat.S_IFMT(info.external_attr >> 16)
@@ -112,6 +115,6 @@ def _zip_content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes | Unr
         return archive.read(info)
     except NotImplementedError:
         return UnreadableError("packed by a method that Python does not know; pack the archive again with deflate")
-    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError) as error:
+    except _DAMAGED_DATA as error:
         # The other members stand on their own.
         return UnreadableError(f"damaged in the archive ({error})")

@@ -26,6 +26,8 @@ class Members:
         name = normal(raw_name)
         check_name(name, self._label)
         problem = _unsafe(raw_name)
+        if kind == "file" and name == ".":
+            problem = "has no name; pack it again"
         if not problem and is_hidden(name):
             return
         if not problem and kind not in ("file", "folder"):

@@ -1,0 +1,163 @@
+"""Any file to pixels, or a reason."""
+
+import contextlib
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from made_up_images import encode, huge_png, photo
+from numpy.typing import NDArray
+from PIL import Image
+
+from pipeline.datasets.images import UnreadableError, decode_image
+
+_SIZE = 8
+
+
+def _decode(data: bytes, size: int = _SIZE, max_megapixels: float = 1.0) -> NDArray[np.uint8]:
+    return decode_image(data, size, max_megapixels=max_megapixels)
+
+
+def _flat(mode: str, colour: object) -> Image.Image:
+    return Image.new(mode, (20, 10), colour)  # type: ignore[arg-type]
+
+
+def _palette_with_transparency() -> bytes:
+    image = _flat("P", 0)
+    image.putpalette([10, 20, 30, 40, 50, 60])
+    return encode(image, transparency=0)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        pytest.param(encode(_flat("1", 1)), (255, 255, 255), id="bilevel"),
+        pytest.param(encode(_flat("L", 77)), (77, 77, 77), id="grey"),
+        pytest.param(encode(_flat("LA", (77, 255))), (77, 77, 77), id="grey, opaque"),
+        pytest.param(encode(_flat("LA", (77, 0))), (255, 255, 255), id="grey, transparent"),
+        pytest.param(encode(_flat("RGB", (1, 2, 3))), (1, 2, 3), id="RGB"),
+        pytest.param(encode(_flat("RGBA", (0, 100, 200, 51))), (204, 224, 244), id="RGBA, a fifth opaque"),
+        pytest.param(encode(_flat("P", 0).convert("RGB").quantize(4)), (0, 0, 0), id="palette"),
+        pytest.param(_palette_with_transparency(), (255, 255, 255), id="palette, transparent"),
+        pytest.param(encode(_flat("CMYK", (0, 255, 255, 0)), "TIFF"), (255, 0, 0), id="CMYK"),
+        pytest.param(encode(Image.new("I;16", (20, 10), 0x80FF)), (128, 128, 128), id="16-bit PNG"),
+        pytest.param(encode(Image.new("I;16", (20, 10), 0x80FF), "TIFF"), (128, 128, 128), id="16-bit TIFF"),
+        pytest.param(b"P5 2 1 65535\n\x80\xff\x80\xff", (128, 128, 128), id="16-bit PGM"),
+        pytest.param(encode(_flat("RGB", (9, 9, 9)), "WEBP", lossless=True), (9, 9, 9), id="WebP"),
+        pytest.param(encode(_flat("RGB", (9, 9, 9)), "BMP"), (9, 9, 9), id="BMP"),
+        pytest.param(
+            encode(_flat("RGB", (255, 0, 0)), "GIF", save_all=True, append_images=[_flat("RGB", (0, 0, 255))]),
+            (255, 0, 0),
+            id="first frame of an animation",
+        ),
+    ],
+)
+def test_every_mode_becomes_rgb(data: bytes, expected: tuple[int, int, int]) -> None:
+    pixels = _decode(data)
+    assert pixels.dtype == np.uint8
+    assert pixels.shape == (_SIZE, _SIZE, 3)
+    np.testing.assert_array_equal(pixels, np.broadcast_to(expected, pixels.shape))
+
+
+def test_jpeg_of_cmyk() -> None:
+    pixels = _decode(encode(_flat("CMYK", (0, 255, 255, 0)), "JPEG"))
+    np.testing.assert_allclose(pixels, np.broadcast_to((255, 0, 0), pixels.shape), atol=3)
+
+
+_UPRIGHT = np.arange(_SIZE * _SIZE * 3, dtype=np.uint8).reshape(_SIZE, _SIZE, 3)
+
+
+@pytest.mark.parametrize(
+    ("orientation", "stored"),
+    [
+        (1, _UPRIGHT),
+        (2, _UPRIGHT[:, ::-1]),
+        (3, _UPRIGHT[::-1, ::-1]),
+        (4, _UPRIGHT[::-1]),
+        (5, _UPRIGHT.transpose(1, 0, 2)),
+        (6, np.rot90(_UPRIGHT)),
+        (7, np.rot90(_UPRIGHT, 2).transpose(1, 0, 2)),
+        (8, np.rot90(_UPRIGHT, -1)),
+    ],
+)
+def test_exif_orientation(orientation: int, stored: NDArray[np.uint8]) -> None:
+    """As the EXIF standard says what row 0 and column 0 stand for, e.g. 6: right and top."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encode(Image.fromarray(np.ascontiguousarray(stored)), exif=exif)
+    np.testing.assert_array_equal(_decode(data), _UPRIGHT)
+
+
+def test_images_of_the_right_size_keep_their_pixels() -> None:
+    np.testing.assert_array_equal(_decode(encode(Image.fromarray(_UPRIGHT))), _UPRIGHT)
+
+
+def test_halving_averages_and_ignores_the_aspect_ratio() -> None:
+    """Antialiased: a row of 16 stripes becomes their mean, not every second of them."""
+    stripes = np.zeros((4, 64, 3), dtype=np.uint8)
+    stripes[:, ::2] = 200
+    pixels = _decode(encode(Image.fromarray(stripes)))
+    assert pixels.shape == (_SIZE, _SIZE, 3)
+    np.testing.assert_allclose(pixels, 100, atol=5)
+
+
+@settings(deadline=None)
+@given(width=st.integers(1, 70), height=st.integers(1, 70), size=st.integers(8, 40), grey=st.integers(0, 255))
+def test_any_size_keeps_a_flat_colour(width: int, height: int, size: int, grey: int) -> None:
+    pixels = _decode(encode(Image.new("L", (width, height), grey), "BMP"), size)
+    assert pixels.shape == (size, size, 3)
+    assert (pixels == grey).all()
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        pytest.param(b"", "empty file", id="empty"),
+        pytest.param(b"name,label\n1.png,cat\n", "not an image of a known format", id="text"),
+        pytest.param(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image of a known format", id="EPS"),
+        pytest.param(photo(0)[:60], "damaged", id="truncated PNG"),
+        pytest.param(photo(0, file_format="JPEG")[:-90], "damaged", id="truncated JPEG"),
+        pytest.param(encode(_flat("F", 0.5), "TIFF"), "floating-point", id="float TIFF"),
+        pytest.param(encode(_flat("I", 70_000), "TIFF"), "32-bit", id="32-bit TIFF"),
+        pytest.param(huge_png(1001, 1000), "1001x1000 pixels, more than 1 megapixels", id="over the limit"),
+        pytest.param(huge_png(2**31 - 1, 2**31 - 1), "more than 1 megapixels", id="over Pillow's own limit"),
+    ],
+)
+def test_unreadable(data: bytes, reason: str) -> None:
+    with pytest.raises(UnreadableError, match=reason):
+        _decode(data)
+
+
+def test_images_at_the_limit_are_decoded() -> None:
+    assert _decode(encode(Image.new("L", (1000, 1000)), "PNG")).shape == (_SIZE, _SIZE, 3)
+
+
+def test_reasons_do_not_change_from_run_to_run() -> None:
+    """They become part of the metrics: no addresses, no names of temporary files."""
+    reasons = set()
+    for _ in range(2):
+        with pytest.raises(UnreadableError) as raised:
+            _decode(b"no image" + b"." * 100)
+        reasons.add(str(raised.value))
+    assert len(reasons) == 1
+    assert "0x" not in reasons.pop()
+
+
+_FILES = [photo(1, file_format=name) for name in ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000")]
+
+
+@settings(deadline=None)
+@given(
+    data=st.sampled_from(_FILES),
+    cut=st.floats(0, 1),
+    patches=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=4),
+)
+@example(data=_FILES[0], cut=1.0, patches=[])
+def test_damaged_files_give_pixels_or_a_reason(data: bytes, cut: float, patches: list[tuple[float, int]]) -> None:
+    """Whatever bytes come: never another exception, never another shape."""
+    damaged = bytearray(data)
+    for where, value in patches:
+        damaged[int(where * len(damaged))] = value
+    with contextlib.suppress(UnreadableError):
+        assert _decode(bytes(damaged[: round(cut * len(damaged))])).shape == (_SIZE, _SIZE, 3)
