@@ -105,13 +105,13 @@ def session(threads_per_worker: int | Literal["auto"]) -> Iterator[Ranks]:
     the first goes on; the others wait for torchrun to end them, so that the reason is said once.
     """
     if not launched():
-        _set_threads(threads_per_worker, 1)
+        torch.set_num_threads(threads_for(threads_per_worker, 1))
         yield Ranks(rank=0, count=1, device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         return
     # A rank whose agent was killed would train on as an orphan.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     local = int(os.environ["LOCAL_RANK"])
-    _set_threads(threads_per_worker, int(os.environ["LOCAL_WORLD_SIZE"]))
+    torch.set_num_threads(threads_for(threads_per_worker, int(os.environ["LOCAL_WORLD_SIZE"])))
     # NCCL refuses two ranks on one GPU: more processes than GPUs work on the CPU.
     on_gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = torch.device("cuda", local) if on_gpu else torch.device("cpu")
@@ -185,6 +185,6 @@ def _several() -> bool:
     return dist.is_initialized() and dist.get_world_size() > 1
 
 
-def _set_threads(requested: int | Literal["auto"], workers_here: int) -> None:
-    cores = len(os.sched_getaffinity(0))
-    torch.set_num_threads(max(1, cores // workers_here) if requested == "auto" else requested)
+def threads_for(requested: int | Literal["auto"], workers_here: int) -> int:
+    """CPU threads of each of `workers_here` processes on this node; `auto` shares out the cores."""
+    return max(1, len(os.sched_getaffinity(0)) // workers_here) if requested == "auto" else requested
