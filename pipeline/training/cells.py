@@ -139,7 +139,7 @@ HISTORY_SCHEMA = pa.schema(
     [
         ("study", pa.string()),
         ("fingerprint", pa.string()),
-        *((name, pa.int64()) for name in ("epoch", "step", "examples")),
-        *((name, pa.float64()) for name in ("train_loss", "lr")),
+        *((name, pa.int64()) for name in ("step", "examples")),
+        *((name, pa.float64()) for name in ("epoch", "train_loss", "lr")),
     ]
 )

@@ -27,15 +27,15 @@ _STATISTICS_IMAGES = 2048
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Training loss since the record before, at the end of an epoch of the arm or of the run.
+    """Where a run stands, twenty times in its course.
 
     Attributes:
-        epoch: epochs of the arm that are complete.
-        train_loss: mean per image; None where it is not finite.
+        epoch: passes over the arm so far; not a whole number.
+        train_loss: mean per image since the record before; None where it is not finite.
         lr: of the last step.
     """
 
-    epoch: int
+    epoch: float
     step: int
     examples: int
     train_loss: float | None
@@ -104,6 +104,8 @@ def train(
     parts = rank_slices(settings.batch_size, settings.simulated_workers, rank=ranks.rank, ranks=ranks.count)
     parallel = distributed.data_parallel(model, ranks.device)
     parallel.train()
+    # Twenty records a run: enough for a curve, and few enough not to hold up the device.
+    record_every = max(1, settings.steps // 20)
     loss_sum, counted = torch.zeros((), device=ranks.device), 0
     with log.progress(title, settings.steps, "steps") as progress:
         for step in range(settings.steps):
@@ -119,21 +121,25 @@ def train(
             optimizer.zero_grad(set_to_none=True)
             counted += settings.batch_size
             progress.update()
-            examples = (step + 1) * settings.batch_size
-            epoch_ended = examples // stream.n_train > (examples - settings.batch_size) // stream.n_train
-            if epoch_ended or step == settings.steps - 1:
-                mean_loss = float(distributed.all_reduce_sum_(loss_sum)) / counted
-                run.history.append(
-                    Record(
-                        epoch=examples // stream.n_train, step=step + 1, examples=examples,
-                        train_loss=mean_loss if math.isfinite(mean_loss) else None, lr=rate,
-                    )
-                )  # fmt: skip
+            if (step + 1) % record_every == 0 or step == settings.steps - 1:
+                loss = float(distributed.all_reduce_sum_(loss_sum)) / counted
                 loss_sum, counted = torch.zeros((), device=ranks.device), 0
-                if not math.isfinite(mean_loss):
+                run.history.append(_record(step + 1, settings, stream.n_train, loss, rate))
+                if not math.isfinite(loss):
                     run.diverged = True
                     return run
     n_batches = math.ceil(_STATISTICS_IMAGES / settings.batch_size)
     batches = [stream.batch(settings.steps + index, settings.batch_size) for index in range(n_batches)]
     recompute_statistics(model, images, batches, parts)
     return run
+
+
+def _record(steps_done: int, settings: TrainSettings, n_train: int, loss: float, rate: float) -> Record:
+    examples = steps_done * settings.batch_size
+    return Record(
+        epoch=examples / n_train,
+        step=steps_done,
+        examples=examples,
+        train_loss=loss if math.isfinite(loss) else None,
+        lr=rate,
+    )
