@@ -115,7 +115,8 @@ def run_prepare(folder: Path, path: Path | None, **config: Any) -> DataPaths:
 
     Raises SystemExit with the stage's exit code if it fails.
     """
-    settings: dict[str, Any] = {"dataset": "image_folder", "path": str(path), "image_size": 8, "test_share": None}
+    settings: dict[str, Any] = {"dataset": "image_folder", "image_size": 8, "test_share": None}
+    settings["path"] = None if path is None else str(path)
     write_params(folder, prepare={**settings, **config})
     arguments = {"--params": folder / "params.yaml", "--data": folder / "data", "--work": folder / "work"}
     run_stage("prepare", prepare, argv=[str(part) for pair in arguments.items() for part in pair])
