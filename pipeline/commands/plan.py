@@ -1,0 +1,161 @@
+"""`python -m pipeline plan`: what `dvc repro` would run, and its time, memory and disk.
+
+Times are of this machine: a few real steps of each network are run first, which takes up to half a
+minute. On one GPU or CPU they are right within a factor of two or so; exchanges between processes,
+downloads and other load on the machine come on top.
+"""
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from pipeline.commands.planning.cells import StudyPlan, plan_from_ledger, plan_from_sizes
+from pipeline.commands.planning.cost import Cost, total_cost
+from pipeline.commands.planning.data import DataSize, data_size, kept_images
+from pipeline.commands.planning.jobs import Run, finetune_run, measure_all, stage_costs, study_runs
+from pipeline.commands.planning.speed import Speed, Workload
+from pipeline.commands.planning.stages import changed_stages, stage_graph, stages_to_run
+from pipeline.config.params import Params, load_params
+from pipeline.paths import DataPaths, WorkPaths
+
+
+def main(argv: Sequence[str]) -> int:
+    """Raises InputError for bad parameters or data."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of all artefacts")
+    parser.add_argument("--work", type=Path, default=Path(".work"), help="folder of the ledger")
+    arguments = parser.parse_args(argv)
+    params = load_params(arguments.params)
+    data, work = DataPaths(root=arguments.data), WorkPaths(root=arguments.work)
+    graph = stage_graph(params)
+    changed, note = _changed(arguments.params)
+    running = stages_to_run(graph, changed)
+    size = data_size(params.prepare, data, prepared="prepare" not in running)
+    print(
+        f"{arguments.params}: {size.n_train:,} training and {size.n_test:,} test images of {params.prepare.dataset}, "
+        f"{size.n_classes} classes ({size.source}){note}"
+    )
+    studies = {f"train@{name}": _study_plan(params, name, size, running, data, work) for name in params.studies}
+    runs = {stage: study_runs(params, stage.removeprefix("train@"), plan) for stage, plan in studies.items()}
+    for network in params.networks:
+        if running & {f"finetune@{network}", f"extract@{network}"}:
+            runs[f"finetune@{network}"] = [finetune_run(params, network, size)]
+    start = time.monotonic()
+    print("measuring ...", file=sys.stderr, flush=True)
+    speeds = measure_all(run for several in runs.values() for run in several)
+    took = time.monotonic() - start
+    costs = stage_costs(params, running, size, runs, speeds)
+    print("\n".join(table(list(graph), costs, studies)))
+    print("\n".join(remarks(costs, runs, speeds, studies, took)))
+    return 0
+
+
+def _changed(params: Path) -> tuple[frozenset[str] | None, str]:
+    """What DVC says, and a remark if it cannot be asked."""
+    if params.resolve() != (Path.cwd() / "params.yaml").resolve():
+        return None, f"\nDVC runs params.yaml, not {params}: everything counts as not run yet"
+    changed = changed_stages(Path.cwd())
+    return changed, "" if changed is not None else "\n`dvc status` does not answer: everything counts as not run yet"
+
+
+def _study_plan(
+    params: Params, name: str, size: DataSize, running: frozenset[str], data: DataPaths, work: WorkPaths
+) -> StudyPlan:
+    stage, network = f"train@{name}", params.studies[name].filter_network
+    filtered = f"filter@{network}" not in running
+    if "prepare" not in running and filtered:
+        plan = plan_from_ledger(params, name, data, work)
+        # DVC restores what is complete; the ledger may have lost cells that nobody needs any more.
+        return plan if stage in running else StudyPlan(total=plan.total, skipped=plan.skipped, missing=[])
+    return plan_from_sizes(params, name, size, kept_images(params, network, size.n_train, data, filtered=filtered))
+
+
+def table(stages: Sequence[str], costs: dict[str, Cost], studies: dict[str, StudyPlan]) -> Iterator[str]:
+    """One line a stage, and the total."""
+    rows = [("stage", "state", "cells", "time", "memory", "disk")]
+    for stage in stages:
+        plan = studies.get(stage)
+        cells = f"{len(plan.missing)} of {plan.total}" if plan else ""
+        amounts = _amounts(costs[stage]) if stage in costs else ("", "", "")
+        rows.append((stage, "to run" if stage in costs else "up to date", cells, *amounts))
+    missing = sum(len(plan.missing) for plan in studies.values())
+    rows.append(("total", f"{len(costs)} stages", f"{missing:,}", *_amounts(total_cost(list(costs.values())))))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, state, *numbers in rows:
+        right = "  ".join(f"{text:>{width}}" for text, width in zip(numbers, widths[2:], strict=True))
+        yield f"{name:{widths[0]}}  {state:{widths[1]}}  {right}".rstrip()
+
+
+def remarks(
+    costs: dict[str, Cost],
+    runs: dict[str, list[Run]],
+    speeds: dict[Workload, Speed],
+    studies: dict[str, StudyPlan],
+    took: float,
+) -> Iterator[str]:
+    """What is skipped and why, what will not fit, and what the times are made of."""
+    for stage, plan in studies.items():
+        for reason, count in plan.skipped.items():
+            yield f"{stage}: {count} cells are skipped: {reason}"
+    total = total_cost(list(costs.values()))
+    free = shutil.disk_usage(Path.cwd()).free
+    if total.disk > free:
+        yield f"warning: the disk has {_bytes(free)} free, the run needs about {_bytes(total.disk)}"
+    memory = _memory()
+    if total.memory > memory:
+        yield (
+            f"warning: a process needs about {_bytes(total.memory)} of memory and there are {_bytes(memory)}: "
+            "raise simulated_workers or lower the batch sizes"
+        )
+    for workload, speed in speeds.items():
+        images, seconds = list(speed.parts.items())[-1]
+        yield (
+            f"measured: {workload.network}, {workload.stem} stem, {workload.crop_size} pixels, "
+            f"{images} images at a time: {images / seconds:,.0f} images/s"
+        )
+    several = {run.workers for stage in runs.values() for run in stage} - {1}
+    if several:
+        yield f"{max(several)} processes work at a time, each with the memory shown; their exchanges are not counted"
+    if speeds:
+        yield f"measured in {took:.0f} s on {_device_name()}"
+
+
+def _memory() -> float:
+    """Bytes of the GPU, or of the machine without one."""
+    if torch.cuda.is_available():
+        return float(torch.cuda.mem_get_info()[1])
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    return float(next(line for line in lines if line.startswith("MemTotal")).split()[1]) * 1024
+
+
+def _device_name() -> str:
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"{torch.get_num_threads()} CPU threads"
+
+
+def _amounts(cost: Cost) -> tuple[str, str, str]:
+    return _duration(cost.seconds), _bytes(cost.memory), _bytes(cost.disk)
+
+
+def _duration(seconds: float) -> str:
+    """In the largest unit of which there are two or more."""
+    for unit, name in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:,.{0 if seconds >= 10 * unit else 1}f} {name}"
+    return f"{seconds:.0f} s"
+
+
+def _bytes(count: float) -> str:
+    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
+        if count >= unit:
+            return f"{count / unit:.{0 if count >= 10 * unit else 1}f} {name}"
+    return f"{count / 1e3:.0f} kB"

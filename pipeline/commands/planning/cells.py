@@ -1,0 +1,71 @@
+"""Which cells of a study are still to be trained."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+
+from pipeline.artifacts.prepared import load_prepared
+from pipeline.commands.planning.data import DataSize
+from pipeline.config.params import Params
+from pipeline.config.recipe import Recipe
+from pipeline.distributed import Ranks, choose_workers, threads_for
+from pipeline.paths import DataPaths, WorkPaths
+from pipeline.run_log import RunLog
+from pipeline.stages.harness import StageContext
+from pipeline.stages.train import missing_cells, resolve_cells
+from pipeline.training.ledger import Ledger
+from pipeline.training.study import Cell, DataSummary, cells_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyPlan:
+    """The cells of a study: all of them, how many cannot run and why, and which are to be trained.
+
+    Attributes:
+        skipped: reason -> cells.
+    """
+
+    total: int
+    skipped: dict[str, int]
+    missing: list[Cell]
+
+
+def plan_from_ledger(params: Params, name: str, data: DataPaths, work: WorkPaths) -> StudyPlan:
+    """What the train stage would do now, with its inputs as they are on disk."""
+    context = StageContext(
+        stage="train", item=name, params=params, data=data, work=work, log=RunLog.silent(), images=[]
+    )  # fmt: skip
+    recipe = params.studies[name].effective_recipe(params.train)
+    workers = choose_workers(recipe.workers, recipe.simulated_workers)
+    # The ledger's keys name the threads: be like the process that would train.
+    torch.set_num_threads(threads_of(recipe))
+    ranks = Ranks(rank=0, count=workers, device=device_of(workers))
+    cells, _, keys = resolve_cells(context, load_prepared(data), ranks)
+    todo = missing_cells(cells, keys, Ledger(work.cells))
+    return StudyPlan(total=len(cells), skipped=_skipped(cells), missing=[cells[i] for i in todo])
+
+
+def plan_from_sizes(params: Params, name: str, size: DataSize, n_kept: int) -> StudyPlan:
+    """Every cell that can run, for data that are not there yet."""
+    summary = DataSummary(
+        n_classes=size.n_classes, image_size=params.prepare.image_size, mean=(0.5,) * 3, std=(0.25,) * 3
+    )
+    cells = cells_of(params.studies[name], params.train, summary, size.n_train, n_kept)
+    return StudyPlan(
+        total=len(cells), skipped=_skipped(cells), missing=[cell for cell in cells if not cell.skipped]
+    )  # fmt: skip
+
+
+def threads_of(recipe: Recipe) -> int:
+    """CPU threads of each process that trains by `recipe`."""
+    return threads_for(recipe.threads_per_worker, choose_workers(recipe.workers, recipe.simulated_workers))
+
+
+def device_of(workers: int) -> torch.device:
+    """Where `workers` processes compute: GPUs if there is one for each."""
+    return torch.device("cuda" if torch.cuda.device_count() >= workers else "cpu")
+
+
+def _skipped(cells: list[Cell]) -> dict[str, int]:
+    return dict(Counter(cell.skipped for cell in cells if cell.skipped))

@@ -1,0 +1,166 @@
+"""What each stage takes: measured speeds for what torch does, calibrated formulas for the rest.
+
+The constants are seconds of one core of an AMD EPYC at 2 threads (numpy 2.4, openTSNE 1.0.4,
+scikit-learn 1.9), rounded; other machines differ, which is why nothing here is shown with more
+than two digits. DVC keeps each output a second time in its cache, so disk counts twice.
+"""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from pipeline.batching import rank_slices
+from pipeline.commands.planning.data import DataSize
+from pipeline.commands.planning.speed import Speed
+from pipeline.config.prepare import PrepareConfig
+from pipeline.config.reduce import ReduceConfig
+from pipeline.models import feature_dimension
+from pipeline.training.settings import TrainSettings
+
+# Starting Python, importing, and DVC's bookkeeping, per stage.
+_START_S = 2.5
+_START_WITH_TORCH_S = 5.0
+_BASE_MEMORY = 0.25e9
+_BASE_MEMORY_WITH_TORCH = 0.9e9
+
+_DECODE_FILE_S = 4e-4
+_READ_ARRAY_S = 1e-4
+_COPY_BYTES_PER_S = 1e9
+_STATISTICS_IMAGES = 2048
+_CACHED_TWICE = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Wall seconds, peak bytes of memory in one process, bytes of disk."""
+
+    seconds: float
+    memory: float
+    disk: float
+
+
+def total_cost(costs: Collection[Cost]) -> Cost:
+    """One after another: times and disk add up, memory does not."""
+    return Cost(
+        seconds=sum(cost.seconds for cost in costs),
+        memory=max((cost.memory for cost in costs), default=0.0),
+        disk=sum(cost.disk for cost in costs),
+    )
+
+
+def prepare_cost(config: PrepareConfig, size: DataSize) -> Cost:
+    """Reading, hashing and resizing every image; a download comes on top."""
+    n = size.n_train + size.n_test
+    each = _DECODE_FILE_S if config.dataset == "image_folder" else _READ_ARRAY_S
+    return Cost(
+        seconds=_START_S + n * each,
+        memory=_BASE_MEMORY + n * 300,
+        disk=_CACHED_TWICE * n * (3 * config.image_size**2 + 150),
+    )
+
+
+def part_sizes(settings: TrainSettings, workers: int) -> list[int]:
+    """Images of the passes that one of `workers` processes makes in an optimizer step, one after another."""
+    slices = rank_slices(settings.batch_size, settings.simulated_workers, rank=0, ranks=workers)
+    return [int(part.stop) - int(part.start) for part in slices]
+
+
+def run_seconds(settings: TrainSettings, speed: Speed, size: DataSize, *, workers: int) -> float:
+    """One training run and its evaluation, on one of `workers` equal processes.
+
+    Exchanging gradients between processes is not in it.
+    """
+    parts = sum(speed.part_s(images) for images in part_sizes(settings, workers))
+    statistics = math.ceil(_STATISTICS_IMAGES / settings.batch_size) * settings.batch_size / workers
+    padded = settings.format.image_size + 2 * settings.crop_padding
+    return (
+        speed.build_s
+        + size.n_train * 3 * padded * padded / _COPY_BYTES_PER_S
+        + settings.steps * (parts + speed.update_s)
+        + (statistics + size.n_test / workers) * speed.evaluation_s
+    )
+
+
+def run_memory(settings: TrainSettings, speed: Speed, size: DataSize, *, workers: int) -> float:
+    """Weights, gradients and momentum; the images; and what the largest part keeps for its backward pass."""
+    largest = max(part_sizes(settings, workers))
+    padded = settings.format.image_size + 2 * settings.crop_padding
+    images = (size.n_train + size.n_test) * 3 * padded * padded
+    return _BASE_MEMORY_WITH_TORCH + 3 * speed.weight_bytes + images + largest * speed.activation_bytes
+
+
+def finetune_cost(settings: TrainSettings, speed: Speed, size: DataSize, *, workers: int) -> Cost:
+    """One extractor."""
+    return Cost(
+        seconds=_START_WITH_TORCH_S + run_seconds(settings, speed, size, workers=workers),
+        memory=run_memory(settings, speed, size, workers=workers),
+        disk=_CACHED_TWICE * speed.weight_bytes,
+    )
+
+
+def extract_cost(network: str, batch_size: int, speed: Speed, size: DataSize, *, workers: int) -> Cost:
+    """Forward passes over both splits. What one keeps at a time is below what training would keep."""
+    n = size.n_train + size.n_test
+    return Cost(
+        seconds=_START_WITH_TORCH_S + n / workers * speed.evaluation_s,
+        memory=_BASE_MEMORY_WITH_TORCH + speed.weight_bytes + batch_size * speed.activation_bytes / 2,
+        disk=_CACHED_TWICE * n * 4 * feature_dimension(network),
+    )
+
+
+def reduce_cost(config: ReduceConfig, network: str, size: DataSize, *, cores: int) -> Cost:
+    """PCA of the training images, and one t-SNE each of the training and the test images."""
+    dimensions = feature_dimension(network)
+    kept = config.pca.n_components or dimensions
+    pca = 6e-11 * size.n_train * dimensions**2 if config.pca.n_components else 0.0
+    maps = sum(tsne_seconds(n, config.tsne.early_exaggeration_iter + config.tsne.n_iter, kept)
+               for n in (size.n_train, size.n_test))  # fmt: skip
+    return Cost(
+        seconds=_START_S + (pca + maps) / min(config.tsne.n_jobs, cores),
+        memory=_BASE_MEMORY + size.n_train * (4 * dimensions + 8 * kept + 40 * 3 * config.tsne.perplexity),
+        disk=_CACHED_TWICE * size.n_train * (4 * kept + 20 + 4 * config.neighbors),
+    )
+
+
+def tsne_seconds(n: int, iterations: int, dimensions: int) -> float:
+    """Core seconds of openTSNE's map of n points.
+
+    Its own choice of method: Barnes-Hut below 10,000 points, O(n log n) an iteration, and
+    interpolation from there on, O(n) and a grid. The neighbour search (Annoy) comes before either.
+    """
+    search = 4e-4 * n * max(1.0, dimensions / 50)
+    iteration = 7e-7 * n * math.log2(max(n, 2)) if n < 10_000 else 2.3e-6 * n
+    return search + iterations * iteration
+
+
+def filter_cost(size: DataSize) -> Cost:
+    """One nearest-neighbour query in the plane per image, and tables."""
+    return Cost(
+        seconds=_START_S + 4e-5 * size.n_train,
+        memory=_BASE_MEMORY + 1000.0 * size.n_train,
+        disk=_CACHED_TWICE * 200.0 * size.n_train,
+    )
+
+
+def study_cost(runs: Collection[Cost], *, weights: float, n_test: int) -> Cost:
+    """The missing cells of a study, one after another.
+
+    Args:
+        runs: of each missing cell; `disk` is what it leaves in the ledger.
+        weights: bytes of the best network, the study's own output.
+    """
+    together = total_cost(runs)
+    return Cost(
+        seconds=_START_WITH_TORCH_S + together.seconds,
+        memory=max(together.memory, _BASE_MEMORY_WITH_TORCH),
+        disk=together.disk + _CACHED_TWICE * (weights + len(runs) * (n_test + 1000.0)),
+    )
+
+
+def report_cost(networks: int, studies: int, n_train: int) -> Cost:
+    """Maps, charts and the gallery, drawn with matplotlib and plotly."""
+    return Cost(
+        seconds=_START_S + 1.5 * networks + 1.0 * studies + 2e-5 * n_train * networks,
+        memory=_BASE_MEMORY + 500.0 * n_train,
+        disk=_CACHED_TWICE * (6e6 + 2e6 * networks + 1e6 * studies),
+    )

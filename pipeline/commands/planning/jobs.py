@@ -1,0 +1,140 @@
+"""From a parameter file to what has to be measured, and from the measurements to each stage's cost."""
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from pipeline.commands.planning import cost
+from pipeline.commands.planning.cells import StudyPlan, device_of, threads_of
+from pipeline.commands.planning.cost import Cost
+from pipeline.commands.planning.data import DataSize
+from pipeline.commands.planning.speed import Speed, Workload, measure
+from pipeline.config.params import Params
+from pipeline.distributed import choose_workers, local_gpus
+from pipeline.training.settings import TrainSettings, effective_settings
+
+_MEASURING_S = 18.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One training run on `workers` processes of `threads` CPU threads each."""
+
+    settings: TrainSettings
+    workers: int
+    threads: int
+
+    @property
+    def workload(self) -> Workload:
+        return Workload(
+            network=self.settings.network,
+            stem=self.settings.stem,
+            crop_size=self.settings.format.crop_size,
+            n_classes=self.settings.n_classes,
+            threads=self.threads,
+        )
+
+
+def finetune_run(params: Params, network: str, size: DataSize) -> Run:
+    """The run of an extractor."""
+    config = params.finetune
+    settings = effective_settings(
+        config,
+        network=network,
+        n_classes=size.n_classes,
+        n_epoch=size.n_train,
+        image_size=params.prepare.image_size,
+        mean=(0.5,) * 3,
+        std=(0.25,) * 3,
+        batch_size=config.batch_size,
+        learning_rate=config.learning_rate,
+        weight_decay=config.weight_decay,
+        budget=config.budget,
+        seed=config.seed,
+    )
+    workers = choose_workers(config.workers, config.simulated_workers)
+    return Run(settings=settings, workers=workers, threads=threads_of(config))
+
+
+def study_runs(params: Params, name: str, plan: StudyPlan) -> list[Run]:
+    """The missing cells of a study."""
+    recipe = params.studies[name].effective_recipe(params.train)
+    workers, threads = choose_workers(recipe.workers, recipe.simulated_workers), threads_of(recipe)
+    return [Run(settings=cell.settings, workers=workers, threads=threads) for cell in plan.missing]
+
+
+def measure_all(runs: Iterable[Run]) -> dict[Workload, Speed]:
+    """A speed for each kind of run, all together in half a minute or so."""
+    sizes: dict[Workload, set[int]] = {}
+    workers: dict[Workload, int] = {}
+    for run in runs:
+        sizes.setdefault(run.workload, set()).update(cost.part_sizes(run.settings, run.workers))
+        workers[run.workload] = run.workers
+    threads = torch.get_num_threads()
+    deadline = time.monotonic() + _MEASURING_S
+    speeds: dict[Workload, Speed] = {}
+    try:
+        for left, workload in zip(range(len(sizes), 0, -1), sizes, strict=True):
+            share = max(0.0, deadline - time.monotonic()) / left
+            speeds[workload] = measure(workload, sizes[workload], device_of(workers[workload]), seconds=share)
+    finally:
+        torch.set_num_threads(threads)
+    return speeds
+
+
+def stage_costs(
+    params: Params,
+    running: frozenset[str],
+    size: DataSize,
+    runs: Mapping[str, list[Run]],
+    speeds: Mapping[Workload, Speed],
+) -> dict[str, Cost]:
+    """The cost of each stage of `running`, by its name.
+
+    Args:
+        runs: of the stages finetune@... (one each; also where only extract@... runs) and train@....
+    """
+    cores = len(os.sched_getaffinity(0))
+    costs: dict[str, Cost] = {}
+    for stage in running:
+        kind, _, item = stage.partition("@")
+        match kind:
+            case "prepare":
+                costs[stage] = cost.prepare_cost(params.prepare, size)
+            case "finetune":
+                (run,) = runs[stage]
+                costs[stage] = cost.finetune_cost(run.settings, speeds[run.workload], size, workers=run.workers)
+            case "extract":
+                (run,) = runs[f"finetune@{item}"]
+                batch = params.extract.batch_size
+                costs[stage] = cost.extract_cost(item, batch, speeds[run.workload], size, workers=local_gpus())
+            case "reduce":
+                costs[stage] = cost.reduce_cost(params.reduce, item, size, cores=cores)
+            case "filter":
+                costs[stage] = cost.filter_cost(size)
+            case "train":
+                costs[stage] = _study_cost(runs[stage], speeds, size)
+            case "report":
+                costs[stage] = cost.report_cost(len(params.networks), len(params.studies), size.n_train)
+    return costs
+
+
+def _study_cost(runs: list[Run], speeds: Mapping[Workload, Speed], size: DataSize) -> Cost:
+    first_seed = runs[0].settings.seed if runs else 0
+    each = []
+    for run in runs:
+        speed = speeds[run.workload]
+        # One seed's weights stay in the ledger.
+        kept = speed.weight_bytes if run.settings.seed == first_seed else 0
+        each.append(
+            Cost(
+                seconds=cost.run_seconds(run.settings, speed, size, workers=run.workers),
+                memory=cost.run_memory(run.settings, speed, size, workers=run.workers),
+                disk=kept + size.n_test + 20_000.0,
+            )
+        )
+    weights = max((speeds[run.workload].weight_bytes for run in runs), default=0)
+    return cost.study_cost(each, weights=weights, n_test=size.n_test)

@@ -1,0 +1,163 @@
+"""How fast this machine trains: a few real steps of each network, timed."""
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pipeline.datasets.resident import ResidentImages
+from pipeline.models import build
+from pipeline.optim import OPTIMIZERS, parameter_groups
+from pipeline.training.gradient import accumulate_gradients
+
+# Larger parts take as long per image as these: the caches (CPU) or the cores (GPU) are full.
+_LARGEST_PART = {"cpu": 256, "cuda": 4096}
+_REPEATS = 6
+_SECONDS_PER_SIZE = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What decides how long an image takes to train on.
+
+    Attributes:
+        crop_size: side in pixels of what the network sees.
+        threads: CPU threads of a process.
+    """
+
+    network: str
+    stem: Literal["imagenet", "cifar"]
+    crop_size: int
+    n_classes: int
+    threads: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """Measured for one workload in one process.
+
+    Attributes:
+        parts: images in one forward and backward pass -> its seconds, ascending.
+        update_s: one optimizer step.
+        evaluation_s: forward alone, per image.
+        build_s: making the network.
+        activation_bytes: kept for the backward pass, per image.
+        weight_bytes: of all parameters and buffers.
+    """
+
+    parts: dict[int, float]
+    update_s: float
+    evaluation_s: float
+    build_s: float
+    activation_bytes: float
+    weight_bytes: int
+
+    def part_s(self, images: int) -> float:
+        """Seconds of one forward and backward pass: between measured sizes by line, beyond them by ratio."""
+        sizes, seconds = list(self.parts), list(self.parts.values())
+        if images >= sizes[-1]:
+            return seconds[-1] * images / sizes[-1]
+        return float(np.interp(images, sizes, seconds))
+
+
+def measure(workload: Workload, sizes: Collection[int], device: torch.device, *, seconds: float) -> Speed:
+    """Time a workload for parts of `sizes` images.
+
+    Args:
+        seconds: after these no further size is tried; the smallest always is.
+    """
+    torch.set_num_threads(workload.threads)
+    start = time.perf_counter()
+    model = build(workload.network, workload.n_classes, stem=workload.stem, seed=0)
+    model = model.to(device).to(memory_format=torch.channels_last)
+    build_s = time.perf_counter() - start
+    chosen = thin_out({min(size, _LARGEST_PART[device.type]) for size in sizes})
+    images, labels = _made_up_data(workload, chosen[-1], device)
+    parts: dict[int, float] = {}
+    for size in chosen:
+        if parts and time.perf_counter() - start > seconds:
+            break
+        parts[size] = _seconds_of(partial(_pass, model, images, labels, size), device)
+    return Speed(
+        parts=parts,
+        update_s=_update_seconds(model, device),
+        evaluation_s=_evaluation_seconds(model, images, max(parts), device),
+        build_s=build_s,
+        activation_bytes=activation_bytes(model, images.training_batch(*_rows(2))) / 2,
+        weight_bytes=sum(tensor.nbytes for tensor in model.state_dict().values()),
+    )
+
+
+def thin_out(sizes: Collection[int], at_most: int = 4) -> list[int]:
+    """The smallest and the largest of `sizes` and some between, about evenly by ratio; ascending."""
+    ordered = sorted(sizes)
+    if len(ordered) <= at_most:
+        return ordered
+    wanted = np.geomspace(ordered[0], ordered[-1], at_most)
+    return sorted({min(ordered, key=lambda size: abs(np.log(size / value))) for value in wanted})
+
+
+def activation_bytes(model: nn.Module, batch: Tensor) -> int:
+    """Memory that a forward pass in training mode keeps for its backward pass, without the weights."""
+    kept: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    model.train()
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        output = model(batch)
+    for tensor in (*model.parameters(), *model.buffers()):
+        kept.pop(tensor.untyped_storage().data_ptr(), None)
+    del output  # until here it holds the noted storages
+    return sum(kept.values())
+
+
+def _made_up_data(workload: Workload, n: int, device: torch.device) -> tuple[ResidentImages, Tensor]:
+    side = workload.crop_size
+    pixels = np.random.default_rng(0).integers(0, 256, (n, side, side, 3), dtype=np.uint8)
+    images = ResidentImages(
+        pixels, mean=(0.5,) * 3, std=(0.25,) * 3, crop_size=side, crop_padding=1, flip=True, seed=0, device=device
+    )
+    return images, torch.zeros(n, dtype=torch.int64, device=device)
+
+
+def _rows(size: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.arange(size), np.zeros(size, dtype=np.int64)
+
+
+def _pass(model: nn.Module, images: ResidentImages, labels: Tensor, size: int) -> None:
+    model.train()
+    accumulate_gradients(model, images, labels, *_rows(size), [slice(0, size)], ranks=1, label_smoothing=0.0)
+
+
+def _update_seconds(model: nn.Module, device: torch.device) -> float:
+    # Gradients are there from the passes before; a rate of zero keeps the weights finite.
+    groups = parameter_groups(model, weight_decay=5e-4, decay_norm_and_bias=True)
+    optimizer = OPTIMIZERS["sgd"](groups, 0.0, momentum=0.9, nesterov=True)
+    return _seconds_of(optimizer.step, device)
+
+
+@torch.inference_mode()
+def _evaluation_seconds(model: nn.Module, images: ResidentImages, size: int, device: torch.device) -> float:
+    model.eval()
+    ids, _ = _rows(size)
+    return _seconds_of(lambda: model(images.evaluation_batch(ids)), device) / size
+
+
+def _seconds_of(work: Callable[[], object], device: torch.device) -> float:
+    """The fastest of a few calls: first use, and other work on the machine, only make one slower."""
+    seconds: list[float] = []
+    while len(seconds) < _REPEATS and sum(seconds) < _SECONDS_PER_SIZE:
+        start = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
