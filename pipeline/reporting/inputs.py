@@ -99,7 +99,7 @@ def load_inputs(params: Params, paths: DataPaths) -> ReportInputs:
 
 def stage_names(params: Params) -> list[str]:
     """All stages before the report as DVC names them, in the order of the pipeline."""
-    items = [(stage, None) for stage in ("prepare",)]  # type: list[tuple[str, str | None]]
+    items: list[tuple[str, str | None]] = [("prepare", None)]
     items += [(stage, name) for stage in ("finetune", "extract", "reduce", "filter") for name in params.networks]
     items += [("train", name) for name in params.studies]
     return [f"{stage}@{item}" if item else stage for stage, item in items]

@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jinja2
@@ -31,7 +31,7 @@ class PageFigures:
     studies: Mapping[str, Mapping[str, str]]
     filter: Mapping[str, str]
     maps: Mapping[str, Mapping[str, str]]
-    dropped: Mapping[str, list[DroppedImage]] = field(default_factory=dict)
+    dropped: Mapping[str, list[DroppedImage]]
 
 
 def render_page(

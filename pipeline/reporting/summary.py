@@ -55,7 +55,7 @@ def _headline(networks: list[Summary], studies: list[Summary]) -> Summary:
             study["name"]: {row["label"]: row["top1"]["mean"] for row in study["accuracy"] if row["top1"]}
             for study in studies
         },
-        "points": {
+        "difference_points": {
             study["name"]: {
                 f"filtered_minus_{row['control']}": {key: row["estimate"][key] for key in ("mean", "low", "high", "n")}
                 for row in study["pooled"]

@@ -1,11 +1,12 @@
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.container import ErrorbarContainer
 
 from viz.figures.batch_curves import BatchCurve, batch_chart, batch_figure
 from viz.figures.palette import LineKey
-from viz.figures.rendering import svg
+from viz.figures.rendering import plotly_html, svg
 
 
 def curve(arm: str = "filtered", sizes: tuple[int, ...] = (32, 128), **changes: Any) -> BatchCurve:
@@ -29,8 +30,10 @@ def test_bars_reach_from_low_to_high() -> None:
 
 
 def test_one_seed_has_no_bar_and_says_so() -> None:
-    trace = batch_chart([curve(sizes=(32,), low=[None], high=[None], n=[1])], y_title="top-1 (%)").data[0]
-    assert list(trace.error_y.array) == [0.0]
+    single = curve(sizes=(32,), low=[None], high=[None], n=[1])
+    trace = batch_chart([single], y_title="top-1 (%)").data[0]
+    assert np.isnan(trace.error_y.array).all()
+    assert '"array":[null]' in plotly_html(batch_chart([single], y_title=""), element_id="one")
     assert list(trace.customdata[0]) == ["32", "no interval", 1]
 
 

@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from made_up_report import CLASS_NAMES, default_outcome, params_with, write_artifacts
+from made_up_report import CLASS_NAMES, default_outcome, params_with, write_artifacts, write_network
 
 from pipeline.config.params import Params
 from pipeline.paths import DataPaths
@@ -122,6 +122,15 @@ def test_the_page_says_what_was_found(parsed: Parsed) -> None:
 def test_equal_inputs_make_an_equal_page(page: str, tmp_path: Path) -> None:
     write_artifacts(DataPaths(root=tmp_path), params_with())
     assert render(params_with(), DataPaths(root=tmp_path)) == page
+
+
+def test_a_filter_that_drops_nothing_has_an_empty_gallery(tmp_path: Path) -> None:
+    params, data = params_with(["resnet18"], seeds=[0]), DataPaths(root=tmp_path)
+    write_artifacts(data, params)
+    write_network(data, "resnet18", dropped=0)
+    text = Parsed(render(params, data)).text
+    assert "resnet18 keeps 100.00 % of the training images and drops 0" in text
+    assert "0 of 0 dropped images" in text
 
 
 def test_a_study_without_results_still_has_its_section(tmp_path: Path) -> None:

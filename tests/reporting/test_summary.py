@@ -71,9 +71,9 @@ def test_learning_curves_are_means_over_seeds(build: Build) -> None:
 def test_dvc_metrics_show_the_headline_alone(build: Build) -> None:
     summary = build()
     shown = {key: value for key, value in summary.items() if not isinstance(value, list)}
-    assert sorted(shown) == ["extractor_top1", "kept_share", "points", "top1"]
+    assert sorted(shown) == ["difference_points", "extractor_top1", "kept_share", "top1"]
     assert shown["top1"]["digits"]["filtered, batch 32"] == pytest.approx(0.9, abs=0.01)
-    assert sorted(shown["points"]["digits"]) == ["filtered_minus_full", "filtered_minus_random"]
+    assert sorted(shown["difference_points"]["digits"]) == ["filtered_minus_full", "filtered_minus_random"]
 
 
 def some_fail(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -118,7 +118,7 @@ def test_dvc_repeats_nothing_and_shows_metrics_and_plots_without_a_network(proje
     YAML().dump(params_tree(seeds=[3, 4]), project / "params.yaml")
     dvc("repro")
     assert "kept_share.resnet18" in dvc("metrics", "show")
-    assert "points.digits.filtered_minus_random.n" in dvc("metrics", "diff")
+    assert "difference_points.digits.filtered_minus_random.n" in dvc("metrics", "diff")
     dvc("plots", "diff", "HEAD")
     shown = (project / "dvc_plots/index.html").read_text()
     assert shown.count('digits.accuracy.svg">') == 2

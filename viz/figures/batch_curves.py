@@ -1,5 +1,6 @@
 """A measured value against the batch size, one line per arm, with intervals."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -93,9 +94,9 @@ def _plotly_trace(curve: BatchCurve, style: LineStyle, shift: float) -> Any:
 
 
 def _bars(curve: BatchCurve) -> tuple[list[float], list[float]]:
-    """Lengths of the error bars below and above each value; 0 where there is no interval."""
-    below = [v - low if low is not None else 0.0 for v, low in zip(curve.values, curve.low, strict=True)]
-    above = [high - v if high is not None else 0.0 for v, high in zip(curve.values, curve.high, strict=True)]
+    """Lengths of the error bars below and above each value; NaN, which draws none, where there is no interval."""
+    below = [v - low if low is not None else math.nan for v, low in zip(curve.values, curve.low, strict=True)]
+    above = [high - v if high is not None else math.nan for v, high in zip(curve.values, curve.high, strict=True)]
     return below, above
 
 
