@@ -1,0 +1,278 @@
+"""What plan says before a run: what would run, and what it would take."""
+
+import subprocess
+import sys
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from made_up_training import command, run, write_project
+from ruamel.yaml import YAML
+from torch import nn
+
+from pipeline.__main__ import main
+from pipeline.commands.planning import cost, jobs, stages
+from pipeline.commands.planning.cells import plan_from_ledger, plan_from_sizes
+from pipeline.commands.planning.data import DataSize, data_size, kept_images
+from pipeline.commands.planning.speed import Speed, Workload, activation_bytes, measure, thin_out
+from pipeline.config.params import Params, load_params
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths, WorkPaths
+from pipeline.training.settings import TrainSettings
+
+_ROOT = Path(__file__).parents[2]
+_DIGITS = DataSize(n_train=1438, n_test=359, n_classes=10, source="counted")
+_SPEED = Speed(
+    parts={8: 0.1, 32: 0.2, 128: 0.8},
+    update_s=0.01,
+    evaluation_s=1e-3,
+    build_s=0.1,
+    activation_bytes=1e5,
+    weight_bytes=45_000_000,
+)
+
+
+@pytest.fixture
+def no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every network has the same made-up speed."""
+
+    def made_up(workload: Workload, sizes: Collection[int], device: torch.device, *, seconds: float) -> Speed:
+        return _SPEED
+
+    monkeypatch.setattr(jobs, "measure", made_up)
+
+
+def _preset(name: str) -> Params:
+    return load_params(_ROOT / "presets" / f"{name}.yaml")
+
+
+# The command
+
+
+def test_paper_is_planned_without_data_or_network(
+    no_measuring: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", "--params", str(_ROOT / "presets" / "paper.yaml")]) == 0
+    shown = capsys.readouterr().out
+    assert "50,000 training and 10,000 test images of cifar10, 10 classes (published)" in shown
+    rows = {line.split()[0]: line for line in shown.splitlines() if "to run" in line}
+    assert len(rows) == 1 + 4 * 5 + 4 + 1
+    assert " 840 of 840 " in rows["train@fig5"]
+    total = next(line for line in shown.splitlines() if line.startswith("total"))
+    assert " 1,544 " in total
+    assert total.rstrip().endswith("GB")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_batches_larger_than_the_data_are_skipped_and_said_so(
+    no_measuring: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    params = tmp_path / "params.yaml"
+    text = (_ROOT / "presets" / "digits.yaml").read_text()
+    params.write_text(text.replace("batch_sizes: [32, 128, 512]", "batch_sizes: [32, 2048]"))
+    assert main(["plan", "--params", str(params)]) == 0
+    shown = capsys.readouterr().out
+    assert " 9 of 18 " in shown
+    assert "train@digits: 9 cells are skipped: batch 2048 is larger than the 1366 images of arm filtered" in shown
+
+
+def test_bad_parameters_and_missing_folders_end_with_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    params = tmp_path / "params.yaml"
+    text = (_ROOT / "presets" / "digits.yaml").read_text()
+    params.write_text(text.replace("dataset: digits", "dataset: image_folder\n  path: nowhere"))
+    assert main(["plan", "--params", str(params)]) == 2
+    assert capsys.readouterr().err == (
+        "error: prepare.path: nowhere does not exist; give a folder of images or an archive of one\n"
+    )
+
+
+# Which stages
+
+
+def test_graph_is_that_of_dvc_yaml() -> None:
+    """Every data dependency in dvc.yaml is made by a stage from which the graph leads here."""
+    described: dict[str, dict[str, Any]] = YAML(typ="safe").load(_ROOT / "dvc.yaml")["stages"]
+    described = {name: entry.get("do", entry) for name, entry in described.items()}
+    graph = stages.stage_graph(_preset("paper"))
+    for stage, before in graph.items():
+        ancestors = set(before)
+        while (grown := ancestors | {other for one in ancestors for other in graph[one]}) != ancestors:
+            ancestors = grown
+        needed = {dep.split("/")[1] for dep in described[stage.split("@")[0]]["deps"] if dep.startswith("data/")}
+        assert needed - {"overrides.csv"} <= {name.split("@")[0] for name in ancestors}, stage
+    assert list(dict.fromkeys(name.split("@")[0] for name in graph)) == list(described)
+
+
+def test_what_follows_a_changed_stage_runs_too() -> None:
+    params = _preset("digits")
+    graph = stages.stage_graph(params)
+    assert stages.stages_to_run(graph, frozenset()) == frozenset()
+    assert stages.stages_to_run(graph, frozenset({"report"})) == {"report"}
+    assert stages.stages_to_run(graph, frozenset({"filter@resnet18"})) == {
+        "filter@resnet18",
+        "train@digits",
+        "report",
+    }
+    assert stages.stages_to_run(graph, frozenset({"prepare"})) == set(graph)
+    assert stages.stages_to_run(graph, None) == set(graph)
+
+
+def test_another_networks_filter_does_not_touch_a_study() -> None:
+    graph = stages.stage_graph(_preset("paper"))
+    running = stages.stages_to_run(graph, frozenset({"reduce@resnet50"}))
+    assert running == {"reduce@resnet50", "filter@resnet50", "report"}
+
+
+def test_dvc_names_the_stages_as_the_graph_does() -> None:
+    listed = subprocess.run(
+        [sys.executable, "-m", "dvc", "stage", "list", "--name-only"],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode:
+        pytest.skip("not a DVC repository")
+    assert listed.stdout.split() == list(stages.stage_graph(load_params(_ROOT / "params.yaml")))
+
+
+def test_without_a_repository_dvc_cannot_say(tmp_path: Path) -> None:
+    assert stages.changed_stages(tmp_path) is None
+
+
+# Which cells
+
+
+def test_digits_are_counted_as_prepare_splits_them() -> None:
+    assert data_size(_preset("digits").prepare, DataPaths(), prepared=False) == _DIGITS
+
+
+def test_unknown_folder_is_bad_input() -> None:
+    config = _preset("digits").prepare.model_copy(update={"dataset": "image_folder", "path": "nowhere"})
+    with pytest.raises(InputError, match="nowhere does not exist"):
+        data_size(config, DataPaths(), prepared=False)
+
+
+def test_kept_images_follow_the_wanted_share() -> None:
+    assert kept_images(_preset("paper"), "resnet101", 50_000, DataPaths(), filtered=False) == 47_440
+    eps = _preset("digits").model_copy(
+        update={"filter": _preset("digits").filter.model_copy(update={"eps": 1.0, "drop_share": None})}
+    )
+    assert kept_images(eps, "resnet18", 1000, DataPaths(), filtered=False) == 1000
+
+
+def test_every_cell_of_the_grid_is_missing_where_nothing_ran() -> None:
+    params = _preset("digits")
+    plan = plan_from_sizes(params, "digits", _DIGITS, 1366)
+    assert (plan.total, len(plan.missing), plan.skipped) == (27, 27, {})
+
+
+def test_ledger_says_which_cells_are_left(tmp_path: Path) -> None:
+    """After a real run none is; without one of its entries, one; with another rate, all."""
+    data = write_project(tmp_path, study={"seeds": [0]})
+    params = load_params(tmp_path / "params.yaml")
+    work = WorkPaths(root=tmp_path / "work")
+    assert len(plan_from_ledger(params, "tiny", data, work).missing) == 3
+    assert run(command("train", tmp_path)).returncode == 0
+    assert plan_from_ledger(params, "tiny", data, work).missing == []
+    next(work.cells.iterdir()).rename(tmp_path / "lost")
+    assert len(plan_from_ledger(params, "tiny", data, work).missing) == 1
+    write_project(tmp_path, study={"seeds": [0], "learning_rates": [0.123]})
+    assert len(plan_from_ledger(load_params(tmp_path / "params.yaml"), "tiny", data, work).missing) == 3
+
+
+# What it takes
+
+
+def _settings(**changes: Any) -> TrainSettings:
+    settings = jobs.finetune_run(_preset("digits"), "resnet18", _DIGITS).settings
+    return replace(settings, **changes)
+
+
+def test_time_between_measured_sizes_is_on_the_line_and_beyond_them_in_proportion() -> None:
+    assert _SPEED.part_s(32) == 0.2
+    assert _SPEED.part_s(20) == pytest.approx(0.15)
+    assert _SPEED.part_s(1280) == pytest.approx(8.0)
+    assert _SPEED.part_s(2) == pytest.approx(0.1)
+
+
+def test_time_of_a_run_is_its_steps_and_what_every_run_has() -> None:
+    def seconds(steps: int, workers: int = 1) -> float:
+        settings = _settings(steps=steps, batch_size=128, simulated_workers=4)
+        return cost.run_seconds(settings, _SPEED, _DIGITS, workers=workers)
+
+    # Four simulated workers of 32 images, 0.2 s each, and one update.
+    assert seconds(11) - seconds(1) == pytest.approx(10 * (4 * 0.2 + 0.01))
+    assert seconds(11, workers=2) - seconds(1, workers=2) == pytest.approx(10 * (2 * 0.2 + 0.01))
+    # Statistics over 2,048 images and 359 test images, forward alone.
+    assert seconds(1) == pytest.approx(0.1 + 0.81 + (2048 + 359) * 1e-3, abs=0.01)
+
+
+def test_memory_grows_with_the_part_and_not_with_the_batch() -> None:
+    def memory(batch: int, simulated: int) -> float:
+        settings = _settings(batch_size=batch, simulated_workers=simulated)
+        return cost.run_memory(settings, _SPEED, _DIGITS, workers=1)
+
+    assert memory(1024, 1) - memory(512, 1) == pytest.approx(512 * 1e5)
+    assert memory(1024, 8) == memory(128, 1)
+
+
+@given(n=st.integers(100, 200_000), iterations=st.integers(1, 2000))
+def test_maps_of_more_points_or_iterations_take_longer(n: int, iterations: int) -> None:
+    assert cost.tsne_seconds(2 * n, iterations, 50) > cost.tsne_seconds(n, iterations, 50) or n < 10_000 <= 2 * n
+    assert cost.tsne_seconds(n, iterations + 1, 50) > cost.tsne_seconds(n, iterations, 50)
+
+
+def test_totals_add_time_and_disk_and_take_the_largest_memory() -> None:
+    one = cost.Cost(seconds=1, memory=5, disk=10)
+    two = cost.Cost(seconds=2, memory=3, disk=20)
+    assert cost.total_cost([one, two]) == cost.Cost(seconds=3, memory=5, disk=30)
+    assert cost.total_cost([]) == cost.Cost(seconds=0, memory=0, disk=0)
+
+
+def test_weights_of_one_seed_count_in_the_ledger() -> None:
+    params = _preset("digits")
+    runs = {"train@digits": jobs.study_runs(params, "digits", plan_from_sizes(params, "digits", _DIGITS, 1366))}
+    speeds = {run.workload: _SPEED for run in runs["train@digits"]}
+    costs = jobs.stage_costs(params, frozenset({"train@digits"}), _DIGITS, runs, speeds)
+    # 9 of the 27 cells, the best network and its copy in DVC's cache.
+    assert costs["train@digits"].disk == pytest.approx((9 + 2) * 45e6, rel=0.01)
+
+
+# Measuring
+
+
+@given(sizes=st.sets(st.integers(1, 5000), min_size=1), at_most=st.integers(2, 6))
+def test_thinned_sizes_keep_both_ends(sizes: set[int], at_most: int) -> None:
+    chosen = thin_out(sizes, at_most)
+    assert chosen == sorted(set(chosen) & sizes)
+    assert (chosen[0], chosen[-1]) == (min(sizes), max(sizes))
+    assert len(chosen) <= at_most
+
+
+def test_activations_are_counted_by_hand() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    # Kept: the input of the first layer and the output of the rectifier, which is the second's input.
+    assert activation_bytes(model, torch.randn(2, 4)) == 2 * 4 * 4 + 2 * 8 * 4
+
+
+def test_a_network_is_measured_by_real_steps() -> None:
+    threads = torch.get_num_threads()
+    try:
+        workload = Workload(network="resnet18", stem="imagenet", crop_size=16, n_classes=10, threads=1)
+        speed = measure(workload, {2, 16, 100_000}, torch.device("cpu"), seconds=0.0)
+    finally:
+        torch.set_num_threads(threads)
+    # The time was over after the smallest size.
+    assert list(speed.parts) == [2]
+    assert min(speed.parts[2], speed.update_s, speed.evaluation_s, speed.build_s) > 0
+    assert speed.weight_bytes == pytest.approx(11.2e6 * 4, rel=0.02)
+    assert 1e4 < speed.activation_bytes < 1e6
