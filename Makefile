@@ -44,7 +44,7 @@ check: setup ## lint, format and types
 	@mypy
 
 bench: setup ## measure: everything in benchmarks/
-	@for file in benchmarks/*.py; do echo "== $$file"; python "$$file" || exit 1; done
+	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; python -m "benchmarks.$$(basename "$$file" .py)" || exit 1; done
 
 # Only ignored files inside the stages' own folders: overrides.csv, params.yaml and images stay.
 clean: ## delete the stages' outputs and .work, after a question (YES=1: without)

@@ -44,3 +44,9 @@ def test_machine_paths_are_recognised(text: str) -> None:
 @pytest.mark.parametrize("text", ["docs/home/page", "https://example.org/home/x", "~/home/x", "${HOME}/work/x"])
 def test_relative_paths_and_addresses_are_not_taken_for_them(text: str) -> None:
     assert not _MACHINE_PATH.search(text)
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """They are imported without their folder, by pytest and by mypy."""
+    names = [path.name for path in _tracked() if path.is_relative_to(ROOT / "tests") and path.suffix == ".py"]
+    assert sorted(names) == sorted(set(names))
