@@ -4,23 +4,56 @@ import os
 import signal
 import subprocess
 import sys
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
+import torchvision
 from made_up import NETWORK, ROOT, write_manifest, write_params
 from numpy.typing import NDArray
 
 from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.tables import write_csv
+from pipeline.distributed import Ranks
 from pipeline.paths import DataPaths
+from pipeline.training.settings import ImageFormat, TrainSettings
 
 SIZE = 16
 NAMES = ("ash", "birch", "cedar", "dogwood")
 TIMEOUT_S = 120
+
+ALONE = Ranks(rank=0, count=1, device=torch.device("cpu"))
+"""This process, without others."""
+
+TINY = TrainSettings(
+    network=NETWORK,
+    stem="imagenet",
+    n_classes=len(NAMES),
+    format=ImageFormat(image_size=SIZE, crop_size=SIZE, mean=(0.44,) * 3, std=(0.27,) * 3),
+    crop_padding=1,
+    flip=True,
+    batch_size=20,
+    simulated_workers=2,
+    steps=2,
+    optimizer="sgd",
+    optimizer_options={"momentum": 0.9, "nesterov": True},
+    learning_rate=0.05,
+    weight_decay=5e-4,
+    decay_norm_and_bias=False,
+    schedule="cosine",
+    schedule_options={},
+    warmup_steps=0,
+    label_smoothing=0.1,
+    eval_batch_size=7,
+    seed=3,
+)
+"""Two steps of ResNet-18 on `bright_images`."""
 
 TINY_STUDY: Mapping[str, Any] = {
     "filter_network": NETWORK,
@@ -82,6 +115,22 @@ def write_project(folder: Path, *, study: Mapping[str, Any] | None = None, **sec
     data = DataPaths(root=folder / "data")
     write_prepared(data)
     return data
+
+
+def write_imagenet_weights(folder: Path) -> Path:
+    """A made-up ResNet-18 for 1000 classes, named and made as torchvision's files are.
+
+    Its name carries its hash; its tensors are parameters, without BatchNorm's counts of batches.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        model = torchvision.models.resnet18(weights=None)
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    state = OrderedDict((name, t) for name, t in tensors.items() if not name.endswith("num_batches_tracked"))
+    folder.mkdir(parents=True)
+    unnamed = folder / "resnet18.pth"
+    torch.save(state, unnamed)
+    return unnamed.rename(folder / f"resnet18-{sha256_of_file(unnamed)[:8]}.pth")
 
 
 def arguments(stage: str, folder: Path, *, work: str = "work") -> list[str]:

@@ -8,6 +8,9 @@ from pipeline.errors import InputError
 from pipeline.models.resnet import ResNet
 
 _HEAD = ("fc.weight", "fc.bias")
+# BatchNorm's count of batches, which no computation here uses; files of before torch 0.4.1 lack it,
+# among them torchvision's.
+_COUNTER = "num_batches_tracked"
 
 
 def load_backbone(model: ResNet, state: Mapping[str, Tensor], *, source: str) -> None:
@@ -22,15 +25,16 @@ def load_backbone(model: ResNet, state: Mapping[str, Tensor], *, source: str) ->
     """
     given = {name.removeprefix("backbone."): tensor for name, tensor in state.items()}
     own = model.backbone.state_dict()
-    for name in sorted(set(own) - set(given) - set(_HEAD)):
+    needed = {name for name in own if name not in _HEAD and not name.endswith(_COUNTER)}
+    for name in sorted(needed - set(given)):
         raise InputError(f"{source}: has no tensor {name}; it is not of this network or stem")
     for name in sorted(set(given) - set(own)):
         raise InputError(f"{source}: tensor {name} does not belong to this network; use weights of the same one")
-    for name in sorted(set(own) - set(_HEAD)):
+    for name in sorted(set(given) - set(_HEAD)):
         if given[name].shape != own[name].shape:
             raise InputError(
                 f"{source}: tensor {name} is {tuple(given[name].shape)}, this network's is "
                 f"{tuple(own[name].shape)}; use weights of the same network and stem"
             )
     head = {name: own[name] for name in _HEAD}
-    model.backbone.load_state_dict({**given, **head})
+    model.backbone.load_state_dict({**own, **given, **head})

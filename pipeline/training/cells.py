@@ -139,7 +139,8 @@ HISTORY_SCHEMA = pa.schema(
     [
         ("study", pa.string()),
         ("fingerprint", pa.string()),
+        ("epoch", pa.float64()),
         *((name, pa.int64()) for name in ("step", "examples")),
-        *((name, pa.float64()) for name in ("epoch", "train_loss", "lr")),
+        *((name, pa.float64()) for name in ("train_loss", "lr")),
     ]
 )

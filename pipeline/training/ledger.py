@@ -1,7 +1,6 @@
 """Finished cells on disk, one folder per fingerprint. What is in the ledger is never trained again."""
 
 import dataclasses
-import json
 import os
 import shutil
 from dataclasses import dataclass
@@ -79,5 +78,5 @@ class Ledger:
             correct = np.load(folder / "correct.npy") if record["status"] == "finished" else None
             seconds = float(read_json(folder / "timing.json")["seconds"])
             return CellResult(**record, history=history, correct=correct, seconds=seconds)
-        except (TypeError, KeyError, ValueError, OSError, EOFError, json.JSONDecodeError):
+        except (AttributeError, TypeError, KeyError, ValueError, OSError, EOFError):
             raise InputError(f"{folder}: damaged entry; delete this folder and run again") from None

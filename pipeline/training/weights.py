@@ -7,6 +7,7 @@ labels = network.predict(images)        # uint8 (N, H, W, 3), H = W = network.fo
 
 import dataclasses
 import pickle
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,7 +115,8 @@ def load_weights_file(path: Path) -> Any:
             f"{path}: is empty; where it is a study's, none of its cells finished and its parquet file says why"
         )
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):
+            return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise InputError(f"{path}: no such weights file; check the path") from None
     except pickle.UnpicklingError:
@@ -122,8 +124,8 @@ def load_weights_file(path: Path) -> Any:
             f"{path}: is not a plain state dict (it is no weights file, or holds pickled code, which is never run); "
             "save it as torch.save(model.state_dict(), path)"
         ) from None
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except Exception as error:  # noqa: BLE001 - bytes of any kind can provoke any error in the unpickler
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
         raise InputError(f"{path}: damaged weights file ({reason}); delete it and make or fetch it again") from None
 
 

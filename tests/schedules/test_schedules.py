@@ -1,0 +1,106 @@
+"""Every schedule of the registry against its bounds, and the known ones against torch's."""
+
+import inspect
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.schedules import SCHEDULES, constant, cosine, scaled_rate, step_decay, warmed_up
+
+_SCHEDULES = pytest.mark.parametrize("name", SCHEDULES)
+# Values for the options that schedules take, by the option's name.
+_OPTIONS: dict[str, st.SearchStrategy[Any]] = {
+    "milestones": st.lists(st.integers(1, 300), min_size=1, max_size=5),
+    "factor": st.floats(0.01, 0.99),
+}
+
+
+def _draw_options(data: st.DataObject, name: str) -> dict[str, Any]:
+    taken = list(inspect.signature(SCHEDULES[name]).parameters)[2:]
+    return {option: data.draw(_OPTIONS[option], label=option) for option in taken}
+
+
+@_SCHEDULES
+@given(data=st.data(), total=st.integers(1, 300))
+def test_factors_start_at_the_peak_and_never_rise(name: str, data: st.DataObject, total: int) -> None:
+    options = _draw_options(data, name)
+    factors = [SCHEDULES[name](step, total, **options) for step in range(total)]
+    assert factors[0] == 1
+    assert all(earlier >= later > 0 for earlier, later in itertools.pairwise(factors))
+
+
+@_SCHEDULES
+@given(data=st.data(), total=st.integers(1, 300))
+def test_steps_outside_the_run_are_bugs(name: str, data: st.DataObject, total: int) -> None:
+    options = _draw_options(data, name)
+    for step in (-1, total):
+        with pytest.raises(AssertionError):
+            SCHEDULES[name](step, total, **options)
+
+
+def _of_torch(make: Any, total: int) -> list[float]:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    scheduler = make(optimizer)
+    rates = []
+    for _ in range(total):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return rates
+
+
+@pytest.mark.parametrize("total", [1, 2, 7, 100])
+def test_cosine_is_torchs(total: int) -> None:
+    expected = _of_torch(lambda opt: torch.optim.lr_scheduler.CosineAnnealingLR(opt, T_max=total), total)
+    assert [cosine(step, total) for step in range(total)] == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("milestones", [[3], [2, 5], [5, 2], [4, 4]])
+def test_step_decay_is_torchs(milestones: list[int]) -> None:
+    expected = _of_torch(lambda opt: torch.optim.lr_scheduler.MultiStepLR(opt, milestones, gamma=0.1), 8)
+    assert [step_decay(step, 8, milestones=milestones, factor=0.1) for step in range(8)] == pytest.approx(expected)
+
+
+def test_reference_values() -> None:
+    assert [cosine(step, 4) for step in range(4)] == pytest.approx([1, 0.853553, 0.5, 0.146447], abs=1e-6)
+    assert [step_decay(step, 4, milestones=[1, 3], factor=0.5) for step in range(4)] == [1, 0.5, 0.5, 0.25]
+    assert [constant(step, 3) for step in range(3)] == [1, 1, 1]
+
+
+def test_warm_up_by_hand() -> None:
+    assert [warmed_up(1.0, step, 4) for step in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
+    assert [warmed_up(0.5, step, 2) for step in range(3)] == [0.25, 0.5, 0.5]
+    assert warmed_up(0.7, 0, 0) == 0.7
+
+
+@given(factor=st.floats(0, 1), warmup=st.integers(0, 50))
+def test_warm_up_rises_evenly_to_the_factor(factor: float, warmup: int) -> None:
+    factors = [warmed_up(factor, step, warmup) for step in range(warmup + 2)]
+    assert factors == sorted(factors)
+    assert factors[warmup:] == [factor, factor]
+    if warmup:
+        assert factors[0] == pytest.approx(factor / warmup)
+        assert factors[warmup - 1] == factor
+
+
+def test_scaling_by_hand() -> None:
+    def scaled(rule: Any) -> float:
+        return scaled_rate(0.1, 1024, rule=rule, reference_batch_size=256)
+
+    assert scaled("linear") == pytest.approx(0.4)
+    assert scaled("sqrt") == pytest.approx(0.2)
+    assert scaled(None) == 0.1
+
+
+@given(rate=st.floats(1e-6, 10), batch=st.integers(1, 40_000), reference=st.integers(1, 40_000))
+def test_scaling_leaves_the_reference_batch_alone(rate: float, batch: int, reference: int) -> None:
+    assert scaled_rate(rate, reference, rule="linear", reference_batch_size=reference) == rate
+    assert scaled_rate(rate, reference, rule="sqrt", reference_batch_size=reference) == rate
+    linear = scaled_rate(rate, batch, rule="linear", reference_batch_size=reference)
+    root = scaled_rate(rate, batch, rule="sqrt", reference_batch_size=reference)
+    assert root == pytest.approx(math.sqrt(linear * rate))

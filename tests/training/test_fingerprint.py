@@ -1,0 +1,150 @@
+"""What a finished cell is recognised by: everything that decides its bits, and nothing else."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from made_up_training import ALONE, TINY
+
+from pipeline.artifacts import code
+from pipeline.artifacts.code import code_digest, import_closure
+from pipeline.training import fingerprint as module
+from pipeline.training.fingerprint import fingerprint
+from pipeline.training.settings import TrainSettings
+
+MEMBERS = np.arange(20) % 3 > 0
+
+
+def _key(settings: TrainSettings = TINY, **options: Any) -> str:
+    arguments = {"members": MEMBERS, "data_digest": "d", "ranks": ALONE, **options}
+    return fingerprint(settings, **arguments)
+
+
+def _another(value: Any) -> Any:
+    """A value of the same kind that differs."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + 1
+        case str():
+            return value + "x"
+        case tuple():
+            return (*value[:-1], _another(value[-1]))
+        case Mapping():
+            return {**value, "another": 1}
+        case _:
+            field = dataclasses.fields(value)[0].name
+            return replace(value, **{field: _another(getattr(value, field))})
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(TINY)])
+def test_every_setting_counts(field: str) -> None:
+    assert _key(replace(TINY, **{field: _another(getattr(TINY, field))})) != _key()
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(TINY.format)])
+def test_every_part_of_the_image_format_counts(field: str) -> None:
+    changed = replace(TINY.format, **{field: _another(getattr(TINY.format, field))})
+    assert _key(replace(TINY, format=changed)) != _key()
+
+
+def test_equal_settings_are_one_cell() -> None:
+    assert _key(replace(TINY, optimizer_options=dict(reversed(list(TINY.optimizer_options.items()))))) == _key()
+
+
+def test_members_and_data_count() -> None:
+    others = MEMBERS.copy()
+    others[0] ^= True
+    assert _key(members=others) != _key()
+    assert _key(data_digest="e") != _key()
+
+
+def test_processes_count() -> None:
+    assert _key(ranks=replace(ALONE, count=2)) != _key()
+    assert _key(ranks=replace(ALONE, rank=1)) == _key()
+
+
+def test_threads_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = _key()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    assert _key() != before
+
+
+@pytest.mark.parametrize("what", ["torch", "device", "code"])
+def test_versions_and_machine_count(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    before = _key()
+    if what == "torch":
+        monkeypatch.setattr(torch, "__version__", "0.0")
+    elif what == "device":
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "another")
+    else:
+        monkeypatch.setattr(module, "_training_code", lambda: "another")
+    assert _key() != before
+
+
+def test_the_code_that_decides_a_result_counts() -> None:
+    closure = import_closure("pipeline.training.loop", passive=module._PASSIVE)
+    deciding = {"batching", "models.resnet", "optim.sgd", "schedules.cosine", "datasets.resident", "training.gradient"}
+    assert {f"pipeline.{name}" for name in deciding} <= set(closure)
+    assert not {"pipeline.run_log", "pipeline.errors", "pipeline.stages.train"} & set(closure)
+
+
+_A = "from pipeline import b\nfrom pipeline.c import say\n\ndef f(x):\n    return b.g(x)\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """pipeline.a imports pipeline.b, and words for people from pipeline.c."""
+    monkeypatch.setattr(code, "_PROJECT", tmp_path)
+    package = tmp_path / "pipeline"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "a.py").write_text(
+        "from pipeline import b\nfrom pipeline.c import say\n\ndef f(x):\n    return b.g(x)\n"
+    )
+    (package / "b.py").write_text("def g(x):\n    return x + 1\n")
+    (package / "c.py").write_text("def say():\n    return 'hello'\n")
+    return package
+
+
+def _digest() -> str:
+    return code_digest("pipeline.a", passive=frozenset({"pipeline.c"}))
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("a.py", f'"""A."""\n# why\n{_A}'),
+        ("a.py", _A.replace("return", '"""F."""\n    return')),
+        ("b.py", "def g(x):\n    # more\n\n    return (x\n        + 1)\n"),
+        ("c.py", "def say():\n    return 'good morning'\n"),
+        ("d.py", "nobody = 'imports me'\n"),
+    ],
+)
+def test_words_do_not_count(project: Path, file: str, text: str) -> None:
+    before = _digest()
+    (project / file).write_text(text)
+    assert _digest() == before
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("b.py", "def g(x):\n    return x + 2\n"),
+        ("b.py", "def g(x, y=0):\n    return x + 1\n"),
+        ("b.py", "def g(x):\n    import pipeline.d\n    return x + 1\n"),
+        ("a.py", "from pipeline import b\n\ndef f(x):\n    return b.g(x)\n"),
+        ("__init__.py", "import os\n"),
+    ],
+)
+def test_code_counts(project: Path, file: str, text: str) -> None:
+    before = _digest()
+    (project / "d.py").write_text("z = 1\n")
+    (project / file).write_text(text)
+    assert _digest() != before

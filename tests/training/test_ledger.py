@@ -1,0 +1,139 @@
+"""Finished cells on disk: whole or absent, and a damaged one is named."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up_training import TIMEOUT_S, environment
+
+from pipeline.artifacts.atomic import remove_leftovers
+from pipeline.errors import InputError
+from pipeline.training.ledger import CellResult, Ledger
+from pipeline.training.loop import Record
+
+FINISHED = CellResult(
+    status="finished",
+    top1=0.75,
+    balanced_accuracy=0.1 + 0.2,
+    loss=1 / 3,
+    history=(Record(epoch=1.5, step=3, examples=60, train_loss=0.1, lr=0.05),),
+    correct=np.array([True, False, True, True]),
+    seconds=1.5,
+)
+DIVERGED = CellResult(
+    status="diverged",
+    top1=None,
+    balanced_accuracy=None,
+    loss=None,
+    history=(Record(epoch=0.5, step=2, examples=40, train_loss=None, lr=0.05),),
+    correct=None,
+    seconds=0.5,
+)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "cells")
+
+
+def _check_equal(one: CellResult, other: CellResult) -> None:
+    assert replace(one, correct=None) == replace(other, correct=None)
+    np.testing.assert_array_equal(one.correct, other.correct)
+
+
+@pytest.mark.parametrize("result", [FINISHED, DIVERGED])
+def test_what_is_added_comes_back(ledger: Ledger, result: CellResult) -> None:
+    assert not ledger.has("k")
+    ledger.add("k", result)
+    assert ledger.has("k")
+    _check_equal(ledger.get("k"), result)
+
+
+def test_equal_results_are_equal_bytes_but_for_the_time(tmp_path: Path) -> None:
+    for name, seconds in (("one", 1.0), ("other", 2.0)):
+        Ledger(tmp_path / name).add("k", replace(FINISHED, seconds=seconds))
+    for file in ("result.json", "correct.npy"):
+        assert (tmp_path / "one" / "k" / file).read_bytes() == (tmp_path / "other" / "k" / file).read_bytes()
+
+
+def test_weights_are_moved_into_the_entry(ledger: Ledger, tmp_path: Path) -> None:
+    weights = tmp_path / "w.tmp"
+    weights.write_bytes(b"weights")
+    ledger.add("k", FINISHED, weights)
+    assert not weights.exists()
+    assert ledger.weights("k").read_bytes() == b"weights"
+    assert ledger.has("k", with_weights=True)
+
+
+def test_an_entry_without_the_wanted_weights_does_not_count(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.add("k", FINISHED)
+    ledger.add("d", DIVERGED)
+    assert not ledger.has("k", with_weights=True)
+    assert ledger.has("d", with_weights=True)  # there are none to wait for
+    (tmp_path / "w").write_bytes(b"weights")
+    ledger.add("k", FINISHED, tmp_path / "w")
+    assert ledger.has("k", with_weights=True)
+
+
+def test_a_killed_add_leaves_no_entry(ledger: Ledger, tmp_path: Path) -> None:
+    """Killed at the last moment before the rename, in a process of its own."""
+    script = f"""
+import os, signal, sys
+sys.path.insert(0, "tests")
+from pathlib import Path
+from training.test_ledger import FINISHED, Ledger
+Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+Ledger(Path({str(tmp_path / "cells")!r})).add("k", FINISHED)
+"""
+    root = Path(__file__).parents[2]
+    killed = subprocess.run([sys.executable, "-c", script], cwd=root, env=environment(), timeout=TIMEOUT_S, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = (tmp_path / "cells").iterdir()
+    assert (left / "result.json").exists()
+    assert not ledger.has("k")
+    remove_leftovers(tmp_path / "cells")
+    assert not list((tmp_path / "cells").iterdir())
+    ledger.add("k", FINISHED)
+    _check_equal(ledger.get("k"), FINISHED)
+
+
+def test_leftovers_of_living_processes_stay(tmp_path: Path) -> None:
+    mine, gone = tmp_path / f".k.{os.getpid()}.tmp", tmp_path / ".k.4194305.tmp"
+    for folder in (mine, gone):
+        folder.mkdir()
+    remove_leftovers(tmp_path)
+    assert mine.exists()
+    assert not gone.exists()
+
+
+_DAMAGE: dict[str, Callable[[Path], object]] = {
+    "no result": lambda entry: (entry / "result.json").unlink(),
+    "truncated result": lambda entry: (entry / "result.json").write_text('{"status": "fin'),
+    "empty result": lambda entry: (entry / "result.json").write_text(""),
+    "a list": lambda entry: (entry / "result.json").write_text("[]"),
+    "a number": lambda entry: (entry / "result.json").write_text("3"),
+    "another version": lambda entry: (entry / "result.json").write_text('{"status": "finished", "history": []}'),
+    "binary result": lambda entry: (entry / "result.json").write_bytes(b"\xff\xfe\x00"),
+    "no correct": lambda entry: (entry / "correct.npy").unlink(),
+    "truncated correct": lambda entry: os.truncate(entry / "correct.npy", 130),
+    "empty correct": lambda entry: os.truncate(entry / "correct.npy", 0),
+    "no time": lambda entry: (entry / "timing.json").unlink(),
+    "nothing": lambda entry: [file.unlink() for file in entry.iterdir()],  # type: ignore[func-returns-value]
+}
+
+
+@pytest.mark.parametrize("damage", _DAMAGE)
+def test_a_damaged_entry_is_named(ledger: Ledger, tmp_path: Path, damage: str) -> None:
+    ledger.add("k", FINISHED)
+    entry = tmp_path / "cells" / "k"
+    _DAMAGE[damage](entry)
+    with pytest.raises(InputError) as caught:
+        ledger.get("k")
+    assert str(entry) in str(caught.value)
+    assert "delete" in str(caught.value) or "missing" in str(caught.value)

@@ -1,0 +1,123 @@
+"""The cells that a grid means."""
+
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up_training import TINY_STUDY
+
+from pipeline.config.study import Study, TrainConfig
+from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA, row_of
+from pipeline.training.ledger import CellResult
+from pipeline.training.loop import Record
+from pipeline.training.study import Cell, DataSummary, cells_of, members_of, variant_of
+
+DATA = DataSummary(n_classes=4, image_size=16, mean=(0.5,) * 3, std=(0.25,) * 3)
+N_FULL, N_KEPT = 100, 80
+
+
+def _cells(train: Any = None, **study: Any) -> list[Cell]:
+    grid = Study.model_validate_json(json.dumps({**TINY_STUDY, **study}))
+    return cells_of(grid, TrainConfig.model_validate(train or {}), DATA, N_FULL, N_KEPT)
+
+
+def test_every_combination_is_a_cell_once() -> None:
+    axes: dict[str, list[Any]] = {
+        "models": ["resnet18", "resnet34"], "batch_sizes": [10, 20], "learning_rates": [0.1, 0.2, 0.3],
+        "weight_decays": [0.0, 0.1], "seeds": [0, 1, 2], "arms": ["full", "filtered", "random"],
+    }  # fmt: skip
+    cells = _cells(**axes)
+    got = [
+        (c.settings.network, c.settings.batch_size, c.learning_rate, c.settings.weight_decay, c.settings.seed, c.arm)
+        for c in cells
+    ]
+    assert got == list(itertools.product(*axes.values()))
+
+
+def test_arms_know_their_sizes() -> None:
+    sizes = {c.arm: c.n_train for c in _cells(arms=["full", "filtered", "random", "random_uniform"])}
+    assert sizes == {"full": 100, "filtered": 80, "random": 80, "random_uniform": 80}
+
+
+@pytest.mark.parametrize(
+    ("match", "steps"), [("steps", {"full": 20, "random": 20}), ("epochs", {"full": 20, "random": 16})]
+)
+def test_arms_match_in_steps_or_in_epochs(match: str, steps: dict[str, int]) -> None:
+    cells = _cells(arms=["full", "random"], batch_sizes=[10], budget={"epochs": 2.0}, match=match)
+    assert {c.arm: c.settings.steps for c in cells} == steps
+
+
+def test_a_batch_above_one_arm_is_skipped_for_all_of_them() -> None:
+    cells = _cells(batch_sizes=[80, 90, 200])
+    skipped = {(c.arm, c.settings.batch_size): c.skipped for c in cells}
+    assert [skipped[arm, 80] for arm in ("full", "filtered", "random")] == ["", "", ""]
+    for batch in (90, 200):
+        reason = f"batch {batch} is larger than the 80 images of arm filtered"
+        assert [skipped[arm, batch] for arm in ("full", "filtered", "random")] == [reason] * 3
+
+
+def test_only_the_arms_of_the_study_decide_what_is_skipped() -> None:
+    assert not any(c.skipped for c in _cells(arms=["full"], batch_sizes=[90]))
+
+
+def test_rates_are_scaled_and_remembered_as_written() -> None:
+    scaling = {"rule": "linear", "reference_batch_size": 10}
+    (cell,) = _cells({"lr_scaling": scaling}, arms=["full"], seeds=[0], batch_sizes=[20])
+    assert cell.learning_rate == 0.05
+    assert cell.settings.learning_rate == 0.1
+
+
+def test_the_studys_recipe_lies_over_the_common_one() -> None:
+    (cell, *_) = _cells({"label_smoothing": 0.1, "stem": "cifar"}, recipe={"label_smoothing": 0.2})
+    assert cell.settings.label_smoothing == 0.2
+    assert cell.settings.stem == "cifar"
+
+
+def test_members_are_drawn_with_the_cells_seed() -> None:
+    labels = np.arange(N_FULL) % 4
+    keep = np.arange(N_FULL) % 5 > 0
+    members = {(c.arm, c.settings.seed): members_of(c, labels, keep) for c in _cells()}
+    assert members["full", 0].all()
+    assert members["filtered", 0].tolist() == members["filtered", 1].tolist() == keep.tolist()
+    assert members["random", 0].tolist() != members["random", 1].tolist()
+
+
+def test_variants_are_what_seeds_repeat() -> None:
+    cells = _cells(seeds=[0, 1, 2], weight_decays=[0.0, 0.1])
+    variants = [variant_of(c) for c in cells]
+    assert len(set(variants)) == 6
+    assert all(variants.count(variant) == 3 for variant in variants)
+
+
+def _result(status: Any, step: int) -> CellResult:
+    finished = status == "finished"
+    return CellResult(
+        status=status,
+        top1=0.5 if finished else None,
+        balanced_accuracy=0.4 if finished else None,
+        loss=1.0 if finished else None,
+        history=(Record(epoch=0.2, step=step, examples=20 * step, train_loss=1.0, lr=0.1),),
+        correct=None,
+        seconds=1.0,
+    )
+
+
+def test_rows_have_the_contracts_columns() -> None:
+    (cell, *_) = _cells()
+    row = row_of("s", "resnet18", cell, "k", 1, _result("finished", 2))
+    assert list(row) == RUNS_SCHEMA.names
+    assert HISTORY_SCHEMA.names == ["study", "fingerprint", *Record.__dataclass_fields__]
+
+
+def test_measured_values_are_those_that_were_measured() -> None:
+    (cell, *_) = _cells(budget={"steps": 10})
+
+    def measured(result: CellResult | None) -> tuple[object, ...]:
+        row = row_of("s", "resnet18", cell, "k", 1, result)
+        return tuple(row[key] for key in ("status", "steps", "examples", "epochs", "top1", "loss"))
+
+    assert measured(_result("finished", 10)) == ("finished", 10, 200, 2.0, 0.5, 1.0)
+    assert measured(_result("diverged", 4)) == ("diverged", 4, 80, 0.8, None, None)
+    assert measured(None) == ("skipped", None, None, None, None, None)
