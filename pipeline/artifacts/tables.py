@@ -30,10 +30,7 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         missing = [name for name in columns or () if name not in names]
         if missing:
             raise InputError(f"{path}: has no column {missing[0]}; it is of another version, run `dvc repro --force`")
-        # partitioning: a folder called `a=b` on the way to the file is no column.
-        return pyarrow.parquet.read_table(
-            path, columns=list(columns) if columns is not None else None, partitioning=None
-        )
+        return pyarrow.parquet.read_table(path, columns=list(columns) if columns is not None else None)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path}: damaged ({reason}); delete it and run `dvc repro`") from None

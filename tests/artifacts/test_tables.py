@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +40,8 @@ def test_equal_tables_are_equal_bytes_whatever_their_chunks(tmp_path: Path) -> N
     for write, ending in ((write_parquet, "parquet"), (write_csv, "csv")):
         write(tmp_path / f"one.{ending}", _TABLE)
         write(tmp_path / f"two.{ending}", chunked)
+    assert pyarrow.parquet.ParquetFile(tmp_path / "two.parquet").num_row_groups == 1
+    for ending in ("parquet", "csv"):
         assert (tmp_path / f"one.{ending}").read_bytes() == (tmp_path / f"two.{ending}").read_bytes()
 
 
@@ -54,6 +57,14 @@ def test_csv_round_trip_of_any_text(tmp_path_factory: pytest.TempPathFactory, te
     table = pa.table({"sample_id": pa.array(range(len(texts)), pa.int64()), "path": pa.array(texts, pa.string())})
     write_csv(path, table)
     assert read_csv(path, _COLUMNS).equals(table)
+
+
+def test_line_breaks_in_values_survive_in_large_files(tmp_path: Path) -> None:
+    """Arrow reads a megabyte at a time and must not end one within a value."""
+    texts = ["one\ntwo," * 10] * 40_000
+    table = pa.table({"sample_id": pa.array(range(len(texts)), pa.int64()), "path": texts})
+    write_csv(tmp_path / "t.csv", table)
+    assert read_csv(tmp_path / "t.csv", _COLUMNS).equals(table)
 
 
 def test_csv_columns_may_stand_in_any_order_and_as_a_spreadsheet_saves_them(tmp_path: Path) -> None:
