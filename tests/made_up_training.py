@@ -1,5 +1,7 @@
 """A tiny prepared data set, its parameters, and training stages in processes of their own."""
 
+import contextlib
+import importlib
 import os
 import signal
 import subprocess
@@ -148,14 +150,29 @@ def command(stage: str, folder: Path, *, ranks: int = 1, work: str = "work") -> 
     return [*start, "-m", f"pipeline.stages.{stage}", *arguments(stage, folder, work=work)]
 
 
-def environment() -> dict[str, str]:
-    """One thread a process, and no DVC around it."""
-    return {**{key: value for key, value in os.environ.items() if key != "DVC_ROOT"}, "OMP_NUM_THREADS": "1"}
+def stage(name: str, folder: Path, *, work: str = "work") -> int:
+    """Run a stage in this process, as its command line would; returns the exit code."""
+    argv, threads = sys.argv, torch.get_num_threads()
+    sys.argv = [name, *arguments(name, folder, work=work)]
+    try:
+        importlib.import_module(f"pipeline.stages.{name}").main()
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    finally:
+        sys.argv = argv
+        torch.set_num_threads(threads)
+    return 0
 
 
-def run(args: Sequence[str], *, timeout: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
-    """Run to the end; the whole process group is killed when the time is up."""
-    process = start(args)
+def environment(**more: str) -> dict[str, str]:
+    """One thread a process, no DVC around it, and `more`."""
+    mine = {key: value for key, value in os.environ.items() if key != "DVC_ROOT"}
+    return {**mine, "OMP_NUM_THREADS": "1", **more}
+
+
+def run(args: Sequence[str], *, timeout: float = TIMEOUT_S, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run to the end, with `more` in the environment; the process group is killed when the time is up."""
+    process = start(args, **more)
     try:
         out, err = process.communicate(timeout=timeout)
     finally:
@@ -163,12 +180,12 @@ def run(args: Sequence[str], *, timeout: float = TIMEOUT_S) -> subprocess.Comple
     return subprocess.CompletedProcess(list(args), process.returncode, out, err)
 
 
-def start(args: Sequence[str]) -> "subprocess.Popen[str]":
+def start(args: Sequence[str], **more: str) -> "subprocess.Popen[str]":
     """Start in a process group of its own."""
     return subprocess.Popen(
         args,
         cwd=ROOT,
-        env=environment(),
+        env=environment(**more),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -178,8 +195,6 @@ def start(args: Sequence[str]) -> "subprocess.Popen[str]":
 
 def kill_group(process: "subprocess.Popen[str]") -> None:
     """End a process that `start` started, and what it started."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    process.wait()
+    process.communicate()

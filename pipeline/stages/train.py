@@ -184,7 +184,8 @@ def _best_weights(cells: list[Cell], keys: list[str], results: list[CellResult |
     files = {
         variant_of(cell): ledger.weights(key)
         for cell, key in zip(cells, keys, strict=True)
-        if key and ledger.weights(key).exists()
+        # Another study may have left weights of other seeds; they must not change this one's result.
+        if key and cell.settings.seed == cells[0].settings.seed and ledger.weights(key).exists()
     }
     best = max(files, key=lambda variant: float(np.mean(scores[variant])), default=None)
     return files[best].read_bytes() if best else b""
