@@ -125,10 +125,14 @@ def test_what_follows_a_changed_stage_runs_too() -> None:
     assert stages.stages_to_run(graph, None) == set(graph)
 
 
-def test_another_networks_filter_does_not_touch_a_study() -> None:
-    graph = stages.stage_graph(_preset("paper"))
-    running = stages.stages_to_run(graph, frozenset({"reduce@resnet50"}))
-    assert running == {"reduce@resnet50", "filter@resnet50", "report"}
+def test_a_study_follows_its_own_networks_filter_alone() -> None:
+    params = _preset("paper")
+    graph = stages.stage_graph(params)
+    studies = {f"train@{name}" for name in params.studies}
+    own = stages.stages_to_run(graph, frozenset({"filter@resnet101"}))
+    assert own == {"filter@resnet101", "report"} | studies
+    another = stages.stages_to_run(graph, frozenset({"reduce@resnet50"}))
+    assert another == {"reduce@resnet50", "filter@resnet50", "report"}
 
 
 def test_dvc_names_the_stages_as_the_graph_does() -> None:
