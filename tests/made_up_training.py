@@ -107,13 +107,13 @@ def write_project(folder: Path, *, study: Mapping[str, Any] | None = None, **sec
     """
     short = {"batch_size": 20, "budget": {"steps": 2}, "threads_per_worker": 1}
     common = {"threads_per_worker": 1, "augmentation": {"crop_padding": 1, "flip": True}}
-    write_params(
-        folder,
-        finetune={**short, **sections.get("finetune", {})},
-        extract={"batch_size": 8, **sections.get("extract", {})},
-        train={**common, **sections.get("train", {})},
-        studies={"digits": None, "tiny": {**TINY_STUDY, **(study or {})}},
-    )
+    changed = {
+        **sections,
+        "finetune": {**short, **sections.get("finetune", {})},
+        "train": {**common, **sections.get("train", {})},
+        "studies": {"digits": None, "tiny": {**TINY_STUDY, **(study or {})}},
+    }
+    write_params(folder, **changed)
     data = DataPaths(root=folder / "data")
     write_prepared(data)
     return data
@@ -135,25 +135,25 @@ def write_imagenet_weights(folder: Path) -> Path:
     return unnamed.rename(folder / f"resnet18-{sha256_of_file(unnamed)[:8]}.pth")
 
 
-def arguments(stage: str, folder: Path, *, work: str = "work") -> list[str]:
-    """The stage's command line for the project in `folder`."""
-    item = ["--study", "tiny"] if stage == "train" else ["--network", NETWORK]
-    places = {"--params": folder / "params.yaml", "--data": folder / "data", "--work": folder / work}
-    return [*item, *(str(part) for pair in places.items() for part in pair)]
+def arguments(stage: str, folder: Path, item: str | None = None) -> list[str]:
+    """The stage's command line for the project in `folder`; `item` is another study or network."""
+    named = ["--study", item or "tiny"] if stage == "train" else ["--network", item or NETWORK]
+    places = {"--params": folder / "params.yaml", "--data": folder / "data", "--work": folder / "work"}
+    return [*named, *(str(part) for pair in places.items() for part in pair)]
 
 
-def command(stage: str, folder: Path, *, ranks: int = 1, work: str = "work") -> list[str]:
+def command(stage: str, folder: Path, *, ranks: int = 1) -> list[str]:
     """As DVC would call the stage; with several ranks, as a person with torchrun would."""
     start = [sys.executable]
     if ranks > 1:
         start += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    return [*start, "-m", f"pipeline.stages.{stage}", *arguments(stage, folder, work=work)]
+    return [*start, "-m", f"pipeline.stages.{stage}", *arguments(stage, folder)]
 
 
-def stage(name: str, folder: Path, *, work: str = "work") -> int:
+def stage(name: str, folder: Path, item: str | None = None) -> int:
     """Run a stage in this process, as its command line would; returns the exit code."""
     argv, threads = sys.argv, torch.get_num_threads()
-    sys.argv = [name, *arguments(name, folder, work=work)]
+    sys.argv = [name, *arguments(name, folder, item)]
     try:
         importlib.import_module(f"pipeline.stages.{name}").main()
     except SystemExit as ended:
