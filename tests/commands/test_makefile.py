@@ -140,6 +140,7 @@ def test_clean_deletes_nothing_without_a_yes(project: Path, outputs: dict[str, P
     assert result.returncode == 2
     assert "nothing deleted" in result.stdout
     assert "data/train" in result.stdout
+    assert "my_images" not in result.stdout
     assert all(path.exists() for path in outputs.values())
 
 
