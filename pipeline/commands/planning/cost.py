@@ -1,8 +1,8 @@
 """What each stage takes: measured speeds for what torch does, calibrated formulas for the rest.
 
-The constants are seconds of one core of an AMD EPYC at 2 threads (numpy 2.4, openTSNE 1.0.4,
-scikit-learn 1.9), rounded; other machines differ, which is why nothing here is shown with more
-than two digits. DVC keeps each output a second time in its cache, so disk counts twice.
+The constants are seconds of one core of an AMD EPYC (numpy 2.4, openTSNE 1.0.4, scikit-learn 1.9;
+maps of 360 to 12,000 points and 60,000 JPEG files), rounded; other machines differ. DVC keeps each
+output a second time in its cache, so disk counts twice.
 """
 
 import math
@@ -18,15 +18,17 @@ from pipeline.models import feature_dimension
 from pipeline.training.settings import TrainSettings
 
 # Starting Python, importing, and DVC's bookkeeping, per stage.
-_START_S = 2.5
-_START_WITH_TORCH_S = 5.0
+_START_S = 2.0
+_START_WITH_TORCH_S = 4.5
 _BASE_MEMORY = 0.25e9
 _BASE_MEMORY_WITH_TORCH = 0.9e9
 
-_DECODE_FILE_S = 4e-4
+_DECODE_FILE_S = 2.5e-4
 _READ_ARRAY_S = 1e-4
 _COPY_BYTES_PER_S = 1e9
+# As in training.loop and features.extract.
 _STATISTICS_IMAGES = 2048
+_CHUNK_BYTES = 256 * 2**20
 _CACHED_TWICE = 2
 
 
@@ -98,12 +100,13 @@ def finetune_cost(settings: TrainSettings, speed: Speed, size: DataSize, *, work
     )
 
 
-def extract_cost(network: str, batch_size: int, speed: Speed, size: DataSize, *, workers: int) -> Cost:
+def extract_cost(network: str, batch_size: int, image_size: int, speed: Speed, size: DataSize, *, workers: int) -> Cost:
     """Forward passes over both splits. What one keeps at a time is below what training would keep."""
     n = size.n_train + size.n_test
+    chunk = min(_CHUNK_BYTES, n * 3 * image_size * image_size)
     return Cost(
         seconds=_START_WITH_TORCH_S + n / workers * speed.evaluation_s,
-        memory=_BASE_MEMORY_WITH_TORCH + speed.weight_bytes + batch_size * speed.activation_bytes / 2,
+        memory=_BASE_MEMORY_WITH_TORCH + speed.weight_bytes + batch_size * speed.activation_bytes / 2 + chunk,
         disk=_CACHED_TWICE * n * 4 * feature_dimension(network),
     )
 
@@ -128,15 +131,15 @@ def tsne_seconds(n: int, iterations: int, dimensions: int) -> float:
     Its own choice of method: Barnes-Hut below 10,000 points, O(n log n) an iteration, and
     interpolation from there on, O(n) and a grid. The neighbour search (Annoy) comes before either.
     """
-    search = 4e-4 * n * max(1.0, dimensions / 50)
-    iteration = 7e-7 * n * math.log2(max(n, 2)) if n < 10_000 else 2.3e-6 * n
+    search = 3.5e-4 * n * max(1.0, dimensions / 50)
+    iteration = 2.5e-7 * n * math.log2(max(n, 2)) if n < 10_000 else 1.8e-6 * n
     return search + iterations * iteration
 
 
 def filter_cost(size: DataSize) -> Cost:
     """One nearest-neighbour query in the plane per image, and tables."""
     return Cost(
-        seconds=_START_S + 4e-5 * size.n_train,
+        seconds=_START_S + 2.5e-5 * size.n_train,
         memory=_BASE_MEMORY + 1000.0 * size.n_train,
         disk=_CACHED_TWICE * 200.0 * size.n_train,
     )

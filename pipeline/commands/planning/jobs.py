@@ -109,8 +109,14 @@ def stage_costs(
                 costs[stage] = cost.finetune_cost(run.settings, speeds[run.workload], size, workers=run.workers)
             case "extract":
                 (run,) = runs[f"finetune@{item}"]
-                batch = params.extract.batch_size
-                costs[stage] = cost.extract_cost(item, batch, speeds[run.workload], size, workers=local_gpus())
+                costs[stage] = cost.extract_cost(
+                    item,
+                    params.extract.batch_size,
+                    params.prepare.image_size,
+                    speeds[run.workload],
+                    size,
+                    workers=local_gpus(),
+                )
             case "reduce":
                 costs[stage] = cost.reduce_cost(params.reduce, item, size, cores=cores)
             case "filter":
