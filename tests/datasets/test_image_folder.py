@@ -14,6 +14,7 @@ from made_up_images import dataset_options, one_tree, photo, split_tree, write_f
 from pipeline.artifacts.tables import read_csv, write_csv
 from pipeline.datasets.image_folder import open_image_folder
 from pipeline.datasets.image_set import DecodedImage, ImageSet, Sample, UnreadableImage
+from pipeline.datasets.tree import is_hidden
 from pipeline.errors import InputError
 
 Writer = Callable[[Path, dict[str, bytes]], Path]
@@ -93,7 +94,7 @@ def test_unreadable_files_are_reported_and_can_be_left_out(writer: Writer, tmp_p
 
 _NAMES = st.text(
     st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp"), exclude_characters="/\\\0"), min_size=1, max_size=12
-).filter(lambda name: not name.startswith(".") and name[1:2] != ":" and len(name.encode()) < 100)
+).filter(lambda name: not is_hidden(name) and name[1:2] != ":" and len(name.encode()) < 100)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

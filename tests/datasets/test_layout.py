@@ -67,6 +67,7 @@ def test_a_test_split_may_lack_a_class_here() -> None:
         pytest.param(_tree(), "no class folders", id="nothing"),
         pytest.param(_tree("README.md"), "no class folders", id="no folders"),
         pytest.param(_tree("1.png", "2.png"), r"1.png is in no class folder \(and 1 more images\)", id="loose images"),
+        pytest.param(_tree("all/cat/1.png", "1.png"), "all/cat is a folder within a class", id="an image beside all"),
         pytest.param(_tree(*_ONE, "x.JPG"), "x.JPG is in no class folder", id="a loose image"),
         pytest.param(_tree(*_SPLIT, "train/1.png"), "train: 1.png is in no class folder", id="loose in train"),
         pytest.param(_tree(*_SPLIT, "1.png"), "1.png is in no class folder", id="loose beside train"),

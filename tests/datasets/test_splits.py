@@ -59,3 +59,8 @@ def test_every_row_can_be_drawn() -> None:
     for seed in range(200):
         drawn |= draw_val(np.zeros(20, dtype=np.int64), 0.1, seed=seed)
     assert drawn.all()
+
+
+def test_classes_are_drawn_independently() -> None:
+    flags = draw_val(np.repeat([0, 1], [40, 40]), 0.5, seed=0)
+    assert (flags[:40] != flags[40:]).any()

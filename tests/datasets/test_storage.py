@@ -74,6 +74,22 @@ def test_skipped_images_leave_no_gap(tmp_path: Path) -> None:
     assert list(stored.unreadable.items()) == [("test/1", "torn"), ("train/0", "torn"), ("train/3", "torn")]
 
 
+def test_files_that_fail_later_are_skipped_too(tmp_path: Path) -> None:
+    """As on a flaky network drive: the second pass finds another."""
+    bad = iter(["train/0", "train/1", ""])
+    stored = store_images(
+        lambda leave_out: _image_set(leave_out, bad=next(bad)),
+        {split: tmp_path / f"{split}.npy" for split in ("train", "test")},
+        replaced=[],
+        source="here",
+        image_size=_SIZE,
+        skip_unreadable=True,
+        progress=no_progress,
+    )
+    assert list(stored.unreadable) == ["train/0", "train/1"]
+    assert np.load(tmp_path / "train.npy")[:, 0, 0, 0].tolist() == [2, 3, 4, 5]
+
+
 def test_unreadable_images_are_counted_and_the_first_named(tmp_path: Path) -> None:
     (tmp_path / "train.npy").write_bytes(b"earlier")
     (tmp_path / "stale").write_bytes(b"earlier")
