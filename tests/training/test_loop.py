@@ -1,5 +1,6 @@
 """Training learns, repeats to the bit, and says when it diverged."""
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +11,14 @@ import torch.nn.functional as F
 from made_up_training import ALONE, TINY, bright_images
 from numpy.typing import NDArray
 
-from pipeline.batching import SampleStream
+from pipeline.batching import SampleStream, worker_slices
 from pipeline.distributed import Ranks
 from pipeline.errors import InputError
 from pipeline.models import build
 from pipeline.models.resnet import ResNet
 from pipeline.run_log import RunLog
 from pipeline.training import loop
+from pipeline.training.batch_norm import recompute_statistics
 from pipeline.training.evaluate import evaluate
 from pipeline.training.loop import TrainedRun, load_images, train
 from pipeline.training.settings import TrainSettings
@@ -123,6 +125,18 @@ def test_one_step_is_that_of_torch() -> None:
             decayed = parameter.grad + (0.1 * parameter if parameter.ndim > 1 else 0)  # type: ignore[operator]
             expected = parameter - rate * 1.9 * decayed
             torch.testing.assert_close(trained[name], expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.usefixtures("few_statistics")
+def test_batch_norm_statistics_are_of_the_final_weights() -> None:
+    """From the batches that would have come next, in the groups of training."""
+    run, everything = _train(TINY), np.ones(N, dtype=np.bool_)
+    images = load_images(bright_images(N)[0], TINY, training=True, device=ALONE.device)
+    model, stream = copy.deepcopy(run.model), SampleStream(everything, TINY.seed)
+    batches = [stream.batch(step, TINY.batch_size) for step in (2, 3)]
+    recompute_statistics(model, images, batches, worker_slices(TINY.batch_size, TINY.simulated_workers))
+    for name, tensor in run.model.state_dict().items():
+        assert torch.equal(tensor, model.state_dict()[name]), name
 
 
 @pytest.mark.usefixtures("few_statistics")
