@@ -119,7 +119,7 @@ def remarks(
         images, seconds = list(speed.parts.items())[-1]
         yield (
             f"measured: {workload.network}, {workload.stem} stem, {workload.crop_size} pixels, "
-            f"{images} images at a time: {images / seconds:,.0f} images/s"
+            f"{images} images at a time: {_rate(images / seconds)} images/s"
         )
     several = {run.workers for stage in runs.values() for run in stage} - {1}
     if several:
@@ -152,6 +152,10 @@ def _duration(seconds: float) -> str:
         if seconds >= 2 * unit:
             return f"{seconds / unit:,.{0 if seconds >= 10 * unit else 1}f} {name}"
     return f"{seconds:.0f} s"
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.1f}"
 
 
 def _bytes(count: float) -> str:

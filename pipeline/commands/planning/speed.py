@@ -17,6 +17,8 @@ from pipeline.training.gradient import accumulate_gradients
 
 # Larger parts take as long per image as these: the caches (CPU) or the cores (GPU) are full.
 _LARGEST_PART = {"cpu": 256, "cuda": 4096}
+# Passes of a few images are all overhead and say nothing of large ones, which take long to try.
+_TELLING_PART = 32
 _REPEATS = 6
 _SECONDS_PER_SIZE = 1.0
 
@@ -58,7 +60,10 @@ class Speed:
     weight_bytes: int
 
     def part_s(self, images: int) -> float:
-        """Seconds of one forward and backward pass: between measured sizes by line, beyond them by ratio."""
+        """Seconds of one forward and backward pass.
+
+        Between measured sizes by line, above them by ratio, below them as the smallest.
+        """
         sizes, seconds = list(self.parts), list(self.parts.values())
         if images >= sizes[-1]:
             return seconds[-1] * images / sizes[-1]
@@ -69,7 +74,7 @@ def measure(workload: Workload, sizes: Collection[int], device: torch.device, *,
     """Time a workload for parts of `sizes` images.
 
     Args:
-        seconds: after these no further size is tried; the smallest always is.
+        seconds: after these no further size is tried; that nearest to 32 always is.
     """
     torch.set_num_threads(workload.threads)
     start = time.perf_counter()
@@ -79,12 +84,12 @@ def measure(workload: Workload, sizes: Collection[int], device: torch.device, *,
     chosen = thin_out({min(size, _LARGEST_PART[device.type]) for size in sizes})
     images, labels = _made_up_data(workload, chosen[-1], device)
     parts: dict[int, float] = {}
-    for size in chosen:
+    for size in sorted(chosen, key=lambda size: abs(np.log(size / _TELLING_PART))):
         if parts and time.perf_counter() - start > seconds:
             break
         parts[size] = _seconds_of(partial(_pass, model, images, labels, size), device)
     return Speed(
-        parts=parts,
+        parts=dict(sorted(parts.items())),
         update_s=_update_seconds(model, device),
         evaluation_s=_evaluation_seconds(model, images, max(parts), device),
         build_s=build_s,
