@@ -9,6 +9,7 @@ import inspect
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -28,7 +29,9 @@ T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1
 _TIMEOUT = timedelta(minutes=30)
+_CONNECT_TIMEOUT = timedelta(minutes=5)
 _AGENT_ENDS_RANKS_WITHIN_S = 60
+_LAUNCHER = "BATCHSIEVE_LAUNCHER"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +90,7 @@ def launch(module: str, arguments: Sequence[str], workers: int) -> int:
     agent.addHandler(logging.NullHandler())
     agent.propagate = False
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ[_LAUNCHER] = str(os.getpid())
     try:
         run(parse_args(["--standalone", f"--nproc-per-node={workers}", "-m", module, *arguments]))
     except ChildFailedError as error:
@@ -108,8 +112,7 @@ def session(threads_per_worker: int | Literal["auto"]) -> Iterator[Ranks]:
         torch.set_num_threads(threads_for(threads_per_worker, 1))
         yield Ranks(rank=0, count=1, device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         return
-    # A rank whose agent was killed would train on as an orphan.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _die_with_agent()
     local = int(os.environ["LOCAL_RANK"])
     torch.set_num_threads(threads_for(threads_per_worker, int(os.environ["LOCAL_WORLD_SIZE"])))
     # NCCL refuses two ranks on one GPU: more processes than GPUs work on the CPU.
@@ -117,7 +120,7 @@ def session(threads_per_worker: int | Literal["auto"]) -> Iterator[Ranks]:
     device = torch.device("cuda", local) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-    store, rank, count = next(rendezvous("env://", timeout=_TIMEOUT))
+    store, rank, count = next(rendezvous("env://", timeout=_CONNECT_TIMEOUT))
     backend = "nccl" if on_gpu else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=_TIMEOUT)
     try:
@@ -177,6 +180,15 @@ def defer_reduction(model: nn.Module, defer: bool) -> AbstractContextManager[Non
     if defer and isinstance(model, DistributedDataParallel):
         return model.no_sync()
     return nullcontext()
+
+
+def _die_with_agent() -> None:
+    """A rank whose agent was killed would train on as an orphan."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The signal does not come if the agent died before, while this process was still importing.
+    parent = str(os.getppid())
+    if os.environ.get(_LAUNCHER, parent) != parent:
+        sys.exit("the process that started this rank is gone")
 
 
 def _several() -> bool:

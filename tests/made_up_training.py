@@ -164,28 +164,29 @@ def stage(name: str, folder: Path, item: str | None = None) -> int:
     return 0
 
 
-def environment(**more: str) -> dict[str, str]:
-    """One thread a process, no DVC around it, and `more`."""
-    mine = {key: value for key, value in os.environ.items() if key != "DVC_ROOT"}
-    return {**mine, "OMP_NUM_THREADS": "1", **more}
+def environment() -> dict[str, str]:
+    """One thread a process, and no DVC around it."""
+    return {**{key: value for key, value in os.environ.items() if key != "DVC_ROOT"}, "OMP_NUM_THREADS": "1"}
 
 
-def run(args: Sequence[str], *, timeout: float = TIMEOUT_S, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run to the end, with `more` in the environment; the process group is killed when the time is up."""
-    process = start(args, **more)
+def run(
+    args: Sequence[str], *, timeout: float = TIMEOUT_S, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run to the end, with `environ` added to the environment; all of it is killed when the time is up."""
+    process = start(args, environ=environ)
     try:
         out, err = process.communicate(timeout=timeout)
     finally:
-        kill_group(process)
+        kill(process)
     return subprocess.CompletedProcess(list(args), process.returncode, out, err)
 
 
-def start(args: Sequence[str], **more: str) -> "subprocess.Popen[str]":
-    """Start in a process group of its own."""
+def start(args: Sequence[str], *, environ: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
+    """Start in a session of its own."""
     return subprocess.Popen(
         args,
         cwd=ROOT,
-        env=environment(**more),
+        env={**environment(), **(environ or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -193,8 +194,29 @@ def start(args: Sequence[str], **more: str) -> "subprocess.Popen[str]":
     )
 
 
-def kill_group(process: "subprocess.Popen[str]") -> None:
-    """End a process that `start` started, and what it started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+def descendants(pid: int) -> set[int]:
+    """Processes that `pid` started, and what they started; torchrun's are in groups of their own."""
+    try:
+        children = {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+    except OSError:
+        return set()
+    return children.union(*(descendants(child) for child in children))
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Of these processes, those that have not ended."""
+    living = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
+                living.add(pid)
+    return living
+
+
+def kill(process: "subprocess.Popen[str]", *others: int) -> None:
+    """End a process that `start` started, what it started, and `others`; whatever they do."""
+    mine = (process.pid, *descendants(process.pid)) if process.poll() is None else ()
+    for pid in (*mine, *others):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=30)

@@ -93,7 +93,7 @@ def test_two_processes_share_one_file_of_imagenet_weights(tmp_path: Path) -> Non
     url = torchvision.models.get_model_weights(NETWORK).IMAGENET1K_V1.url
     weights.rename(cache / url.rsplit("/", 1)[-1])
     data = write_project(tmp_path, finetune={"weights": "imagenet", "workers": 2, "simulated_workers": 2})
-    done = run(command("finetune", tmp_path), TORCH_HOME=str(tmp_path / "torch"))
+    done = run(command("finetune", tmp_path), environ={"TORCH_HOME": str(tmp_path / "torch")})
     assert done.returncode == 0, done.stderr
     assert load_trained(data.extractor(NETWORK)).class_names == NAMES
     assert not list(tmp_path.rglob("*.tmp"))

@@ -1,6 +1,5 @@
 """A study as a user runs it: its files, what is trained again, and what a kill leaves behind."""
 
-import contextlib
 import itertools
 import json
 import os
@@ -19,9 +18,11 @@ from made_up import NETWORK
 from made_up_training import (
     TIMEOUT_S,
     TINY,
+    alive,
     bright_images,
     command,
-    kill_group,
+    descendants,
+    kill,
     run,
     stage,
     start,
@@ -145,7 +146,7 @@ def test_a_killed_study_ends_in_the_same_bytes(finished: Path, tmp_path: Path) -
     try:
         _wait_until(lambda: _entries(tmp_path), process)
     finally:
-        kill_group(process)
+        kill(process)
     assert process.returncode == -signal.SIGKILL
     survivors = {path: path.stat().st_mtime_ns for path in _entries(tmp_path)}
     assert 1 <= len(survivors) < 4
@@ -172,35 +173,17 @@ def test_two_workers_by_the_stages_own_torchrun(tmp_path: Path) -> None:
     assert done.stderr == f"error: {data.kept(NETWORK)}: does not fit the 60 training images; run `dvc repro`\n"
 
 
-def _descendants(pid: int) -> set[int]:
-    try:
-        children = {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
-    except OSError:
-        return set()
-    return children.union(*(_descendants(child) for child in children))
-
-
-def _alive(pids: set[int]) -> set[int]:
-    """Of these processes, those that have not ended."""
-    alive = set()
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
-                alive.add(pid)
-    return alive
-
-
 def test_one_study_at_a_time_and_no_orphans(tmp_path: Path) -> None:
     long = {"arms": ["full"], "seeds": [0], "budget": {"steps": 100_000}}
     data = write_project(tmp_path, study=long, train=TWO_WORKERS)
     lock = WorkPaths(root=tmp_path / "work").lock("train@tiny")
-    process = start(command("train", tmp_path))
+    process, ranks = start(command("train", tmp_path)), set[int]()
     try:
         _wait_until(lambda: lock.exists() and lock.read_text(), process)
         holder = int(lock.read_text())
-        ranks = _descendants(process.pid)
+        ranks = descendants(process.pid)
         assert holder in ranks
-        assert len(_alive(ranks)) == 2
+        assert len(alive(ranks)) == 2
         # The same study from elsewhere, on one process.
         write_project(tmp_path, study={**long, "recipe": {"workers": 1}})
         second = run(command("train", tmp_path))
@@ -208,11 +191,11 @@ def test_one_study_at_a_time_and_no_orphans(tmp_path: Path) -> None:
         assert second.stderr == f"error: train@tiny: already running as process {holder}; wait for it or end it\n"
         process.kill()
         end = time.monotonic() + 20
-        while _alive(ranks):
-            assert time.monotonic() < end, f"still running: {_alive(ranks)}"
+        while alive(ranks):
+            assert time.monotonic() < end, f"still running: {alive(ranks)}"
             time.sleep(0.1)
     finally:
-        kill_group(process)
+        kill(process, *ranks)
     assert not data.runs("tiny").exists()
 
 

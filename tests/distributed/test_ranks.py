@@ -1,0 +1,57 @@
+"""Ranks without a process group: how many, on one process nothing to do, and none without its launcher."""
+
+import sys
+
+import pytest
+import torch
+from made_up_training import run
+from torch import nn
+
+from pipeline import distributed
+from pipeline.distributed import check_divides, choose_workers
+from pipeline.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("requested", "simulated", "gpus", "chosen"),
+    [(3, 6, 1, 3), ("auto", 8, 1, 1), ("auto", 8, 4, 4), ("auto", 8, 7, 4), ("auto", 6, 4, 3), ("auto", 7, 4, 1)],
+)
+def test_workers(monkeypatch: pytest.MonkeyPatch, requested: int, simulated: int, gpus: int, chosen: int) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert choose_workers(requested, simulated) == chosen  # type: ignore[arg-type]
+
+
+def test_workers_that_do_not_divide_are_told_which_do() -> None:
+    check_divides(3, 6)
+    with pytest.raises(InputError, match=r"4 processes do not divide simulated_workers 6; start one of \[1, 2, 3, 6\]"):
+        check_divides(4, 6)
+
+
+def test_one_process_has_nothing_to_exchange() -> None:
+    threads = torch.get_num_threads()
+    with distributed.session(threads_per_worker=threads) as ranks:
+        assert (ranks.rank, ranks.count, ranks.is_main) == (0, 1, True)
+        assert distributed.world_size() == 1
+        assert distributed.broadcast("x") == "x"
+        assert distributed.all_reduce_sum_(torch.tensor(3.0)) == 3
+        model = nn.Linear(1, 1)
+        assert distributed.data_parallel(model, ranks.device) is model
+        with distributed.defer_reduction(model, defer=True):
+            distributed.barrier()
+
+
+def test_a_rank_outside_its_session_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    with pytest.raises(RuntimeError, match="outside"):
+        distributed.world_size()
+
+
+def test_a_rank_whose_launcher_died_while_it_was_starting_does_not_start() -> None:
+    code = "from pipeline import distributed\nwith distributed.session(1): print('trains')"
+    places = {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    launched = {"TORCHELASTIC_RUN_ID": "x", "BATCHSIEVE_LAUNCHER": "1000000000"}
+    done = run([sys.executable, "-c", code], environ={**places, **master, **launched})
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr == "the process that started this rank is gone\n"
