@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, mend_of
 
 # Each is a module of pipeline.commands with `main(argv) -> exit code`, imported when called:
 # doctor must start on an installation where nothing else does.
@@ -38,6 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = import_module(f"pipeline.commands.{chosen.command}").main(chosen.arguments)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if not (line := mend_of(error)):
+            raise
+        print(f"error: {line}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -58,8 +58,17 @@ def local_gpus() -> int:
 
 
 def choose_workers(requested: int | Literal["auto"], simulated_workers: int) -> int:
-    """Processes to start on this node: as requested, or what the GPUs and `simulated_workers` allow."""
+    """Processes to start on this node: as requested, or what the GPUs and `simulated_workers` allow.
+
+    Raises:
+        InputError: more were requested than the machine has GPUs, if it has any.
+    """
     if requested != "auto":
+        if 0 < torch.cuda.device_count() < requested:
+            raise InputError(
+                f"workers: {requested}, but this machine has {torch.cuda.device_count()} GPUs and a GPU takes one "
+                "process; give fewer, or CUDA_VISIBLE_DEVICES= to work on the CPU"
+            )
         return requested
     return max(count for count in range(1, local_gpus() + 1) if simulated_workers % count == 0)
 

@@ -1,5 +1,18 @@
 """The one exception that means "the user can mend this": a single line and exit code 2."""
 
+import errno
+
+_MENDS = {
+    errno.ENOSPC: "free some space and run the same command again",
+    errno.EDQUOT: "free some space and run the same command again",
+    errno.EFBIG: "raise the limit on file sizes (ulimit -f)",
+    errno.EACCES: "correct its permissions",
+    errno.EPERM: "correct its permissions",
+    errno.EROFS: "mount it writable, or choose another folder",
+    errno.ENOTDIR: "a file stands where a folder is needed; move it away",
+    errno.EISDIR: "a folder stands where a file is needed; move it away",
+}
+
 
 class InputError(ValueError):
     """Bad input from outside: a parameter, a file, a data set, an installation.
@@ -11,3 +24,9 @@ class InputError(ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
+
+
+def mend_of(error: OSError) -> str | None:
+    """One line for what the file system refused, or None if the error is not the user's to mend."""
+    mend = _MENDS.get(error.errno or 0)
+    return f"{error.filename or 'writing'}: {error.strerror}; {mend}" if mend else None

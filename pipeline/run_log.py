@@ -111,9 +111,13 @@ class ResourceMeter:
     def __init__(self) -> None:
         self._start = time.monotonic()
 
-    def write(self, path: Path, *, images: int | None = None) -> None:
-        """Record the run; `images` processed gives a rate."""
-        wall = time.monotonic() - self._start
+    def write(self, path: Path, *, images: int | None = None, earlier_seconds: float = 0.0) -> None:
+        """Record the run; `images` processed gives a rate.
+
+        Args:
+            earlier_seconds: what an interrupted run before this one took for the work it finished.
+        """
+        wall = time.monotonic() - self._start + earlier_seconds
         own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         # Linux reports KiB; children are the largest single worker, not their sum.
         children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss

@@ -49,6 +49,20 @@ class Study(Section):
         return self
 
     def effective_recipe(self, train: TrainConfig) -> TrainConfig:
-        """The `train` section with this study's `recipe` laid over it, key by key."""
-        merged = {**train.model_dump(mode="json"), **self.recipe}
+        """The `train` section with this study's `recipe` laid over it, key by key and section by section.
+
+        A section that names another variant (`schedule: {name: ...}`) replaces the old one whole.
+        """
+        merged = _laid_over(train.model_dump(mode="json"), self.recipe)
         return TrainConfig.model_validate_json(json.dumps(merged))
+
+
+def _laid_over(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, change in changes.items():
+        old = base.get(key)
+        merged[key] = change
+        if isinstance(old, dict) and isinstance(change, dict):
+            same_variant = change.get("name", old.get("name")) == old.get("name")
+            merged[key] = _laid_over(old, change) if same_variant else change
+    return merged

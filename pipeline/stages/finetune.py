@@ -31,15 +31,15 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
     n_train = len(data.train.labels)
     if config.batch_size > n_train:
         raise InputError(f"finetune.batch_size: {config.batch_size} is more than the {n_train} training images")
-    pretrained = config.weights == "imagenet"
+    as_imagenet = config.normalisation == "imagenet"
     settings = effective_settings(
         config,
         network=network,
         n_classes=len(data.class_names),
         n_epoch=n_train,
         image_size=data.image_size,
-        mean=IMAGENET_MEAN if pretrained else data.mean,
-        std=IMAGENET_STD if pretrained else data.std,
+        mean=IMAGENET_MEAN if as_imagenet else data.mean,
+        std=IMAGENET_STD if as_imagenet else data.std,
         batch_size=config.batch_size,
         learning_rate=config.learning_rate,
         weight_decay=config.weight_decay,

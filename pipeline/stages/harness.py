@@ -2,18 +2,17 @@
 
 import argparse
 import ctypes
-import errno
 import fcntl
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.config.params import Params, load_params
-from pipeline.errors import InputError
+from pipeline.errors import InputError, mend_of
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import ResourceMeter, RunLog, standard_log
 
@@ -30,8 +29,10 @@ class StageContext:
     data: DataPaths
     work: WorkPaths
     log: RunLog
-    images: list[int]
+    images: list[int] = field(default_factory=list)
     """The body may append how many images it processed; they become images/s."""
+    earlier_seconds: list[float] = field(default_factory=list)
+    """And what parts of the work took that an earlier, interrupted run had finished."""
 
     @property
     def name(self) -> str:
@@ -93,7 +94,6 @@ def make_context(stage: str, item: str | None, arguments: argparse.Namespace, *,
         data=DataPaths(root=arguments.data),
         work=work,
         log=RunLog.silent() if silent else standard_log(work.log(name)),
-        images=[],
     )
 
 
@@ -109,9 +109,9 @@ def exit_codes() -> Iterator[None]:
         print("interrupted; run the same command again to go on", file=sys.stderr)
         sys.exit(130)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not (line := mend_of(error)):
             raise
-        print(f"error: {error.filename or 'write'}: the disk is full; free some space and run again", file=sys.stderr)
+        print(f"error: {line}", file=sys.stderr)
         sys.exit(2)
 
 
@@ -121,7 +121,11 @@ def metered(context: StageContext) -> Iterator[None]:
     meter = ResourceMeter()
     try:
         yield
-        meter.write(context.work.resources(context.name), images=sum(context.images) or None)
+        meter.write(
+            context.work.resources(context.name),
+            images=sum(context.images) or None,
+            earlier_seconds=sum(context.earlier_seconds),
+        )
     finally:
         context.log.close()
 
@@ -148,3 +152,6 @@ def die_with_parent() -> None:
     """Under DVC, end when DVC is killed: a stage that outlived it would race the next one."""
     if "DVC_ROOT" in os.environ:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        # DVC may have died before the line above, while this process was importing.
+        if os.getppid() == 1:
+            sys.exit("DVC has ended; run `dvc repro` again")

@@ -29,8 +29,10 @@ def train_study(context: StageContext, ranks: Ranks) -> None:
     data = load_prepared(context.data)
     cells, members, keys = resolve_cells(context, data, ranks)
     ledger = Ledger(context.work.cells)
-    _run_missing(context, ranks, data, cells, members, keys, ledger)
+    todo = distributed.broadcast(missing_cells(cells, keys, ledger))  # rank 0's disk decides
+    _run(todo, context, ranks, data, cells, members, keys, ledger)
     if ranks.is_main:
+        _count_work(context, keys, [keys[i] for i in todo], ledger)
         _assemble(context, cells, keys, ledger, workers=ranks.count)
 
 
@@ -84,7 +86,8 @@ def _digest(context: StageContext) -> str:
     return " ".join(sha256_of_file(path) for path in files)
 
 
-def _run_missing(
+def _run(
+    todo: list[int],
     context: StageContext,
     ranks: Ranks,
     data: PreparedData,
@@ -100,8 +103,6 @@ def _run_missing(
         test_labels=data.test.labels,
         class_names=data.class_names,
     )
-    # Rank 0's disk decides: another node may not see the ledger.
-    todo = distributed.broadcast(missing_cells(cells, keys, ledger))
     if ranks.is_main:
         context.work.cells.mkdir(parents=True, exist_ok=True)
         remove_leftovers(context.work.cells)
@@ -112,11 +113,19 @@ def _run_missing(
         kept = _keeps_weights(cells[i], cells)
         weights = context.work.cells / f".{keys[i]}.weights.{os.getpid()}.tmp" if kept else None
         result = run_cell(cells[i], splits, members[i], ranks=ranks, log=context.log, title=title, weights=weights)
-        context.images.append(settings.steps * settings.batch_size)
         if ranks.is_main:
             ledger.add(keys[i], result, weights if result.status == "finished" else None)
             shown = f"top-1 {result.top1:.4f}" if result.top1 is not None else result.status
             context.log.info(f"{title}: {shown} in {result.seconds:.1f} s")
+
+
+def _count_work(context: StageContext, keys: list[str], ran: list[str], ledger: Ledger) -> None:
+    """Tell the stage's record of all the study's cells, those of earlier runs too."""
+    for key in sorted({key for key in keys if key}):
+        result = ledger.get(key)
+        context.images.append(result.history[-1].examples if result.history else 0)
+        if key not in ran:
+            context.earlier_seconds.append(result.seconds)
 
 
 def _assemble(context: StageContext, cells: list[Cell], keys: list[str], ledger: Ledger, *, workers: int) -> None:

@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 import torch
+import torchvision
 from numpy.typing import NDArray
 
 from pipeline.artifacts.code import code_digest
@@ -33,7 +34,7 @@ def fingerprint(settings: TrainSettings, members: NDArray[np.bool_], *, data_dig
         "members": hashlib.sha256(np.packbits(members).tobytes()).hexdigest(),
         "data": data_digest,
         "code": _training_code(),
-        "torch": torch.__version__,
+        "versions": [torch.__version__, torchvision.__version__, np.__version__],
         "ranks": ranks.count,
         "threads": torch.get_num_threads() if ranks.device.type == "cpu" else None,
         "device": _kind(ranks.device),

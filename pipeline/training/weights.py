@@ -6,6 +6,7 @@ labels = network.predict(images)        # uint8 (N, H, W, 3), H = W = network.fo
 """
 
 import dataclasses
+import io
 import pickle
 import warnings
 from collections.abc import Sequence
@@ -74,9 +75,12 @@ def save_trained(path: Path, model: ResNet, settings: TrainSettings, class_names
         "format": dataclasses.asdict(settings.format),
         "state_dict": {name: tensor.cpu().contiguous() for name, tensor in model.state_dict().items()},
     }
-    # Given a path, torch.save writes its name into the file; a temporary one differs every time.
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
-        torch.save(content, file)
+    # Given a path, torch.save writes its name into the file, and a temporary one differs every time;
+    # given an open file, it hides a full disk behind a RuntimeError.
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(buffer.getbuffer())
 
 
 def load_trained(path: Path | str, device: torch.device | str = "cpu") -> TrainedNetwork:
@@ -119,6 +123,8 @@ def load_weights_file(path: Path) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise InputError(f"{path}: no such weights file; check the path") from None
+    except PermissionError:
+        raise InputError(f"{path}: cannot be read; correct its permissions") from None
     except pickle.UnpicklingError:
         raise InputError(
             f"{path}: is not a plain state dict (it is no weights file, or holds pickled code, which is never run); "

@@ -203,3 +203,22 @@ def test_every_single_key_may_be_misspelt() -> None:
         with pytest.raises(InputError) as raised:
             check_params(tree, source="p")
         assert path[-1] in str(raised.value), path
+
+
+def test_a_study_changes_single_keys_of_a_section() -> None:
+    """Laying `flip` over an augmentation keeps its padding; another schedule replaces the old one whole."""
+    tree = _tree()
+    tree["train"]["augmentation"] = {"crop_padding": 3}
+    tree["train"]["schedule"] = {"name": "step", "milestones": [{"steps": 3}]}
+    tree["studies"]["digits"]["recipe"] = {"augmentation": {"flip": True}, "schedule": {"name": "constant"}}
+    params = check_params(tree, source="params.yaml")
+    recipe = params.studies["digits"].effective_recipe(params.train)
+    assert (recipe.augmentation.crop_padding, recipe.augmentation.flip) == (3, True)
+    assert recipe.schedule.name == "constant"
+
+
+def test_imagenet_weights_need_their_stem() -> None:
+    tree = _tree()
+    tree["finetune"] |= {"weights": "imagenet", "stem": "cifar"}
+    with pytest.raises(InputError, match="finetune: weights: imagenet .* set stem: imagenet"):
+        check_params(tree, source="params.yaml")

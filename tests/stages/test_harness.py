@@ -61,7 +61,16 @@ def test_resources_and_log_are_left_in_the_work_folder(tmp_path: Path, argv: lis
     [
         (InputError("a.npy: has\n3 rows; run it again"), 2, "error: a.npy: has 3 rows; run it again\n"),
         (KeyboardInterrupt(), 130, "interrupted; run the same command again to go on\n"),
-        (OSError(errno.ENOSPC, "full", "x.npy"), 2, "error: x.npy: the disk is full; free some space and run again\n"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "x.npy"),
+            2,
+            "error: x.npy: No space left on device; free some space and run the same command again\n",
+        ),
+        (
+            OSError(errno.EACCES, "Permission denied", "data"),
+            2,
+            "error: data: Permission denied; correct its permissions\n",
+        ),
     ],
 )
 def test_what_the_user_can_mend_is_one_line(
@@ -79,7 +88,7 @@ def test_what_the_user_can_mend_is_one_line(
     assert not (tmp_path / "work" / "resources" / "prepare.json").exists()
 
 
-@pytest.mark.parametrize("error", [ValueError("a bug"), OSError(errno.EACCES, "no")])
+@pytest.mark.parametrize("error", [ValueError("a bug"), OSError(errno.EINVAL, "no")])
 def test_bugs_keep_their_traceback(argv: list[str], error: Exception) -> None:
     with pytest.raises(type(error)):
         run_stage("prepare", _raise(error), argv=argv)

@@ -33,9 +33,7 @@ class StudyPlan:
 
 def plan_from_ledger(params: Params, name: str, data: DataPaths, work: WorkPaths) -> StudyPlan:
     """What the train stage would do now, with its inputs as they are on disk."""
-    context = StageContext(
-        stage="train", item=name, params=params, data=data, work=work, log=RunLog.silent(), images=[]
-    )  # fmt: skip
+    context = StageContext(stage="train", item=name, params=params, data=data, work=work, log=RunLog.silent())
     recipe = params.studies[name].effective_recipe(params.train)
     workers = choose_workers(recipe.workers, recipe.simulated_workers)
     # The ledger's keys name the threads: be like the process that would train.
