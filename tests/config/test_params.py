@@ -220,5 +220,5 @@ def test_a_study_changes_single_keys_of_a_section() -> None:
 def test_imagenet_weights_need_their_stem() -> None:
     tree = _tree()
     tree["finetune"] |= {"weights": "imagenet", "stem": "cifar"}
-    with pytest.raises(InputError, match="finetune: weights: imagenet .* set stem: imagenet"):
+    with pytest.raises(InputError, match=r"finetune: weights: imagenet .* set stem: imagenet"):
         check_params(tree, source="params.yaml")
