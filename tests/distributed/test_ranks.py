@@ -14,11 +14,17 @@ from pipeline.errors import InputError
 
 @pytest.mark.parametrize(
     ("requested", "simulated", "gpus", "chosen"),
-    [(3, 6, 1, 3), ("auto", 8, 1, 1), ("auto", 8, 4, 4), ("auto", 8, 7, 4), ("auto", 6, 4, 3), ("auto", 7, 4, 1)],
+    [(3, 6, 0, 3), (3, 6, 4, 3), ("auto", 8, 1, 1), ("auto", 8, 4, 4), ("auto", 8, 7, 4), ("auto", 6, 4, 3), ("auto", 7, 4, 1)],
 )
 def test_workers(monkeypatch: pytest.MonkeyPatch, requested: int, simulated: int, gpus: int, chosen: int) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    assert choose_workers(requested, simulated) == chosen  # type: ignore[arg-type]
+    assert choose_workers(requested, simulated) == chosen
+
+
+def test_more_workers_than_gpus_are_not_moved_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(InputError, match="workers: 3, but this machine has 2 GPUs"):
+        choose_workers(3, 6)
 
 
 def test_workers_that_do_not_divide_are_told_which_do() -> None:
