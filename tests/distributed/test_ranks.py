@@ -14,7 +14,15 @@ from pipeline.errors import InputError
 
 @pytest.mark.parametrize(
     ("requested", "simulated", "gpus", "chosen"),
-    [(3, 6, 0, 3), (3, 6, 4, 3), ("auto", 8, 1, 1), ("auto", 8, 4, 4), ("auto", 8, 7, 4), ("auto", 6, 4, 3), ("auto", 7, 4, 1)],
+    [
+        (3, 6, 0, 3),
+        (3, 6, 4, 3),
+        ("auto", 8, 1, 1),
+        ("auto", 8, 4, 4),
+        ("auto", 8, 7, 4),
+        ("auto", 6, 4, 3),
+        ("auto", 7, 4, 1),
+    ],
 )
 def test_workers(monkeypatch: pytest.MonkeyPatch, requested: int, simulated: int, gpus: int, chosen: int) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
