@@ -6,7 +6,7 @@ SHELL := /bin/sh
 .NOTPARALLEL:
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor repro test test-all check bench clean lock preset
+.PHONY: help setup doctor repro notebooks test test-all check bench clean lock preset
 
 PYTHON ?= python3
 STAGES := prepare finetune extract reduce filter train report
@@ -28,6 +28,14 @@ repro: setup ## run the pipeline that params.yaml describes, as far as it is not
 	@python -m pipeline validate
 	@dvc repro
 	@echo "report: $(CURDIR)/data/report/report.html"
+
+# On this machine alone, and without JupyterLab's own questions to the network: news, updates, extensions.
+notebooks: setup ## open the notebooks in JupyterLab
+	@jupyter lab --LabApp.news_url=None --LabApp.extension_manager=readonly \
+	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate notebooks
+
+viz: setup ## look at the maps and try other radii, in a browser
+	@python -m viz
 
 preset: setup ## NAME=cifar10 writes params.yaml from presets/; without NAME lists them
 	@python -m pipeline preset $(NAME)

@@ -86,18 +86,22 @@ def write_network(data: DataPaths, network: str, *, dropped: int = 6) -> None:
     labels = np.arange(N_TRAIN) % len(CLASS_NAMES)
     keep = np.arange(N_TRAIN) < N_TRAIN - dropped
     xy = rng.normal(size=(N_TRAIN, 2)).astype(np.float32)
+    paths = [f"{CLASS_NAMES[label]}/{row}.png" for row, label in enumerate(labels)]
     points = pa.table(
         {
             "sample_id": np.arange(N_TRAIN),
-            "path": [f"{CLASS_NAMES[label]}/{row}.png" for row, label in enumerate(labels)],
+            "path": paths,
+            "sha256": [hashlib.sha256(path.encode()).hexdigest() for path in paths],
             "label": labels,
             "label_name": [CLASS_NAMES[label] for label in labels],
             "predicted": np.roll(labels, 1),
             "x": xy[:, 0].copy(),
             "y": xy[:, 1].copy(),
             "is_noise": ~keep,
+            "eps": np.full(N_TRAIN, 1.5),
             "score": np.linspace(0, 1, N_TRAIN),
             "reason": [f"3 of 5 nearest neighbours are {CLASS_NAMES[1]}"] * N_TRAIN,
+            "neighbours": [[(row + step) % N_TRAIN for step in (1, 2, 3)] for row in range(N_TRAIN)],
             "keep": keep,
         }
     )
@@ -112,14 +116,18 @@ def write_network(data: DataPaths, network: str, *, dropped: int = 6) -> None:
             "curve": {"eps": [0.5, 1.0, 2.0], "share": [0.5, 0.2, 0.0]},
         },
     )
-    write_json(data.finetune_metrics(network), {"top1": 0.925, "balanced_accuracy": 0.91})
+    recalls = dict.fromkeys(CLASS_NAMES, 0.91)
+    write_json(data.finetune_metrics(network), {"top1": 0.925, "balanced_accuracy": 0.91, "recall_per_class": recalls})
     write_json(
         data.reduce_metrics(network),
         {
             "kl_divergence": 1.25,
             "neighbour_preservation": 0.6,
             "knn_label_accuracy": {"components": 0.9, "map": 0.85},
-            "pca": {"explained_variance_ratio": 0.99},
+            "pca": {
+                "explained_variance_ratio": 0.99,
+                "explained_variance_ratio_per_component": [0.6, 0.3, 0.09],
+            },
         },
     )
     test_xy = rng.normal(size=(N_TEST, 2)).astype(np.float32)
