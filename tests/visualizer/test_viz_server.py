@@ -1,0 +1,155 @@
+import io
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up_report import ROOT, write_network, write_prepared
+from PIL import Image
+
+from pipeline.artifacts.code import import_closure
+from pipeline.paths import DataPaths
+from viz.__main__ import main
+from viz.app import make_app
+from viz.data import Source
+
+_PARAMS = ROOT / "presets" / "digits.yaml"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataPaths:
+    paths = DataPaths(root=tmp_path / "data")
+    write_prepared(paths)
+    write_network(paths, "resnet18")
+    return paths
+
+
+@pytest.fixture
+def client(data: DataPaths) -> Any:
+    return make_app(Source(data), ["resnet18"], min_samples=5).server.test_client()
+
+
+def test_index_names_no_address_outside(client: Any) -> None:
+    answer = client.get("/")
+    assert answer.status_code == 200
+    assert not re.search(r"https?:|[\"'](//|\\u002f\\u002f)", answer.text)
+    assert "style.css" in answer.text
+    policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'self'" in policy
+    assert "http" not in policy
+
+
+def test_layout_and_callbacks_answer(client: Any) -> None:
+    assert "resnet18" in client.get("/_dash-layout").text
+    inputs = {"network": "resnet18", "class": -1, "coloring": "class", "eps": 0.5, "min_samples": 3}
+    output = "..map.figure...table.children...problem.children.."
+    assert output in [entry["output"] for entry in client.get("/_dash-dependencies").json]
+    answer = client.post(
+        "/_dash-update-component",
+        json={
+            "output": output,
+            "outputs": [
+                {"id": "map", "property": "figure"},
+                {"id": "table", "property": "children"},
+                {"id": "problem", "property": "children"},
+            ],
+            "inputs": [{"id": key, "property": "value", "value": value} for key, value in inputs.items()],
+            "changedPropIds": ["eps.value"],
+        },
+    )
+    assert answer.status_code == 200
+    assert len(answer.json["response"]["map"]["figure"]["data"]) == 4
+
+
+def test_thumbnail(client: Any, data: DataPaths) -> None:
+    answer = client.get("/thumbnail/7.png")
+    assert answer.status_code == 200
+    assert answer.mimetype == "image/png"
+    assert "max-age" in answer.headers["Cache-Control"]
+    pixels = np.asarray(Image.open(io.BytesIO(answer.data)))
+    np.testing.assert_array_equal(pixels, np.load(data.images("train"))[7])
+
+
+@pytest.mark.parametrize(
+    "name", ["80.png", "-1.png", "1e2.png", "x.png", "7", "9" * 40 + ".png", "..%2f..%2fparams.yaml", "7.png/x"]
+)
+def test_no_such_thumbnail(client: Any, name: str) -> None:
+    assert client.get(f"/thumbnail/{name}").status_code == 404
+
+
+def test_thumbnail_without_images_says_what_to_run(tmp_path: Path) -> None:
+    app = make_app(Source(DataPaths(root=tmp_path)), ["resnet18"], min_samples=5)
+    answer = app.server.test_client().get("/thumbnail/0.png")
+    assert answer.status_code == 404
+    assert "run `dvc repro`" in answer.text
+    assert answer.headers["Cache-Control"] == "no-store"
+
+
+def test_other_host_names_are_refused(client: Any) -> None:
+    assert client.get("/thumbnail/7.png", headers={"Host": "evil.example"}).status_code == 400
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _listening(port: int) -> list[str]:
+    """Local addresses, in the kernel's notation, of sockets that listen on `port`."""
+    lines = [line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/net/{kind}").read_text().splitlines()]
+    return [line[1].split(":")[0] for line in lines if line[1].endswith(f":{port:04X}") and line[3] == "0A"]
+
+
+def test_listens_on_loopback_whatever_the_environment_says(data: DataPaths, tmp_path: Path) -> None:
+    port = _free_port()
+    environment = {**os.environ, "HOST": "0.0.0.0", "PORT": "1", "DASH_DEBUG": "true", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "viz", "--port", str(port), "--params", str(_PARAMS), "--data", str(data.root)]
+    with (tmp_path / "log").open("w+") as log:
+        process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
+        try:
+            deadline = time.monotonic() + 120
+            while not _listening(port):
+                assert process.poll() is None, (tmp_path / "log").read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            assert _listening(port) == ["0100007F"]
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=30) as answer:
+                assert b'"ui":false' in answer.read()
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def test_bad_command_lines_and_params_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        busy = taken.getsockname()[1]
+        for arguments, named in (
+            (["--params", str(tmp_path / "none.yaml")], "none.yaml: no such file"),
+            (["--params", str(_PARAMS), "--port", "70000"], "--port: 70000"),
+            (["--params", str(_PARAMS), "--port", str(busy)], f"--port: {busy}"),
+        ):
+            assert main(arguments) == 2
+            error = capsys.readouterr().err
+            assert named in error
+            assert error.count("\n") == 1
+    with pytest.raises(SystemExit, match="2"):
+        main(["--prot", "1"])
+
+
+def test_torch_is_never_imported() -> None:
+    closure = import_closure("viz.__main__")
+    assert "viz.figures.explorer" in closure
+    assert not [name for name in closure if name.startswith(("pipeline.training", "pipeline.models"))]
+    script = "import sys, viz.__main__; print(sorted({'torch', 'torchvision', 'dvc'} & set(sys.modules)))"
+    answer = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert answer.stdout == "[]\n"
