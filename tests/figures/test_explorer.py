@@ -39,8 +39,8 @@ def test_one_class_stays_in_its_place() -> None:
     whole = explorer_map(_XY, _LABELS, _KEEP, ["a", "b"], coloring="class", view="a")
     part = explorer_map(_XY, _LABELS, _KEEP, ["a", "b"], coloring="class", only_class=1, view="a")
     assert [list(trace.customdata) for trace in part.data] == [[1, 2]]
-    assert part.layout.xaxis.range == whole.layout.xaxis.range
-    assert part.layout.yaxis.range == whole.layout.yaxis.range
+    assert part.layout.xaxis.autorangeoptions.include == whole.layout.xaxis.autorangeoptions.include
+    assert part.layout.yaxis.autorangeoptions.include == whole.layout.yaxis.autorangeoptions.include
 
 
 @pytest.mark.parametrize("coloring", COLORINGS)
@@ -52,10 +52,10 @@ def test_zoom_is_kept_within_a_view_alone(coloring: str) -> None:
     assert views == ["resnet18", "resnet18", "resnet34"]
 
 
-def test_ranges_stay_as_given() -> None:
-    """Plotly takes a range that it had to stretch itself for a new one, and forgets the zoom."""
+def test_ranges_are_left_to_plotly() -> None:
+    """A given one would be taken again at every redrawing, and end the zoom."""
     figure = explorer_map(_XY, _LABELS, _KEEP, ["a", "b"], coloring="class", view="a")
-    assert (figure.layout.xaxis.constrain, figure.layout.yaxis.constrain) == ("domain", "domain")
+    assert (figure.layout.xaxis.range, figure.layout.yaxis.range) == (None, None)
 
 
 def test_names_are_no_markup() -> None:
@@ -65,5 +65,5 @@ def test_names_are_no_markup() -> None:
 
 def test_points_in_one_place_have_a_range() -> None:
     figure = explorer_map(np.zeros((4, 2)), _LABELS, _KEEP, ["a", "b"], coloring="class", view="a")
-    low, high = figure.layout.xaxis.range
+    low, high = figure.layout.xaxis.autorangeoptions.include
     assert low < 0 < high

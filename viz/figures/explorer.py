@@ -45,10 +45,10 @@ def explorer_map(
     groups = _by_decision(keep) if coloring == "decision" else _by_class(labels, class_names)
     layout = plotly_layout(x_title="", y_title="") | {"margin": {"l": 0, "r": 0, "t": 32, "b": 0}}
     # The range is that of all images, so that choosing a class does not move the others' places.
-    # A range that plotly had to stretch for equal scales would look like a new one, and end the zoom.
+    # Not `range`: a given one would be taken again at every redrawing, and end the zoom.
     axis = {"visible": False, "constrain": "domain"}
-    layout["xaxis"] = {**axis, "range": _range(xy[:, 0])}
-    layout["yaxis"] = {**axis, "range": _range(xy[:, 1]), "scaleanchor": "x"}
+    layout["xaxis"] = {**axis, "autorangeoptions": {"include": _range(xy[:, 0])}}
+    layout["yaxis"] = {**axis, "autorangeoptions": {"include": _range(xy[:, 1])}, "scaleanchor": "x"}
     layout |= {"height": None, "uirevision": view, "showlegend": True, "dragmode": "pan", "hovermode": "closest"}
     layout["legend"] |= {"itemsizing": "constant", "y": 1.0}
     figure = go.Figure(layout=layout)
