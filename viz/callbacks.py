@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
-from dash import Dash, Input, Output, State, no_update
+from dash import Dash, Input, Output, State, ctx, no_update
 from plotly import graph_objects as go
 
 from pipeline.errors import InputError
@@ -38,13 +38,21 @@ def network_controls(
 
 
 def explore(
-    source: Source, network: str, chosen: int | None, coloring: str, eps: float | None, min_samples: int | None
+    source: Source,
+    network: str,
+    chosen: int | None,
+    coloring: str,
+    eps: float | None,
+    min_samples: int | None,
+    *,
+    zoom: dict[str, Any] | None = None,
 ) -> tuple[Any, Any, Any]:
     """The map, the table beside it, and a message in their place if they cannot be had.
 
     Args:
         chosen: a class, or `layout.ALL_CLASSES`; None where the network just chosen lacks the class.
         eps, min_samples: None while what was typed is not allowed; then nothing changes.
+        zoom: plotly's last event about the axes, which is kept.
     """
     if eps is None or min_samples is None or not 1 <= min_samples <= layout.MOST_MIN_SAMPLES:
         return no_update, no_update, no_update
@@ -67,6 +75,10 @@ def explore(
         only_class=chosen if chosen in range(len(points.class_names)) else None,
         view=network,
     )
+    for axis in ("xaxis", "yaxis"):
+        ends = [(zoom or {}).get(f"{axis}.range[{end}]") for end in (0, 1)]
+        if None not in ends:
+            figure.layout[axis].range = ends
     setting = f"at eps {eps:.4g}, min_samples {min_samples} (the filter used eps {points.eps:.4g})"
     return figure, layout.class_table(points, keep, noise, setting=setting), None
 
@@ -116,7 +128,8 @@ def register(app: Dash, source: Source) -> None:
         Input("coloring", "value"),
         Input("eps", "value"),
         Input("min_samples", "value"),
-    )(lambda *values: explore(source, *values))
+        State("map", "relayoutData"),
+    )(lambda *values: explore(source, *values[:-1], zoom=None if ctx.triggered_id == "network" else values[-1]))
     app.callback(
         Output("tooltip", "show"),
         Output("tooltip", "bbox"),

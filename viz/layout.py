@@ -23,7 +23,9 @@ GRAPH_CONFIG: Any = {
     "plotlyServerURL": "",
     "displaylogo": False,
     "scrollZoom": True,
-    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
+    "doubleClick": "autosize",
+    # Resetting would go back to the range at the last redrawing.
+    "modeBarButtonsToRemove": ["select2d", "lasso2d", "resetScale2d"],
 }
 
 

@@ -44,18 +44,12 @@ def test_one_class_stays_in_its_place() -> None:
 
 
 @pytest.mark.parametrize("coloring", COLORINGS)
-def test_zoom_is_kept_within_a_view_alone(coloring: str) -> None:
+def test_what_is_hidden_stays_so_within_a_view_alone(coloring: str) -> None:
     views = [
         explorer_map(_XY, _LABELS, keep, ["a", "b"], coloring=coloring, view=view).layout.uirevision
         for keep, view in ((_KEEP, "resnet18"), (~_KEEP, "resnet18"), (_KEEP, "resnet34"))
     ]
     assert views == ["resnet18", "resnet18", "resnet34"]
-
-
-def test_ranges_are_left_to_plotly() -> None:
-    """A given one would be taken again at every redrawing, and end the zoom."""
-    figure = explorer_map(_XY, _LABELS, _KEEP, ["a", "b"], coloring="class", view="a")
-    assert (figure.layout.xaxis.range, figure.layout.yaxis.range) == (None, None)
 
 
 def test_names_are_no_markup() -> None:

@@ -104,6 +104,13 @@ def test_table_counts_what_the_map_shows(data: DataPaths) -> None:
     assert sum(int(row[3]) for row in rows[1:]) == kept
 
 
+def test_zoom_is_kept(data: DataPaths) -> None:
+    zoom = {"xaxis.range[0]": 1.0, "xaxis.range[1]": 2.0, "yaxis.range[0]": 3.0, "yaxis.range[1]": 4.0}
+    for event, expected in ((zoom, [(1.0, 2.0), (3.0, 4.0)]), ({"autosize": True}, [None, None]), (None, [None, None])):
+        figure, _, _ = explore(Source(data), "resnet18", ALL_CLASSES, "class", 0.4, 3, zoom=event)
+        assert [figure.layout.xaxis.range, figure.layout.yaxis.range] == expected
+
+
 def test_one_class_alone(data: DataPaths) -> None:
     figure, _, _ = explore(Source(data), "resnet18", 2, "class", 0.4, 3)
     assert [row % 4 for trace in figure.data for row in trace.customdata] == [2] * 20

@@ -61,6 +61,7 @@ def test_layout_and_callbacks_answer(client: Any) -> None:
                 {"id": "problem", "property": "children"},
             ],
             "inputs": [{"id": key, "property": "value", "value": value} for key, value in inputs.items()],
+            "state": [{"id": "map", "property": "relayoutData", "value": None}],
             "changedPropIds": ["eps.value"],
         },
     )

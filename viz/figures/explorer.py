@@ -38,14 +38,13 @@ def explorer_map(
         keep: (N,) False for what is dropped.
         coloring: a key of `COLORINGS`.
         only_class: the one class to show; None shows all.
-        view: zoom and hidden traces survive redrawing as long as this stays the same.
+        view: what readers hide in the legend stays hidden over redrawing as long as this stays the same.
     """
     assert coloring in COLORINGS, coloring
     shown = np.ones(len(labels), dtype=bool) if only_class is None else labels == only_class
     groups = _by_decision(keep) if coloring == "decision" else _by_class(labels, class_names)
     layout = plotly_layout(x_title="", y_title="") | {"margin": {"l": 0, "r": 0, "t": 32, "b": 0}}
     # The range is that of all images, so that choosing a class does not move the others' places.
-    # Not `range`: a given one would be taken again at every redrawing, and end the zoom.
     axis = {"visible": False, "constrain": "domain"}
     layout["xaxis"] = {**axis, "autorangeoptions": {"include": _range(xy[:, 0])}}
     layout["yaxis"] = {**axis, "autorangeoptions": {"include": _range(xy[:, 1])}, "scaleanchor": "x"}
