@@ -6,7 +6,7 @@ SHELL := /bin/sh
 .NOTPARALLEL:
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor repro notebooks test test-all check bench clean lock preset
+.PHONY: help setup doctor repro notebooks test test-all check viz bench clean lock preset
 
 PYTHON ?= python3
 STAGES := prepare finetune extract reduce filter train report
