@@ -59,7 +59,8 @@ def test_imagenet_weights_through_a_download(tmp_path: Path, monkeypatch: pytest
     """With a rate of nothing, the saved body is the downloaded one and its images are ImageNet's."""
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     weights = write_imagenet_weights(tmp_path / "server")
-    data = write_project(tmp_path, finetune={"weights": "imagenet", "learning_rate": 1e-30, "weight_decay": 0.0})
+    still = {"learning_rate": 1e-30, "weight_decay": 0.0}
+    data = write_project(tmp_path, finetune={"weights": "imagenet", "normalisation": "imagenet", **still})
     with serving(weights.parent) as root:
         entry = SimpleNamespace(IMAGENET1K_V1=SimpleNamespace(url=f"{root}/{weights.name}"))
         monkeypatch.setattr(torchvision.models, "get_model_weights", lambda network: entry)
@@ -85,6 +86,7 @@ def test_weights_of_this_project_go_on(tmp_path: Path) -> None:
     assert not torch.equal(before.fc.weight, after.fc.weight)
 
 
+@pytest.mark.slow
 def test_two_processes_share_one_file_of_imagenet_weights(tmp_path: Path) -> None:
     """By the stage's own torchrun; the file is where a person without a network would put it."""
     weights = write_imagenet_weights(tmp_path / "server")
