@@ -51,10 +51,10 @@ def filter_images(context: StageContext) -> None:
     keep = ~decision.is_noise
     for row, override in inputs.overrides.items():
         keep[row] = override.decision == "keep"
-    if not keep.any():
-        raise InputError("filter: drops every image; raise eps, lower drop_share, or keep some in data/overrides.csv")
     if not config.allow_empty:
         _check_no_class_is_empty(inputs, config, decision, keep)
+    elif not keep.any():
+        raise InputError("filter: drops every image; raise eps, lower drop_share, or keep some in data/overrides.csv")
     _write(context, inputs, decision, keep)
     if decision.share_note:
         context.log.info(f"filter.drop_share: {decision.share_note}")

@@ -182,11 +182,13 @@ def test_a_share_out_of_reach_is_recorded_and_said(tmp_path: Path, capsys: pytes
     assert metrics["share_note"] in capsys.readouterr().err
 
 
-def test_a_class_may_go_if_that_is_allowed(tmp_path: Path) -> None:
+def test_some_image_is_kept_even_if_classes_may_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = _project(tmp_path, drop_share=None, eps=1e-6, allow_empty=True)
-    _run(tmp_path)
-    assert read_json(data.filter_metrics(NETWORK))["n_kept"] == 0
-    assert _csv(data.kept(NETWORK)) == []
+    with pytest.raises(SystemExit) as ended:
+        _run(tmp_path)
+    assert ended.value.code == 2
+    assert "filter: drops every image; raise eps" in capsys.readouterr().err
+    assert not data.kept(NETWORK).exists()
 
 
 def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
