@@ -201,6 +201,24 @@ def test_one_study_at_a_time_and_no_orphans(tmp_path: Path) -> None:
     assert not data.runs("tiny").exists()
 
 
+@pytest.mark.slow
+def test_an_interrupted_study_says_how_to_go_on(tmp_path: Path) -> None:
+    long = {"arms": ["full"], "seeds": [0], "budget": {"steps": 100_000}}
+    write_project(tmp_path, study=long, train=TWO_WORKERS)
+    lock = WorkPaths(root=tmp_path / "work").lock("train@tiny")
+    process, ranks = start(command("train", tmp_path)), set[int]()
+    try:
+        _wait_until(lambda: lock.exists() and lock.read_text(), process)
+        ranks = descendants(process.pid)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        kill(process, *ranks)
+    assert process.returncode == 130
+    assert err == "interrupted; run the same command again to go on\n"
+    assert not alive(ranks)
+
+
 class _Trainer:
     """Stands in for `run_cell`: no training, and results by rule. `called` lists the cells."""
 
