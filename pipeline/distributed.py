@@ -4,7 +4,6 @@ Everything is a no-op on one process, so callers have one code path. Tensors are
 where the name ends in an underscore.
 """
 
-import ctypes
 import inspect
 import logging
 import os
@@ -24,10 +23,10 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from pipeline.errors import InputError
+from pipeline.processes import signal_on_parents_death
 
 T = TypeVar("T")
 
-_PR_SET_PDEATHSIG = 1
 _TIMEOUT = timedelta(minutes=30)
 _CONNECT_TIMEOUT = timedelta(minutes=5)
 _AGENT_ENDS_RANKS_WITHIN_S = 60
@@ -156,6 +155,11 @@ def broadcast(value: T) -> T:
     return box[0]
 
 
+def peak_gpu_bytes(ranks: Ranks) -> list[int]:
+    """The most memory that tensors took at a time on this rank's GPU; empty on the CPU."""
+    return [torch.cuda.max_memory_allocated(ranks.device)] if ranks.device.type == "cuda" else []
+
+
 def barrier() -> None:
     """Wait for all ranks."""
     if _several():
@@ -193,7 +197,7 @@ def defer_reduction(model: nn.Module, defer: bool) -> AbstractContextManager[Non
 
 def _die_with_agent() -> None:
     """A rank whose agent was killed would train on as an orphan."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal_on_parents_death(signal.SIGKILL)
     # The signal does not come if the agent died before, while this process was still importing.
     parent = str(os.getppid())
     if os.environ.get(_LAUNCHER, parent) != parent:

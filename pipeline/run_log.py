@@ -46,7 +46,7 @@ class RunLog:
         """One line for people."""
         if self._stream:
             tqdm.write(message, file=self._stream)
-        self._to_file(message)
+        self.to_file(message)
 
     @contextmanager
     def progress(self, description: str, total: int, unit: str) -> Iterator[Progress]:
@@ -59,9 +59,10 @@ class RunLog:
                 yield _Bar(bar)
         else:
             yield _Lines(self._stream, description, total, unit)
-        self._to_file(f"{description}: {total} {unit} in {time.monotonic() - start:.1f} s")
+        self.to_file(f"{description}: {total} {unit} in {time.monotonic() - start:.1f} s")
 
-    def _to_file(self, message: str) -> None:
+    def to_file(self, message: str) -> None:
+        """One line with the time, for the log file alone."""
         if self._file:
             self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
 
@@ -111,11 +112,14 @@ class ResourceMeter:
     def __init__(self) -> None:
         self._start = time.monotonic()
 
-    def write(self, path: Path, *, images: int | None = None, earlier_seconds: float = 0.0) -> None:
+    def write(
+        self, path: Path, *, images: int | None = None, earlier_seconds: float = 0.0, gpu_bytes: int | None = None
+    ) -> None:
         """Record the run; `images` processed gives a rate.
 
         Args:
             earlier_seconds: what an interrupted run before this one took for the work it finished.
+            gpu_bytes: peak memory on a GPU, if there was one.
         """
         wall = time.monotonic() - self._start + earlier_seconds
         own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -124,4 +128,6 @@ class ResourceMeter:
         record: dict[str, float] = {"wall_s": round(wall, 2), "peak_memory_mb": round(max(own, children) / 1024, 1)}
         if images is not None:
             record["images_per_s"] = round(images / wall, 1)
+        if gpu_bytes is not None:
+            record["peak_gpu_memory_mb"] = round(gpu_bytes / 2**20, 1)
         write_json(path, record)

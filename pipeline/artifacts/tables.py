@@ -1,6 +1,6 @@
 """Parquet and CSV tables: atomic writing, and reading that says what is wrong."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,11 +17,15 @@ def write_parquet(path: Path, table: pa.Table) -> None:
         pyarrow.parquet.write_table(table, temporary, compression="zstd", row_group_size=max(1, len(table)))
 
 
-def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+def read_parquet(path: Path, columns: Sequence[str] | Mapping[str, pa.DataType] | None = None) -> pa.Table:
     """Read `columns` (default: all).
 
+    Args:
+        columns: names, or names with the types that their values must have or be convertible to
+            without loss; a typed column may not hold nulls.
+
     Raises:
-        InputError: the file is missing, damaged, or lacks a column.
+        InputError: the file is missing, damaged, or lacks a column; a value is null or of another type.
     """
     if not path.exists():
         raise InputError(f"{path}: missing; run `dvc repro`")
@@ -30,10 +34,26 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         missing = [name for name in columns or () if name not in names]
         if missing:
             raise InputError(f"{path}: has no column {missing[0]}; it is of another version, run `dvc repro --force`")
-        return pyarrow.parquet.read_table(path, columns=list(columns) if columns is not None else None)
+        table = pyarrow.parquet.read_table(path, columns=list(columns) if columns is not None else None)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path}: damaged ({reason}); delete it and run `dvc repro`") from None
+    return _cast(table, columns, path) if isinstance(columns, Mapping) else table
+
+
+def _cast(table: pa.Table, types: Mapping[str, pa.DataType], path: Path) -> pa.Table:
+    for name, wanted in types.items():
+        try:
+            column = table[name].cast(wanted)
+        except pa.ArrowException as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(
+                f"{path}: column {name} is no {wanted} ({reason}); delete it and run `dvc repro`"
+            ) from None
+        if column.null_count:
+            raise InputError(f"{path}: column {name} has {column.null_count} nulls; delete it and run `dvc repro`")
+        table = table.set_column(table.column_names.index(name), name, column)
+    return table
 
 
 def write_csv(path: Path, table: pa.Table) -> None:

@@ -1,20 +1,28 @@
-"""`python -m pipeline validate`: check the whole of a parameter file before anything runs."""
+"""`python -m pipeline validate`: check what people write by hand before anything runs."""
 
 import argparse
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 
+from pipeline.artifacts.overrides import read_overrides
 from pipeline.config.params import load_params
 from pipeline.config.study import Study
+from pipeline.paths import DataPaths
 
 
 def main(argv: Sequence[str]) -> int:
-    """Raises InputError naming the first problem."""
+    """Check the parameter file, and the form of the overrides; `filter` looks for their images.
+
+    Raises InputError naming the first problem.
+    """
     parser = argparse.ArgumentParser(prog="python -m pipeline validate", description=__doc__)
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file")
-    path: Path = parser.parse_args(argv).params
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of all artefacts")
+    arguments = parser.parse_args(argv)
+    path: Path = arguments.params
     params = load_params(path)
+    read_overrides(DataPaths(root=arguments.data).overrides)
     networks, studies = len(params.networks), len(params.studies)
     cells = sum(map(count_cells, params.studies.values()))
     print(f"{path}: valid; networks: {networks}, studies: {studies}, cells: {cells}")

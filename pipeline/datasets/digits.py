@@ -23,7 +23,9 @@ def open_digits(options: DatasetOptions) -> ImageSet:
     bunch = load_digits()
     values: NDArray[np.uint8] = bunch.images.astype(np.uint8)
     samples = [Sample(path=f"digits/{i:04d}", label=int(label)) for i, label in enumerate(bunch.target)]
-    held_out = draw_test([sample.label for sample in samples], options.test_share, seed=options.seed)
+    held_out = draw_test(
+        [sample.path for sample in samples], [sample.label for sample in samples], options.test_share, seed=options.seed
+    )
 
     def decode() -> Iterator[DecodedImage]:
         for sample, image in zip(samples, values, strict=True):

@@ -70,7 +70,9 @@ def _split(
             "give the share of each class to hold out, e.g. 0.2"
         )
     samples = splits[""]
-    held_out = draw_test([sample.label for sample in samples], options.test_share, seed=options.seed)
+    held_out = draw_test(
+        [sample.path for sample in samples], [sample.label for sample in samples], options.test_share, seed=options.seed
+    )
     return (
         [sample for sample, out in zip(samples, held_out, strict=True) if not out],
         [sample for sample, out in zip(samples, held_out, strict=True) if out],

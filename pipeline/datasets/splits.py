@@ -1,33 +1,42 @@
-"""Stratified draws: the same share of every class, reproducible from a seed."""
+"""Stratified draws: the same share of every class, reproducible from a seed and the images' names."""
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 # Keep the draws for different purposes independent of each other under one seed.
-_TEST, _VAL = 0, 1
+_TEST, _VAL = "test", "val"
 
 
-def draw_test(labels: Sequence[int] | NDArray[np.int64], share: float, *, seed: int) -> NDArray[np.bool_]:
+def draw_test(
+    paths: Sequence[str], labels: Sequence[int] | NDArray[np.int64], share: float, *, seed: int
+) -> NDArray[np.bool_]:
     """Which rows to hold out for testing; see `_draw`. At least two of a class stay where it has three."""
-    return _draw(np.asarray(labels, dtype=np.int64), share, (seed, _TEST), rest=2)
+    return _draw(paths, labels, share, f"{seed}/{_TEST}", rest=2)
 
 
-def draw_val(labels: Sequence[int] | NDArray[np.int64], share: float, *, seed: int) -> NDArray[np.bool_]:
+def draw_val(
+    paths: Sequence[str], labels: Sequence[int] | NDArray[np.int64], share: float, *, seed: int
+) -> NDArray[np.bool_]:
     """Which training rows to flag `val`; see `_draw`. At least one of a class stays where it has two."""
-    return _draw(np.asarray(labels, dtype=np.int64), share, (seed, _VAL), rest=1)
+    return _draw(paths, labels, share, f"{seed}/{_VAL}", rest=1)
 
 
-def _draw(labels: NDArray[np.int64], share: float, key: tuple[int, int], *, rest: int) -> NDArray[np.bool_]:
+def _draw(
+    paths: Sequence[str], labels: Sequence[int] | NDArray[np.int64], share: float, key: str, *, rest: int
+) -> NDArray[np.bool_]:
     """Flag round(share * n) of each class of n rows, never none, and leave `rest` unless that is none.
 
-    Each class has its own stream, so one more image of one class moves no other class.
+    Images are ranked by a hash of their path, so that one image more or less moves at most one other
+    of its class across the border, and none of another class: a test split outlives additions.
     """
-    flags = np.zeros(len(labels), dtype=np.bool_)
-    for label in np.unique(labels):
-        rows = np.flatnonzero(labels == label)
+    of_class = np.asarray(labels, dtype=np.int64)
+    ranks = np.array([hashlib.sha256(f"{key}/{path}".encode()).hexdigest() for path in paths], dtype="U64")
+    flags = np.zeros(len(of_class), dtype=np.bool_)
+    for label in np.unique(of_class):
+        rows = np.flatnonzero(of_class == label)
         count = max(1, min(round(share * len(rows)), len(rows) - rest))
-        rng = np.random.default_rng([*key, int(label)])
-        flags[rng.permutation(rows)[:count]] = True
+        flags[rows[np.argsort(ranks[rows], kind="stable")[:count]]] = True
     return flags

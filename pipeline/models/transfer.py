@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from pipeline.errors import InputError
@@ -21,7 +22,7 @@ def load_backbone(model: ResNet, state: Mapping[str, Tensor], *, source: str) ->
         source: named in errors.
 
     Raises:
-        InputError: a tensor is missing, unknown, or of another shape.
+        InputError: a tensor is missing, unknown, of another shape, sparse, or holds NaN or infinity.
     """
     given = {name.removeprefix("backbone."): tensor for name, tensor in state.items()}
     own = model.backbone.state_dict()
@@ -36,5 +37,7 @@ def load_backbone(model: ResNet, state: Mapping[str, Tensor], *, source: str) ->
                 f"{source}: tensor {name} is {tuple(given[name].shape)}, this network's is "
                 f"{tuple(own[name].shape)}; use weights of the same network and stem"
             )
+        if given[name].layout != torch.strided or not bool(torch.isfinite(given[name]).all()):
+            raise InputError(f"{source}: tensor {name} is sparse or holds NaN or infinity; use sound weights")
     head = {name: own[name] for name in _HEAD}
     model.backbone.load_state_dict({**own, **given, **head})

@@ -21,6 +21,16 @@ from pipeline.selection.evidence import Evidence
 from pipeline.selection.reasons import by_hand, dbscan_reason, neighbour_phrases
 from pipeline.stages.harness import StageContext, run_stage
 
+_MANIFEST = {
+    "sample_id": pa.int64(),
+    "path": pa.string(),
+    "sha256": pa.string(),
+    "label": pa.int64(),
+    "label_name": pa.string(),
+}
+_PREDICTIONS = {"sample_id": pa.int64(), "predicted": pa.int64(), "confidence": pa.float32()}
+_EMBEDDING = {"sample_id": pa.int64(), "x": pa.float64(), "y": pa.float64(), "neighbours": pa.list_(pa.int32())}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
@@ -67,12 +77,12 @@ def filter_images(context: StageContext) -> None:
 
 def _load(context: StageContext) -> Inputs:
     data, network = context.data, str(context.item)
-    manifest = read_parquet(data.manifest("train"), ["sample_id", "path", "sha256", "label", "label_name"])
+    manifest = read_parquet(data.manifest("train"), _MANIFEST)
     n = len(manifest)
     _check_rows(manifest, n, data.manifest("train"))
-    predictions = read_parquet(data.predictions(network), ["sample_id", "predicted", "confidence"])
+    predictions = read_parquet(data.predictions(network), _PREDICTIONS)
     _check_rows(predictions, n, data.predictions(network))
-    embedding = read_parquet(data.embedding(network), ["sample_id", "x", "y", "neighbours"])
+    embedding = read_parquet(data.embedding(network), _EMBEDDING)
     _check_rows(embedding, n, data.embedding(network))
     labels = manifest["label"].to_numpy()
     names = dict(zip(labels.tolist(), manifest["label_name"].to_pylist(), strict=True))
@@ -99,7 +109,7 @@ def _check_rows(table: pa.Table, n: int, path: Path) -> None:
 
 
 def _coordinates(embedding: pa.Table, path: Path) -> NDArray[np.float64]:
-    coordinates = np.column_stack([embedding["x"].to_numpy(), embedding["y"].to_numpy()]).astype(np.float64)
+    coordinates = np.column_stack([embedding["x"].to_numpy(), embedding["y"].to_numpy()])
     bad = ~np.isfinite(coordinates).all(axis=1)
     if bad.any():
         raise InputError(
@@ -162,8 +172,8 @@ def _points(inputs: Inputs, decision: Decision, keep: NDArray[np.bool_]) -> pa.T
             "sha256": manifest["sha256"],
             "label": manifest["label"],
             "label_name": manifest["label_name"],
-            "predicted": predictions["predicted"].cast(pa.int64()),
-            "confidence": predictions["confidence"].cast(pa.float32()),
+            "predicted": predictions["predicted"],
+            "confidence": predictions["confidence"],
             "x": np.ascontiguousarray(x),
             "y": np.ascontiguousarray(y),
             "cluster": decision.clusters,

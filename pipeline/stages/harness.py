@@ -1,7 +1,6 @@
 """What every stage does around its work: arguments, parameters, lock, log, resources, exit code."""
 
 import argparse
-import ctypes
 import fcntl
 import os
 import signal
@@ -14,9 +13,8 @@ from pathlib import Path
 from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError, mend_of
 from pipeline.paths import DataPaths, WorkPaths
+from pipeline.processes import signal_on_parents_death
 from pipeline.run_log import ResourceMeter, RunLog, standard_log
-
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +31,8 @@ class StageContext:
     """The body may append how many images it processed; they become images/s."""
     earlier_seconds: list[float] = field(default_factory=list)
     """And what parts of the work took that an earlier, interrupted run had finished."""
+    gpu_bytes: list[int] = field(default_factory=list)
+    """And the peak of each GPU's memory."""
 
     @property
     def name(self) -> str:
@@ -117,7 +117,7 @@ def exit_codes() -> Iterator[None]:
 
 @contextmanager
 def metered(context: StageContext) -> Iterator[None]:
-    """Record wall time, memory and images/s of the block, and close the log after it."""
+    """Record wall time, memory and images/s of the block, log how it failed if it does, and close the log."""
     meter = ResourceMeter()
     try:
         yield
@@ -125,7 +125,11 @@ def metered(context: StageContext) -> Iterator[None]:
             context.work.resources(context.name),
             images=sum(context.images) or None,
             earlier_seconds=sum(context.earlier_seconds),
+            gpu_bytes=max(context.gpu_bytes, default=None),
         )
+    except BaseException as error:
+        context.log.to_file(f"{type(error).__name__}: {error}")
+        raise
     finally:
         context.log.close()
 
@@ -151,7 +155,7 @@ def hold_lock(context: StageContext) -> Iterator[None]:
 def die_with_parent() -> None:
     """Under DVC, end when DVC is killed: a stage that outlived it would race the next one."""
     if "DVC_ROOT" in os.environ:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        signal_on_parents_death(signal.SIGTERM)
         # DVC may have died before the line above, while this process was importing.
         if os.getppid() == 1:
             sys.exit("DVC has ended; run `dvc repro` again")

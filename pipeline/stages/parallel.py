@@ -49,3 +49,4 @@ def run_parallel_stage(
             context = make_context(stage, item, arguments)
             with metered(context), hold_lock(context):
                 body(context, ranks)
+                context.gpu_bytes.extend(distributed.peak_gpu_bytes(ranks))

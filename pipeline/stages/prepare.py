@@ -52,7 +52,10 @@ def _write_tables(context: StageContext, stored: StoredImages) -> dict[str, Any]
     """Returns the metrics."""
     config, data = context.params.prepare, context.data
     manifests = {split: _manifest(stored, split) for split in SPLITS}
-    val = draw_val(stored.images.labels("train"), config.val_share, seed=config.seed)
+    samples = stored.images.samples("train")
+    val = draw_val(
+        [sample.path for sample in samples], [sample.label for sample in samples], config.val_share, seed=config.seed
+    )
     write_parquet(data.manifest("train"), manifests["train"].append_column("val", pa.array(val)))
     write_parquet(data.manifest("test"), manifests["test"])
     pixels = open_array(data.images("train"), dtype=np.uint8, ndim=4, rows=len(val))

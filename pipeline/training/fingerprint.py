@@ -15,7 +15,7 @@ from pipeline.distributed import Ranks
 from pipeline.training.settings import TrainSettings
 
 # Their own code cannot change a result: words for people, and the registry of data sets.
-_PASSIVE = frozenset({"pipeline.run_log", "pipeline.errors", "pipeline.datasets"})
+_PASSIVE = frozenset({"pipeline.run_log", "pipeline.errors", "pipeline.processes", "pipeline.datasets"})
 
 
 def fingerprint(settings: TrainSettings, members: NDArray[np.bool_], *, data_digest: str, ranks: Ranks) -> str:

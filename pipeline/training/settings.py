@@ -100,6 +100,12 @@ def effective_settings(
     options = recipe.schedule.model_dump(exclude={"name", "warmup"})
     if recipe.schedule.name == "step":
         options["milestones"] = [in_steps(milestone) for milestone in recipe.schedule.milestones]
+    steps, warmup_steps = max(1, in_steps(budget)), in_steps(recipe.schedule.warmup)
+    if warmup_steps > steps:
+        raise InputError(
+            f"schedule.warmup: {warmup_steps} steps at batch {batch_size}, but the budget is {steps} steps; "
+            "shorten the warm-up or lengthen the budget"
+        )
     scaling = recipe.lr_scaling
     return TrainSettings(
         network=network,
@@ -110,7 +116,7 @@ def effective_settings(
         flip=recipe.augmentation.flip,
         batch_size=batch_size,
         simulated_workers=recipe.simulated_workers,
-        steps=max(1, in_steps(budget)),
+        steps=steps,
         optimizer=recipe.optimizer.name,
         optimizer_options=recipe.optimizer.model_dump(exclude={"name"}),
         learning_rate=scaled_rate(
@@ -123,7 +129,7 @@ def effective_settings(
         decay_norm_and_bias=recipe.decay_norm_and_bias,
         schedule=recipe.schedule.name,
         schedule_options=options,
-        warmup_steps=in_steps(recipe.schedule.warmup),
+        warmup_steps=warmup_steps,
         label_smoothing=recipe.label_smoothing,
         eval_batch_size=recipe.eval_batch_size,
         seed=seed,

@@ -26,6 +26,15 @@ def test_bad_parameters_end_with_one_line_and_code_2(tmp_path: Path, capsys: pyt
     assert captured.err == f"error: {path}: prepare.image_siz: unknown key; did you mean `image_size`? (and 1 more)\n"
 
 
+def test_overrides_are_validated_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(_ROOT)
+    (tmp_path / "overrides.csv").write_text("path,sha256,decision,note,timestamp\na.png,aa,perhaps,,\n")
+    assert main(["validate", "--data", str(tmp_path)]) == 2
+    assert "overrides.csv: line 2: decision 'perhaps' must be keep or drop" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["validate", "--nonsense"]])
 def test_wrong_command_line_has_code_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as raised:

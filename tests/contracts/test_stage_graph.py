@@ -23,7 +23,14 @@ _ITEMS = {"finetune": _NETWORK, "extract": _NETWORK, "reduce": _NETWORK, "filter
 # No stage depends on these: they cannot change what a stage writes. They handle arguments, words
 # for people, names of files, and the sections of params.yaml that belong to other stages.
 _PASSIVE = frozenset(
-    {"pipeline.stages.harness", "pipeline.run_log", "pipeline.config.params", "pipeline.errors", "pipeline.paths"}
+    {
+        "pipeline.stages.harness",
+        "pipeline.run_log",
+        "pipeline.config.params",
+        "pipeline.errors",
+        "pipeline.paths",
+        "pipeline.processes",
+    }
 )
 
 

@@ -13,9 +13,13 @@ from pipeline.datasets.splits import draw_test, draw_val
 Draw = Callable[..., NDArray[np.bool_]]
 
 
+def _names(n: int) -> list[str]:
+    return [f"class/{i}.png" for i in range(n)]
+
+
 def test_a_tenth_of_each_class() -> None:
     labels = np.repeat([0, 1, 2], [100, 50, 10])
-    flags = draw_val(labels, 0.1, seed=0)
+    flags = draw_val(_names(160), labels, 0.1, seed=0)
     assert np.bincount(labels[flags]).tolist() == [10, 5, 1]
 
 
@@ -26,7 +30,7 @@ def test_a_tenth_of_each_class() -> None:
 @pytest.mark.parametrize(("draw", "rest"), [(draw_val, 1), (draw_test, 2)])
 def test_counts_of_each_class(draw: Draw, rest: int, labels: list[int], share: float, seed: int) -> None:
     """Never none; never so many that too few are left, where there are enough; else the rounded share."""
-    flags = draw(labels, share, seed=seed)
+    flags = draw(_names(len(labels)), labels, share, seed=seed)
     for label in set(labels):
         total = labels.count(label)
         count = int(flags[np.array(labels) == label].sum())
@@ -37,30 +41,33 @@ def test_counts_of_each_class(draw: Draw, rest: int, labels: list[int], share: f
 
 @pytest.mark.parametrize("draw", [draw_test, draw_val])
 def test_reproducible_and_different_for_another_seed(draw: Draw) -> None:
-    labels = np.arange(400) % 4
-    np.testing.assert_array_equal(draw(labels, 0.2, seed=1), draw(labels, 0.2, seed=1))
-    assert (draw(labels, 0.2, seed=1) != draw(labels, 0.2, seed=2)).any()
+    labels, names = np.arange(400) % 4, _names(400)
+    np.testing.assert_array_equal(draw(names, labels, 0.2, seed=1), draw(names, labels, 0.2, seed=1))
+    assert (draw(names, labels, 0.2, seed=1) != draw(names, labels, 0.2, seed=2)).any()
 
 
 def test_draws_for_testing_and_validation_are_independent() -> None:
-    labels = np.arange(400) % 4
-    assert (draw_test(labels, 0.5, seed=1) != draw_val(labels, 0.5, seed=1)).any()
+    labels, names = np.arange(400) % 4, _names(400)
+    both = draw_test(names, labels, 0.5, seed=1) & draw_val(names, labels, 0.5, seed=1)
+    assert 60 < both.sum() < 140  # a quarter is expected; one being the other's copy would give a half
 
 
-def test_one_more_image_moves_no_other_class() -> None:
-    labels = np.repeat([0, 1], [40, 40])
-    before = draw_val(labels, 0.1, seed=3)
-    after = draw_val(np.append(labels, 1), 0.1, seed=3)
-    np.testing.assert_array_equal(after[:40], before[:40])
+@settings(deadline=None)
+@given(n=st.integers(10, 60), where=st.integers(0, 60), share=st.floats(0.1, 0.6), seed=st.integers(0, 99))
+@pytest.mark.parametrize("draw", [draw_test, draw_val])
+def test_an_added_image_moves_one_other_at_most(draw: Draw, n: int, where: int, share: float, seed: int) -> None:
+    names, labels = _names(2 * n), [0] * n + [1] * n
+    before = dict(zip(names, draw(names, labels, share, seed=seed), strict=True))
+    place = min(where, n)
+    longer, of_longer = [*names[:place], "class/new.png", *names[place:]], [0] * (n + 1) + [1] * n
+    after = dict(zip(longer, draw(longer, of_longer, share, seed=seed), strict=True))
+    moved = [name for name in names if before[name] != after[name]]
+    assert len(moved) <= 1
+    assert all(name in names[:n] for name in moved)
 
 
 def test_every_row_can_be_drawn() -> None:
     drawn = np.zeros(20, dtype=bool)
     for seed in range(200):
-        drawn |= draw_val(np.zeros(20, dtype=np.int64), 0.1, seed=seed)
+        drawn |= draw_val(_names(20), np.zeros(20, dtype=np.int64), 0.1, seed=seed)
     assert drawn.all()
-
-
-def test_classes_are_drawn_independently() -> None:
-    flags = draw_val(np.repeat([0, 1], [40, 40]), 0.5, seed=0)
-    assert (flags[:40] != flags[40:]).any()

@@ -134,6 +134,25 @@ def _ragged_neighbours(data: DataPaths) -> None:
     write_embedding(data, np.zeros((_N, 2), dtype=np.float32), [[1, 2]] * (_N - 2) + [[1], [1, 2, 3]])
 
 
+def _words_for_places(data: DataPaths) -> None:
+    table = read_parquet(data.embedding(NETWORK))
+    at = table.column_names.index("x")
+    write_parquet(data.embedding(NETWORK), table.set_column(at, "x", pa.array(["left"] * _N)))
+
+
+def _one_number_for_neighbours(data: DataPaths) -> None:
+    table = read_parquet(data.embedding(NETWORK))
+    at = table.column_names.index("neighbours")
+    write_parquet(data.embedding(NETWORK), table.set_column(at, "neighbours", pa.array(range(_N))))
+
+
+def _absent_confidence(data: DataPaths) -> None:
+    table = read_parquet(data.predictions(NETWORK))
+    at = table.column_names.index("confidence")
+    absent = pa.array([0.5, None] * (_N // 2), pa.float32())
+    write_parquet(data.predictions(NETWORK), table.set_column(at, "confidence", absent))
+
+
 def _predictions_of_another_run(data: DataPaths) -> None:
     write_predictions(data, np.zeros(_N + 1, dtype=np.int64))
 
@@ -172,6 +191,9 @@ _FILTER: list[tuple[str, Callable[[DataPaths], None] | dict[str, Any], str]] = [
     ("short map", _short_map, "resnet18.parquet: its 58 rows are not those of the 60 training images"),
     ("neighbours out of range", _foreign_neighbours, "names neighbours that are no training images"),
     ("ragged neighbours", _ragged_neighbours, "images have different numbers of neighbours"),
+    ("words", _words_for_places, "resnet18.parquet: column x is no double (Failed to parse string: 'left'"),
+    ("number for a list", _one_number_for_neighbours, "resnet18.parquet: column neighbours is no list"),
+    ("nulls", _absent_confidence, "resnet18.parquet: column confidence has 30 nulls; delete it and run `dvc repro`"),
     ("predictions", _predictions_of_another_run, "its 61 rows are not those of the 60 training images"),
     ("shuffled", _shuffled_predictions, "its 60 rows are not those of the 60 training images"),
     ("missing", _no_map, "resnet18.parquet: missing; run `dvc repro`"),

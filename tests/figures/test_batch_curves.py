@@ -45,6 +45,19 @@ def test_lines_keep_apart_without_leaving_their_batch_size() -> None:
     assert batch_chart([curve()], y_title="").data[0].x[0] == 32
 
 
+def test_a_single_batch_size_does_not_spread_over_the_axis() -> None:
+    curves = [curve("full", sizes=(256,)), curve("filtered", sizes=(256,)), curve("random", sizes=(256,))]
+    figure = batch_chart(curves, y_title="")
+    low, high = figure.layout.xaxis.range
+    drawn = np.log10([trace.x[0] for trace in figure.data])
+    assert low < drawn.min()
+    assert drawn.max() < high
+    assert np.ptp(drawn) < 0.1 * (high - low)
+    left, right = batch_figure(curves, y_title="").axes[0].get_xlim()
+    assert left < 256 / 1.03 < 256 * 1.03 < right
+    assert right / left == pytest.approx(2)
+
+
 def test_the_axis_names_the_batch_sizes_of_all_lines() -> None:
     axis = batch_chart([curve(sizes=(32, 512)), curve("full", sizes=(32, 16384))], y_title="").layout.xaxis
     assert (axis.type, list(axis.ticktext)) == ("log", ["32", "512", "16,384"])

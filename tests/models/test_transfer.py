@@ -73,6 +73,11 @@ _Change = Callable[[State], Any]
             lambda state: state.update({"conv1.weight": torch.zeros(64, 3, 3, 3)}),
             "tensor conv1.weight is (64, 3, 3, 3), this network's is (64, 3, 7, 7)",
         ),
+        (
+            lambda state: state.update({"bn1.bias": torch.full((64,), torch.nan)}),
+            "tensor bn1.bias is sparse or holds NaN",
+        ),
+        (lambda state: state.update({"bn1.bias": torch.ones(64).to_sparse()}), "tensor bn1.bias is sparse"),
         (lambda state: state.update({"bn1.bias": torch.zeros(())}), "tensor bn1.bias is (), this network's is (64,)"),
     ],
 )

@@ -86,6 +86,7 @@ def test_what_the_user_can_mend_is_one_line(
     assert raised.value.code == code
     assert capsys.readouterr().err == line
     assert not (tmp_path / "work" / "resources" / "prepare.json").exists()
+    assert type(error).__name__ in (tmp_path / "work" / "logs" / "prepare.log").read_text()
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), OSError(errno.EINVAL, "no")])

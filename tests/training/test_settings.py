@@ -42,6 +42,13 @@ def test_durations_become_steps() -> None:
     assert rates == pytest.approx([0.02, 0.08, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
 
 
+def test_a_warm_up_beyond_the_budget_is_refused() -> None:
+    schedule = {"name": "constant", "warmup": {"epochs": 1}}
+    assert _settings(schedule=schedule, budget=Duration(steps=10)).warmup_steps == 10
+    with pytest.raises(InputError, match=r"^schedule.warmup: 10 steps at batch 10, but the budget is 9 steps; "):
+        _settings(schedule=schedule, budget=Duration(steps=9))
+
+
 @pytest.mark.parametrize(
     ("budget", "steps"), [({"steps": 7}, 7), ({"examples": 71}, 8), ({"epochs": 0.25}, 3), ({"epochs": 0.001}, 1)]
 )

@@ -35,6 +35,7 @@ def batch_chart(curves: Sequence[BatchCurve], *, y_title: str, zero_line: bool =
     layout = plotly_layout(x_title="batch size (log scale)", y_title=y_title)
     sizes = _all_sizes(curves)
     layout["xaxis"] |= {"type": "log", "tickvals": sizes, "ticktext": [f"{size:,}" for size in sizes]}
+    layout["xaxis"]["range"] = [math.log10(end) for end in _ends(sizes)]
     figure = go.Figure(layout=layout | {"showlegend": True})
     styles = line_styles([curve.key for curve in curves])
     for position, curve in enumerate(curves):
@@ -54,6 +55,7 @@ def batch_figure(curves: Sequence[BatchCurve], *, y_title: str, zero_line: bool 
         sizes = _all_sizes(curves)
         axes.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=45 if len(sizes) > 8 else 0)
         axes.minorticks_off()
+        axes.set_xlim(*_ends(sizes))
         axes.set(xlabel="batch size", ylabel=y_title)
         if zero_line:
             axes.axhline(0, color="#888888", linewidth=1)
@@ -106,6 +108,12 @@ def _interval_text(low: float | None, high: float | None) -> str:
 
 def _all_sizes(curves: Sequence[BatchCurve]) -> list[int]:
     return sorted({size for curve in curves for size in curve.batch_sizes})
+
+
+def _ends(sizes: Sequence[int]) -> tuple[float, float]:
+    """Of the axis. An octave and more is shown, lest the lines of a single batch size spread over all of it."""
+    margin = 2**0.5 if len(sizes) < 2 else (sizes[-1] / sizes[0]) ** 0.06
+    return (sizes[0] / margin, sizes[-1] * margin) if sizes else (1.0, 2.0)
 
 
 def _shift(position: int, count: int) -> float:

@@ -28,7 +28,7 @@ def class_map(
     Args:
         xy: (N, 2) coordinates.
         labels: (N,) indices into `class_names`.
-        is_noise: (N,); these images are drawn in grey, below the others.
+        is_noise: (N,); these images are drawn in grey, above the others: a map is looked at for them.
         legend: name the classes beside the map (20 at most, for more there is no room).
     """
     noise = np.zeros(len(xy), dtype=bool) if is_noise is None else is_noise
@@ -39,7 +39,7 @@ def class_map(
         axes.set_axis_off()
         axes.set_aspect("equal")
         size = float(np.clip(40_000 / max(1, len(xy)), 1.5, 36))
-        for chosen, color in ((noise, NOISE), (~noise, colors[~noise])):
+        for chosen, color in ((~noise, colors[~noise]), (noise, NOISE)):
             axes.scatter(xy[chosen, 0], xy[chosen, 1], c=color, s=size, linewidths=0, rasterized=True)
         if legend and len(class_names) <= _MOST_NAMES:
             _add_legend(axes, class_names, has_noise=is_noise is not None)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-NOISE = "#bbbbbb"
+NOISE = "#808080"
 """What DBSCAN calls noise."""
 
 # P. Tol, "Colour schemes", SRON/EPS/TN/09-002 (2021), "muted", and orange of its "vibrant" scheme.

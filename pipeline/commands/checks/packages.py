@@ -15,6 +15,9 @@ from pipeline.commands.checks.finding import INSTALL, Finding, ok, problem, warn
 
 _REINSTALL_TORCH = "pip install --force-reinstall torch torchvision (both from one source: pip, or conda-forge)"
 
+# Extras that `dvc repro` runs without.
+_OPTIONAL = ("viz", "notebooks", "dev")
+
 # Where a distribution's module is not called like itself. Stub packages have none.
 _MODULES = {"pillow": "PIL", "pytest-timeout": "pytest_timeout", "scikit-learn": "sklearn"}
 
@@ -47,15 +50,20 @@ def check_packages(project: Path) -> Iterator[Finding]:
     yield from wrong or [ok("packages", f"all {len(findings)} within the bounds of pyproject.toml")]
     yield judge_lock(installed, read_lock(project / "requirements.lock"))
     yield from judge_torch_pair(installed.get("torch"), _requirements_of("torchvision"))
-    yield from _check_imports([*groups["pipeline"], *groups["stages"]], installed)
+    yield from _check_imports([*groups["pipeline"], *groups["stages"], *groups["viz"]], installed)
 
 
 def read_requirements(pyproject: Path) -> dict[str, list[Requirement]]:
-    """`pipeline`, `stages` and `dev`: what pyproject.toml asks for."""
+    """`pipeline` and the extras: what pyproject.toml asks for, each package in the first group that names it."""
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    groups = {"pipeline": project["dependencies"], "stages": extras["stages"], "dev": extras["dev"]}
-    return {name: [Requirement(line) for line in lines] for name, lines in groups.items()}
+    groups = {"pipeline": project["dependencies"], **{name: extras[name] for name in ("stages", *_OPTIONAL)}}
+    seen: set[str] = set()
+    found = {}
+    for group, lines in groups.items():
+        found[group] = [requirement for line in lines if (requirement := Requirement(line)).name not in seen]
+        seen |= {requirement.name for requirement in found[group]}
+    return found
 
 
 def read_lock(path: Path) -> dict[str, str]:
@@ -79,8 +87,8 @@ def installed_version(name: str) -> str | None:
 
 
 def judge_version(requirement: Requirement, installed: str | None, group: str) -> Finding:
-    """`group`: one of read_requirements; what only developers need is a warning."""
-    judge = warning if group == "dev" else problem
+    """`group`: one of read_requirements; what `dvc repro` runs without is a warning."""
+    judge = warning if group in _OPTIONAL else problem
     if installed is None:
         return judge(requirement.name, f"missing ({requirement})", INSTALL)
     if not requirement.specifier.contains(installed, prereleases=True):
