@@ -4,11 +4,29 @@ from collections.abc import Callable
 
 from pipeline.schedules.constant import constant
 from pipeline.schedules.cosine import cosine
-from pipeline.schedules.scaling import scaled_rate
+from pipeline.schedules.one_cycle import one_cycle
+from pipeline.schedules.polynomial import polynomial
+from pipeline.schedules.scaling import scaled_rate, scaled_warmup
 from pipeline.schedules.step_decay import step_decay
 from pipeline.schedules.warmup import warmed_up
 
-SCHEDULES: dict[str, Callable[..., float]] = {"constant": constant, "cosine": cosine, "step": step_decay}
+SCHEDULES: dict[str, Callable[..., float]] = {
+    "constant": constant,
+    "cosine": cosine,
+    "one_cycle": one_cycle,
+    "polynomial": polynomial,
+    "step": step_decay,
+}
 """By the name used in params.yaml. Each takes (step, total_steps, **its own options)."""
 
-__all__ = ["SCHEDULES", "constant", "cosine", "scaled_rate", "step_decay", "warmed_up"]
+__all__ = [
+    "SCHEDULES",
+    "constant",
+    "cosine",
+    "one_cycle",
+    "polynomial",
+    "scaled_rate",
+    "scaled_warmup",
+    "step_decay",
+    "warmed_up",
+]

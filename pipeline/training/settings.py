@@ -8,7 +8,7 @@ from pipeline.config.duration import Duration
 from pipeline.config.recipe import Recipe
 from pipeline.durations import to_steps
 from pipeline.errors import InputError
-from pipeline.schedules import SCHEDULES, scaled_rate, warmed_up
+from pipeline.schedules import SCHEDULES, scaled_rate, scaled_warmup, warmed_up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,16 +97,21 @@ def effective_settings(
             batch_size=batch_size,
         )
 
+    rule = recipe.lr_scaling.rule if recipe.lr_scaling else None
+    reference = recipe.lr_scaling.reference_batch_size if recipe.lr_scaling else 1
+    warmup = getattr(recipe.schedule, "warmup", Duration(steps=0))
+    if warmup.epochs is not None:
+        epochs = scaled_warmup(warmup.epochs, batch_size, rule=rule, reference_batch_size=reference)
+        warmup = Duration(epochs=epochs)
     options = recipe.schedule.model_dump(exclude={"name", "warmup"})
     if recipe.schedule.name == "step":
         options["milestones"] = [in_steps(milestone) for milestone in recipe.schedule.milestones]
-    steps, warmup_steps = max(1, in_steps(budget)), in_steps(recipe.schedule.warmup)
+    steps, warmup_steps = max(1, in_steps(budget)), in_steps(warmup)
     if warmup_steps > steps:
         raise InputError(
             f"schedule.warmup: {warmup_steps} steps at batch {batch_size}, but the budget is {steps} steps; "
             "shorten the warm-up or lengthen the budget"
         )
-    scaling = recipe.lr_scaling
     return TrainSettings(
         network=network,
         stem=recipe.stem,
@@ -122,8 +127,8 @@ def effective_settings(
         learning_rate=scaled_rate(
             learning_rate,
             batch_size,
-            rule=scaling.rule if scaling else None,
-            reference_batch_size=scaling.reference_batch_size if scaling else 1,
+            rule=rule,
+            reference_batch_size=reference,
         ),
         weight_decay=weight_decay,
         decay_norm_and_bias=recipe.decay_norm_and_bias,

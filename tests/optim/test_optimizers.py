@@ -8,12 +8,21 @@ import torch
 from torch import nn
 
 from pipeline.config.base import Section
-from pipeline.config.recipe import SgdConfig
+from pipeline.config.recipe import AdamwConfig, LambConfig, LarsConfig, MuonConfig, RadamConfig, SgdConfig
 from pipeline.models import build
-from pipeline.optim import OPTIMIZERS, parameter_groups, sgd
+from pipeline.optim import OPTIMIZERS, lamb, lars, muon, parameter_groups, sgd
 
 # The section of params.yaml that holds each optimizer's options; a new optimizer needs its own.
-_CONFIGS: dict[str, Section] = {"sgd": SgdConfig()}
+_CONFIGS: dict[str, Section] = {
+    "adamw": AdamwConfig(name="adamw"),
+    "lamb": LambConfig(name="lamb"),
+    "lars": LarsConfig(name="lars"),
+    "muon": MuonConfig(name="muon"),
+    "radam": RadamConfig(name="radam"),
+    "sgd": SgdConfig(),
+}
+# Rates at which 200 steps solve a small least-squares problem.
+_RATES = {"adamw": 0.05, "lamb": 0.05, "lars": 0.05, "muon": 0.05, "radam": 0.05, "sgd": 0.05}
 _OPTIMIZERS = pytest.mark.parametrize("name", OPTIMIZERS)
 
 
@@ -76,7 +85,7 @@ def test_a_quadratic_falls(name: str) -> None:
     model = nn.Linear(3, 1, dtype=torch.float64)
     nn.init.constant_(model.weight, 0.1)
     groups = parameter_groups(model, weight_decay=0.0, decay_norm_and_bias=True)
-    optimizer = OPTIMIZERS[name](groups, 0.05, **_defaults(name))
+    optimizer = OPTIMIZERS[name](groups, _RATES[name], **_defaults(name))
     losses = []
     for _ in range(200):
         optimizer.zero_grad()
@@ -104,3 +113,70 @@ def test_sgd_is_the_textbook_formula(momentum: float, nesterov: bool) -> None:
         v = momentum * v + decayed
         w -= rate * (decayed + momentum * v if nesterov else v)
         np.testing.assert_allclose(parameter.detach().numpy(), w, rtol=1e-13)
+
+
+def test_lars_is_the_textbook_formula() -> None:
+    """v = momentum v + rate x trust |w| / (|g| + decay |w|) x (g + decay w); w -= v (You et al. 2017, algorithm 1)."""
+    rate, decay, momentum, trust = 0.5, 0.01, 0.9, 0.02
+    rng = np.random.default_rng(1)
+    w, gradients = rng.normal(size=(2, 3)), rng.normal(size=(3, 2, 3))
+    parameter = nn.Parameter(torch.from_numpy(w.copy()))
+    optimizer = lars(
+        [{"params": [parameter], "weight_decay": decay}],
+        rate,
+        momentum=momentum,
+        nesterov=False,
+        trust_coefficient=trust,
+    )
+    v = np.zeros_like(w)
+    for g in gradients:
+        parameter.grad = torch.from_numpy(g.copy())
+        optimizer.step()
+        ratio = trust * np.linalg.norm(w) / (np.linalg.norm(g) + decay * np.linalg.norm(w))
+        v = momentum * v + rate * ratio * (g + decay * w)
+        w -= v
+        np.testing.assert_allclose(parameter.detach().numpy(), w, rtol=1e-6)
+
+
+def test_lamb_is_the_textbook_formula() -> None:
+    """w -= rate |w| / |u| u with u = m^ / (sqrt(v^) + eps) + decay w (You et al. 2020, algorithm 2)."""
+    rate, decay, beta1, beta2, eps = 0.1, 0.01, 0.9, 0.999, 1e-6
+    rng = np.random.default_rng(2)
+    w, gradients = rng.normal(size=(2, 3)), rng.normal(size=(3, 2, 3))
+    parameter = nn.Parameter(torch.from_numpy(w.copy()))
+    optimizer = lamb([{"params": [parameter], "weight_decay": decay}], rate, beta1=beta1, beta2=beta2, eps=eps)
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    for t, g in enumerate(gradients, start=1):
+        parameter.grad = torch.from_numpy(g.copy())
+        optimizer.step()
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
+        u = m / (1 - beta1**t) / (np.sqrt(v / (1 - beta2**t)) + eps) + decay * w
+        w -= rate * np.linalg.norm(w) / np.linalg.norm(u) * u
+        np.testing.assert_allclose(parameter.detach().numpy(), w, rtol=1e-6)
+
+
+def test_lamb_leaves_clipping_to_the_recipe() -> None:
+    """A gradient a thousand times as large gives the same first step."""
+    weights = []
+    for scale in (1.0, 1000.0):
+        parameter = nn.Parameter(torch.ones(2, 2, dtype=torch.float64))
+        optimizer = lamb([{"params": [parameter], "weight_decay": 0.0}], 0.1, beta1=0.9, beta2=0.999, eps=1e-12)
+        parameter.grad = scale * torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
+        optimizer.step()
+        assert optimizer.param_groups[0]["max_grad_norm"] is None
+        weights.append(parameter.detach().clone())
+    torch.testing.assert_close(weights[0], weights[1])
+
+
+def test_muon_steps_are_orthogonal() -> None:
+    """All singular values of a filter's first step are nearly equal, whatever the gradient's are."""
+    parameter = nn.Parameter(torch.zeros(4, 2, 3, 3))
+    gradient = torch.from_numpy(
+        np.random.default_rng(3).normal(size=(4, 18)) * np.array([[100.0], [10.0], [1.0], [0.1]])
+    )
+    optimizer = muon([{"params": [parameter], "weight_decay": 0.0}], 1.0, momentum=0.9, nesterov=False)
+    parameter.grad = gradient.float().view(4, 2, 3, 3)
+    optimizer.step()
+    singular = torch.linalg.svdvals(parameter.detach().view(4, 18))
+    assert float(singular.max() / singular.min()) < 5
+    assert float(torch.linalg.svdvals(gradient).max() / torch.linalg.svdvals(gradient).min()) > 100

@@ -10,14 +10,29 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.schedules import SCHEDULES, constant, cosine, scaled_rate, step_decay, warmed_up
+from pipeline.schedules import (
+    SCHEDULES,
+    constant,
+    cosine,
+    one_cycle,
+    polynomial,
+    scaled_rate,
+    scaled_warmup,
+    step_decay,
+    warmed_up,
+)
 
 _SCHEDULES = pytest.mark.parametrize("name", SCHEDULES)
 # Values for the options that schedules take, by the option's name.
 _OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "milestones": st.lists(st.integers(1, 300), min_size=1, max_size=5),
     "factor": st.floats(0.01, 0.99),
+    "power": st.floats(0.1, 4),
+    "rise": st.floats(0.01, 0.99),
+    "initial_factor": st.floats(0, 0.99),
 }
+# They warm up by themselves; the others start at the peak.
+_RISING = {"one_cycle"}
 
 
 def _draw_options(data: st.DataObject, name: str) -> dict[str, Any]:
@@ -27,11 +42,13 @@ def _draw_options(data: st.DataObject, name: str) -> dict[str, Any]:
 
 @_SCHEDULES
 @given(data=st.data(), total=st.integers(1, 300))
-def test_factors_start_at_the_peak_and_never_rise(name: str, data: st.DataObject, total: int) -> None:
+def test_factors_fall_from_the_peak(name: str, data: st.DataObject, total: int) -> None:
     options = _draw_options(data, name)
     factors = [SCHEDULES[name](step, total, **options) for step in range(total)]
-    assert factors[0] == 1
-    assert all(earlier >= later > 0 for earlier, later in itertools.pairwise(factors))
+    peak = factors.index(max(factors)) if name in _RISING else 0
+    assert factors[peak] == 1 if name not in _RISING else factors[peak] <= 1
+    assert factors[: peak + 1] == sorted(factors[: peak + 1])
+    assert all(earlier >= later > 0 for earlier, later in itertools.pairwise(factors[peak:]))
 
 
 @_SCHEDULES
@@ -64,6 +81,24 @@ def test_cosine_is_torchs(total: int) -> None:
 def test_step_decay_is_torchs(milestones: list[int]) -> None:
     expected = _of_torch(lambda opt: torch.optim.lr_scheduler.MultiStepLR(opt, milestones, gamma=0.1), 8)
     assert [step_decay(step, 8, milestones=milestones, factor=0.1) for step in range(8)] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("power", [0.5, 1, 2])
+def test_polynomial_is_torchs(power: float) -> None:
+    expected = _of_torch(lambda opt: torch.optim.lr_scheduler.PolynomialLR(opt, 7, power=power), 7)
+    assert [polynomial(step, 7, power=power) for step in range(7)] == pytest.approx(expected)
+
+
+def test_one_cycle_by_hand() -> None:
+    factors = [one_cycle(step, 10, rise=0.4, initial_factor=0.2) for step in range(10)]
+    assert factors == pytest.approx([0.2, 0.4, 0.6, 0.8, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
+
+
+def test_legw_by_hand() -> None:
+    """You et al. 2019, section 3: k times the batch takes sqrt(k) times the rate and k times the warm-up epochs."""
+    assert scaled_rate(0.1, 4096, rule="legw", reference_batch_size=1024) == pytest.approx(0.2)
+    assert scaled_warmup(0.5, 4096, rule="legw", reference_batch_size=1024) == 2.0
+    assert scaled_warmup(0.5, 4096, rule="linear", reference_batch_size=1024) == 0.5
 
 
 def test_reference_values() -> None:
