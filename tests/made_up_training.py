@@ -107,8 +107,9 @@ def write_project(folder: Path, *, study: Mapping[str, Any] | None = None, **sec
         study: keys of the study `tiny` that differ from `TINY_STUDY`.
         sections: keys of other sections that differ from those here.
     """
-    short = {"batch_size": 20, "budget": {"steps": 2}, "threads_per_worker": 1}
-    common = {"threads_per_worker": 1, "augmentation": {"crop_padding": 1, "flip": True}}
+    cold = {"schedule": {"name": "cosine"}}  # two steps leave no room for a warm-up
+    short = {**cold, "batch_size": 20, "budget": {"steps": 2}, "threads_per_worker": 1}
+    common = {**cold, "threads_per_worker": 1, "augmentation": {"crop_padding": 1, "flip": True}}
     changed = {
         **sections,
         "finetune": {**short, **sections.get("finetune", {})},
