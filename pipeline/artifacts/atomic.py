@@ -20,19 +20,27 @@ def atomic_path(path: Path) -> Iterator[Path]:
     Raises:
         InputError: the disk is full.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
-        _flush(temporary)
-        temporary.replace(path)
-        _flush(path.parent)
+        with _replacing(path) as temporary:
+            yield temporary
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise InputError(f"{path}: the disk is full; free some space and run the same command again") from error
         raise
-    finally:
-        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
+    """Write `content`, atomically, for callers that can do without the file.
+
+    Raises:
+        OSError: as the system gave it, a full disk too; `errno` and `filename` say what and where.
+    """
+    try:
+        with _replacing(path) as temporary:
+            temporary.write_bytes(content)
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def write_text(path: Path, text: str) -> None:
@@ -51,6 +59,19 @@ def remove_leftovers(folder: Path) -> None:
             shutil.rmtree(leftover, ignore_errors=True)
         else:
             leftover.unlink(missing_ok=True)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        _flush(temporary)
+        temporary.replace(path)
+        _flush(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _flush(path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.artifacts.atomic import atomic_path, remove_leftovers, write_text
+from pipeline.artifacts.atomic import atomic_path, remove_leftovers, write_bytes, write_text
 from pipeline.errors import InputError
 
 
@@ -47,6 +47,21 @@ def test_full_disk_is_bad_input(tmp_path: Path, number: int) -> None:
     with pytest.raises(InputError, match=r"file\.txt: the disk is full"):
         fill_the_disk()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_callers_that_can_do_without_a_file_get_the_errno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "file.bin"
+    write_bytes(target, b"old")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=r"file\.bin") as caught:
+        write_bytes(target, memoryview(b"new"))
+    assert caught.value.errno == errno.ENOSPC
+    assert target.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [target]
 
 
 def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
