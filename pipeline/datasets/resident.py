@@ -13,6 +13,33 @@ from pipeline.datasets.augmentation import Draws, draw
 _COPY_ROWS = 4096
 
 
+class Normalisation:
+    """(pixel / 255 - mean) / std, as one multiplication and one addition on the device.
+
+    Args:
+        mean, std: per channel, in units of 0 to 1.
+        width: of the images, in pixels.
+    """
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], *, width: int, device: torch.device) -> None:
+        scale = 1.0 / (255.0 * torch.tensor(std, dtype=torch.float64))
+        shift = -torch.tensor(mean, dtype=torch.float64) / torch.tensor(std, dtype=torch.float64)
+        # For whole rows of an image: an innermost axis of three channels leaves vector units idle.
+        self._scale = scale.to(device, torch.float32).repeat(width)
+        self._shift = shift.to(device, torch.float32).repeat(width)
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """From uint8 (B, H, W, 3) to float32 (B, 3, H, W) in channels-last memory order."""
+        rows = pixels.flatten(2)
+        if rows.is_cuda:
+            rows = torch.addcmul(self._shift, rows, self._scale)
+        else:
+            # Several times faster on a CPU than one operation that also converts, and rounded after
+            # each step: the bits cannot depend on where threads and vectors cut the batch.
+            rows = rows.to(torch.float32).mul_(self._scale).add_(self._shift)
+        return rows.view(pixels.shape).permute(0, 3, 1, 2)
+
+
 class ResidentImages:
     """Images on the device, cropped, flipped and normalised a batch at a time.
 
@@ -52,11 +79,7 @@ class ResidentImages:
         self._n_offsets = padded - crop_size + 1
         self._flip, self._seed = flip, seed
         self._draws: dict[int, Draws] = {}
-        # (pixel / 255 - mean) / std, as one multiplication and one addition.
-        scale = 1.0 / (255.0 * torch.tensor(std, dtype=torch.float64))
-        shift = -torch.tensor(mean, dtype=torch.float64) / torch.tensor(std, dtype=torch.float64)
-        self._scale = scale.to(device, torch.float32)
-        self._shift = shift.to(device, torch.float32)
+        self._normalise = Normalisation(mean, std, width=crop_size, device=device)
 
     def __len__(self) -> int:
         return len(self._pixels)
@@ -88,9 +111,6 @@ class ResidentImages:
             for index in (ids[:, None, None], rows[:, :, None], columns[:, None, :])
         )
         return self._normalise(self._pixels[image, row, column])
-
-    def _normalise(self, pixels: Tensor) -> Tensor:
-        return torch.addcmul(self._shift, pixels, self._scale).permute(0, 3, 1, 2)
 
     def _draws_of(self, epoch: int) -> Draws:
         if epoch not in self._draws:

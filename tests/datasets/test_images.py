@@ -10,7 +10,8 @@ from made_up_images import encode, huge_png, photo
 from numpy.typing import NDArray
 from PIL import Image
 
-from pipeline.datasets.images import UnreadableError, decode_image
+from pipeline.datasets import images
+from pipeline.datasets.images import Box, UnreadableError, decode_image, decode_region
 
 _SIZE = 8
 
@@ -161,3 +162,53 @@ def test_damaged_files_give_pixels_or_a_reason(data: bytes, cut: float, patches:
         damaged[int(where * len(damaged))] = value
     with contextlib.suppress(UnreadableError):
         assert _decode(bytes(damaged[: round(cut * len(damaged))])).shape == (_SIZE, _SIZE, 3)
+
+
+def _halves(size: tuple[int, int], *, orientation: int = 1) -> bytes:
+    """A JPEG that is red on the left of the upright picture and blue on the right."""
+    width, height = size
+    image = Image.new("RGB", size, (255, 0, 0))
+    image.paste((0, 0, 255), (width // 2, 0, width, height))
+    if orientation == 6:  # stored lying on its left side
+        image = image.transpose(Image.Transpose.ROTATE_90)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encode(image, "JPEG", exif=exif, subsampling=0)
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize("draft", [False, True])
+def test_regions_are_those_of_the_upright_picture(orientation: int, draft: bool) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def right_half(width: int, height: int) -> Box:
+        seen.append((width, height))
+        return width / 2 + 16, 0, width, height
+
+    data = _halves((640, 320), orientation=orientation)
+    pixels = decode_region(data, _SIZE, right_half, max_megapixels=1.0, draft=draft)
+    assert seen == [(640, 320)]
+    np.testing.assert_allclose(pixels, np.broadcast_to((0, 0, 255), pixels.shape), atol=3)
+
+
+@pytest.mark.parametrize(
+    ("side", "decoded"),
+    [(8, (400, 301)), (15, (400, 301)), (16, (200, 151)), (63, (100, 76)), (64, (50, 38)), (300, (50, 38))],
+)
+def test_draft_keeps_at_least_the_pixels_that_are_needed(
+    side: int, decoded: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[tuple[int, int]] = []
+    to_rgb = images._to_rgb
+
+    def recording(image: Image.Image) -> Image.Image:
+        sizes.append(image.size)
+        return to_rgb(image)
+
+    monkeypatch.setattr(images, "_to_rgb", recording)
+    data = photo(0, (400, 301), "JPEG")
+    box = (50, 1, 50 + side, 301)
+    reduced = decode_region(data, _SIZE, lambda width, height: box, max_megapixels=1.0, draft=True)
+    whole = decode_region(data, _SIZE, lambda width, height: box, max_megapixels=1.0)
+    assert sizes == [decoded, (400, 301)]
+    assert np.abs(reduced.astype(int) - whole).mean() < 4

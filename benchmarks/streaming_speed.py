@@ -1,0 +1,138 @@
+"""How fast do batches come from JPEG files, against torchvision's ImageFolder and a DataLoader?
+
+Both decode the same files with the same number of workers, threads here and processes there, and
+make the same batches of them: random resized crop, mirror, normalisation, float32 on the device.
+Nothing is computed with the batches, so that loading alone is timed; the files are in the page cache.
+Rounds alternate, and the ratio is taken within each round, so that a machine whose speed drifts
+does not decide the answer. A round is long enough to hide the start of neither: the DataLoader
+keeps its workers from round to round.
+
+    python -m benchmarks.streaming_speed --workers 2
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+import torchvision.transforms as T
+from numpy.typing import NDArray
+from PIL import Image
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+
+from pipeline.batching import SampleStream
+from pipeline.datasets.resized_crop import RandomResizedCrop
+from pipeline.datasets.streaming import StreamingImages
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+N_CLASSES = 4
+
+
+def write_photos(folder: Path, n: int, side: int) -> None:
+    """JPEGs of smooth colours with fine noise: about 1 bit a pixel, as photographs have."""
+    for i in range(n):
+        rng = np.random.default_rng(i)
+        blocks = rng.integers(0, 256, (max(2, side // 16), max(2, side // 16), 3), dtype=np.uint8)
+        smooth = np.asarray(Image.fromarray(blocks).resize((side, side), Image.Resampling.BICUBIC), dtype=np.int64)
+        pixels = (smooth + rng.integers(-4, 5, smooth.shape)).clip(0, 255).astype(np.uint8)
+        path = folder / str(i % N_CLASSES) / f"{i:05}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(path, quality=85)
+
+
+def ours(folder: Path, arguments: argparse.Namespace, device: torch.device) -> Callable[[int], None]:
+    """An epoch of StreamingImages."""
+    paths = sorted(folder.rglob("*.jpg"))
+    images = StreamingImages(
+        paths, mean=MEAN, std=STD, crop_size=arguments.crop_size, random_crop=RandomResizedCrop(flip=True),
+        max_megapixels=100.0, workers=arguments.workers, device=device,
+    )  # fmt: skip
+    stream = SampleStream(np.ones(len(paths), dtype=np.bool_), seed=0)
+    steps = len(paths) // arguments.batch_size
+
+    def batches(epoch: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        return (stream.batch(step, arguments.batch_size) for step in range(epoch * steps, (epoch + 1) * steps))
+
+    def run(epoch: int) -> None:
+        with images.prefetch(batches(epoch)):
+            for ids, epochs in batches(epoch):
+                images.training_batch(ids, epochs)
+
+    return run
+
+
+def torchvisions(folder: Path, arguments: argparse.Namespace, device: torch.device) -> Callable[[int], None]:
+    """An epoch of ImageFolder and DataLoader, as torchvision's documentation has it."""
+    steps = [T.RandomResizedCrop(arguments.crop_size), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD)]
+    loader: DataLoader[tuple[torch.Tensor, torch.Tensor]] = DataLoader(
+        ImageFolder(str(folder), T.Compose(steps)), batch_size=arguments.batch_size, shuffle=True, drop_last=True,
+        num_workers=arguments.workers, persistent_workers=arguments.workers > 0, pin_memory=device.type == "cuda",
+    )  # fmt: skip
+
+    def run(_: int) -> None:
+        for batch, _labels in loader:
+            batch.to(device, non_blocking=True, memory_format=torch.channels_last)
+
+    return run
+
+
+def seconds_of(work: Callable[[int], None], epoch: int, device: torch.device) -> float:
+    """Wall time of one epoch."""
+    start = time.perf_counter()
+    work(epoch)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def measure(arguments: argparse.Namespace, side: int, device: torch.device) -> dict[str, float]:
+    """Images/s of both on files of `side` pixels, and the ratio's median and spread over the rounds."""
+    with tempfile.TemporaryDirectory() as name:
+        write_photos(Path(name), arguments.images, side)
+        n = arguments.images // arguments.batch_size * arguments.batch_size
+        loaders = [make(Path(name), arguments, device) for make in (ours, torchvisions)]
+        for run in loaders:
+            run(0)
+        # One row a round, one column a loader.
+        seconds = np.array([[seconds_of(run, 1 + i, device) for run in loaders] for i in range(arguments.rounds)])
+    ratios = seconds[:, 1] / seconds[:, 0]
+    rates = np.median(n / seconds, axis=0)
+    return {
+        "images_per_s": round(float(rates[0]), 1),
+        "torchvision_images_per_s": round(float(rates[1]), 1),
+        "ratio_median": round(float(np.median(ratios)), 3),
+        "ratio_min": round(float(ratios.min()), 3),
+        "ratio_max": round(float(ratios.max()), 3),
+    }
+
+
+def main() -> None:
+    """Print a table and one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--sides", type=int, nargs="+", default=[224, 500, 1500], help="of the files, in pixels")
+    parser.add_argument("--crop-size", type=int, default=224)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--images", type=int, default=512)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    print(f"{'side':>6}{'images/s':>10}{'torchvision':>13}{'ratio':>8}{'min':>7}{'max':>7}")
+    results = {}
+    for side in arguments.sides:
+        results[side] = row = measure(arguments, side, device)
+        print(
+            f"{side:6}{row['images_per_s']:10.0f}{row['torchvision_images_per_s']:13.0f}"
+            f"{row['ratio_median']:8.2f}{row['ratio_min']:7.2f}{row['ratio_max']:7.2f}"
+        )
+    machine = {"torch": torch.__version__, "threads": torch.get_num_threads(), "device": device.type}
+    print(json.dumps({**vars(arguments), **machine, "results": results}))
+
+
+if __name__ == "__main__":
+    main()
