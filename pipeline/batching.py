@@ -1,10 +1,13 @@
-"""From one global batch to its parts: simulated workers, ranks and BatchNorm groups.
+"""From one global batch to its parts: simulated workers, BatchNorm groups, ranks and micro-batches.
 
 The job is one of X simulated workers. What each of them sees, and in which order, is a pure
-function of seed, step and X; how many processes Y do the work decides only which of them runs a
-part. Axes: a global batch is (X * share,) sample ids, simulated worker major.
+function of seed, step and X; how many processes Y do the work, and how many images they pass
+forward at a time, decides only who computes what when. Axes: a global batch is
+(X, share) sample ids, simulated worker major; a worker's share is (groups, group size).
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -14,27 +17,94 @@ from numpy.typing import NDArray
 _ORDER = 1
 
 
-def worker_slices(batch_size: int, simulated_workers: int) -> list[slice]:
-    """The part of a global batch that each simulated worker sees.
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Images that pass forward together: `rows` of the global batch, which are whole BatchNorm groups."""
 
-    Sizes differ by one image at most. A batch of fewer than two images per worker is spread over
-    fewer of them: BatchNorm has no statistics of a single image.
-    """
-    parts = max(1, min(simulated_workers, batch_size // 2))
-    edges = [batch_size * index // parts for index in range(parts + 1)]
-    return [slice(start, stop) for start, stop in pairwise(edges)]
+    rows: slice
+    group_sizes: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return int(self.rows.stop - self.rows.start)
 
 
-def rank_slices(batch_size: int, simulated_workers: int, *, rank: int, ranks: int) -> list[slice]:
-    """The simulated workers' parts that one of `ranks` processes runs, one after another.
+def worker_parts(batch_size: int, simulated_workers: int, bn_group: int | None = None) -> list[Part]:
+    """The part of a global batch that each simulated worker sees, in its BatchNorm groups.
+
+    Shares differ by one image at most, and so do the groups of a share. A batch of fewer than two
+    images per worker is spread over fewer of them: BatchNorm has no statistics of a single image.
 
     Args:
-        ranks: must divide `simulated_workers`; each process runs neighbouring ones.
+        bn_group: images of a group, or a few more where it does not divide a share; None: the share.
     """
-    assert simulated_workers % ranks == 0, (simulated_workers, ranks)
-    parts = worker_slices(batch_size, simulated_workers)
+    workers = max(1, min(simulated_workers, batch_size // 2))
+    shares = _evenly(0, batch_size, workers)
+    # Of the smallest share, so that every worker has as many groups as the others.
+    n_groups = max(1, batch_size // workers // bn_group) if bn_group else 1
+    return [
+        Part(
+            rows=share,
+            group_sizes=tuple(group.stop - group.start for group in _evenly(share.start, share.stop, n_groups)),
+        )
+        for share in shares
+    ]
+
+
+def rank_parts(parts: Sequence[Part], *, rank: int, ranks: int) -> list[Part]:
+    """The simulated workers' parts that one of `ranks` processes runs: neighbours, none left out.
+
+    Args:
+        ranks: at most as many as there are parts.
+    """
+    assert len(parts) >= ranks, (len(parts), ranks)
     first, last = (len(parts) * edge // ranks for edge in (rank, rank + 1))
-    return parts[first:last]
+    return list(parts[first:last])
+
+
+def micro_batches(parts: Sequence[Part], at_most: int) -> list[Part]:
+    """The same images in as few forward passes of at most `at_most` images as whole groups allow.
+
+    Raises:
+        ValueError: a group alone is larger.
+    """
+    merged: list[Part] = []
+    for start, size in _groups(parts):
+        if size > at_most:
+            raise ValueError(f"a BatchNorm group of {size} images is larger than a micro-batch of {at_most}")
+        last = merged[-1] if merged else None
+        if last and last.rows.stop == start and last.size + size <= at_most:
+            merged[-1] = Part(rows=slice(last.rows.start, start + size), group_sizes=(*last.group_sizes, size))
+        else:
+            merged.append(Part(rows=slice(start, start + size), group_sizes=(size,)))
+    return merged
+
+
+def fitting_ranks(simulated_workers: int, *, aligned: bool) -> list[int]:
+    """How many processes can share the simulated workers, ascending.
+
+    Args:
+        aligned: also every process's partial sum must be a subtree of the pairwise sum over all
+            simulated workers: alone, or with a power of two of them each.
+    """
+    divisors = [count for count in range(1, simulated_workers + 1) if simulated_workers % count == 0]
+    return [n for n in divisors if not aligned or n == 1 or (simulated_workers // n).bit_count() == 1]
+
+
+def _groups(parts: Sequence[Part]) -> list[tuple[int, int]]:
+    """First row and size of each group."""
+    found = []
+    for part in parts:
+        start = part.rows.start
+        for size in part.group_sizes:
+            found.append((start, size))
+            start += size
+    return found
+
+
+def _evenly(start: int, stop: int, n: int) -> list[slice]:
+    edges = [start + (stop - start) * index // n for index in range(n + 1)]
+    return [slice(*ends) for ends in pairwise(edges)]
 
 
 class SampleStream:

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -31,6 +31,10 @@ _TIMEOUT = timedelta(minutes=30)
 _CONNECT_TIMEOUT = timedelta(minutes=5)
 _AGENT_ENDS_RANKS_WITHIN_S = 60
 _LAUNCHER = "BATCHSIEVE_LAUNCHER"
+_FINISHED = "finished"
+_AS_LONG_AS_IT_TAKES = timedelta(days=365)
+# Gathered at a time in a tree sum: bounds what each rank holds of the others'.
+_TREE_CHUNK = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +60,8 @@ def local_gpus() -> int:
     return max(1, torch.cuda.device_count())
 
 
-def choose_workers(requested: int | Literal["auto"], simulated_workers: int) -> int:
-    """Processes to start on this node: as requested, or what the GPUs and `simulated_workers` allow.
+def choose_workers(requested: int | Literal["auto"], fitting: Sequence[int]) -> int:
+    """Processes to start on this node: as requested, or the most of `fitting` that the GPUs allow.
 
     Raises:
         InputError: more were requested than the machine has GPUs, if it has any.
@@ -69,17 +73,24 @@ def choose_workers(requested: int | Literal["auto"], simulated_workers: int) -> 
                 "process; give fewer, or CUDA_VISIBLE_DEVICES= to work on the CPU"
             )
         return requested
-    return max(count for count in range(1, local_gpus() + 1) if simulated_workers % count == 0)
+    return max(count for count in fitting if count <= local_gpus())
 
 
-def check_divides(workers: int, simulated_workers: int) -> None:
-    """Raises InputError if this many processes cannot share the simulated workers evenly."""
-    if simulated_workers % workers:
-        fitting = [count for count in range(1, simulated_workers + 1) if simulated_workers % count == 0]
+def joining_ranks(requested: int | Literal["auto"], fitting: Sequence[int], world: int) -> int:
+    """How many of `world` processes that torchrun started take part; the others wait for the end.
+
+    Args:
+        requested: `auto` takes the most of `fitting` there are, as elastic runs need it.
+
+    Raises:
+        InputError: a number was requested, and `world` is not in `fitting`.
+    """
+    if requested != "auto" and world not in fitting:
         raise InputError(
-            f"torchrun: {workers} processes do not divide simulated_workers {simulated_workers}; "
-            f"start one of {fitting} in all (--nnodes x --nproc-per-node), or change simulated_workers"
+            f"torchrun: {world} processes cannot share the simulated workers evenly; start one of {list(fitting)} in "
+            "all (--nnodes x --nproc-per-node), change simulated_workers, or set workers: auto to use the most that can"
         )
+    return max(count for count in fitting if count <= world)
 
 
 def launch(module: str, arguments: Sequence[str], workers: int) -> int:
@@ -110,8 +121,15 @@ def launch(module: str, arguments: Sequence[str], workers: int) -> int:
 
 
 @contextmanager
-def session(threads_per_worker: int | Literal["auto"]) -> Iterator[Ranks]:
+def session(
+    threads_per_worker: int | Literal["auto"], joining: Callable[[int], int] = lambda world: world
+) -> Iterator[Ranks]:
     """Join the process group if torchrun started this process; leave it at the end.
+
+    A process that is not needed waits until the others have finished, and exits with 0.
+
+    Args:
+        joining: from the number of processes that torchrun started to how many take part.
 
     Where several ranks fail, by the same bad input or over the loss of another, the exception of
     the first goes on; the others wait for torchrun to end them, so that the reason is said once.
@@ -128,11 +146,17 @@ def session(threads_per_worker: int | Literal["auto"]) -> Iterator[Ranks]:
     device = torch.device("cuda", local) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-    store, rank, count = next(rendezvous("env://", timeout=_CONNECT_TIMEOUT))
+    store, rank, world = next(rendezvous("env://", timeout=_CONNECT_TIMEOUT))
+    count = joining(world)
+    if rank >= count:
+        store.wait([_FINISHED], _AS_LONG_AS_IT_TAKES)
+        sys.exit(0)
     backend = "nccl" if on_gpu else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=_TIMEOUT)
     try:
         yield Ranks(rank=rank, count=count, device=device)
+        if rank == 0:
+            store.set(_FINISHED, "")
     except BaseException:
         if store.add("failed ranks", 1) > 1:
             time.sleep(_AGENT_ENDS_RANKS_WITHIN_S)
@@ -155,6 +179,16 @@ def broadcast(value: T) -> T:
     return box[0]
 
 
+def any_rank(value: bool) -> bool:
+    """Whether `value` is true on any rank."""
+    return any(all_gather(value))
+
+
+def ranks_on_this_node() -> int:
+    """Processes of this run that share this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
 def peak_gpu_bytes(ranks: Ranks) -> list[int]:
     """The most memory that tensors took at a time on this rank's GPU; empty on the CPU."""
     return [torch.cuda.max_memory_allocated(ranks.device)] if ranks.device.type == "cuda" else []
@@ -171,6 +205,80 @@ def all_reduce_sum_(tensor: Tensor) -> Tensor:
     if _several():
         dist.all_reduce(tensor)
     return tensor
+
+
+def tree_sum_(tensor: Tensor) -> Tensor:
+    """Sum over ranks, in place, in the fixed order of `pairwise_sum`; the same bits on all ranks.
+
+    Args:
+        tensor: (n,) contiguous.
+    """
+    if not _several():
+        return tensor
+    for chunk in tensor.split(_TREE_CHUNK):
+        gathered = [torch.empty_like(chunk) for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, chunk)
+        chunk.copy_(pairwise_sum(gathered))
+    return tensor
+
+
+def pairwise_sum(tensors: Iterable[Tensor]) -> Tensor:
+    """Sum in the order of a balanced binary tree, ((0 + 1) + (2 + 3)) + ...; an odd one out moves up.
+
+    So the sum over ranks of their partial sums has the bits of one over everything, where each
+    holds a power of two of neighbours. Tensors may be overwritten; log2(n) of them are held.
+    """
+    levels: list[Tensor | None] = []
+    for tensor in tensors:
+        for level, waiting in enumerate(levels):
+            if waiting is None:
+                levels[level] = tensor
+                break
+            tensor, levels[level] = waiting.add_(tensor), None
+        else:
+            levels.append(tensor)
+    held = [tensor for tensor in levels if tensor is not None]
+    assert held, "nothing to add"
+    total = held[0]
+    for higher in held[1:]:
+        total = higher.add_(total)
+    return total
+
+
+def all_gather(value: T) -> list[T]:
+    """Every rank's `value`, in their order, on all ranks; any picklable object."""
+    if not _several():
+        return [value]
+    box: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(box, value)
+    return box
+
+
+class Agreement:
+    """Flags that any rank may raise; all ranks learn of them at the same call, one call later.
+
+    The delay lets the exchange run beside the work between two calls, on the CPU, so that it never
+    waits for a GPU.
+    """
+
+    def __init__(self, n_flags: int) -> None:
+        self._flags = torch.zeros(n_flags, dtype=torch.int32)
+        self._pending: Any = None
+        self._group: Any = dist.new_group(backend="gloo") if _several() and dist.get_backend() != "gloo" else None
+
+    def exchange(self, flags: Sequence[bool]) -> list[bool]:
+        """Send this rank's flags; returns which of those sent with the last call any rank had raised."""
+        if self._pending is not None:
+            self._pending.wait()
+        agreed = self._flags.bool().tolist()
+        self._flags = torch.tensor(flags, dtype=torch.int32)
+        if _several():
+            self._pending = dist.all_reduce(self._flags, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
+        return agreed
+
+    def forget(self) -> None:
+        """Drop what the last call sent: another run begins. All ranks call it."""
+        self.exchange([False] * len(self._flags))
 
 
 def data_parallel(model: nn.Module, device: torch.device) -> nn.Module:

@@ -26,6 +26,10 @@ class InputError(ValueError):
         super().__init__(" ".join(message.split()))
 
 
+class Terminated(BaseException):
+    """The process was asked to end, and its work is saved: the same command goes on."""
+
+
 def mend_of(error: OSError) -> str | None:
     """One line for what the file system refused, or None if the error is not the user's to mend."""
     mend = _MENDS.get(error.errno or 0)

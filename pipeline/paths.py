@@ -123,6 +123,10 @@ class WorkPaths:
         """The ledger of finished training cells, one folder per fingerprint."""
         return self.root / "cells"
 
+    def checkpoints(self, key: str) -> Path:
+        """A folder of what a run that is not finished can go on from."""
+        return self.root / "checkpoints" / key
+
     @property
     def downloads(self) -> Path:
         """Archives fetched from the network, kept for the next time."""

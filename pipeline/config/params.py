@@ -115,11 +115,14 @@ def _check_recipe(key: str, recipe: Recipe, prepare: PrepareConfig) -> None:
             f"give less than prepare.image_size {size}"
         )
     simulated = recipe.simulated_workers
-    if recipe.workers != "auto" and simulated % recipe.workers:
-        divisors = [d for d in range(1, simulated + 1) if simulated % d == 0]
+    tree = recipe.reduction == "tree"
+    divisors = [count for count in range(1, simulated + 1) if simulated % count == 0]
+    fitting = [count for count in divisors if not tree or count == 1 or (simulated // count).bit_count() == 1]
+    if recipe.workers != "auto" and recipe.workers not in fitting:
+        how = "take a power of two each of the" if tree else "divide"
         raise InputError(
-            f"{key}.workers: {recipe.workers} does not divide simulated_workers {simulated}; "
-            f"use one of {divisors} or auto"
+            f"{key}.workers: {recipe.workers} does not {how} simulated_workers {simulated}; "
+            f"use one of {fitting} or auto"
         )
 
 
@@ -129,4 +132,16 @@ def _check_batch(key: str, batch: int, recipe: Recipe) -> None:
         raise InputError(
             f"{key}: {batch} does not split into {workers} simulated workers of 2 images or more; "
             f"use a multiple of {workers} from {2 * workers} on, or another simulated_workers"
+        )
+    share = batch // workers
+    if recipe.bn_group is not None and recipe.bn_group > share:
+        raise InputError(
+            f"{key}: {batch} gives each of {workers} simulated workers {share} images, fewer than bn_group "
+            f"{recipe.bn_group}; BatchNorm over several workers is not of this job: lower bn_group or simulated_workers"
+        )
+    group = recipe.bn_group or share
+    if recipe.micro_batch != "auto" and recipe.micro_batch < group:
+        raise InputError(
+            f"{key}: {batch} has BatchNorm groups of {group} images, more than micro_batch {recipe.micro_batch}; "
+            "raise micro_batch or simulated_workers, or lower bn_group"
         )

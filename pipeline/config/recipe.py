@@ -1,6 +1,6 @@
 """How a network is trained: the part that `finetune` and `train` share."""
 
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -8,6 +8,10 @@ from pipeline.config.base import NonNegative, NonNegativeFloat, Positive, Positi
 from pipeline.config.duration import Budget, Duration
 
 Network = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
+"""The extractors."""
+
+Model = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "small_cnn"]
+"""What studies can train."""
 
 
 class SgdConfig(Section):
@@ -19,7 +23,8 @@ class SgdConfig(Section):
 
     @model_validator(mode="after")
     def _nesterov_has_momentum(self) -> Self:
-        return _checked_nesterov(self)
+        _check_nesterov(self.momentum, self.nesterov)
+        return self
 
 
 class LarsConfig(Section):
@@ -32,7 +37,8 @@ class LarsConfig(Section):
 
     @model_validator(mode="after")
     def _nesterov_has_momentum(self) -> Self:
-        return _checked_nesterov(self)
+        _check_nesterov(self.momentum, self.nesterov)
+        return self
 
 
 class LambConfig(Section):
@@ -74,13 +80,10 @@ Optimizer = Annotated[
     SgdConfig | LarsConfig | LambConfig | RadamConfig | AdamwConfig | MuonConfig, Field(discriminator="name")
 ]
 
-_Section = TypeVar("_Section", SgdConfig, LarsConfig)
 
-
-def _checked_nesterov(section: _Section) -> _Section:
-    if section.nesterov and not section.momentum:
+def _check_nesterov(momentum: float, nesterov: bool) -> None:
+    if nesterov and not momentum:
         raise ValueError("nesterov needs a momentum above 0; give one, or set nesterov: false")
-    return section
 
 
 class ConstantSchedule(Section):
@@ -157,6 +160,31 @@ class Augmentation(Section):
     flip: bool = False
 
 
+class PostLocalSgd(Section):
+    """Post-local SGD (Lin et al. 2020, Don't Use Large Mini-Batches, Use Local SGD).
+
+    Attributes:
+        start: until here gradients are exchanged at every step.
+        period: from then on every worker steps alone, and weights are averaged after so many steps.
+    """
+
+    start: Duration
+    period: Annotated[Positive, Field(ge=2)]
+
+
+class CheckpointInterval(Section):
+    """How much work a killed run may lose: exactly one of `seconds` or optimizer `steps`."""
+
+    seconds: PositiveFloat | None = None
+    steps: Positive | None = None
+
+    @model_validator(mode="after")
+    def _one_unit(self) -> Self:
+        if (self.seconds is None) == (self.steps is None):
+            raise ValueError("give exactly one of seconds or steps")
+        return self
+
+
 def _legw_has_epochs(recipe: "Recipe") -> None:
     if recipe.lr_scaling is None or recipe.lr_scaling.rule != "legw":
         return
@@ -167,6 +195,27 @@ def _legw_has_epochs(recipe: "Recipe") -> None:
         )
 
 
+def _tree_is_alone(recipe: "Recipe") -> None:
+    if recipe.reduction == "tree" and recipe.micro_batch != "auto":
+        raise ValueError("micro_batch: reduction tree runs one simulated worker at a time; remove the key")
+
+
+def _post_local_fits(recipe: "Recipe") -> None:
+    """Workers that step alone have no common gradient, and cannot be stood in for."""
+    if recipe.post_local_sgd is None:
+        return
+    if recipe.workers not in ("auto", recipe.simulated_workers):
+        raise ValueError(
+            f"post_local_sgd: {recipe.workers} workers cannot stand in for simulated_workers "
+            f"{recipe.simulated_workers}, since each steps on weights of its own; make the two equal"
+        )
+    for key, unset in (("reduction", "ddp"), ("ema_decay", None), ("noise_scale_steps", None)):
+        if getattr(recipe, key) != unset:
+            raise ValueError(
+                f"{key}: {getattr(recipe, key)} needs a common gradient at every step; remove it, or post_local_sgd"
+            )
+
+
 class Recipe(Section):
     """Optimizer, schedule, regularisation and how the global batch is spread.
 
@@ -174,11 +223,30 @@ class Recipe(Section):
         stem: `imagenet` (7x7 stride 2 and max-pooling) or `cifar` (3x3, no pooling).
         lr_scaling: null leaves the learning rate as written.
         decay_norm_and_bias: whether weight decay also acts on BatchNorm parameters and biases.
+        clip_norm: largest norm of the gradient of a global batch; null: no clipping.
+        ema_decay: evaluate, and hand out, an exponential moving average of the weights with this
+            decay per step; null: the last weights.
+        precision: `fp32`; `tf32` (products on a GPU with 10 bits of mantissa); `bf16` or `fp16`
+            (mixed precision; `fp16` with dynamic loss scaling, which skips non-finite steps).
         simulated_workers: X; the job is one of X workers whatever it runs on. Each has BatchNorm
             statistics of its own over its batch/X images.
+        bn_group: BatchNorm groups of about so many images instead, within each worker's.
+        reduction: how gradients are added up. `ddp`: overlapped with the backward pass; equal for
+            every number of processes up to rounding. `tree`: in one fixed order, one simulated
+            worker at a time; equal in every bit, and slower. It needs X/Y to be a power of two.
         workers: Y, the processes that do the work; must divide X. `auto`: the largest divisor of X
-            that is not above the number of GPUs; 1 on a machine without.
-        threads_per_worker: CPU threads of each process. `auto`: cores / workers.
+            that is not above the number of GPUs, or of processes that torchrun started; 1 on a
+            machine without either.
+        threads_per_worker: CPU threads of each process. `auto`: cores / workers; 1 for `tree`,
+            whose bits depend on it.
+        micro_batch: images that pass forward at a time. `auto`: as many as the memory takes, in
+            whole BatchNorm groups. Changes the result by rounding alone; `tree` takes a simulated
+            worker's images at a time.
+        post_local_sgd: null, or from when on workers step alone; needs one process per simulated
+            worker.
+        noise_scale_steps: every so many steps the gradient noise scale is sampled, which tells
+            the critical batch size; null: never. Such a step costs what one of `tree` does.
+        checkpoint: how often a run's state is saved, to go on from after an interruption.
         eval_batch_size: images per forward pass in evaluation; changes no result but memory.
     """
 
@@ -189,14 +257,25 @@ class Recipe(Section):
     decay_norm_and_bias: bool = True
     label_smoothing: Share = 0.0
     augmentation: Augmentation = Augmentation()
+    clip_norm: PositiveFloat | None = None
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     simulated_workers: Positive = 1
+    bn_group: Annotated[Positive, Field(ge=2)] | None = None
+    reduction: Literal["ddp", "tree"] = "ddp"
     workers: Positive | Literal["auto"] = "auto"
     threads_per_worker: Positive | Literal["auto"] = "auto"
+    micro_batch: Annotated[Positive, Field(ge=2)] | Literal["auto"] = "auto"
+    post_local_sgd: PostLocalSgd | None = None
+    noise_scale_steps: Positive | None = None
+    checkpoint: CheckpointInterval = CheckpointInterval(seconds=60)
     eval_batch_size: Positive = 500
 
     @model_validator(mode="after")
     def _rules_fit_together(self) -> Self:
         _legw_has_epochs(self)
+        _tree_is_alone(self)
+        _post_local_fits(self)
         return self
 
 

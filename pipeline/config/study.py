@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from pipeline.config.base import NonNegativeFloat, Positive, PositiveFloat, Section, Seed
 from pipeline.config.duration import Budget
-from pipeline.config.recipe import Network, Recipe
+from pipeline.config.recipe import Model, Network, Recipe
 
 Arm = Literal["full", "filtered", "random", "random_uniform"]
 
@@ -30,7 +30,7 @@ class Study(Section):
     """
 
     filter_network: Network
-    models: Annotated[tuple[Network, ...], Field(min_length=1)]
+    models: Annotated[tuple[Model, ...], Field(min_length=1)]
     arms: Annotated[tuple[Arm, ...], Field(min_length=1)]
     batch_sizes: Annotated[tuple[Annotated[Positive, Field(ge=2)], ...], Field(min_length=1)]
     learning_rates: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]

@@ -1,6 +1,7 @@
-"""The networks: torchvision's ResNets with a choice of stem."""
+"""The networks: torchvision's ResNets with a choice of stem, and a small CNN."""
 
-from pipeline.models.resnet import NETWORKS, build, feature_dimension
+from pipeline.models.batch_context import describe_batch
+from pipeline.models.registry import NETWORKS, build, feature_dimension
 from pipeline.models.transfer import load_backbone
 
-__all__ = ["NETWORKS", "build", "feature_dimension", "load_backbone"]
+__all__ = ["NETWORKS", "build", "describe_batch", "feature_dimension", "load_backbone"]

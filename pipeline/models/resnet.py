@@ -6,18 +6,22 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-NETWORKS = {
+from pipeline.models.grouped_batch_norm import GroupedBatchNorm2d
+from pipeline.models.network import Network
+
+RESNETS = {
     "resnet18": torchvision.models.resnet18,
     "resnet34": torchvision.models.resnet34,
     "resnet50": torchvision.models.resnet50,
     "resnet101": torchvision.models.resnet101,
     "resnet152": torchvision.models.resnet152,
 }
+"""torchvision's constructors by the names used in params.yaml."""
 
-_BOTTLENECK_EXPANSION = 4
+Stem = Literal["imagenet", "cifar"]
 
 
-class ResNet(nn.Module):
+class ResNet(Network):
     """A torchvision ResNet whose penultimate features are at hand.
 
     The wrapped network is `backbone`; its state dict keeps torchvision's names under that prefix.
@@ -39,29 +43,17 @@ class ResNet(nn.Module):
         logits: Tensor = self.backbone.fc(features)
         return logits
 
-    def forward(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) -> (N, n_classes) logits."""
-        return self.classify(self.features(images))
 
-
-def build(network: str, n_classes: int, *, stem: Literal["imagenet", "cifar"], seed: int) -> ResNet:
-    """A network with fresh weights, the same for the same seed; the global generators are left alone.
+def resnet(network: str, n_classes: int, *, stem: Stem) -> ResNet:
+    """A ResNet with weights drawn from torch's default generator.
 
     Args:
         stem: `imagenet` is torchvision's 7x7 convolution of stride 2 with max-pooling; `cifar` a
             3x3 convolution of stride 1 without pooling, as He et al. use on small images.
     """
-    with torch.random.fork_rng(devices=[]):
-        # `torch.manual_seed` would reseed the generators of all GPUs as well.
-        torch.default_generator.manual_seed(seed)
-        backbone = NETWORKS[network](weights=None, num_classes=n_classes)
-        if stem == "cifar":
-            backbone.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=1, bias=False)
-            nn.init.kaiming_normal_(backbone.conv1.weight, mode="fan_out", nonlinearity="relu")
-            backbone.maxpool = nn.Identity()
+    backbone = RESNETS[network](weights=None, num_classes=n_classes, norm_layer=GroupedBatchNorm2d)
+    if stem == "cifar":
+        backbone.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=1, bias=False)
+        nn.init.kaiming_normal_(backbone.conv1.weight, mode="fan_out", nonlinearity="relu")
+        backbone.maxpool = nn.Identity()
     return ResNet(backbone)
-
-
-def feature_dimension(network: str) -> int:
-    """D of the penultimate features: 512 for ResNet-18 and 34, 2048 for 50, 101 and 152."""
-    return 512 if network in ("resnet18", "resnet34") else 512 * _BOTTLENECK_EXPANSION

@@ -4,4 +4,4 @@
 def polynomial(step: int, total_steps: int, *, power: float) -> float:
     """From 1 at step 0 towards 0, which the step after the last would have."""
     assert 0 <= step < total_steps
-    return (1.0 - step / total_steps) ** power
+    return float((1.0 - step / total_steps) ** power)

@@ -16,9 +16,12 @@ from pipeline.errors import InputError
 from pipeline.features.extract import extract_features
 from pipeline.models import feature_dimension
 from pipeline.stages.harness import StageContext
-from pipeline.stages.parallel import run_parallel_stage
+from pipeline.stages.parallel import WorkerPlan, run_parallel_stage
 from pipeline.training.evaluate import rows_of_rank
 from pipeline.training.weights import TrainedNetwork, load_trained
+
+# Each takes its rows, so that any number will do.
+_MOST_PROCESSES = 4096
 
 
 def extract(context: StageContext, ranks: Ranks) -> None:
@@ -92,8 +95,7 @@ def main() -> None:
         "extract",
         extract,
         item="network",
-        workers=lambda _: distributed.local_gpus(),
-        threads=lambda _: "auto",
+        plan=lambda _: WorkerPlan(workers="auto", fitting=range(1, _MOST_PROCESSES + 1), threads="auto"),
     )
 
 

@@ -12,11 +12,11 @@ from pipeline.artifacts.atomic import remove_leftovers
 from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.prepared import load_prepared
 from pipeline.artifacts.provenance import write_provenance
-from pipeline.distributed import Ranks, choose_workers
+from pipeline.distributed import Ranks
 from pipeline.errors import InputError
-from pipeline.models.resnet import ResNet
+from pipeline.models.network import Network
 from pipeline.stages.harness import StageContext
-from pipeline.stages.parallel import run_parallel_stage
+from pipeline.stages.parallel import plan_of, run_parallel_stage
 from pipeline.training.evaluate import evaluate
 from pipeline.training.initial_weights import IMAGENET_MEAN, IMAGENET_STD, initialiser
 from pipeline.training.loop import load_images, train
@@ -96,7 +96,7 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
     context.log.info(f"{network}: top-1 {result.top1:.4f} on the {len(result.correct)} test images")
 
 
-def _initialise(weights: str, network: str, ranks: Ranks) -> Callable[[ResNet], None] | None:
+def _initialise(weights: str, network: str, ranks: Ranks) -> Callable[[Network], None] | None:
     """One process downloads; the others find the file in the cache."""
     if not ranks.is_main:
         distributed.barrier()
@@ -117,8 +117,7 @@ def main() -> None:
         "finetune",
         finetune,
         item="network",
-        workers=lambda c: choose_workers(c.params.finetune.workers, c.params.finetune.simulated_workers),
-        threads=lambda c: c.params.finetune.threads_per_worker,
+        plan=lambda context: plan_of(context.params.finetune),
     )
 
 

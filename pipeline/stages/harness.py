@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.config.params import Params, load_params
-from pipeline.errors import InputError, mend_of
+from pipeline.errors import InputError, Terminated, mend_of
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.processes import signal_on_parents_death
 from pipeline.run_log import ResourceMeter, RunLog, standard_log
+
+EX_TEMPFAIL = os.EX_TEMPFAIL
+"""Exit status of a run that can go on where it stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +56,8 @@ def run_stage(
         item: name of the stage's own argument, `network` or `study`.
         argv: command line; the process's own by default.
 
-    Exit codes: 0; 2 with one line for bad input; 130 when interrupted.
+    Exit codes: 0; 2 with one line for bad input; 75 (EX_TEMPFAIL) when terminated by SIGTERM with
+    the state saved; 130 when interrupted.
     """
     with exit_codes():
         die_with_parent()
@@ -99,12 +103,15 @@ def make_context(stage: str, item: str | None, arguments: argparse.Namespace, *,
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """Turn bad input into one line and exit code 2; leave bugs their traceback."""
+    """Turn bad input into one line and exit code 2, and a saved ending into 75; leave bugs their traceback."""
     try:
         yield
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except Terminated as saved:
+        print(f"terminated: {saved}; run the same command again to go on", file=sys.stderr)
+        sys.exit(EX_TEMPFAIL)
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on", file=sys.stderr)
         sys.exit(130)

@@ -2,9 +2,13 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from pipeline import distributed
+from pipeline.batching import fitting_ranks
+from pipeline.config.recipe import Recipe
 from pipeline.distributed import Ranks
 from pipeline.stages.harness import (
     StageContext,
@@ -17,16 +21,39 @@ from pipeline.stages.harness import (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class WorkerPlan:
+    """Which processes a stage may use.
+
+    Attributes:
+        workers: requested.
+        fitting: numbers of processes that can share the work evenly, ascending.
+        threads: CPU threads of each.
+    """
+
+    workers: int | Literal["auto"]
+    fitting: Sequence[int]
+    threads: int | Literal["auto"]
+
+
+def plan_of(recipe: Recipe) -> WorkerPlan:
+    """What a recipe asks for."""
+    tree = recipe.reduction == "tree"
+    # The bits of a tree depend on the threads; a number that depends on the machine would not do.
+    threads = 1 if tree and recipe.threads_per_worker == "auto" else recipe.threads_per_worker
+    fitting = fitting_ranks(recipe.simulated_workers, aligned=tree)
+    return WorkerPlan(workers=recipe.workers, fitting=fitting, threads=threads)
+
+
 def run_parallel_stage(
     stage: str,
     body: Callable[[StageContext, Ranks], None],
     *,
     item: str,
-    workers: Callable[[StageContext], int],
-    threads: Callable[[StageContext], int | Literal["auto"]],
+    plan: Callable[[StageContext], WorkerPlan],
     argv: Sequence[str] | None = None,
 ) -> None:
-    """Run `body` on `workers(context)` processes and exit.
+    """Run `body` on as many processes as `plan(context)` says and exit.
 
     Under torchrun (one's own, on any number of nodes) it is a rank of that run. Otherwise it
     starts torchrun itself where more than one worker is wanted.
@@ -38,11 +65,13 @@ def run_parallel_stage(
         arguments = parse_arguments(stage, item, argv)
         if not distributed.launched():
             die_with_parent()
-            count = workers(make_context(stage, item, arguments, silent=True))
-            if count > 1:
+            here = plan(make_context(stage, item, arguments, silent=True))
+            if (count := distributed.choose_workers(here.workers, here.fitting)) > 1:
                 sys.exit(distributed.launch(f"pipeline.stages.{stage}", argv, count))
         quiet = make_context(stage, item, arguments, silent=True)
-        with distributed.session(threads(quiet)) as ranks:
+        wanted = plan(quiet)
+        joining = partial(distributed.joining_ranks, wanted.workers, wanted.fitting)
+        with distributed.session(wanted.threads, joining) as ranks:
             if not ranks.is_main:
                 body(quiet, ranks)
                 return

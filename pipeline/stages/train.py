@@ -2,6 +2,7 @@
 
 import os
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +15,15 @@ from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.prepared import PreparedData, load_prepared
 from pipeline.artifacts.provenance import sha256_of_file, write_provenance
 from pipeline.artifacts.tables import read_csv, read_parquet, write_parquet
-from pipeline.distributed import Ranks, choose_workers
+from pipeline.config.study import TrainConfig
+from pipeline.distributed import Agreement, Ranks
 from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext
-from pipeline.stages.parallel import run_parallel_stage
+from pipeline.stages.parallel import plan_of, run_parallel_stage
 from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA, Splits, row_of, run_cell
-from pipeline.training.fingerprint import fingerprint
+from pipeline.training.checkpoints import Checkpoints
+from pipeline.training.fingerprint import Identity, identify
+from pipeline.training.interruptions import Pauses
 from pipeline.training.ledger import CellResult, Ledger
 from pipeline.training.study import Cell, DataSummary, Variant, cells_of, members_of, variant_of
 
@@ -27,30 +31,36 @@ from pipeline.training.study import Cell, DataSummary, Variant, cells_of, member
 def train_study(context: StageContext, ranks: Ranks) -> None:
     """Run what is missing, then assemble."""
     data = load_prepared(context.data)
-    cells, members, keys = resolve_cells(context, data, ranks)
+    cells, members, identities = resolve_cells(context, data, ranks)
+    keys = keys_of(identities)
     ledger = Ledger(context.work.cells)
     todo = distributed.broadcast(missing_cells(cells, keys, ledger))  # rank 0's disk decides
-    _run(todo, context, ranks, data, cells, members, keys, ledger)
+    _run(todo, context, ranks, data, cells, members, identities, ledger)
     if ranks.is_main:
         _count_work(context, keys, [keys[i] for i in todo], ledger)
-        _assemble(context, cells, keys, ledger, workers=ranks.count)
+        _assemble(context, cells, keys, ledger)
 
 
 def resolve_cells(
     context: StageContext, data: PreparedData, ranks: Ranks
-) -> tuple[list[Cell], list[NDArray[np.bool_]], list[str]]:
-    """The study's cells, the rows (N,) bool each trains on, and its key in the ledger, empty if it is skipped."""
+) -> tuple[list[Cell], list[NDArray[np.bool_]], list[Identity | None]]:
+    """The study's cells, the rows (N,) bool each trains on, and what it is known by, None if it is skipped."""
     study = context.params.studies[str(context.item)]
     keep = _kept_rows(context, len(data.train.labels))
     summary = DataSummary(n_classes=len(data.class_names), image_size=data.image_size, mean=data.mean, std=data.std)
     cells = cells_of(study, context.params.train, summary, len(keep), int(keep.sum()))
     members = [members_of(cell, data.train.labels, keep) for cell in cells]
     data_digest = distributed.broadcast(_digest(context) if ranks.is_main else None)
-    keys = [
-        "" if cell.skipped else fingerprint(cell.settings, rows, data_digest=str(data_digest), ranks=ranks)
+    identities = [
+        None if cell.skipped else identify(cell.settings, rows, data_digest=str(data_digest), device=ranks.device)
         for cell, rows in zip(cells, members, strict=True)
     ]
-    return cells, members, keys
+    return cells, members, identities
+
+
+def keys_of(identities: Sequence[Identity | None]) -> list[str]:
+    """Names in the ledger; empty for what is skipped."""
+    return [identity.key if identity else "" for identity in identities]
 
 
 def missing_cells(cells: list[Cell], keys: list[str], ledger: Ledger) -> list[int]:
@@ -93,7 +103,7 @@ def _run(
     data: PreparedData,
     cells: list[Cell],
     members: list[NDArray[np.bool_]],
-    keys: list[str],
+    identities: list[Identity | None],
     ledger: Ledger,
 ) -> None:
     splits = Splits(
@@ -106,15 +116,26 @@ def _run(
     if ranks.is_main:
         context.work.cells.mkdir(parents=True, exist_ok=True)
         remove_leftovers(context.work.cells)
+    recipe, agreement = _recipe(context), Agreement(n_flags=2)
     for count, i in enumerate(todo, start=1):
-        settings = cells[i].settings
+        settings, identity = cells[i].settings, identities[i]
+        assert identity is not None, "what is skipped is not to do"
         what = f"{cells[i].arm}, batch {settings.batch_size}, seed {settings.seed}"
         title = f"{context.name} {count}/{len(todo)}: {what}"
         kept = _keeps_weights(cells[i], cells)
-        weights = context.work.cells / f".{keys[i]}.weights.{os.getpid()}.tmp" if kept else None
-        result = run_cell(cells[i], splits, members[i], ranks=ranks, log=context.log, title=title, weights=weights)
+        weights = context.work.cells / f".{identity.key}.weights.{os.getpid()}.tmp" if kept else None
+        pauses = Pauses(
+            Checkpoints(context.work.checkpoints(identity.key)), agreement,
+            ranks=ranks, seconds=recipe.checkpoint.seconds, steps=recipe.checkpoint.steps,
+        )  # fmt: skip
+        with pauses.watching():
+            result = run_cell(
+                cells[i], splits, members[i], ranks=ranks, log=context.log, title=title,
+                weights=weights, micro_batch=recipe.micro_batch, pauses=pauses,
+            )  # fmt: skip
         if ranks.is_main:
-            ledger.add(keys[i], result, weights if result.status == "finished" else None)
+            ledger.add(identity, result, weights if result.status == "finished" else None)
+            pauses.finished()
             shown = f"top-1 {result.top1:.4f}" if result.top1 is not None else result.status
             context.log.info(f"{title}: {shown} in {result.seconds:.1f} s")
 
@@ -128,7 +149,7 @@ def _count_work(context: StageContext, keys: list[str], ran: list[str], ledger: 
             context.earlier_seconds.append(result.seconds)
 
 
-def _assemble(context: StageContext, cells: list[Cell], keys: list[str], ledger: Ledger, *, workers: int) -> None:
+def _assemble(context: StageContext, cells: list[Cell], keys: list[str], ledger: Ledger) -> None:
     """Write the study's tables, the per-image results, the metrics and the best network."""
     name = str(context.item)
     study, paths = context.params.studies[name], context.data
@@ -136,7 +157,7 @@ def _assemble(context: StageContext, cells: list[Cell], keys: list[str], ledger:
     remove_leftovers(paths.trained_weights(name).parent)
     results: list[CellResult | None] = [ledger.get(key) if key else None for key in keys]
     rows = [
-        row_of(name, study.filter_network, cell, key, workers, result)
+        row_of(name, study.filter_network, cell, key, result)
         for cell, key, result in zip(cells, keys, results, strict=True)
     ]
     write_parquet(paths.runs(name), pa.Table.from_pylist(rows, schema=RUNS_SCHEMA))
@@ -206,14 +227,12 @@ def main() -> None:
         "train",
         train_study,
         item="study",
-        workers=_workers,
-        threads=lambda c: c.params.studies[str(c.item)].effective_recipe(c.params.train).threads_per_worker,
+        plan=lambda context: plan_of(_recipe(context)),
     )
 
 
-def _workers(context: StageContext) -> int:
-    recipe = context.params.studies[str(context.item)].effective_recipe(context.params.train)
-    return choose_workers(recipe.workers, recipe.simulated_workers)
+def _recipe(context: StageContext) -> TrainConfig:
+    return context.params.studies[str(context.item)].effective_recipe(context.params.train)
 
 
 if __name__ == "__main__":

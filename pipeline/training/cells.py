@@ -1,19 +1,23 @@
 """Running one cell, and what a study's cells become as tables."""
 
 import dataclasses
+import json
 import math
 import time
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
+from pipeline.batching import worker_parts
 from pipeline.distributed import Ranks
-from pipeline.models.resnet import ResNet
+from pipeline.models.network import Network
 from pipeline.run_log import RunLog
 from pipeline.training.evaluate import Evaluation, evaluate
+from pipeline.training.interruptions import Pauses
 from pipeline.training.ledger import CellResult
 from pipeline.training.loop import load_images, train
 from pipeline.training.settings import TrainSettings
@@ -41,47 +45,52 @@ def run_cell(
     log: RunLog,
     title: str,
     weights: Path | None,
+    micro_batch: int | Literal["auto"] = "auto",
+    pauses: Pauses | None = None,
 ) -> CellResult:
     """Train and evaluate one cell; all ranks return the same result.
 
     Args:
         members: (N,) bool, the rows to train on.
         weights: where rank 0 saves the trained network, if anywhere.
+        micro_batch, pauses: see `train`.
     """
     start = time.monotonic()
     settings = cell.settings
     images = load_images(splits.train_images, settings, training=True, device=ranks.device)
     labels = torch.from_numpy(splits.train_labels).to(ranks.device)
-    run = train(settings, images, labels, members, ranks=ranks, log=log, title=title)
+    run = train(
+        settings, images, labels, members,
+        ranks=ranks, log=log, title=title, micro_batch=micro_batch, pauses=pauses,
+    )  # fmt: skip
     result = None if run.diverged else _evaluate(run.model, splits, settings, ranks)
     # The last update may be the one that broke the weights, after a loss that was still finite.
-    if result is None or not math.isfinite(result.loss):
-        return CellResult(
-            status="diverged", top1=None, balanced_accuracy=None, loss=None, correct=None,
-            history=tuple(run.history), seconds=time.monotonic() - start,
-        )  # fmt: skip
-    if weights is not None and ranks.is_main:
+    finished = result is not None and math.isfinite(result.loss)
+    if finished and weights is not None and ranks.is_main:
         save_trained(weights, run.model, settings, splits.class_names)
     return CellResult(
-        status="finished",
-        top1=result.top1,
-        balanced_accuracy=result.balanced_accuracy(splits.test_labels),
-        loss=result.loss,
-        correct=result.correct,
+        status="finished" if finished else "diverged",
+        top1=result.top1 if result and finished else None,
+        balanced_accuracy=result.balanced_accuracy(splits.test_labels) if result and finished else None,
+        loss=result.loss if result and finished else None,
+        correct=result.correct if result and finished else None,
         history=tuple(run.history),
+        workers=ranks.count,
+        places=tuple(run.places),
+        skipped_steps=run.skipped_steps,
+        micro_batch=run.micro_batch,
+        critical_batch=dataclasses.asdict(run.noise_scale) if run.noise_scale else None,
         seconds=time.monotonic() - start,
     )
 
 
-def _evaluate(model: ResNet, splits: Splits, settings: TrainSettings, ranks: Ranks) -> Evaluation:
+def _evaluate(model: Network, splits: Splits, settings: TrainSettings, ranks: Ranks) -> Evaluation:
     images = load_images(splits.test_images, settings, training=False, device=ranks.device)
     labels = torch.from_numpy(splits.test_labels).to(ranks.device)
     return evaluate(model, images, labels, batch_size=settings.eval_batch_size, ranks=ranks)
 
 
-def row_of(
-    study: str, filter_network: str, cell: Cell, key: str, workers: int, result: CellResult | None
-) -> dict[str, object]:
+def row_of(study: str, filter_network: str, cell: Cell, key: str, result: CellResult | None) -> dict[str, object]:
     """A cell's line in data/train/<study>.parquet; `result` is None for a skipped cell."""
     settings = cell.settings
     # A run that diverged stopped early.
@@ -97,9 +106,12 @@ def row_of(
         "filter_network": filter_network,
         "batch_size": settings.batch_size,
         "simulated_workers": settings.simulated_workers,
-        "bn_group": settings.batch_size // settings.simulated_workers,
-        "workers": workers,
-        "precision": "fp32",
+        "bn_group": worker_parts(settings.batch_size, settings.simulated_workers, settings.bn_group)[0].group_sizes[0],
+        "workers": result.workers if result else None,
+        "trained_on": "; ".join(result.places) if result else None,
+        "micro_batch": result.micro_batch if result else None,
+        "reduction": settings.reduction,
+        "precision": settings.precision,
         "optimizer": settings.optimizer,
         "schedule": settings.schedule,
         "learning_rate": cell.learning_rate,
@@ -114,6 +126,9 @@ def row_of(
         "top1": result.top1 if result else None,
         "balanced_accuracy": result.balanced_accuracy if result else None,
         "loss": result.loss if result else None,
+        "skipped_steps": result.skipped_steps if result else None,
+        "critical_batch": result.critical_batch["critical_batch"] if result and result.critical_batch else None,
+        "settings": json.dumps(dataclasses.asdict(settings), sort_keys=True),
     }
 
 
@@ -124,7 +139,9 @@ RUNS_SCHEMA = pa.schema(
             for name in ("study", "fingerprint", "status", "reason", "model", "arm", "filter_network")
         ),
         *((name, pa.int64()) for name in ("batch_size", "simulated_workers", "bn_group", "workers")),
-        *((name, pa.string()) for name in ("precision", "optimizer", "schedule")),
+        ("trained_on", pa.string()),
+        ("micro_batch", pa.int64()),
+        *((name, pa.string()) for name in ("reduction", "precision", "optimizer", "schedule")),
         *((name, pa.float64()) for name in ("learning_rate", "peak_learning_rate")),
         ("warmup_steps", pa.int64()),
         ("weight_decay", pa.float64()),
@@ -132,6 +149,9 @@ RUNS_SCHEMA = pa.schema(
         ("epochs", pa.float64()),
         ("examples", pa.int64()),
         *((name, pa.float64()) for name in ("top1", "balanced_accuracy", "loss")),
+        ("skipped_steps", pa.int64()),
+        ("critical_batch", pa.float64()),
+        ("settings", pa.string()),
     ]
 )
 

@@ -48,12 +48,13 @@ class Checkpoints:
         assert keep >= 1, keep
         self._folder = folder
         self._keep = keep
+        self._passed_over: set[Path] = set()
 
     def save(self, step: int, state: Mapping[str, Any]) -> None:
         """Make `state` the newest checkpoint; it is on the disk when this returns.
 
-        Then the oldest beyond `keep` go, and those of later steps: of a run that went back to an
-        earlier one, they are what it could not use. Equal states, with equal order of keys, are
+        Then the oldest beyond `keep` go, with those that `newest` passed over and those of later
+        steps, which a run that went back leaves behind. Equal states, with equal order of keys, are
         equal bytes.
 
         Args:
@@ -75,7 +76,7 @@ class Checkpoints:
         self._remove_leftovers()
         write_bytes(path, content)
         files = self._files()
-        earlier = [file.path for file in reversed(files) if file.step < step]
+        earlier = [file.path for file in reversed(files) if file.step < step and file.path not in self._passed_over]
         kept = {path, *earlier[: self._keep - 1]}
         for file in files:
             if file.path not in kept:
@@ -97,6 +98,7 @@ class Checkpoints:
             try:
                 return file.step, _load(file)
             except _Unsound as reason:
+                self._passed_over.add(file.path)
                 log(f"{file.path}: {reason}; passed over")
         return None
 

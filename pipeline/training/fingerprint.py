@@ -3,7 +3,10 @@
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,35 +14,57 @@ import torchvision
 from numpy.typing import NDArray
 
 from pipeline.artifacts.code import code_digest
-from pipeline.distributed import Ranks
 from pipeline.training.settings import TrainSettings
 
 # Their own code cannot change a result: words for people, and the registry of data sets.
 _PASSIVE = frozenset({"pipeline.run_log", "pipeline.errors", "pipeline.processes", "pipeline.datasets"})
 
 
-def fingerprint(settings: TrainSettings, members: NDArray[np.bool_], *, data_digest: str, ranks: Ranks) -> str:
-    """Hex digest of everything that decides the bits of a run's result.
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """What decides a cell's result; plain values.
 
-    Settings, the rows trained on, the data, the syntax trees of the training code (a comment
-    retrains nothing), torch's version, the number of processes, their threads and the kind of GPU
-    or the CPU's vector instructions.
+    Attributes:
+        job: settings, the rows trained on, the data, and the syntax trees of the training code (a
+            comment retrains nothing).
+        machine: what decides the bits beside the job: versions, the kind of GPU or the CPU's vector
+            instructions, and the threads of a process where bits are promised for any number of
+            processes. How many there are is not in it: the result belongs to the simulated workers.
+    """
+
+    job: Mapping[str, Any]
+    machine: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """Hex digest; the cell's name in the ledger."""
+        text = json.dumps([self.job, self.machine], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def identify(
+    settings: TrainSettings, members: NDArray[np.bool_], *, data_digest: str, device: torch.device
+) -> Identity:
+    """The identity of a cell on this machine.
 
     Args:
         members: (N,) bool, the rows trained on.
         data_digest: of the images and labels of both splits.
     """
-    what = {
+    job = {
         "settings": dataclasses.asdict(settings),
         "members": hashlib.sha256(np.packbits(members).tobytes()).hexdigest(),
         "data": data_digest,
         "code": _training_code(),
-        "versions": [torch.__version__, torchvision.__version__, np.__version__],
-        "ranks": ranks.count,
-        "threads": torch.get_num_threads() if ranks.device.type == "cpu" else None,
-        "device": _kind(ranks.device),
     }
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
+    threads = torch.get_num_threads() if device.type == "cpu" and settings.reduction == "tree" else None
+    return Identity(job=job, machine={**this_machine(device), "threads": threads})
+
+
+def this_machine(device: torch.device) -> dict[str, Any]:
+    """Versions and the kind of device."""
+    versions = {"torch": torch.__version__, "torchvision": torchvision.__version__, "numpy": np.__version__}
+    return {**versions, "device": _kind(device)}
 
 
 def _kind(device: torch.device) -> str:

@@ -9,6 +9,7 @@ import torchvision
 
 from pipeline.errors import InputError
 from pipeline.models import load_backbone
+from pipeline.models.network import Network
 from pipeline.models.resnet import ResNet
 from pipeline.training.weights import load_weights_file, state_dict_of
 
@@ -17,7 +18,7 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
-def initialiser(weights: str, network: str) -> Callable[[ResNet], None] | None:
+def initialiser(weights: str, network: str) -> Callable[[Network], None] | None:
     """What overwrites a fresh network's weights; None for `none`.
 
     Args:
@@ -31,7 +32,12 @@ def initialiser(weights: str, network: str) -> Callable[[ResNet], None] | None:
         return None
     path = imagenet_weights(network) if weights == "imagenet" else Path(weights.replace("{network}", network))
     state = state_dict_of(load_weights_file(path), path)
-    return lambda model: load_backbone(model, state, source=str(path))
+
+    def initialise(model: Network) -> None:
+        assert isinstance(model, ResNet), "extractors are ResNets"
+        load_backbone(model, state, source=str(path))
+
+    return initialise
 
 
 def imagenet_weights(network: str) -> Path:

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.errors import InputError
-from pipeline.training.loop import Record
+from pipeline.training.fingerprint import Identity
+from pipeline.training.state import Record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,12 @@ class CellResult:
 
     Attributes:
         correct: (n_test,) bool; None if the run diverged.
+        workers: processes that finished it.
+        places: what it ran on, in order; more than one if it was interrupted and went on elsewhere.
+        skipped_steps: left out for a gradient that was not finite.
+        micro_batch: images that passed forward at a time.
+        critical_batch: in images, with its interval, if the gradient noise scale was sampled.
+        imported_from: the machine that trained it, if that was another.
         seconds: wall time; kept beside the result, not in it.
     """
 
@@ -31,6 +39,12 @@ class CellResult:
     loss: float | None
     history: tuple[Record, ...]
     correct: NDArray[np.bool_] | None
+    workers: int
+    places: tuple[str, ...]
+    skipped_steps: int
+    micro_batch: int
+    critical_batch: Mapping[str, float | int | str | None] | None
+    imported_from: Mapping[str, Any] | None = None
     seconds: float
 
 
@@ -53,8 +67,9 @@ class Ledger:
         """Where the weights of a cell are, if they were kept."""
         return self._root / key / "weights.pt"
 
-    def add(self, key: str, result: CellResult, weights: Path | None = None) -> None:
+    def add(self, identity: Identity, result: CellResult, weights: Path | None = None) -> None:
         """Record a cell; `weights` is moved into its folder. An older entry is replaced."""
+        key = identity.key
         building = self._root / f".{key}.{os.getpid()}.tmp"
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir(parents=True)
@@ -66,8 +81,21 @@ class Ledger:
         if weights is not None:
             shutil.move(weights, building / "weights.pt")
         write_json(building / "result.json", record)
+        write_json(building / "identity.json", dataclasses.asdict(identity))
         shutil.rmtree(self._root / key, ignore_errors=True)
         building.rename(self._root / key)
+
+    def identities(self) -> Iterator[Identity]:
+        """Of all entries, in the order of their names.
+
+        Raises:
+            InputError: an entry is damaged.
+        """
+        for folder in sorted(path for path in self._root.glob("[0-9a-f]*") if path.is_dir()):
+            try:
+                yield Identity(**read_json(folder / "identity.json"))
+            except TypeError:
+                raise InputError(f"{folder}: damaged entry; delete this folder and run again") from None
 
     def get(self, key: str) -> CellResult:
         """Raises InputError if the entry is damaged."""
@@ -77,6 +105,7 @@ class Ledger:
             history = tuple(Record(**entry) for entry in record.pop("history"))
             correct = np.load(folder / "correct.npy") if record["status"] == "finished" else None
             seconds = float(read_json(folder / "timing.json")["seconds"])
-            return CellResult(**record, history=history, correct=correct, seconds=seconds)
+            places = tuple(record.pop("places"))
+            return CellResult(**record, history=history, places=places, correct=correct, seconds=seconds)
         except (AttributeError, TypeError, KeyError, ValueError, OSError, EOFError):
             raise InputError(f"{folder}: damaged entry; delete this folder and run again") from None

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
 
 import numpy as np
 import torch
@@ -10,45 +12,43 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline import distributed
-from pipeline.batching import SampleStream, rank_slices
+from pipeline.batching import Part, SampleStream, fitting_ranks, micro_batches, rank_parts, worker_parts
 from pipeline.datasets.resident import ResidentImages
 from pipeline.distributed import Ranks
-from pipeline.models import build
-from pipeline.models.resnet import ResNet
-from pipeline.optim import OPTIMIZERS, parameter_groups
+from pipeline.errors import InputError
+from pipeline.models.network import Network
 from pipeline.run_log import RunLog
 from pipeline.training.batch_norm import recompute_statistics
-from pipeline.training.gradient import accumulate_gradients
+from pipeline.training.gradient import GlobalBatch, Objective
+from pipeline.training.interruptions import Pauses
+from pipeline.training.memory import activation_bytes, choose_micro_batch
+from pipeline.training.noise_scale import NoiseScale, estimate
+from pipeline.training.precision import set_float32_arithmetic
 from pipeline.training.settings import TrainSettings
+from pipeline.training.state import Record, TrainState, start_state
+from pipeline.training.step import Stepper
 
 # Enough images that the statistics of the last layers, which have few pixels, settle.
 _STATISTICS_IMAGES = 2048
 
 
-@dataclass(frozen=True, kw_only=True)
-class Record:
-    """Where a run stands, twenty times in its course.
-
-    Attributes:
-        epoch: passes over the arm so far; not a whole number.
-        train_loss: mean per image since the record before; None where it is not finite.
-        lr: of the last step.
-    """
-
-    epoch: float
-    step: int
-    examples: int
-    train_loss: float | None
-    lr: float
-
-
 @dataclass(kw_only=True)
 class TrainedRun:
-    """`model` with its history; `diverged` if the loss stopped being finite, which ends the run."""
+    """A finished run.
 
-    model: ResNet
+    Attributes:
+        diverged: the loss stopped being finite, which ended it.
+        noise_scale: None unless it was sampled.
+        micro_batch: images that passed forward at a time.
+    """
+
+    model: Network
     history: list[Record] = field(default_factory=list)
     diverged: bool = False
+    skipped_steps: int = 0
+    noise_scale: NoiseScale | None = None
+    micro_batch: int = 0
+    places: list[str] = field(default_factory=list)
 
 
 def load_images(
@@ -76,7 +76,9 @@ def train(
     ranks: Ranks,
     log: RunLog,
     title: str,
-    initialise: Callable[[ResNet], None] | None = None,
+    initialise: Callable[[Network], None] | None = None,
+    micro_batch: int | Literal["auto"] = "auto",
+    pauses: Pauses | None = None,
 ) -> TrainedRun:
     """Train a network; all ranks return the same weights.
 
@@ -85,61 +87,146 @@ def train(
         members: (N,) bool, the rows to train on.
         title: of the progress display.
         initialise: overwrites fresh weights, e.g. by pretrained ones.
+        micro_batch: images that pass forward at a time; changes the result by rounding alone.
+        pauses: where to save the run's state and go on from; None: nowhere.
 
     Raises:
-        InputError: the number of processes does not divide the simulated workers.
+        InputError: the number of processes does not fit the simulated workers, or a BatchNorm
+            group does not fit the memory.
+        Terminated: the process was asked to end, after the state was saved.
     """
-    distributed.check_divides(ranks.count, settings.simulated_workers)
-    model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
-    if initialise is not None:
-        initialise(model)
-    model = model.to(ranks.device).to(memory_format=torch.channels_last)
-    run = TrainedRun(model=model)
-    optimizer = OPTIMIZERS[settings.optimizer](
-        parameter_groups(model, weight_decay=settings.weight_decay, decay_norm_and_bias=settings.decay_norm_and_bias),
-        settings.learning_rate,
-        **settings.optimizer_options,
+    _check_ranks(settings, ranks)
+    set_float32_arithmetic(settings.precision)
+    state = start_state(settings, ranks, initialise)
+    if pauses is not None:
+        pauses.resume(state, ranks, log)
+    state.places = list(dict.fromkeys([*state.places, _place(ranks)]))
+    objective = Objective(
+        images=images,
+        labels=labels,
+        label_smoothing=settings.label_smoothing,
+        precision=settings.precision,
+        seed=settings.seed,
     )
     stream = SampleStream(members, settings.seed)
-    parts = rank_slices(settings.batch_size, settings.simulated_workers, rank=ranks.rank, ranks=ranks.count)
-    parallel = distributed.data_parallel(model, ranks.device)
-    parallel.train()
+    workers = rank_parts(
+        worker_parts(settings.batch_size, settings.simulated_workers, settings.bn_group),
+        rank=ranks.rank,
+        ranks=ranks.count,
+    )
+    first = _batch(stream, 0, settings.batch_size)
+    passes, largest = _passes(settings, state, objective, first, workers, micro_batch, ranks)
+    run = TrainedRun(model=state.model, micro_batch=largest)
+    stepper = Stepper(settings, state, objective, workers=workers, passes=passes, pair=_pair(first), ranks=ranks)
     # Twenty records a run: enough for a curve, and few enough not to hold up the device.
     record_every = max(1, settings.steps // 20)
-    loss_sum, counted = torch.zeros((), device=ranks.device), 0
     with log.progress(title, settings.steps, "steps") as progress:
-        for step in range(settings.steps):
-            rate = settings.rate(step)
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            ids, epochs = stream.batch(step, settings.batch_size)
-            loss_sum += accumulate_gradients(
-                parallel, images, labels, ids, epochs, parts,
-                ranks=ranks.count, label_smoothing=settings.label_smoothing,
-            )  # fmt: skip
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            counted += settings.batch_size
+        progress.update(state.step)
+        while state.step < settings.steps and not run.diverged:
+            stepper.take(_batch(stream, state.step, settings.batch_size))
             progress.update()
-            if (step + 1) % record_every == 0 or step == settings.steps - 1:
-                loss = float(distributed.all_reduce_sum_(loss_sum)) / counted
-                loss_sum, counted = torch.zeros((), device=ranks.device), 0
-                run.history.append(_record(step + 1, settings, stream.n_train, loss, rate))
-                if not math.isfinite(loss):
-                    run.diverged = True
-                    return run
-    n_batches = math.ceil(_STATISTICS_IMAGES / settings.batch_size)
-    batches = [stream.batch(settings.steps + index, settings.batch_size) for index in range(n_batches)]
-    recompute_statistics(model, images, batches, parts)
+            if state.step % record_every == 0 or state.step == settings.steps:
+                run.diverged = not _record(state, settings, stream.n_train)
+            if pauses is not None and state.step < settings.steps and stepper.averages_after(state.step):
+                pauses.offer(state, local=settings.local_from_step is not None)
+    run.history, run.skipped_steps, run.places = state.history, state.skipped_steps, state.places
+    run.noise_scale = estimate(state.noise) if settings.noise_scale_steps is not None else None
+    if not run.diverged:
+        _finish(settings, state, objective, stream, passes)
     return run
 
 
-def _record(steps_done: int, settings: TrainSettings, n_train: int, loss: float, rate: float) -> Record:
-    examples = steps_done * settings.batch_size
-    return Record(
-        epoch=examples / n_train,
-        step=steps_done,
-        examples=examples,
-        train_loss=loss if math.isfinite(loss) else None,
-        lr=rate,
+def _check_ranks(settings: TrainSettings, ranks: Ranks) -> None:
+    simulated = settings.simulated_workers
+    fitting = fitting_ranks(simulated, aligned=settings.reduction == "tree")
+    if ranks.count not in fitting:
+        why = "a power of two of" if settings.reduction == "tree" else "equally many of"
+        raise InputError(
+            f"workers: {ranks.count} processes cannot take {why} {simulated} simulated_workers each; "
+            f"use one of {fitting}"
+        )
+    if settings.local_from_step is not None and ranks.count != simulated:
+        raise InputError(
+            f"post_local_sgd: {ranks.count} processes cannot stand in for simulated_workers {simulated}, since each "
+            "steps on weights of its own; use as many"
+        )
+
+
+def _batch(stream: SampleStream, step: int, batch_size: int) -> GlobalBatch:
+    ids, epochs = stream.batch(step, batch_size)
+    return GlobalBatch(ids=ids, epochs=epochs)
+
+
+def _pair(batch: GlobalBatch) -> GlobalBatch:
+    return GlobalBatch(ids=batch.ids[:2], epochs=batch.epochs[:2])
+
+
+def _place(ranks: Ranks) -> str:
+    threads = "" if ranks.device.type == "cuda" else f" of {torch.get_num_threads()} threads"
+    return f"{ranks.count} processes{threads} on {ranks.device.type}"
+
+
+def _passes(
+    settings: TrainSettings,
+    state: TrainState,
+    objective: Objective,
+    batch: GlobalBatch,
+    workers: list[Part],
+    micro_batch: int | Literal["auto"],
+    ranks: Ranks,
+) -> tuple[list[Part], int]:
+    """What passes forward together, and the number of images that it was limited to."""
+    if settings.reduction == "tree":
+        return workers, max(part.size for part in workers)
+    state.model.train()
+    group = Part(rows=slice(0, 2), group_sizes=(2,))
+
+    def try_pass(at_most: int) -> None:
+        objective.loss_sum(state.model, batch, micro_batches(workers, at_most)[0]).backward()
+        state.model.zero_grad(set_to_none=True)
+
+    largest = choose_micro_batch(
+        micro_batch,
+        workers,
+        device=ranks.device,
+        bytes_per_image=lambda: (
+            activation_bytes(state.model, partial(objective.loss_sum, state.model, batch, group)) / group.size
+        ),
+        try_pass=try_pass,
+        ranks_here=distributed.ranks_on_this_node(),
     )
+    return micro_batches(workers, largest), largest
+
+
+def _record(state: TrainState, settings: TrainSettings, n_train: int) -> bool:
+    """Add to the history; returns whether the loss is finite."""
+    loss = float(distributed.all_reduce_sum_(state.loss_sum)) / state.counted
+    state.loss_sum.zero_()
+    state.counted = 0
+    finite = math.isfinite(loss)
+    examples = state.step * settings.batch_size
+    record = Record(
+        epoch=examples / n_train,
+        step=state.step,
+        examples=examples,
+        train_loss=loss if finite else None,
+        lr=settings.rate(state.step - 1),
+    )
+    state.history.append(record)
+    return finite
+
+
+def _finish(
+    settings: TrainSettings, state: TrainState, objective: Objective, stream: SampleStream, passes: list[Part]
+) -> None:
+    """Make the weights those to evaluate."""
+    if state.average is not None:
+        averaged = dict(state.average.module.named_parameters())
+        with torch.no_grad():
+            for name, parameter in state.model.named_parameters():
+                parameter.copy_(averaged[name])
+    n_batches = math.ceil(_STATISTICS_IMAGES / settings.batch_size)
+    batches = [_batch(stream, settings.steps + index, settings.batch_size) for index in range(n_batches)]
+    tree = settings.reduction == "tree"
+    sum_over_ranks_ = distributed.tree_sum_ if tree else distributed.all_reduce_sum_
+    recompute_statistics(state.model, objective, batches, passes, sum_over_ranks_=sum_over_ranks_)

@@ -9,6 +9,7 @@ from pipeline.config.recipe import Recipe
 from pipeline.durations import to_steps
 from pipeline.errors import InputError
 from pipeline.schedules import SCHEDULES, scaled_rate, scaled_warmup, warmed_up
+from pipeline.training.precision import Precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,12 @@ class ImageFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """One run. Durations are in optimizer steps and the learning rate is the peak, after scaling."""
+    """One run. Durations are in optimizer steps and the learning rate is the peak, after scaling.
+
+    Attributes:
+        local_from_step: from this step on workers step alone and average their weights every
+            `local_period` steps; None: never.
+    """
 
     network: str
     stem: Literal["imagenet", "cifar"]
@@ -39,6 +45,9 @@ class TrainSettings:
     flip: bool
     batch_size: int
     simulated_workers: int
+    bn_group: int | None = None
+    reduction: Literal["ddp", "tree"] = "ddp"
+    precision: Precision = "fp32"
     steps: int
     optimizer: str
     optimizer_options: Mapping[str, Any]
@@ -49,6 +58,11 @@ class TrainSettings:
     schedule_options: Mapping[str, Any]
     warmup_steps: int
     label_smoothing: float
+    clip_norm: float | None = None
+    ema_decay: float | None = None
+    local_from_step: int | None = None
+    local_period: int = 1
+    noise_scale_steps: int | None = None
     eval_batch_size: int
     seed: int
 
@@ -99,7 +113,7 @@ def effective_settings(
 
     rule = recipe.lr_scaling.rule if recipe.lr_scaling else None
     reference = recipe.lr_scaling.reference_batch_size if recipe.lr_scaling else 1
-    warmup = getattr(recipe.schedule, "warmup", Duration(steps=0))
+    warmup = Duration(steps=0) if recipe.schedule.name == "one_cycle" else recipe.schedule.warmup
     if warmup.epochs is not None:
         epochs = scaled_warmup(warmup.epochs, batch_size, rule=rule, reference_batch_size=reference)
         warmup = Duration(epochs=epochs)
@@ -121,6 +135,9 @@ def effective_settings(
         flip=recipe.augmentation.flip,
         batch_size=batch_size,
         simulated_workers=recipe.simulated_workers,
+        bn_group=recipe.bn_group,
+        reduction=recipe.reduction,
+        precision=recipe.precision,
         steps=steps,
         optimizer=recipe.optimizer.name,
         optimizer_options=recipe.optimizer.model_dump(exclude={"name"}),
@@ -136,6 +153,11 @@ def effective_settings(
         schedule_options=options,
         warmup_steps=warmup_steps,
         label_smoothing=recipe.label_smoothing,
+        clip_norm=recipe.clip_norm,
+        ema_decay=recipe.ema_decay,
+        local_from_step=in_steps(recipe.post_local_sgd.start) if recipe.post_local_sgd else None,
+        local_period=recipe.post_local_sgd.period if recipe.post_local_sgd else 1,
+        noise_scale_steps=recipe.noise_scale_steps,
         eval_batch_size=recipe.eval_batch_size,
         seed=seed,
     )

@@ -23,7 +23,7 @@ from pipeline.artifacts.atomic import atomic_path
 from pipeline.datasets.resident import ResidentImages
 from pipeline.errors import InputError
 from pipeline.models import build
-from pipeline.models.resnet import ResNet
+from pipeline.models.network import Network
 from pipeline.training.settings import ImageFormat, TrainSettings
 
 
@@ -31,7 +31,7 @@ from pipeline.training.settings import ImageFormat, TrainSettings
 class TrainedNetwork:
     """A network in evaluation mode with the names of its classes, in label order."""
 
-    model: ResNet
+    model: Network
     network: str
     class_names: tuple[str, ...]
     format: ImageFormat
@@ -66,7 +66,7 @@ def resident(images: NDArray[np.uint8], image_format: ImageFormat, device: torch
     )
 
 
-def save_trained(path: Path, model: ResNet, settings: TrainSettings, class_names: Sequence[str]) -> None:
+def save_trained(path: Path, model: Network, settings: TrainSettings, class_names: Sequence[str]) -> None:
     """Write weights and all that is needed to use them. Loadable with `weights_only=True`."""
     content = {
         "network": settings.network,

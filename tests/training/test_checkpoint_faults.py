@@ -126,6 +126,18 @@ def test_a_file_that_cannot_be_read_is_passed_over(tmp_path: Path, monkeypatch: 
     assert lines == [f"{files(tmp_path)[0]}: cannot be read (Input/output error); passed over"]
 
 
+def test_an_unsound_one_does_not_take_the_place_of_a_sound_one(tmp_path: Path) -> None:
+    """Of 2 and a damaged 3 the run goes on from 2; after its next save 2 is still there to fall back to."""
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step in (2, 3):
+        checkpoints.save(step, state_of(step))
+    files(tmp_path)[-1].write_bytes(b"")
+    resumed = Checkpoints(tmp_path, keep=2)
+    resumed.newest(lambda line: None)
+    resumed.save(4, state_of(4))
+    assert steps(tmp_path) == [2, 4]
+
+
 # Full disk
 
 

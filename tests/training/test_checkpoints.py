@@ -202,6 +202,27 @@ def test_clear_leaves_strangers_alone(tmp_path: Path) -> None:
     assert checkpoints.newest(never) is None
 
 
+def test_a_folder_with_a_checkpoints_name_is_none(tmp_path: Path) -> None:
+    folder = tmp_path / f"step-9.{'0' * 64}.pt"
+    folder.mkdir()
+    Checkpoints(tmp_path).save(1, state_of(1))
+    newest = Checkpoints(tmp_path).newest(never)
+    assert newest is not None
+    assert newest[0] == 1
+    Checkpoints(tmp_path).clear()
+    assert files(tmp_path) == [folder]
+
+
+def test_a_clear_cut_short_leaves_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    for step in (1, 2, 3):
+        checkpoints.save(step, state_of(step))
+    gone: list[Path] = []
+    monkeypatch.setattr(Path, "unlink", lambda path: gone.append(path))
+    checkpoints.clear()
+    assert gone == files(tmp_path)  # by step, ascending
+
+
 def test_older_ones_go_only_when_the_new_one_is_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the order of system calls: written, flushed, named, folder flushed, and then removed."""
     calls: list[str] = []

@@ -13,7 +13,8 @@ from pipeline.distributed import Ranks, choose_workers, threads_for
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
 from pipeline.stages.harness import StageContext
-from pipeline.stages.train import missing_cells, resolve_cells
+from pipeline.stages.parallel import plan_of
+from pipeline.stages.train import keys_of, missing_cells, resolve_cells
 from pipeline.training.ledger import Ledger
 from pipeline.training.study import Cell, DataSummary, cells_of
 
@@ -35,12 +36,12 @@ def plan_from_ledger(params: Params, name: str, data: DataPaths, work: WorkPaths
     """What the train stage would do now, with its inputs as they are on disk."""
     context = StageContext(stage="train", item=name, params=params, data=data, work=work, log=RunLog.silent())
     recipe = params.studies[name].effective_recipe(params.train)
-    workers = choose_workers(recipe.workers, recipe.simulated_workers)
-    # The ledger's keys name the threads: be like the process that would train.
+    workers = workers_of(recipe)
+    # The ledger's keys may name the threads: be like the process that would train.
     torch.set_num_threads(threads_of(recipe))
     ranks = Ranks(rank=0, count=workers, device=device_of(workers))
-    cells, _, keys = resolve_cells(context, load_prepared(data), ranks)
-    todo = missing_cells(cells, keys, Ledger(work.cells))
+    cells, _, identities = resolve_cells(context, load_prepared(data), ranks)
+    todo = missing_cells(cells, keys_of(identities), Ledger(work.cells))
     return StudyPlan(total=len(cells), skipped=_skipped(cells), missing=[cells[i] for i in todo])
 
 
@@ -55,9 +56,15 @@ def plan_from_sizes(params: Params, name: str, size: DataSize, n_kept: int) -> S
     )  # fmt: skip
 
 
+def workers_of(recipe: Recipe) -> int:
+    """Processes that this machine would train `recipe` on."""
+    plan = plan_of(recipe)
+    return choose_workers(plan.workers, plan.fitting)
+
+
 def threads_of(recipe: Recipe) -> int:
     """CPU threads of each process that trains by `recipe`."""
-    return threads_for(recipe.threads_per_worker, choose_workers(recipe.workers, recipe.simulated_workers))
+    return threads_for(plan_of(recipe).threads, workers_of(recipe))
 
 
 def device_of(workers: int) -> torch.device:

@@ -9,12 +9,13 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from pipeline.batching import rank_slices
+from pipeline.batching import micro_batches, rank_parts, worker_parts
 from pipeline.commands.planning.data import DataSize
 from pipeline.commands.planning.speed import Speed
 from pipeline.config.prepare import PrepareConfig
 from pipeline.config.reduce import ReduceConfig
 from pipeline.models import feature_dimension
+from pipeline.training.memory import CPU_IMAGES
 from pipeline.training.settings import TrainSettings
 
 # Starting Python, importing, and DVC's bookkeeping, per stage.
@@ -63,8 +64,11 @@ def prepare_cost(config: PrepareConfig, size: DataSize) -> Cost:
 
 def part_sizes(settings: TrainSettings, workers: int) -> list[int]:
     """Images of the passes that one of `workers` processes makes in an optimizer step, one after another."""
-    slices = rank_slices(settings.batch_size, settings.simulated_workers, rank=0, ranks=workers)
-    return [int(part.stop) - int(part.start) for part in slices]
+    everyones = worker_parts(settings.batch_size, settings.simulated_workers, settings.bn_group)
+    parts = rank_parts(everyones, rank=0, ranks=workers)
+    if settings.reduction == "ddp":
+        parts = micro_batches(parts, max(CPU_IMAGES, *(size for part in parts for size in part.group_sizes)))
+    return [part.size for part in parts]
 
 
 def run_seconds(settings: TrainSettings, speed: Speed, size: DataSize, *, workers: int) -> float:

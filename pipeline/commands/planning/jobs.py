@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from pipeline.commands.planning import cost
-from pipeline.commands.planning.cells import StudyPlan, device_of, threads_of
+from pipeline.commands.planning.cells import StudyPlan, device_of, threads_of, workers_of
 from pipeline.commands.planning.cost import Cost
 from pipeline.commands.planning.data import DataSize
 from pipeline.commands.planning.speed import Speed, Workload, measure
 from pipeline.config.params import Params
-from pipeline.distributed import choose_workers, local_gpus
+from pipeline.distributed import local_gpus
 from pipeline.training.settings import TrainSettings, effective_settings
 
 _MEASURING_S = 18.0
@@ -55,14 +55,13 @@ def finetune_run(params: Params, network: str, size: DataSize) -> Run:
         budget=config.budget,
         seed=config.seed,
     )
-    workers = choose_workers(config.workers, config.simulated_workers)
-    return Run(settings=settings, workers=workers, threads=threads_of(config))
+    return Run(settings=settings, workers=workers_of(config), threads=threads_of(config))
 
 
 def study_runs(params: Params, name: str, plan: StudyPlan) -> list[Run]:
     """The missing cells of a study."""
     recipe = params.studies[name].effective_recipe(params.train)
-    workers, threads = choose_workers(recipe.workers, recipe.simulated_workers), threads_of(recipe)
+    workers, threads = workers_of(recipe), threads_of(recipe)
     return [Run(settings=cell.settings, workers=workers, threads=threads) for cell in plan.missing]
 
 

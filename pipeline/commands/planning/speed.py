@@ -8,12 +8,14 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from pipeline.batching import Part
 from pipeline.datasets.resident import ResidentImages
 from pipeline.models import build
 from pipeline.optim import OPTIMIZERS, parameter_groups
-from pipeline.training.gradient import accumulate_gradients
+from pipeline.training.gradient import GlobalBatch, Objective, accumulate_gradients
+from pipeline.training.memory import activation_bytes
 
 # Larger parts take as long per image as these: the caches (CPU) or the cores (GPU) are full.
 _LARGEST_PART = {"cpu": 256, "cuda": 4096}
@@ -82,21 +84,23 @@ def measure(workload: Workload, sizes: Collection[int], device: torch.device, *,
     model = model.to(device).to(memory_format=torch.channels_last)
     build_s = time.perf_counter() - start
     chosen = thin_out({min(size, _LARGEST_PART[device.type]) for size in sizes})
-    images, labels = _made_up_data(workload, chosen[-1], device)
+    objective = _made_up_objective(workload, chosen[-1], device)
     parts: dict[int, float] = {}
     for size in sorted(chosen, key=lambda size: abs(np.log(size / _TELLING_PART))):
         if parts and time.perf_counter() - start > seconds:
             break
-        parts[size] = _seconds_of(partial(_pass, model, images, labels, size), device)
+        parts[size] = _seconds_of(partial(_pass, model, objective, size), device)
     largest = max(parts)
     late = time.perf_counter() - start > seconds
     return Speed(
         parts=dict(sorted(parts.items())),
         update_s=_update_seconds(model, device),
         # A backward pass takes twice as long as its forward pass.
-        evaluation_s=parts[largest] / largest / 3 if late else _evaluation_seconds(model, images, largest, device),
+        evaluation_s=parts[largest] / largest / 3
+        if late
+        else _evaluation_seconds(model, objective.images, largest, device),
         build_s=build_s,
-        activation_bytes=activation_bytes(model, images.training_batch(*_rows(2))) / 2,
+        activation_bytes=activation_bytes(model, lambda: objective.loss_sum(model, _batch(2), _part(2))) / 2,
         weight_bytes=sum(tensor.nbytes for tensor in model.state_dict().values()),
     )
 
@@ -110,39 +114,26 @@ def thin_out(sizes: Collection[int], at_most: int = 4) -> list[int]:
     return sorted({min(ordered, key=lambda size: abs(np.log(size / value))) for value in wanted})
 
 
-def activation_bytes(model: nn.Module, batch: Tensor) -> int:
-    """Memory that a forward pass in training mode keeps for its backward pass, without the weights."""
-    kept: dict[int, int] = {}
-
-    def note(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    model.train()
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        output = model(batch)
-    for tensor in (*model.parameters(), *model.buffers()):
-        kept.pop(tensor.untyped_storage().data_ptr(), None)
-    del output  # until here it holds the noted storages
-    return sum(kept.values())
-
-
-def _made_up_data(workload: Workload, n: int, device: torch.device) -> tuple[ResidentImages, Tensor]:
+def _made_up_objective(workload: Workload, n: int, device: torch.device) -> Objective:
     side = workload.crop_size
     pixels = np.random.default_rng(0).integers(0, 256, (n, side, side, 3), dtype=np.uint8)
     images = ResidentImages(
         pixels, mean=(0.5,) * 3, std=(0.25,) * 3, crop_size=side, crop_padding=1, flip=True, seed=0, device=device
     )
-    return images, torch.zeros(n, dtype=torch.int64, device=device)
+    return Objective(images=images, labels=torch.zeros(n, dtype=torch.int64, device=device))
 
 
-def _rows(size: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.arange(size), np.zeros(size, dtype=np.int64)
+def _batch(size: int) -> GlobalBatch:
+    return GlobalBatch(ids=np.arange(size), epochs=np.zeros(size, dtype=np.int64))
 
 
-def _pass(model: nn.Module, images: ResidentImages, labels: Tensor, size: int) -> None:
+def _part(size: int) -> Part:
+    return Part(rows=slice(0, size), group_sizes=(size,))
+
+
+def _pass(model: nn.Module, objective: Objective, size: int) -> None:
     model.train()
-    accumulate_gradients(model, images, labels, *_rows(size), [slice(0, size)], ranks=1, label_smoothing=0.0)
+    accumulate_gradients(model, objective, _batch(size), [_part(size)], ranks=1)
 
 
 def _update_seconds(model: nn.Module, device: torch.device) -> float:
@@ -155,7 +146,7 @@ def _update_seconds(model: nn.Module, device: torch.device) -> float:
 @torch.inference_mode()
 def _evaluation_seconds(model: nn.Module, images: ResidentImages, size: int, device: torch.device) -> float:
     model.eval()
-    ids, _ = _rows(size)
+    ids = np.arange(size)
     return _seconds_of(lambda: model(images.evaluation_batch(ids)), device) / size
 
 

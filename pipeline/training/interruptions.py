@@ -1,0 +1,88 @@
+"""Saving a run's state now and then, and when the process is asked to end."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pipeline import distributed
+from pipeline.distributed import Agreement, Ranks
+from pipeline.errors import Terminated
+from pipeline.run_log import RunLog
+from pipeline.training.checkpoints import Checkpoints
+from pipeline.training.state import TrainState
+
+
+class Pauses:
+    """The points at which a run could go on later; all ranks hold one.
+
+    Args:
+        checkpoints: of this run; rank 0's disk decides.
+        agreement: of two flags; runs one after another may share it.
+        seconds, steps: at most this between two of them; exactly one is given.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        agreement: Agreement,
+        *,
+        ranks: Ranks,
+        seconds: float | None = None,
+        steps: int | None = None,
+    ) -> None:
+        assert (seconds is None) != (steps is None)
+        agreement.forget()
+        self._checkpoints, self._ranks = checkpoints, ranks
+        self._seconds, self._steps = seconds, steps
+        self._agreement = agreement
+        self._asked_to_end = threading.Event()
+        self._saved_at = time.monotonic()
+        self._saved_step = 0
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While active, SIGTERM ends the run at the next step instead of the process at once."""
+
+        before = signal.signal(signal.SIGTERM, lambda *_: self._asked_to_end.set())
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def resume(self, state: TrainState, ranks: Ranks, log: RunLog) -> None:
+        """Go back to the newest sound checkpoint, if there is one."""
+        found = distributed.broadcast(self._checkpoints.newest(log.info) if ranks.is_main else None)
+        if found is not None:
+            step, saved = found
+            state.restore(saved, ranks)
+            log.info(f"going on from step {step}")
+        self._saved_step = state.step
+
+    def offer(self, state: TrainState, *, local: bool) -> None:
+        """Between two steps: save if it is time to; all ranks call it after the same steps.
+
+        Raises:
+            Terminated: on all ranks, if any was asked to end; the state is saved.
+        """
+        end, due = self._agreement.exchange([self._asked_to_end.is_set(), self._is_due(state.step)])
+        if due or end:
+            content = state.to_save(local=local)
+            if self._ranks.is_main:
+                self._checkpoints.save(state.step, content)
+            self._saved_at, self._saved_step = time.monotonic(), state.step
+        if end:
+            raise Terminated(f"stopped after step {state.step}, which is saved")
+
+    def finished(self) -> None:
+        """The run has ended, and its result is safe."""
+        if self._ranks.is_main:
+            self._checkpoints.clear()
+
+    def _is_due(self, step: int) -> bool:
+        if self._steps is not None:
+            return step - self._saved_step >= self._steps
+        assert self._seconds is not None
+        # Rank 0's clock alone: one opinion is enough.
+        return self._ranks.is_main and time.monotonic() - self._saved_at >= self._seconds

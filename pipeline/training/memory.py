@@ -1,0 +1,107 @@
+"""How many images pass forward at a time: as many as the memory takes, in whole BatchNorm groups."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from pipeline import distributed
+from pipeline.batching import Part
+from pipeline.errors import InputError
+
+CPU_IMAGES = 512
+"""Larger passes are no faster on a CPU and leave its caches behind."""
+# Of what is free now; gradients, optimizer state and other processes need the rest.
+_CPU_SHARE = 0.5
+
+
+def choose_micro_batch(
+    requested: int | Literal["auto"],
+    parts: Sequence[Part],
+    *,
+    device: torch.device,
+    bytes_per_image: Callable[[], float],
+    try_pass: Callable[[int], None],
+    ranks_here: int,
+) -> int:
+    """Images of a forward pass, the same on all ranks.
+
+    On a GPU `auto` tries the whole of a rank's images and halves on out-of-memory. On a CPU, where
+    running out ends the process, it goes by the memory that activations will take.
+
+    Args:
+        requested: images at most.
+        parts: this rank's simulated workers.
+        bytes_per_image: kept by a forward pass for its backward pass.
+        try_pass: runs a forward and a backward pass of at most so many images and raises
+            `torch.OutOfMemoryError` if it must.
+        ranks_here: processes that share this node's memory.
+
+    Raises:
+        InputError: a single BatchNorm group is more than was requested, or than fits.
+    """
+    group = max(size for part in parts for size in part.group_sizes)
+    if requested != "auto":
+        if requested < group:
+            raise InputError(
+                f"micro_batch: {requested} cannot hold a BatchNorm group of {group} images; give at least {group}, "
+                "more simulated_workers, or a smaller bn_group"
+            )
+        return requested
+    whole = sum(part.size for part in parts)
+    if device.type != "cuda":
+        fitting = int(_CPU_SHARE * _free_bytes() / ranks_here / bytes_per_image())
+        if distributed.any_rank(fitting < group):
+            raise _does_not_fit(group)
+        return min(distributed.broadcast(fitting), max(group, CPU_IMAGES), whole)
+    return halve_until_it_fits(whole, group, try_pass)
+
+
+def halve_until_it_fits(whole: int, group: int, try_pass: Callable[[int], None]) -> int:
+    """The largest of whole, whole / 2, ... group images that `try_pass` runs on every rank."""
+    at_most = whole
+    while True:
+        failed = False
+        try:
+            try_pass(at_most)
+        except torch.OutOfMemoryError:
+            failed = True
+        # After the handler, whose exception holds on to the tensors of the pass.
+        if not distributed.any_rank(failed):
+            return at_most
+        torch.cuda.empty_cache()
+        if at_most == group:
+            raise _does_not_fit(group)
+        at_most = max(group, at_most // 2)
+
+
+def activation_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> int:
+    """Memory that a forward pass of `model` in training mode keeps for its backward pass, without the weights."""
+    kept: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        output = forward()
+    for tensor in (*model.parameters(), *model.buffers()):
+        kept.pop(tensor.untyped_storage().data_ptr(), None)
+    del output  # until here it holds the noted storages
+    return sum(kept.values())
+
+
+def _free_bytes() -> int:
+    """What Linux could hand out without swapping."""
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    (available,) = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+    return int(available) * 1024
+
+
+def _does_not_fit(group: int) -> InputError:
+    return InputError(
+        f"micro_batch: auto, but one BatchNorm group of {group} images does not fit the memory; "
+        "give more simulated_workers or a smaller bn_group, which change the result, or a larger machine"
+    )

@@ -1,0 +1,159 @@
+"""The gradient noise scale: up to which batch size a larger batch saves steps.
+
+McCandlish, Kaplan, Amodei and the OpenAI Dota Team, An Empirical Model of Large-Batch Training, 2018
+(arXiv 1812.06162): with G the expected gradient of the loss and Sigma the covariance of one image's
+gradient, the simple noise scale B_simple = tr(Sigma) / |G|^2, in images, approximates the critical
+batch size. There a run needs about twice the fewest possible steps and twice the fewest possible
+images. Well below it a batch twice as large is nearly free: it halves the steps. Well above it the
+steps hardly fall, and the images are spent for nothing. It grows in the course of a run.
+
+Both terms come at no cost from gradients at two batch sizes within one step (appendix A.1): those of
+the parts of a batch, each a worker's or a micro-batch's, and that of the whole.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseSample:
+    """What one optimizer step tells; before clipping, with the loss scale taken out.
+
+    Attributes:
+        small_batch: images in the mean part, B / k for a batch of B images in k parts.
+        big_batch: B.
+        mean_small_sq_norm: sum over the parts of b_i / B |g_i|^2, where g_i is the mean gradient of
+            the b_i images of part i.
+        big_sq_norm: |g|^2 of the mean gradient of the batch, g = sum of b_i / B g_i.
+    """
+
+    small_batch: float
+    big_batch: int
+    mean_small_sq_norm: float
+    big_sq_norm: float
+
+    def __post_init__(self) -> None:
+        assert 0 < self.small_batch <= self.big_batch, (self.small_batch, self.big_batch)
+
+    @classmethod
+    def of_parts(cls, sizes: Sequence[int], sq_norms: Sequence[float], big_sq_norm: float) -> "NoiseSample":
+        """From the parts' sizes b_i in images and squared norms |g_i|^2, (k,) each."""
+        assert len(sizes) == len(sq_norms) > 0, (len(sizes), len(sq_norms))
+        assert min(sizes) > 0, sizes
+        batch = sum(sizes)
+        return cls(
+            small_batch=batch / len(sizes),
+            big_batch=batch,
+            mean_small_sq_norm=sum(size / batch * norm for size, norm in zip(sizes, sq_norms, strict=True)),
+            big_sq_norm=big_sq_norm,
+        )
+
+    @property
+    def tells(self) -> bool:
+        """Whether it has two batch sizes and finite norms, unlike a batch in one part or a skipped step."""
+        finite = np.isfinite([self.mean_small_sq_norm, self.big_sq_norm]).all()
+        return self.small_batch < self.big_batch and bool(finite)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseScale:
+    """The estimate over some steps.
+
+    Attributes:
+        samples: steps that count: with more than one part, and finite.
+        gradient_sq_norm: of |G|^2, in the gradients' unit squared; may come out negative where the
+            gradient is small against its noise. None without samples, as is the next.
+        noise_trace: of tr(Sigma), in the same unit, per image.
+        critical_batch: B_simple in images; None if it cannot be told.
+        low, high: the 95 % interval of B_simple in images; `high` is None if there is no upper bound.
+            Both are None with fewer than two samples, and where |G|^2 comes out negative beyond
+            chance (see `estimate` on training sets). It covers the chance in the draw of images;
+            steps whose true values differ widen it.
+        reason: why `critical_batch` is None.
+    """
+
+    samples: int
+    gradient_sq_norm: float | None = None
+    noise_trace: float | None = None
+    critical_batch: float | None = None
+    low: float | None = None
+    high: float | None = None
+    reason: str | None = None
+
+
+def estimate(samples: Sequence[NoiseSample]) -> NoiseScale:
+    """The noise scale over steps of one run, or of one stretch of it.
+
+    For independent images E|g_i|^2 = |G|^2 + tr(Sigma) / b_i. Weighted by b_i / B, parts of any sizes
+    give sum of b_i / B |g_i|^2 the expectation |G|^2 + tr(Sigma) k / B: that of equal parts of
+    b = B / k images. With E|g|^2 = |G|^2 + tr(Sigma) / B, unbiased for each step are
+
+        |G|^2 = (B |g|^2 - b mean|g_i|^2) / (B - b),    tr(Sigma) = (mean|g_i|^2 - |g|^2) / (1/b - 1/B).
+
+    (An unweighted mean over unequal parts would belong to their harmonic mean size instead.) Where
+    BatchNorm couples the images of a group, this holds if every part is made of whole groups of one
+    size; the result is then that of this group size.
+
+    The result is the ratio of the two means over steps: a single step's ratio is biased, its
+    denominator being small or negative by chance, and the mean of ratios stays so.
+
+    Where steps draw without replacement from N images with the gradient G_N, what is estimated is
+    |G_N|^2 - tr(Sigma) / N: the scale of the loss over all images there could be. That over these N
+    alone is B / (1 + B / N) of it, hardly less while B is small against N; once they are learned by
+    heart |G_N|^2 vanishes and the estimate is negative.
+
+    The interval is Fieller's (1954): all r for which tr(Sigma) - r |G|^2 does not differ from 0 by a
+    t test over the steps. It is exact for normal estimates even where |G|^2 may be zero, and then
+    says what is known: a lower bound. It takes the steps as independent.
+    """
+    telling = [sample for sample in samples if sample.tells]
+    if not telling:
+        return NoiseScale(samples=0, reason="no step had its batch in more than one part and finite gradients")
+    small, big, mean_small, whole = np.array(
+        [(one.small_batch, one.big_batch, one.mean_small_sq_norm, one.big_sq_norm) for one in telling]
+    ).T
+    signal = (big * whole - small * mean_small) / (big - small)
+    noise = (mean_small - whole) / (1 / small - 1 / big)
+    gradient_sq_norm, noise_trace = float(signal.mean()), float(noise.mean())
+    critical_batch = low = high = reason = None
+    if len(telling) < 2:
+        reason = "one step is not enough; two or more are needed"
+    else:
+        low, high = _fieller(noise, signal)
+        if gradient_sq_norm > 0:
+            critical_batch = noise_trace / gradient_sq_norm
+        else:
+            reason = f"in {len(telling)} steps the gradient does not stand out from its noise; measure more"
+    return NoiseScale(
+        samples=len(telling),
+        gradient_sq_norm=gradient_sq_norm,
+        noise_trace=noise_trace,
+        critical_batch=critical_batch,
+        low=low,
+        high=high,
+        reason=reason,
+    )
+
+
+def _fieller(above: NDArray[np.float64], below: NDArray[np.float64]) -> tuple[float | None, float | None]:
+    """Ends of the interval of mean(above) / mean(below), a ratio known not to be negative; (n,) each."""
+    n = len(above)
+    quantile = stats.t.ppf((1 + _CONFIDENCE) / 2, n - 1)
+    variance = quantile**2 / n * np.cov(above, below)
+    # The interval is where a r^2 - 2 b r + c <= 0.
+    a = below.mean() ** 2 - variance[1, 1]
+    b = above.mean() * below.mean() - variance[0, 1]
+    c = above.mean() ** 2 - variance[0, 0]
+    root = np.sqrt(max(b * b - a * c, 0.0))
+    if a > 0:
+        low, high = float((b - root) / a), float((b + root) / a)
+        # Where `below` is negative for certain, every ratio that fits may be.
+        return (max(low, 0.0), high) if high >= 0 else (None, None)
+    # `below` may be zero: what is left open above begins at the positive root, if 0 lies outside.
+    return float((b - root) / a) if a < 0 < c else 0.0, None

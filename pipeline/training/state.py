@@ -1,0 +1,128 @@
+"""All that changes while a network trains, and how it is saved and restored."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from pipeline import distributed
+from pipeline.distributed import Ranks
+from pipeline.models import build
+from pipeline.models.network import Network
+from pipeline.optim import OPTIMIZERS, parameter_groups
+from pipeline.training.noise_scale import NoiseSample
+from pipeline.training.precision import make_scaler
+from pipeline.training.settings import TrainSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """Where a run stands, twenty times in its course.
+
+    Attributes:
+        epoch: passes over the arm so far; not a whole number.
+        train_loss: mean per image since the record before; None where it is not finite.
+        lr: of the last step.
+    """
+
+    epoch: float
+    step: int
+    examples: int
+    train_loss: float | None
+    lr: float
+
+
+@dataclass(kw_only=True)
+class TrainState:
+    """A run between two optimizer steps.
+
+    Attributes:
+        step: optimizer steps done.
+        loss_sum: this rank's sum of losses since the last record, 0-dimensional, on the device.
+        counted: images of all ranks since then.
+        skipped_steps: steps that a non-finite gradient left out.
+        places: what the run has run on, in order, each once.
+    """
+
+    model: Network
+    optimizer: Optimizer
+    scaler: torch.amp.GradScaler | None
+    average: AveragedModel | None
+    loss_sum: Tensor
+    counted: int = 0
+    step: int = 0
+    skipped_steps: int = 0
+    history: list[Record] = field(default_factory=list)
+    noise: list[NoiseSample] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+
+    def to_save(self, *, local: bool) -> dict[str, Any]:
+        """The state of all ranks, in plain values; every rank must call it.
+
+        Args:
+            local: optimizers are not the same on all ranks.
+        """
+        own = {"loss_sum": float(self.loss_sum), "optimizer": self.optimizer.state_dict() if local else None}
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict() if self.scaler else None,
+            "average": self.average.state_dict() if self.average else None,
+            "ranks": distributed.all_gather(own),
+            "counted": self.counted,
+            "step": self.step,
+            "skipped_steps": self.skipped_steps,
+            "history": [dataclasses.asdict(record) for record in self.history],
+            "noise": [dataclasses.asdict(sample) for sample in self.noise],
+            "places": list(self.places),
+        }
+
+    def restore(self, saved: Mapping[str, Any], ranks: Ranks) -> None:
+        """Go back to a saved state, on as many ranks or on others."""
+        self.model.load_state_dict(saved["model"])
+        same = len(saved["ranks"]) == ranks.count
+        own: Mapping[str, Any] = saved["ranks"][ranks.rank] if same else {}
+        self.optimizer.load_state_dict(own.get("optimizer") or saved["optimizer"])
+        if self.scaler:
+            self.scaler.load_state_dict(saved["scaler"])
+        if self.average:
+            self.average.load_state_dict(saved["average"])
+        # Of other ranks: the sum of theirs is known, not what each would have counted.
+        everyones = sum(rank["loss_sum"] for rank in saved["ranks"])
+        self.loss_sum.fill_(own["loss_sum"] if same else everyones if ranks.is_main else 0.0)
+        self.counted, self.step, self.skipped_steps = saved["counted"], saved["step"], saved["skipped_steps"]
+        self.history = [Record(**record) for record in saved["history"]]
+        self.noise = [NoiseSample(**sample) for sample in saved["noise"]]
+        self.places = list(saved["places"])
+
+
+def start_state(
+    settings: TrainSettings, ranks: Ranks, initialise: Callable[[Network], None] | None = None
+) -> TrainState:
+    """Before the first step.
+
+    Args:
+        initialise: overwrites fresh weights, e.g. by pretrained ones.
+    """
+    model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
+    if initialise is not None:
+        initialise(model)
+    model = model.to(ranks.device).to(memory_format=torch.channels_last)
+    groups = parameter_groups(
+        model, weight_decay=settings.weight_decay, decay_norm_and_bias=settings.decay_norm_and_bias
+    )
+    average = None
+    if settings.ema_decay is not None:
+        average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(settings.ema_decay))
+    return TrainState(
+        model=model,
+        optimizer=OPTIMIZERS[settings.optimizer](groups, settings.learning_rate, **settings.optimizer_options),
+        scaler=make_scaler(settings.precision, ranks.device),
+        average=average,
+        loss_sum=torch.zeros((), dtype=torch.float64, device=ranks.device),
+    )

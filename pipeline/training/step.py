@@ -1,0 +1,117 @@
+"""One optimizer step: the gradient of a global batch, and what acts once per step on it."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pipeline import distributed
+from pipeline.batching import Part
+from pipeline.distributed import Ranks
+from pipeline.training.gradient import GlobalBatch, Objective, accumulate_gradients, tree_gradients
+from pipeline.training.noise_scale import NoiseSample
+from pipeline.training.settings import TrainSettings
+from pipeline.training.state import TrainState
+
+
+class Stepper:
+    """Takes the steps of one run.
+
+    Args:
+        workers: this rank's simulated workers.
+        passes: the same images as they pass forward together.
+        pair: any two images that the run trains on.
+    """
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        state: TrainState,
+        objective: Objective,
+        *,
+        workers: Sequence[Part],
+        passes: Sequence[Part],
+        pair: GlobalBatch,
+        ranks: Ranks,
+    ) -> None:
+        self._settings, self._state, self._objective = settings, state, objective
+        self._workers, self._passes, self._ranks = workers, passes, ranks
+        tree = settings.reduction == "tree"
+        self._parallel: nn.Module = state.model if tree else distributed.data_parallel(state.model, ranks.device)
+        self._parallel.train()
+        if not tree:
+            self._settle_buckets(pair)
+
+    def take(self, batch: GlobalBatch) -> None:
+        """Step `state.step`, counted from 0."""
+        settings, state = self._settings, self._state
+        for group in state.optimizer.param_groups:
+            group["lr"] = settings.rate(state.step)
+        metered = settings.noise_scale_steps is not None and state.step % settings.noise_scale_steps == 0
+        local = settings.local_from_step is not None and state.step >= settings.local_from_step
+        if settings.reduction == "tree" or metered:
+            self._tree_step(batch, metered=metered)
+        else:
+            state.loss_sum += accumulate_gradients(
+                self._parallel, self._objective, batch, self._passes,
+                ranks=self._ranks.count, local=local, loss_scale=self._loss_scale(),
+            )  # fmt: skip
+        self._update()
+        state.step += 1
+        state.counted += batch.size
+        if local and self.averages_after(state.step):
+            for parameter in state.model.parameters():
+                distributed.all_reduce_sum_(parameter.data).div_(self._ranks.count)
+
+    def averages_after(self, step: int) -> bool:
+        """Whether all ranks have the same weights after so many steps."""
+        first, period = self._settings.local_from_step, self._settings.local_period
+        return first is None or step <= first or (step - first) % period == 0 or step == self._settings.steps
+
+    def _tree_step(self, batch: GlobalBatch, *, metered: bool) -> None:
+        sums = tree_gradients(
+            self._state.model, self._objective, batch, self._workers, loss_scale=self._loss_scale()
+        )  # fmt: skip
+        # The sum of all ranks, which records add up over ranks.
+        self._state.loss_sum += sums.loss if self._ranks.is_main else torch.zeros_like(sums.loss)
+        if metered:
+            sample = NoiseSample(
+                small_batch=batch.size / self._settings.simulated_workers,
+                big_batch=batch.size,
+                mean_small_sq_norm=float(sums.worker_square),
+                big_sq_norm=float(sums.square),
+            )
+            self._state.noise.append(sample)
+
+    def _loss_scale(self) -> float | Tensor:
+        scaler = self._state.scaler
+        return scaler.scale(torch.ones((), device=self._ranks.device)) if scaler else 1.0
+
+    def _update(self) -> None:
+        """Unscale, clip, step, average: once per global batch, whatever it was computed in."""
+        settings, state = self._settings, self._state
+        if state.scaler:
+            state.scaler.unscale_(state.optimizer)
+        if settings.clip_norm is not None:
+            nn.utils.clip_grad_norm_(state.model.parameters(), settings.clip_norm)
+        if state.scaler:
+            before = state.scaler.get_scale()
+            state.scaler.step(state.optimizer)
+            state.scaler.update()
+            # The scale falls after a step that was left out, and only then.
+            state.skipped_steps += state.scaler.get_scale() < before
+        else:
+            state.optimizer.step()
+        state.optimizer.zero_grad(set_to_none=True)
+        if state.average:
+            state.average.update_parameters(state.model)
+
+    def _settle_buckets(self, pair: GlobalBatch) -> None:
+        """Two backward passes for nothing: DistributedDataParallel orders its buckets anew after the first.
+
+        Without them the first step of a resumed run would add in another order than the same step
+        of a run that was never interrupted.
+        """
+        for _ in range(2):
+            self._objective.loss_sum(self._parallel, pair, Part(rows=slice(0, 2), group_sizes=(2,))).backward()
+            self._state.optimizer.zero_grad(set_to_none=True)
