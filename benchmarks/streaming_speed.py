@@ -1,11 +1,11 @@
 """How fast do batches come from JPEG files, against torchvision's ImageFolder and a DataLoader?
 
 Both decode the same files with the same number of workers, threads here and processes there, and
-make the same batches of them: random resized crop, mirror, normalisation, float32 on the device.
+make the same batches of them: random resized crop, mirror, normalisation; float32, channels last, on
+the device.
 Nothing is computed with the batches, so that loading alone is timed; the files are in the page cache.
-Rounds alternate, and the ratio is taken within each round, so that a machine whose speed drifts
-does not decide the answer. A round is long enough to hide the start of neither: the DataLoader
-keeps its workers from round to round.
+A round is one epoch of each, and the ratio is taken within it, so that a machine whose speed drifts
+does not decide the answer. The DataLoader keeps its workers from round to round.
 
     python -m benchmarks.streaming_speed --workers 2
 """
@@ -114,7 +114,7 @@ def measure(arguments: argparse.Namespace, side: int, device: torch.device) -> d
 def main() -> None:
     """Print a table and one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--sides", type=int, nargs="+", default=[224, 500, 1500], help="of the files, in pixels")
+    parser.add_argument("--sides", type=int, nargs="+", default=[224, 500], help="of the files, in pixels")
     parser.add_argument("--crop-size", type=int, default=224)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--images", type=int, default=512)

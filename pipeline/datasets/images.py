@@ -91,7 +91,7 @@ def _upright_size(image: Image.Image) -> tuple[int, int]:
 
 
 def _reduce(image: Image.Image, factor: float) -> None:
-    """Decode at the largest power-of-two fraction that is no smaller than 1/`factor`; JPEG alone can."""
+    """Have a JPEG decoded at the smallest of 1, 1/2, 1/4 and 1/8 that is no smaller than 1/`factor`."""
     width, height = image.size
     scale = max(s for s in (8, 4, 2, 1) if s == 1 or s <= factor)
     image.draft(None, (width // scale, height // scale))
