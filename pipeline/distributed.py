@@ -50,6 +50,21 @@ class Ranks:
         return self.rank == 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class WorkerPlan:
+    """Which processes may do a piece of work.
+
+    Attributes:
+        workers: requested.
+        fitting: numbers of processes that can share it evenly, ascending.
+        threads: CPU threads of each.
+    """
+
+    workers: int | Literal["auto"]
+    fitting: Sequence[int]
+    threads: int | Literal["auto"]
+
+
 def launched() -> bool:
     """Whether torchrun started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ

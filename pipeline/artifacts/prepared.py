@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts.arrays import open_array
 from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.tables import read_parquet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
@@ -62,3 +63,12 @@ def load_prepared(data: DataPaths) -> PreparedData:
         mean=tuple(metrics["mean"]),
         std=tuple(metrics["std"]),
     )
+
+
+def digest_of(data: DataPaths) -> str:
+    """SHA-256 of the images and the manifests of both splits."""
+    files = [
+        *(data.images(split) for split in ("train", "test")),
+        *(data.manifest(split) for split in ("train", "test")),
+    ]
+    return " ".join(sha256_of_file(path) for path in files)

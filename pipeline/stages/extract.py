@@ -11,12 +11,12 @@ from pipeline.artifacts.atomic import remove_leftovers
 from pipeline.artifacts.prepared import PreparedData, PreparedSplit, load_prepared
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_parquet
-from pipeline.distributed import Ranks
+from pipeline.distributed import Ranks, WorkerPlan
 from pipeline.errors import InputError
 from pipeline.features.extract import extract_features
 from pipeline.models import feature_dimension
 from pipeline.stages.harness import StageContext
-from pipeline.stages.parallel import WorkerPlan, run_parallel_stage
+from pipeline.stages.parallel import run_parallel_stage
 from pipeline.training.evaluate import rows_of_rank
 from pipeline.training.weights import TrainedNetwork, load_trained
 

@@ -10,18 +10,21 @@ import torch
 from pipeline import distributed
 from pipeline.artifacts.atomic import remove_leftovers
 from pipeline.artifacts.json_file import write_json
-from pipeline.artifacts.prepared import load_prepared
-from pipeline.artifacts.provenance import write_provenance
+from pipeline.artifacts.prepared import digest_of, load_prepared
+from pipeline.artifacts.provenance import sha256_of_file, write_provenance
 from pipeline.distributed import Ranks
 from pipeline.errors import InputError
 from pipeline.models.network import Network
 from pipeline.stages.harness import StageContext
-from pipeline.stages.parallel import plan_of, run_parallel_stage
+from pipeline.stages.parallel import run_parallel_stage
 from pipeline.training.evaluate import evaluate
+from pipeline.training.fingerprint import identify
 from pipeline.training.initial_weights import IMAGENET_MEAN, IMAGENET_STD, initialiser
+from pipeline.training.interruptions import end_and_due, make_pauses
 from pipeline.training.loop import load_images, train
 from pipeline.training.settings import effective_settings
 from pipeline.training.weights import save_trained
+from pipeline.training.workers import plan_of
 
 
 def finetune(context: StageContext, ranks: Ranks) -> None:
@@ -46,16 +49,23 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
         budget=config.budget,
         seed=config.seed,
     )
-    run = train(
-        settings,
-        load_images(data.train.images, settings, training=True, device=ranks.device),
-        torch.from_numpy(data.train.labels).to(ranks.device),
-        np.ones(n_train, dtype=np.bool_),
-        ranks=ranks,
-        log=context.log,
-        title=context.name,
-        initialise=_initialise(config.weights, network, ranks),
-    )
+    everything = np.ones(n_train, dtype=np.bool_)
+    digest = distributed.broadcast(_digest(context, config.weights) if ranks.is_main else "")
+    key = identify(settings, everything, data_digest=digest, device=ranks.device).key
+    pauses = make_pauses(config.checkpoint, context.work.checkpoints(key), end_and_due(), ranks)
+    with pauses.watching():
+        run = train(
+            settings,
+            load_images(data.train.images, settings, training=True, device=ranks.device),
+            torch.from_numpy(data.train.labels).to(ranks.device),
+            everything,
+            ranks=ranks,
+            log=context.log,
+            title=context.name,
+            initialise=_initialise(config.weights, network, ranks),
+            micro_batch=config.micro_batch,
+            pauses=pauses,
+        )
     context.images.append(settings.steps * settings.batch_size)
     _check_finite(run.history[-1].train_loss, config.learning_rate, network)
     test = load_images(data.test.images, settings, training=False, device=ranks.device)
@@ -93,7 +103,15 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
         inputs=[context.data.images("train"), context.data.manifest("train")],
         outputs=[context.data.extractor(network), context.data.finetune_metrics(network)],
     )
+    pauses.finished()
     context.log.info(f"{network}: top-1 {result.top1:.4f} on the {len(result.correct)} test images")
+
+
+def _digest(context: StageContext, weights: str) -> str:
+    """Of the images, and of the weights to start from."""
+    path = Path(weights.replace("{network}", str(context.item)))
+    start = sha256_of_file(path) if weights not in ("none", "imagenet") and path.is_file() else weights
+    return f"{digest_of(context.data)} {start}"
 
 
 def _initialise(weights: str, network: str, ranks: Ranks) -> Callable[[Network], None] | None:

@@ -5,16 +5,20 @@ import fcntl
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError, Terminated, mend_of
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.processes import signal_on_parents_death
 from pipeline.run_log import ResourceMeter, RunLog, standard_log
+
+_DYING_S = 5.0
 
 EX_TEMPFAIL = os.EX_TEMPFAIL
 """Exit status of a run that can go on where it stopped."""
@@ -144,25 +148,39 @@ def metered(context: StageContext) -> Iterator[None]:
 @contextmanager
 def hold_lock(context: StageContext) -> Iterator[None]:
     """Keep a second run of the same stage out; the kernel frees the lock when the process dies."""
-    path = context.work.lock(context.name)
+    # All studies share one ledger.
+    path = context.work.lock("train" if context.stage == "train" else context.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked(file, within_s=_DYING_S):
             file.seek(0)
             holder = file.read().strip() or "unknown"
-            raise InputError(f"{context.name}: already running as process {holder}; wait for it or end it") from None
+            raise InputError(f"{context.name}: already running as process {holder}; wait for it or end it")
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
         yield
 
 
+def _locked(file: IO[str], *, within_s: float) -> bool:
+    """Whether the lock could be had; processes that were just killed may hold it for a moment yet."""
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        else:
+            return True
+
+
 def die_with_parent() -> None:
     """Under DVC, end when DVC is killed: a stage that outlived it would race the next one."""
     if "DVC_ROOT" in os.environ:
-        signal_on_parents_death(signal.SIGTERM)
+        # Every file is written atomically, so nothing is lost by ending at once.
+        signal_on_parents_death(signal.SIGKILL)
         # DVC may have died before the line above, while this process was importing.
         if os.getppid() == 1:
             sys.exit("DVC has ended; run `dvc repro` again")

@@ -2,14 +2,10 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 from pipeline import distributed
-from pipeline.batching import fitting_ranks
-from pipeline.config.recipe import Recipe
-from pipeline.distributed import Ranks
+from pipeline.distributed import Ranks, WorkerPlan
 from pipeline.stages.harness import (
     StageContext,
     die_with_parent,
@@ -19,30 +15,6 @@ from pipeline.stages.harness import (
     metered,
     parse_arguments,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerPlan:
-    """Which processes a stage may use.
-
-    Attributes:
-        workers: requested.
-        fitting: numbers of processes that can share the work evenly, ascending.
-        threads: CPU threads of each.
-    """
-
-    workers: int | Literal["auto"]
-    fitting: Sequence[int]
-    threads: int | Literal["auto"]
-
-
-def plan_of(recipe: Recipe) -> WorkerPlan:
-    """What a recipe asks for."""
-    tree = recipe.reduction == "tree"
-    # The bits of a tree depend on the threads; a number that depends on the machine would not do.
-    threads = 1 if tree and recipe.threads_per_worker == "auto" else recipe.threads_per_worker
-    fitting = fitting_ranks(recipe.simulated_workers, aligned=tree)
-    return WorkerPlan(workers=recipe.workers, fitting=fitting, threads=threads)
 
 
 def run_parallel_stage(

@@ -12,20 +12,20 @@ from pipeline import distributed
 from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.atomic import atomic_path, remove_leftovers
 from pipeline.artifacts.json_file import write_json
-from pipeline.artifacts.prepared import PreparedData, load_prepared
-from pipeline.artifacts.provenance import sha256_of_file, write_provenance
+from pipeline.artifacts.prepared import PreparedData, digest_of, load_prepared
+from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import read_csv, read_parquet, write_parquet
 from pipeline.config.study import TrainConfig
-from pipeline.distributed import Agreement, Ranks
+from pipeline.distributed import Ranks
 from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext
-from pipeline.stages.parallel import plan_of, run_parallel_stage
+from pipeline.stages.parallel import run_parallel_stage
 from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA, Splits, row_of, run_cell
-from pipeline.training.checkpoints import Checkpoints
 from pipeline.training.fingerprint import Identity, identify
-from pipeline.training.interruptions import Pauses
+from pipeline.training.interruptions import end_and_due, make_pauses
 from pipeline.training.ledger import CellResult, Ledger
 from pipeline.training.study import Cell, DataSummary, Variant, cells_of, members_of, variant_of
+from pipeline.training.workers import plan_of
 
 
 def train_study(context: StageContext, ranks: Ranks) -> None:
@@ -50,7 +50,7 @@ def resolve_cells(
     summary = DataSummary(n_classes=len(data.class_names), image_size=data.image_size, mean=data.mean, std=data.std)
     cells = cells_of(study, context.params.train, summary, len(keep), int(keep.sum()))
     members = [members_of(cell, data.train.labels, keep) for cell in cells]
-    data_digest = distributed.broadcast(_digest(context) if ranks.is_main else None)
+    data_digest = distributed.broadcast(digest_of(context.data) if ranks.is_main else None)
     identities = [
         None if cell.skipped else identify(cell.settings, rows, data_digest=str(data_digest), device=ranks.device)
         for cell, rows in zip(cells, members, strict=True)
@@ -90,12 +90,6 @@ def _kept_rows(context: StageContext, n_train: int) -> NDArray[np.bool_]:
     return keep
 
 
-def _digest(context: StageContext) -> str:
-    files = [context.data.images(split) for split in ("train", "test")]
-    files += [context.data.manifest(split) for split in ("train", "test")]
-    return " ".join(sha256_of_file(path) for path in files)
-
-
 def _run(
     todo: list[int],
     context: StageContext,
@@ -116,7 +110,7 @@ def _run(
     if ranks.is_main:
         context.work.cells.mkdir(parents=True, exist_ok=True)
         remove_leftovers(context.work.cells)
-    recipe, agreement = _recipe(context), Agreement(n_flags=2)
+    recipe, agreement = _recipe(context), end_and_due()
     for count, i in enumerate(todo, start=1):
         settings, identity = cells[i].settings, identities[i]
         assert identity is not None, "what is skipped is not to do"
@@ -124,10 +118,7 @@ def _run(
         title = f"{context.name} {count}/{len(todo)}: {what}"
         kept = _keeps_weights(cells[i], cells)
         weights = context.work.cells / f".{identity.key}.weights.{os.getpid()}.tmp" if kept else None
-        pauses = Pauses(
-            Checkpoints(context.work.checkpoints(identity.key)), agreement,
-            ranks=ranks, seconds=recipe.checkpoint.seconds, steps=recipe.checkpoint.steps,
-        )  # fmt: skip
+        pauses = make_pauses(recipe.checkpoint, context.work.checkpoints(identity.key), agreement, ranks)
         with pauses.watching():
             result = run_cell(
                 cells[i], splits, members[i], ranks=ranks, log=context.log, title=title,

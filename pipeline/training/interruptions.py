@@ -5,8 +5,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from pipeline import distributed
+from pipeline.config.recipe import CheckpointInterval
 from pipeline.distributed import Agreement, Ranks
 from pipeline.errors import Terminated
 from pipeline.run_log import RunLog
@@ -19,7 +21,7 @@ class Pauses:
 
     Args:
         checkpoints: of this run; rank 0's disk decides.
-        agreement: of two flags; runs one after another may share it.
+        agreement: from `end_and_due`; runs one after another may share it.
         seconds, steps: at most this between two of them; exactly one is given.
     """
 
@@ -86,3 +88,13 @@ class Pauses:
         assert self._seconds is not None
         # Rank 0's clock alone: one opinion is enough.
         return self._ranks.is_main and time.monotonic() - self._saved_at >= self._seconds
+
+
+def make_pauses(interval: CheckpointInterval, folder: Path, agreement: Agreement, ranks: Ranks) -> Pauses:
+    """As params.yaml has it; `folder` belongs to this one run."""
+    return Pauses(Checkpoints(folder), agreement, ranks=ranks, seconds=interval.seconds, steps=interval.steps)
+
+
+def end_and_due() -> Agreement:
+    """What all ranks agree on between steps: whether to end, and whether a checkpoint is due."""
+    return Agreement(n_flags=2)

@@ -13,10 +13,10 @@ from pipeline.distributed import Ranks, choose_workers, threads_for
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
 from pipeline.stages.harness import StageContext
-from pipeline.stages.parallel import plan_of
 from pipeline.stages.train import keys_of, missing_cells, resolve_cells
 from pipeline.training.ledger import Ledger
 from pipeline.training.study import Cell, DataSummary, cells_of
+from pipeline.training.workers import plan_of
 
 
 @dataclass(frozen=True, kw_only=True)
