@@ -13,6 +13,7 @@ _COMMANDS = {
     "doctor": "name every mismatch of the installation, with its repair",
     "plan": "say which stages and cells would run, with time, memory and disk",
     "preset": "write params.yaml from presets/",
+    "runs": "bring in cells that were trained elsewhere",
     "schema": "write the JSON schema of params.yaml for editors",
     "validate": "check params.yaml",
 }

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch

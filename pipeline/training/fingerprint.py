@@ -27,9 +27,9 @@ class Identity:
     Attributes:
         job: settings, the rows trained on, the data, and the syntax trees of the training code (a
             comment retrains nothing).
-        machine: what decides the bits beside the job: versions, the kind of GPU or the CPU's vector
-            instructions, and the threads of a process where bits are promised for any number of
-            processes. How many there are is not in it: the result belongs to the simulated workers.
+        machine: what decides the bits beside the job: versions, and the kind of GPU or the CPU's
+            vector instructions. How many processes there are is not in it: the result belongs to
+            the simulated workers.
     """
 
     job: Mapping[str, Any]
@@ -55,10 +55,9 @@ def identify(
         "settings": dataclasses.asdict(settings),
         "members": hashlib.sha256(np.packbits(members).tobytes()).hexdigest(),
         "data": data_digest,
-        "code": _training_code(),
+        "code": training_code(),
     }
-    threads = torch.get_num_threads() if device.type == "cpu" and settings.reduction == "tree" else None
-    return Identity(job=job, machine={**this_machine(device), "threads": threads})
+    return Identity(job=job, machine=this_machine(device))
 
 
 def this_machine(device: torch.device) -> dict[str, Any]:
@@ -72,6 +71,7 @@ def _kind(device: torch.device) -> str:
 
 
 @cache
-def _training_code() -> str:
+def training_code() -> str:
+    """Digest of the syntax trees of all code that decides a result."""
     digests = [code_digest(f"pipeline.training.{module}", passive=_PASSIVE) for module in ("loop", "evaluate")]
     return hashlib.sha256("".join(digests).encode()).hexdigest()

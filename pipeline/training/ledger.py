@@ -4,7 +4,7 @@ import dataclasses
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.errors import InputError
 from pipeline.training.fingerprint import Identity
 from pipeline.training.state import Record
+from pipeline.training.weights import load_trained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +90,39 @@ class Ledger:
         """Of all entries, in the order of their names.
 
         Raises:
-            InputError: an entry is damaged.
+            InputError: an entry is damaged, or was not made under its name.
         """
         for folder in sorted(path for path in self._root.glob("[0-9a-f]*") if path.is_dir()):
             try:
-                yield Identity(**read_json(folder / "identity.json"))
+                identity = Identity(**read_json(folder / "identity.json"))
             except TypeError:
-                raise InputError(f"{folder}: damaged entry; delete this folder and run again") from None
+                raise _damaged(folder) from None
+            if identity.key != folder.name:
+                raise _damaged(folder)
+            yield identity
+
+    def take_over(self, other: "Ledger", identity: Identity, machine: Mapping[str, Any]) -> bool:
+        """Copy an entry of `other`, as if it had been trained on `machine`; returns whether it was new here.
+
+        Raises:
+            InputError: the entry is damaged.
+        """
+        here = replace(identity, machine=machine)
+        weights = other.weights(identity.key) if other.weights(identity.key).is_file() else None
+        if self.has(here.key, with_weights=weights is not None):
+            return False
+        result = other.get(identity.key)
+        if identity.machine != machine and result.imported_from is None:
+            result = replace(result, imported_from=identity.machine)
+        if weights is None:
+            self.add(here, result)
+            return True
+        load_trained(weights)  # refused if it is damaged or holds code
+        self._root.mkdir(parents=True, exist_ok=True)
+        copy = self._root / f".{here.key}.weights.{os.getpid()}.tmp"
+        shutil.copyfile(weights, copy)
+        self.add(here, result, copy)
+        return True
 
     def get(self, key: str) -> CellResult:
         """Raises InputError if the entry is damaged."""
@@ -108,4 +135,8 @@ class Ledger:
             places = tuple(record.pop("places"))
             return CellResult(**record, history=history, places=places, correct=correct, seconds=seconds)
         except (AttributeError, TypeError, KeyError, ValueError, OSError, EOFError):
-            raise InputError(f"{folder}: damaged entry; delete this folder and run again") from None
+            raise _damaged(folder) from None
+
+
+def _damaged(folder: Path) -> InputError:
+    return InputError(f"{folder}: damaged entry; delete this folder and run again")

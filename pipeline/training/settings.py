@@ -10,6 +10,7 @@ from pipeline.durations import to_steps
 from pipeline.errors import InputError
 from pipeline.schedules import SCHEDULES, scaled_rate, scaled_warmup, warmed_up
 from pipeline.training.precision import Precision
+from pipeline.training.workers import plan_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,7 @@ class TrainSettings:
     Attributes:
         local_from_step: from this step on workers step alone and average their weights every
             `local_period` steps; None: never.
+        threads: CPU threads of a process, where the bits of the result are promised.
     """
 
     network: str
@@ -47,6 +49,7 @@ class TrainSettings:
     simulated_workers: int
     bn_group: int | None = None
     reduction: Literal["ddp", "tree"] = "ddp"
+    threads: int | None = None
     precision: Precision = "fp32"
     steps: int
     optimizer: str
@@ -126,6 +129,7 @@ def effective_settings(
             f"schedule.warmup: {warmup_steps} steps at batch {batch_size}, but the budget is {steps} steps; "
             "shorten the warm-up or lengthen the budget"
         )
+    plan = plan_of(recipe)
     return TrainSettings(
         network=network,
         stem=recipe.stem,
@@ -137,6 +141,7 @@ def effective_settings(
         simulated_workers=recipe.simulated_workers,
         bn_group=recipe.bn_group,
         reduction=recipe.reduction,
+        threads=plan.threads if recipe.reduction == "tree" and plan.threads != "auto" else None,
         precision=recipe.precision,
         steps=steps,
         optimizer=recipe.optimizer.name,

@@ -37,8 +37,6 @@ def plan_from_ledger(params: Params, name: str, data: DataPaths, work: WorkPaths
     context = StageContext(stage="train", item=name, params=params, data=data, work=work, log=RunLog.silent())
     recipe = params.studies[name].effective_recipe(params.train)
     workers = workers_of(recipe)
-    # The ledger's keys may name the threads: be like the process that would train.
-    torch.set_num_threads(threads_of(recipe))
     ranks = Ranks(rank=0, count=workers, device=device_of(workers))
     cells, _, identities = resolve_cells(context, load_prepared(data), ranks)
     todo = missing_cells(cells, keys_of(identities), Ledger(work.cells))

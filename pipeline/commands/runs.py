@@ -1,0 +1,54 @@
+"""`python -m pipeline runs import FOLDER`: bring in cells that were trained elsewhere.
+
+A node without DVC trains a study by `torchrun -m pipeline.stages.train --study NAME`, which leaves
+its finished cells in its work folder. Once they are imported, `dvc repro` uses them as its own; the
+table of the study says on what they were trained.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from pipeline.errors import InputError
+from pipeline.paths import WorkPaths
+from pipeline.training.fingerprint import this_machine, training_code
+from pipeline.training.ledger import Ledger
+
+
+def main(argv: Sequence[str]) -> int:
+    """Copy what the work folder given does not have yet."""
+    parser = argparse.ArgumentParser(prog="python -m pipeline runs", description=__doc__)
+    actions = parser.add_subparsers(dest="action", required=True, metavar="action")
+    importing = actions.add_parser("import", help="copy finished cells from another work folder")
+    importing.add_argument("folder", type=Path, help="the other node's work folder (.work), or a copy of it")
+    importing.add_argument("--work", type=Path, default=Path(".work"), help="the work folder here")
+    arguments = parser.parse_args(argv)
+    import_cells(arguments.folder, arguments.work)
+    return 0
+
+
+def import_cells(source: Path, target: Path) -> None:
+    """Copy the cells of one work folder to another, and say how many.
+
+    Raises:
+        InputError: there are none, one is damaged, or none is of this version of the code.
+    """
+    theirs = WorkPaths(root=source).cells
+    if not theirs.is_dir():
+        raise InputError(f"{source}: has no {theirs.name}/ with finished cells; give the work folder of the other node")
+    ours, other = Ledger(WorkPaths(root=target).cells), Ledger(theirs)
+    found = list(other.identities())
+    usable = [identity for identity in found if identity.job.get("code") == training_code()]
+    if found and not usable:
+        raise InputError(
+            f"{source}: its {len(found)} cells were trained by another version of the training code, and would be "
+            "trained again; check out the same commit on both machines"
+        )
+    # As `dvc repro` would look for them here.
+    machine = this_machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    new = sum([ours.take_over(other, identity, machine) for identity in usable])
+    print(f"{source}: {len(found)} cells, {new} imported, {len(usable) - new} known already", end="")
+    left = len(found) - len(usable)
+    print(f", {left} of another version of the training code left out" if left else "")

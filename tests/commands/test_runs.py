@@ -1,0 +1,114 @@
+"""Cells trained by plain torchrun on another node are used by the next run here."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from made_up_training import command, run, stage, write_project
+
+from pipeline.__main__ import main
+from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.artifacts.tables import read_parquet
+from pipeline.training.fingerprint import Identity, this_machine
+
+_STUDY = {"arms": ["full"], "seeds": [0], "batch_sizes": [20]}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose study two processes of a plain torchrun have trained."""
+    folder = tmp_path_factory.mktemp("node")
+    write_project(folder, study=_STUDY, train={"simulated_workers": 2})
+    done = run(command("train", folder, ranks=2))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def _entry(work: Path) -> Path:
+    (entry,) = (path for path in (work / "cells").iterdir() if not path.name.startswith("."))
+    return entry
+
+
+def _pretend_other_machine(work: Path) -> dict[str, str]:
+    """Rename an entry as if a GPU had trained it."""
+    entry = _entry(work)
+    identity = read_json(entry / "identity.json")
+    identity["machine"]["device"] = "a GPU of another node"
+    write_json(entry / "identity.json", identity)
+    entry.rename(entry.with_name(Identity(**identity).key))
+    return dict(identity["machine"])
+
+
+def test_imported_cells_are_not_trained_again(tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_project(tmp_path, study=_STUDY, train={"simulated_workers": 2})
+    shutil.copytree(node / "work", tmp_path / "theirs")
+    elsewhere = _pretend_other_machine(tmp_path / "theirs")
+    assert main(["runs", "import", str(tmp_path / "theirs"), "--work", str(tmp_path / "work")]) == 0
+    assert "1 cells, 1 imported, 0 known already" in capsys.readouterr().out
+    assert stage("train", tmp_path) == 0
+    assert "top-1" not in capsys.readouterr().err, "it was trained"
+    rows = read_parquet(tmp_path / "data/train/tiny.parquet").to_pylist()
+    assert [(row["status"], row["workers"]) for row in rows] == [("finished", 2)]
+    theirs = read_parquet(node / "data/train/tiny.parquet").to_pylist()
+    assert rows[0]["top1"] == theirs[0]["top1"]
+    assert read_json(_entry(tmp_path / "work") / "result.json")["imported_from"] == elsewhere
+    assert (tmp_path / "data/train/tiny/best.pt").read_bytes() == (node / "data/train/tiny/best.pt").read_bytes()
+
+
+def test_a_second_import_changes_nothing(tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for expected in ("1 imported, 0 known", "0 imported, 1 known"):
+        assert main(["runs", "import", str(node / "work"), "--work", str(tmp_path / "work")]) == 0
+        assert expected in capsys.readouterr().out
+    assert read_json(_entry(tmp_path / "work") / "result.json")["imported_from"] is None
+
+
+def _other_code(work: Path) -> None:
+    entry = _entry(work)
+    identity = read_json(entry / "identity.json")
+    identity["job"]["code"] = "of an older version"
+    write_json(entry / "identity.json", identity)
+    entry.rename(entry.with_name(Identity(**identity).key))
+
+
+def _renamed(work: Path) -> None:
+    _entry(work).rename(_entry(work).with_name("0" * 24))
+
+
+def _torn_result(work: Path) -> None:
+    path = _entry(work) / "result.json"
+    path.write_text(json.dumps({"status": "finished"}))
+
+
+def _code_in_weights(work: Path) -> None:
+    torch.save({"class_names": ["a"], "network": print}, _entry(work) / "weights.pt")
+
+
+def _nothing(work: Path) -> None:
+    shutil.rmtree(work / "cells")
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (_other_code, "trained by another version of the training code"),
+        (_renamed, "damaged entry"),
+        (_torn_result, "damaged entry"),
+        (_code_in_weights, "weights.pt: is not a plain state dict"),
+        (_nothing, "has no cells/ with finished cells"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(
+    tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str], harm: object, said: str
+) -> None:
+    shutil.copytree(node / "work", tmp_path / "theirs")
+    assert callable(harm)
+    harm(tmp_path / "theirs")
+    assert main(["runs", "import", str(tmp_path / "theirs"), "--work", str(tmp_path / "work")]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "work" / "cells").exists() or not list((tmp_path / "work" / "cells").iterdir())
+
+
+def test_a_machine_is_versions_and_a_kind_of_device() -> None:
+    assert set(this_machine(torch.device("cpu"))) == {"torch", "torchvision", "numpy", "device"}
