@@ -1,0 +1,132 @@
+"""Large batch simulation: four workers against one process that stands in for four.
+
+The experiment of Rand (2021) with his kind of network, a small CNN with dropout, in full and in
+mixed precision, on scikit-learn's digits. Loss curves go to one plot and to JSON.
+
+    python -m benchmarks.large_batch_simulation --out docs/results/FOLDER
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+
+from pipeline import distributed
+from pipeline.artifacts.atomic import atomic_path
+from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.batching import fitting_ranks
+from pipeline.run_log import RunLog
+from pipeline.training.loop import load_images, train
+from pipeline.training.settings import ImageFormat, TrainSettings
+
+WORKERS = 4
+SIZE = 8
+PRECISIONS = ("fp32", "bf16")
+
+
+def settings_for(precision: Any, steps: int, reduction: Any) -> TrainSettings:
+    """Batch 256 on four workers; dropout is on, and the gradient is clipped."""
+    return TrainSettings(
+        network="small_cnn", stem="imagenet", n_classes=10,
+        format=ImageFormat(image_size=SIZE, crop_size=SIZE, mean=(0.3,) * 3, std=(0.37,) * 3),
+        crop_padding=1, flip=False, batch_size=256, simulated_workers=WORKERS, reduction=reduction,
+        threads=1, precision=precision, steps=steps, optimizer="sgd",
+        optimizer_options={"momentum": 0.9, "nesterov": True}, learning_rate=0.1, weight_decay=5e-4,
+        decay_norm_and_bias=False, schedule="cosine", schedule_options={}, warmup_steps=5,
+        label_smoothing=0.0, clip_norm=1.0, eval_batch_size=256, seed=0,
+    )  # fmt: skip
+
+
+def digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """uint8 (1797, 8, 8, 3) and labels."""
+    bunch = load_digits()
+    grey = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
+    return np.repeat(grey[..., None], 3, axis=3), bunch.target.astype(np.int64)
+
+
+def run_here(arguments: argparse.Namespace) -> None:
+    """One run on the processes that this one belongs to; rank 0 writes its curve and final weights."""
+    fitting = fitting_ranks(WORKERS, aligned=arguments.reduction == "tree")
+    pixels, labels = digits()
+    settings = settings_for(arguments.precision, arguments.steps, arguments.reduction)
+    with distributed.session(1, lambda world: distributed.joining_ranks("auto", fitting, world)) as ranks:
+        images = load_images(pixels, settings, training=True, device=ranks.device)
+        run = train(
+            settings, images, torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_),
+            ranks=ranks, log=RunLog.silent(), title="simulation",
+        )  # fmt: skip
+        if ranks.is_main:
+            weights = torch.cat([tensor.detach().double().flatten().cpu() for tensor in run.model.parameters()])
+            torch.save(weights, arguments.out.with_suffix(".pt"))
+            write_json(arguments.out, [[record.step, record.train_loss] for record in run.history])
+
+
+def start(arguments: Sequence[str], processes: int) -> None:
+    """The same module on one process or, by torchrun, on several; one thread each."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
+    command = [sys.executable, *launcher, "-m", "benchmarks.large_batch_simulation", *arguments]
+    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def distance(one: Path, other: Path) -> float:
+    """Relative L2 between final weights."""
+    a, b = (torch.load(path.with_suffix(".pt"), weights_only=True) for path in (one, other))
+    return float((a - b).norm() / a.norm())
+
+
+def draw(curves: Mapping[str, Sequence[tuple[int, float]]], path: Path) -> None:
+    """All curves in one plot; where lines lie on each other, dashes show both."""
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for (name, curve), style in zip(curves.items(), ("-", "--", "-", "--", ":", ":"), strict=False):
+        axes.plot(*zip(*curve, strict=True), style, label=name, linewidth=2.5 if style == "-" else 1.5)
+    axes.set(xlabel="optimizer step", ylabel="training loss", yscale="log")
+    axes.legend()
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="svg")
+
+
+def main() -> None:
+    """Run all of it, print the distances and one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--precision", choices=PRECISIONS, help="run one of them here")
+    parser.add_argument("--reduction", choices=("ddp", "tree"), default="ddp")
+    arguments = parser.parse_args()
+    if arguments.precision:
+        run_here(arguments)
+        return
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    curves, distances = {}, {}
+    for precision in PRECISIONS:
+        for reduction in ("ddp", "tree"):
+            files = {}
+            for processes in (WORKERS, 1):
+                file = files[processes] = arguments.out / f"{precision}-{reduction}-{processes}.json"
+                options = ["--precision", precision, "--reduction", reduction, "--steps", str(arguments.steps)]
+                start([*options, "--out", str(file)], processes)
+                if reduction == "ddp":
+                    name = f"{precision}, {'4 workers' if processes > 1 else '1 standing in for 4'}"
+                    curves[name] = read_json(file)
+            distances[f"{precision} {reduction}"] = distance(files[WORKERS], files[1])
+    draw(curves, arguments.out / "curves.svg")
+    for name, value in distances.items():
+        print(f"{name:10} final weights after {arguments.steps} steps differ by {value:.2e} (relative L2)")
+    for leftover in arguments.out.glob("*.pt"):
+        leftover.unlink()
+    print(json.dumps({"steps": arguments.steps, "torch": torch.__version__, "distances": distances}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""What exactness and safety cost: BatchNorm groups, passes, tree reduction, checkpoints.
+
+Every variant takes turns with the plain run: one worker, one BatchNorm group, one pass. The cost is
+the ratio of seconds per step within a round.
+
+    python -m benchmarks.training_costs --batch-size 512 --simulated-workers 8
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.loop_speed import made_up_images, settings_for
+from pipeline import distributed
+from pipeline.distributed import Ranks
+from pipeline.run_log import RunLog
+from pipeline.training.checkpoints import Checkpoints
+from pipeline.training.interruptions import Pauses, end_and_due
+from pipeline.training.loop import load_images, train
+
+Step = Callable[[int], float]
+
+
+def variants(arguments: argparse.Namespace) -> Mapping[str, Mapping[str, Any]]:
+    """Name -> what differs from the plain run: keys of the settings, and arguments of `train`."""
+    workers = arguments.simulated_workers
+    share = arguments.batch_size // workers
+    return {
+        f"{workers} groups, one pass": {"settings": {"simulated_workers": workers}},
+        f"{workers} groups, {workers} passes": {"settings": {"simulated_workers": workers}, "micro_batch": share},
+        f"tree of {workers}": {"settings": {"simulated_workers": workers, "reduction": "tree"}},
+        "clipping": {"settings": {"clip_norm": 1.0}},
+        "weight average": {"settings": {"ema_decay": 0.99}},
+        "checkpoint every step": {"checkpoint_steps": 1},
+    }
+
+
+def timed(arguments: argparse.Namespace, variant: Mapping[str, Any], ranks: Ranks, folder: Path) -> Step:
+    """Seconds per step of a run of so many steps, without what is done once a run."""
+    settings = replace(settings_for(arguments), **variant.get("settings", {}))
+    pixels, labels = made_up_images(4 * arguments.batch_size, arguments.image_size)
+    images = load_images(pixels, settings, training=True, device=ranks.device)
+    targets, members = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
+    every = variant.get("checkpoint_steps")
+
+    def seconds(steps: int) -> float:
+        pauses = Pauses(Checkpoints(folder), end_and_due(), ranks=ranks, steps=every) if every else None
+        start = time.perf_counter()
+        train(
+            replace(settings, steps=steps), images, targets, members, ranks=ranks, log=RunLog.silent(),
+            title="benchmark", micro_batch=variant.get("micro_batch", arguments.batch_size), pauses=pauses,
+        )  # fmt: skip
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        took = time.perf_counter() - start
+        if pauses:
+            pauses.finished()
+        return took
+
+    return lambda steps: (seconds(1 + steps) - seconds(1)) / steps
+
+
+def main() -> None:
+    """Print a table and one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--network", default="resnet18")
+    parser.add_argument("--batch-size", type=int, default=512)
+    parser.add_argument("--simulated-workers", type=int, default=8)
+    parser.add_argument("--image-size", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    found = {}
+    with distributed.session("auto") as ranks, tempfile.TemporaryDirectory() as folder:
+        plain = timed(arguments, {}, ranks, Path(folder))
+        plain(1)
+        for name, variant in variants(arguments).items():
+            changed = timed(arguments, variant, ranks, Path(folder))
+            changed(1)
+            pairs = [(plain(arguments.steps), changed(arguments.steps)) for _ in range(arguments.rounds)]
+            ratios = [other / own for own, other in pairs]
+            found[name] = {
+                "ratio_median": round(float(np.median(ratios)), 3),
+                "ratio_min": round(min(ratios), 3),
+                "ratio_max": round(max(ratios), 3),
+                "plain_s_per_step": round(float(np.median([own for own, _ in pairs])), 4),
+            }
+    print(f"{'':24}{'x plain':>8}{'min':>7}{'max':>7}{'plain s/step':>14}")
+    for name, row in found.items():
+        print("{:24}{:8.2f}{:7.2f}{:7.2f}{:14.3f}".format(name, *row.values()))
+    threads = torch.get_num_threads()
+    print(json.dumps({**vars(arguments), "torch": torch.__version__, "threads": threads, "results": found}))
+
+
+if __name__ == "__main__":
+    main()

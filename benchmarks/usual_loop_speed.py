@@ -1,0 +1,144 @@
+"""How fast is training here against what a user would write?
+
+Theirs: torchvision's CIFAR10 data set with RandomCrop, RandomHorizontalFlip, ToTensor and Normalize, a
+DataLoader, torchvision's ResNet-18, SGD. Ours: `pipeline.training.loop.train` with the same network,
+augmentation and optimizer. Both take turns; the ratio is of one round.
+
+    python -m benchmarks.usual_loop_speed --batch-sizes 16 256 4096
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import torchvision
+from torch.utils.data import DataLoader
+from torchvision import transforms
+
+from benchmarks.loop_speed import N_CLASSES, made_up_images, settings_for
+from pipeline import distributed
+from pipeline.distributed import Ranks
+from pipeline.run_log import RunLog
+from pipeline.training.loop import load_images, train
+
+N_IMAGES = 10_000
+
+
+def endless(loader: DataLoader[Any]) -> Iterator[Any]:
+    """Epoch after epoch."""
+    while True:
+        yield from loader
+
+
+def usual_training(
+    images: np.ndarray, labels: np.ndarray, batch_size: int, loaders: int, device: torch.device
+) -> Callable[[int], None]:
+    """Steps as a tutorial would write them; the loader's workers live on between calls."""
+    data = torchvision.datasets.CIFAR10.__new__(torchvision.datasets.CIFAR10)
+    data.data, data.targets, data.target_transform = images, labels.tolist(), None
+    data.transform = transforms.Compose(
+        [
+            transforms.RandomCrop(images.shape[1], padding=4),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize((0.5,) * 3, (0.25,) * 3),
+        ]
+    )
+    loader = DataLoader(
+        data, batch_size=batch_size, shuffle=True, num_workers=loaders, drop_last=True,
+        persistent_workers=loaders > 0, pin_memory=device.type == "cuda",
+    )  # fmt: skip
+    batches = endless(loader)
+    model = torchvision.models.resnet18(weights=None, num_classes=N_CLASSES).to(device).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4, nesterov=True)
+
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            inputs, targets = next(batches)
+            inputs, targets = inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+
+    return run
+
+
+def our_training(
+    images: np.ndarray, labels: np.ndarray, arguments: argparse.Namespace, batch_size: int, ranks: Ranks
+) -> Callable[[int], None]:
+    """The same steps through the training loop."""
+    settings = replace(settings_for(arguments), batch_size=batch_size)
+    resident = load_images(images, settings, training=True, device=ranks.device)
+    targets, members = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
+
+    def run(steps: int) -> None:
+        train(
+            replace(settings, steps=steps), resident, targets, members,
+            ranks=ranks, log=RunLog.silent(), title="benchmark",
+        )  # fmt: skip
+
+    return run
+
+
+def seconds_per_step(run: Callable[[int], None], steps: int) -> float:
+    """From two lengths, which leaves out what is done once a run."""
+    lengths = []
+    for count in (1, 1 + steps):
+        start = time.perf_counter()
+        run(count)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        lengths.append(time.perf_counter() - start)
+    return (lengths[1] - lengths[0]) / steps
+
+
+def compare(arguments: argparse.Namespace, batch_size: int, ranks: Ranks) -> dict[str, Any]:
+    """Ratios per round, and images/s of both in their medians."""
+    images, labels = made_up_images(max(N_IMAGES, batch_size), arguments.image_size)
+    ours = our_training(images, labels, arguments, batch_size, ranks)
+    theirs = usual_training(images, labels, batch_size, arguments.loaders, ranks.device)
+    steps = max(2, math.ceil(arguments.images / batch_size))
+    ours(1)
+    theirs(2)
+    pairs = [(seconds_per_step(ours, steps), seconds_per_step(theirs, steps)) for _ in range(arguments.rounds)]
+    ratios = [other / own for own, other in pairs]
+    own, other = np.median(pairs, axis=0)
+    return {
+        "batch_size": batch_size,
+        "ours_images_per_s": round(batch_size / own, 1),
+        "theirs_images_per_s": round(batch_size / other, 1),
+        "ratio_median": round(float(np.median(ratios)), 3),
+        "ratio_min": round(min(ratios), 3),
+        "ratio_max": round(max(ratios), 3),
+    }
+
+
+def main() -> None:
+    """Print a table and one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--network", default="resnet18")
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[16, 256, 4096])
+    parser.add_argument("--image-size", type=int, default=32)
+    parser.add_argument("--images", type=int, default=2048, help="images per measurement, at least")
+    parser.add_argument("--loaders", type=int, default=2, help="worker processes of the DataLoader")
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    arguments.batch_size = 1
+    with distributed.session("auto") as ranks:
+        found = [compare(arguments, batch_size, ranks) for batch_size in arguments.batch_sizes]
+    print(f"{'batch':>6}  {'ours':>8}  {'theirs':>8}  {'ratio':>6}  {'min':>6}  {'max':>6}   (images/s)")
+    for row in found:
+        print("{:6d}  {:8.0f}  {:8.0f}  {:6.2f}  {:6.2f}  {:6.2f}".format(*row.values()))
+    threads = torch.get_num_threads()
+    print(json.dumps({**vars(arguments), "torch": torch.__version__, "threads": threads, "results": found}))
+
+
+if __name__ == "__main__":
+    main()
