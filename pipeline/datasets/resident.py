@@ -1,5 +1,6 @@
 """Small images as one uint8 tensor on the device; batches are cut from it by indexing."""
 
+import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -83,6 +84,12 @@ class ResidentImages:
 
     def __len__(self) -> int:
         return len(self._pixels)
+
+    def reseeded(self, seed: int) -> "ResidentImages":
+        """The same pixels, not copied, with the augmentation of another seed."""
+        other = copy.copy(self)
+        other._seed, other._draws = seed, {}
+        return other
 
     def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
         """Augmented images of the given sample ids, each with the draws of its epoch; both (B,)."""

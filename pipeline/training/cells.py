@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.batching import worker_parts
+from pipeline.datasets.resident import ResidentImages
 from pipeline.distributed import Ranks
 from pipeline.models.network import Network
 from pipeline.run_log import RunLog
@@ -34,6 +35,15 @@ class Splits:
     test_images: NDArray[np.uint8]
     test_labels: NDArray[np.int64]
     class_names: tuple[str, ...]
+    _resident: dict[tuple[object, ...], ResidentImages] = dataclasses.field(default_factory=dict, init=False)
+
+    def on_device(self, settings: TrainSettings, *, training: bool, device: torch.device) -> ResidentImages:
+        """A split's images, copied for the first cell of a study and shared by those that see them alike."""
+        key = (training, settings.format, settings.crop_padding, settings.flip, device)
+        if key not in self._resident:
+            pixels = self.train_images if training else self.test_images
+            self._resident[key] = load_images(pixels, settings, training=training, device=device)
+        return self._resident[key].reseeded(settings.seed)
 
 
 def run_cell(
@@ -57,7 +67,7 @@ def run_cell(
     """
     start = time.monotonic()
     settings = cell.settings
-    images = load_images(splits.train_images, settings, training=True, device=ranks.device)
+    images = splits.on_device(settings, training=True, device=ranks.device)
     labels = torch.from_numpy(splits.train_labels).to(ranks.device)
     run = train(
         settings, images, labels, members,
@@ -85,7 +95,7 @@ def run_cell(
 
 
 def _evaluate(model: Network, splits: Splits, settings: TrainSettings, ranks: Ranks) -> Evaluation:
-    images = load_images(splits.test_images, settings, training=False, device=ranks.device)
+    images = splits.on_device(settings, training=False, device=ranks.device)
     labels = torch.from_numpy(splits.test_labels).to(ranks.device)
     return evaluate(model, images, labels, batch_size=settings.eval_batch_size, ranks=ranks)
 

@@ -116,3 +116,15 @@ def test_a_mapped_read_only_file_is_copied(tmp_path: Path) -> None:
 def test_a_crop_larger_than_the_image_is_a_bug() -> None:
     with pytest.raises(AssertionError):
         _resident(_pixels(1, 4), crop_size=7, crop_padding=1)
+
+
+def test_another_seed_shares_the_pixels_and_draws_anew() -> None:
+    pixels = _pixels(12, 8)
+    ids, epochs = np.arange(12), np.zeros(12, dtype=np.int64)
+    first = _resident(pixels, crop_size=8, crop_padding=2, flip=True, seed=1)
+    before = first.training_batch(ids, epochs)
+    other = first.reseeded(2)
+    fresh = _resident(pixels, crop_size=8, crop_padding=2, flip=True, seed=2)
+    assert other._pixels.data_ptr() == first._pixels.data_ptr()
+    assert torch.equal(other.training_batch(ids, epochs), fresh.training_batch(ids, epochs))
+    assert torch.equal(first.training_batch(ids, epochs), before)
