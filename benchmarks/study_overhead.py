@@ -1,0 +1,106 @@
+"""How much longer does a study take than its training?
+
+A study of a few cells runs as DVC would run it, in a process of its own, on made-up images; its
+wall time, with start, evaluation, BatchNorm statistics, ledger and tables, is compared with the
+same optimizer steps alone on one fixed batch, timed before and after.
+
+    python -m benchmarks.study_overhead --cells 3 --steps 40
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+from ruamel.yaml import YAML
+
+from benchmarks.loop_speed import N_CLASSES, bare_training, made_up_images, seconds_of, settings_for
+from pipeline import distributed
+from pipeline.artifacts.arrays import write_array
+from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.tables import write_csv, write_parquet
+from pipeline.paths import DataPaths
+
+NETWORK = "resnet18"
+
+
+def write_project(folder: Path, arguments: argparse.Namespace) -> None:
+    """Prepared images, the list of those kept, and parameters of the study."""
+    data = DataPaths(root=folder / "data")
+    names = [str(label) for label in range(N_CLASSES)]
+    counts = {"train": arguments.images, "test": arguments.images // 5}
+    for split, count in counts.items():
+        pixels, labels = made_up_images(count, arguments.image_size)
+        paths = [f"{split}/{row:06}.png" for row in range(count)]
+        write_array(data.images(split), pixels)
+        columns = {"sample_id": np.arange(count), "path": paths, "label": labels}
+        named = {"label_name": [names[label] for label in labels], "sha256": paths}
+        write_parquet(data.manifest(split), pa.table({**columns, **named}))
+        if split == "train":
+            kept = pa.table({"sample_id": columns["sample_id"], "path": paths, "label_name": named["label_name"]})
+            write_csv(data.kept(NETWORK), kept)
+    sizes = {f"n_{split}": count for split, count in counts.items()}
+    channels = {"mean": [0.5] * 3, "std": [0.25] * 3}
+    write_json(data.prepare_metrics, {"class_names": names, "image_size": arguments.image_size, **channels, **sizes})
+    yaml = YAML(typ="safe", pure=True)
+    params = yaml.load(Path("presets/digits.yaml").read_text(encoding="utf-8"))
+    params["prepare"]["image_size"] = arguments.image_size
+    params["train"] |= {"schedule": {"name": "cosine"}, "augmentation": {"crop_padding": 4, "flip": True}}
+    params["studies"] = {
+        "cells": {
+            "filter_network": NETWORK, "models": [NETWORK], "arms": ["full"],
+            "batch_sizes": [arguments.batch_size], "learning_rates": [0.01], "weight_decays": [5e-4],
+            "seeds": list(range(arguments.cells)), "budget": {"steps": arguments.steps},
+        }
+    }  # fmt: skip
+    with (folder / "params.yaml").open("w", encoding="utf-8") as file:
+        yaml.dump(params, file)
+
+
+def study_seconds(folder: Path) -> float:
+    """Wall time of the stage."""
+    places = {"--params": "params.yaml", "--data": "data", "--work": "work"}
+    named = [part for option, name in places.items() for part in (option, str(folder / name))]
+    command = [sys.executable, "-m", "pipeline.stages.train", "--study", "cells", *named]
+    start = time.perf_counter()
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """Print the share and one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--network", default=NETWORK)
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--image-size", type=int, default=32)
+    parser.add_argument("--images", type=int, default=10_000)
+    parser.add_argument("--cells", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=80)
+    arguments = parser.parse_args()
+    with distributed.session("auto") as ranks:
+        bare = bare_training(settings_for(arguments), ranks)
+        bare(2)
+        around = [seconds_of(lambda: bare(arguments.steps))]
+        with tempfile.TemporaryDirectory() as folder:
+            write_project(Path(folder), arguments)
+            whole = study_seconds(Path(folder))
+        around.append(seconds_of(lambda: bare(arguments.steps)))
+    training = arguments.cells * float(np.mean(around))
+    found = {"study_s": round(whole, 1), "training_s": round(training, 1), "overhead": round(whole / training - 1, 3)}
+    print(
+        f"{arguments.cells} cells of {training / arguments.cells:.1f} s of training took {whole:.1f} s: "
+        f"{found['overhead']:.1%} on top"
+    )
+    threads = torch.get_num_threads()
+    spread = [round(seconds, 2) for seconds in around]
+    print(json.dumps({**vars(arguments), "torch": torch.__version__, "threads": threads, "bare_s": spread, **found}))
+
+
+if __name__ == "__main__":
+    main()
