@@ -64,12 +64,12 @@ class TreeSums:
 
     Attributes:
         loss: sum over the images of the global batch.
-        worker_square: mean over the images of the squared norm of their simulated worker's mean gradient.
+        leaf_square: mean over the images of the squared norm of their leaf's mean gradient.
         square: squared norm of the gradient.
     """
 
     loss: Tensor
-    worker_square: Tensor
+    leaf_square: Tensor
     square: Tensor
 
 
@@ -116,35 +116,35 @@ def tree_gradients(
     model: nn.Module,
     objective: Objective,
     batch: GlobalBatch,
-    workers: Sequence[Part],
+    leaves: Sequence[Part],
     *,
     loss_scale: float | Tensor = 1.0,
 ) -> TreeSums:
     """Set the parameters' `grad` to the gradient of the mean loss, summed in one fixed order.
 
-    The leaves are the simulated workers, computed one at a time, and their gradients are added in
-    pairs, first on each rank and then over ranks: the same additions for every number of ranks that
-    `fitting_ranks(..., aligned=True)` names, hence the same bits.
+    The gradients of the leaves are computed one at a time and added in pairs, first on each rank and
+    then over ranks. Where the leaves are the simulated workers, these are the same additions for
+    every number of ranks that `fitting_ranks(..., aligned=True)` names, hence the same bits.
 
     Args:
         model: not wrapped, in training mode.
-        workers: this rank's simulated workers.
+        leaves: this rank's parts of the batch.
         loss_scale: multiplies the gradient that is set, and nothing that is returned.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
-    def leaves() -> Iterator[Tensor]:
-        for part in workers:
+    def flat_gradients() -> Iterator[Tensor]:
+        for part in leaves:
             loss = objective.loss_sum(model, batch, part)
             gradients = torch.autograd.grad(loss * loss_scale, parameters)
             flat = torch.cat([gradient.flatten() for gradient in gradients])
             square = (flat / (part.size * loss_scale)).square().sum() * (part.size / batch.size)
             yield torch.cat([flat, torch.stack([loss.detach(), square])])
 
-    total = distributed.tree_sum_(distributed.pairwise_sum(leaves()))
-    mean, (loss, worker_square) = total[:-2] / batch.size, total[-2:]
+    total = distributed.tree_sum_(distributed.pairwise_sum(flat_gradients()))
+    mean, (loss, leaf_square) = total[:-2] / batch.size, total[-2:]
     sizes = [parameter.numel() for parameter in parameters]
     for parameter, gradient in zip(parameters, mean.split(sizes), strict=True):
         # With the parameter's strides: fused optimizers walk both in memory order.
         parameter.grad = torch.empty_like(parameter).copy_(gradient.view_as(parameter))
-    return TreeSums(loss=loss, worker_square=worker_square, square=(mean / loss_scale).square().sum())
+    return TreeSums(loss=loss, leaf_square=leaf_square, square=(mean / loss_scale).square().sum())

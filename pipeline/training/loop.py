@@ -117,7 +117,9 @@ def train(
     first = _batch(stream, 0, settings.batch_size)
     passes, largest = _passes(settings, state, objective, first, workers, micro_batch, ranks)
     run = TrainedRun(model=state.model, micro_batch=largest)
-    stepper = Stepper(settings, state, objective, workers=workers, passes=passes, pair=_pair(first), ranks=ranks)
+    # A worker's images alone, as many at a time as fit.
+    leaves = [part for worker in workers for part in micro_batches([worker], largest)]
+    stepper = Stepper(settings, state, objective, leaves=leaves, passes=passes, pair=_pair(first), ranks=ranks)
     # Twenty records a run: enough for a curve, and few enough not to hold up the device.
     record_every = max(1, settings.steps // 20)
     with log.progress(title, settings.steps, "steps") as progress:

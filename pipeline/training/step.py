@@ -18,7 +18,7 @@ class Stepper:
     """Takes the steps of one run.
 
     Args:
-        workers: this rank's simulated workers.
+        leaves: this rank's images in the parts whose gradients are added one by one.
         passes: the same images as they pass forward together.
         pair: any two images that the run trains on.
     """
@@ -29,13 +29,13 @@ class Stepper:
         state: TrainState,
         objective: Objective,
         *,
-        workers: Sequence[Part],
+        leaves: Sequence[Part],
         passes: Sequence[Part],
         pair: GlobalBatch,
         ranks: Ranks,
     ) -> None:
         self._settings, self._state, self._objective = settings, state, objective
-        self._workers, self._passes, self._ranks = workers, passes, ranks
+        self._leaves, self._passes, self._ranks = leaves, passes, ranks
         tree = settings.reduction == "tree"
         self._parallel: nn.Module = state.model if tree else distributed.data_parallel(state.model, ranks.device)
         self._parallel.train()
@@ -70,15 +70,15 @@ class Stepper:
 
     def _tree_step(self, batch: GlobalBatch, *, metered: bool) -> None:
         sums = tree_gradients(
-            self._state.model, self._objective, batch, self._workers, loss_scale=self._loss_scale()
+            self._state.model, self._objective, batch, self._leaves, loss_scale=self._loss_scale()
         )  # fmt: skip
         # The sum of all ranks, which records add up over ranks.
         self._state.loss_sum += sums.loss if self._ranks.is_main else torch.zeros_like(sums.loss)
         if metered:
             sample = NoiseSample(
-                small_batch=batch.size / self._settings.simulated_workers,
+                small_batch=batch.size / (len(self._leaves) * self._ranks.count),
                 big_batch=batch.size,
-                mean_small_sq_norm=float(sums.worker_square),
+                mean_small_sq_norm=float(sums.leaf_square),
                 big_sq_norm=float(sums.square),
             )
             self._state.noise.append(sample)
