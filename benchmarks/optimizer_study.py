@@ -1,0 +1,187 @@
+"""Which optimizer, at which batch size? Learning rates chosen on `val`, then the test split once.
+
+For each optimizer and batch size the learning rates of a log-spaced grid are tried with one seed on
+the training images that are not `val`; while the best on `val` is at an edge, the grid grows there.
+With the best rate, several seeds are trained and measured on the test images. Every run takes the
+same number of steps at a batch size, whatever the optimizer. Finished runs are kept in `--work`, so
+an interrupted study goes on where it stopped.
+
+    python -m benchmarks.optimizer_study --data data --work .work/optimizers --out docs/results/FOLDER
+"""
+
+import argparse
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipeline import distributed
+from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.prepared import PreparedData, digest_of, load_prepared
+from pipeline.artifacts.tables import read_parquet
+from pipeline.distributed import Ranks
+from pipeline.paths import DataPaths
+from pipeline.run_log import standard_log
+from pipeline.training.cells import Splits, run_cell
+from pipeline.training.fingerprint import identify
+from pipeline.training.ledger import CellResult, Ledger
+from pipeline.training.settings import ImageFormat, TrainSettings
+from pipeline.training.study import Cell
+
+# Name -> options, and the middle of the grid of learning rates at batch 256, where papers have theirs.
+OPTIMIZERS: Mapping[str, tuple[Mapping[str, Any], float]] = {
+    "sgd": ({"momentum": 0.9, "nesterov": True}, 0.05),
+    "radam": ({"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}, 3e-3),
+    "lars": ({"momentum": 0.9, "nesterov": False, "trust_coefficient": 1e-3}, 5.0),
+    "lamb": ({"beta1": 0.9, "beta2": 0.999, "eps": 1e-6}, 1e-2),
+    "muon": ({"momentum": 0.95, "nesterov": True}, 2e-2),
+}
+FACTOR = 2.0
+REFERENCE_BATCH = 256
+
+
+def settings_for(
+    data: PreparedData, optimizer: str, rate: float, batch_size: int, steps: int, seed: int
+) -> TrainSettings:
+    """What all optimizers share: cosine after a tenth of warm-up, no decay of BatchNorm and biases."""
+    return TrainSettings(
+        network="resnet18", stem="imagenet", n_classes=len(data.class_names),
+        format=ImageFormat(image_size=data.image_size, crop_size=data.image_size, mean=data.mean, std=data.std),
+        crop_padding=4, flip=True, batch_size=batch_size, simulated_workers=max(1, batch_size // REFERENCE_BATCH),
+        steps=steps, optimizer=optimizer, optimizer_options=dict(OPTIMIZERS[optimizer][0]), learning_rate=rate,
+        weight_decay=5e-4, decay_norm_and_bias=False, schedule="cosine", schedule_options={},
+        warmup_steps=steps // 10, label_smoothing=0.1, eval_batch_size=500, seed=seed,
+    )  # fmt: skip
+
+
+class Runner:
+    """Runs cells that are not in the ledger yet."""
+
+    def __init__(self, arguments: argparse.Namespace, ranks: Ranks) -> None:
+        paths = DataPaths(root=arguments.data)
+        self.data, self._ranks = load_prepared(paths), ranks
+        self._ledger, self._log = Ledger(arguments.work / "cells"), standard_log(None)
+        manifest = read_parquet(paths.manifest("train"), ["val", "label"])
+        val = manifest["val"].to_numpy(zero_copy_only=False)
+        rest = np.flatnonzero(~val)
+        # The first of a fixed order; stratified as the whole is.
+        chosen = np.random.default_rng(0).permutation(rest)[: arguments.images]
+        self._members = np.zeros(len(val), dtype=np.bool_)
+        self._members[chosen] = True
+        self._digest = digest_of(paths)
+        tested = Splits(
+            train_images=self.data.train.images,
+            train_labels=self.data.train.labels,
+            test_images=self.data.test.images,
+            test_labels=self.data.test.labels,
+            class_names=self.data.class_names,
+        )
+        rows = np.flatnonzero(val)
+        held_out = replace(tested, test_images=tested.train_images[rows], test_labels=tested.train_labels[rows])
+        self._splits = {"val": held_out, "test": tested}
+
+    def top1(self, settings: TrainSettings, split: str) -> float:
+        """Of one run on `val` or `test`; 0 where it diverged."""
+        digest = f"{self._digest} measured on {split}"
+        identity = identify(settings, self._members, data_digest=digest, device=self._ranks.device)
+        if not self._ledger.has(identity.key):
+            result = self._run(settings, split)
+            if self._ranks.is_main:
+                self._ledger.add(identity, result)
+            distributed.barrier()
+        return self._ledger.get(identity.key).top1 or 0.0
+
+    def _run(self, settings: TrainSettings, split: str) -> CellResult:
+        cell = Cell(
+            arm="full", learning_rate=settings.learning_rate, n_train=int(self._members.sum()), settings=settings
+        )
+        title = f"{settings.optimizer}, batch {settings.batch_size}, rate {settings.learning_rate:g}, {split}"
+        members: NDArray[np.bool_] = self._members
+        return run_cell(
+            cell, self._splits[split], members, ranks=self._ranks, log=self._log, title=title, weights=None
+        )  # fmt: skip
+
+
+def search(runner: Runner, optimizer: str, batch_size: int, steps: int, points: int) -> dict[float, float]:
+    """Learning rate -> top-1 on `val`; the best has a neighbour on both sides."""
+    middle = OPTIMIZERS[optimizer][1] * (batch_size / REFERENCE_BATCH) ** 0.5
+    exponents = [index - points // 2 for index in range(points)]
+    found: dict[int, float] = {}
+    while True:
+        for exponent in exponents:
+            settings = settings_for(runner.data, optimizer, middle * FACTOR**exponent, batch_size, steps, seed=0)
+            if exponent not in found:
+                found[exponent] = runner.top1(settings, "val")
+        best = max(found, key=lambda exponent: found[exponent])
+        if min(found) < best < max(found):
+            return {middle * FACTOR**exponent: found[exponent] for exponent in sorted(found)}
+        exponents = [best - 1, best + 1]
+
+
+def study(runner: Runner, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """A row per optimizer and batch size."""
+    rows = []
+    for (batch_size, steps), optimizer in itertools.product(arguments.grid, OPTIMIZERS):
+        on_val = search(runner, optimizer, batch_size, steps, arguments.points)
+        rate = max(on_val, key=lambda tried: on_val[tried])
+        base = settings_for(runner.data, optimizer, rate, batch_size, steps, seed=0)
+        tests = [runner.top1(replace(base, seed=seed), "test") for seed in range(1, 1 + arguments.seeds)]
+        rows.append(
+            {
+                "batch_size": batch_size, "steps": steps, "optimizer": optimizer, "rate": rate,
+                "val": {f"{tried:.4g}": round(top1, 4) for tried, top1 in on_val.items()},
+                "test_mean": round(float(np.mean(tests)), 4),
+                "test_sd": round(float(np.std(tests, ddof=1)), 4) if len(tests) > 1 else None,
+                "n": len(tests),
+            }
+        )  # fmt: skip
+        report(rows)
+    return rows
+
+
+def report(rows: Sequence[Mapping[str, Any]]) -> None:
+    """The table so far."""
+    print(
+        f"\n{'batch':>6} {'steps':>6}  {'optimizer':9} {'rate':>9} {'tried':>6} {'test top-1':>11} {'sd':>7} {'n':>3}"
+    )
+    for row in rows:
+        spread = f"{row['test_sd']:7.2%}" if row["test_sd"] is not None else "      -"
+        print(
+            f"{row['batch_size']:6d} {row['steps']:6d}  {row['optimizer']:9} {row['rate']:9.4g} {len(row['val']):6d} "
+            f"{row['test_mean']:11.2%} {spread} {row['n']:3d}"
+        )
+
+
+def batch_and_steps(text: str) -> tuple[int, int]:
+    """`256:100` is batch 256 for 100 steps."""
+    batch_size, _, steps = text.partition(":")
+    return int(batch_size), int(steps)
+
+
+def main() -> None:
+    """Run what is missing, write and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder with prepare/")
+    parser.add_argument("--work", type=Path, default=Path(".work/optimizers"))
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--grid", type=batch_and_steps, nargs="+", default=[(256, 100), (2048, 40), (8192, 16)])
+    parser.add_argument("--images", type=int, default=10_000, help="training images")
+    parser.add_argument("--points", type=int, default=7, help="learning rates at first")
+    parser.add_argument("--seeds", type=int, default=3)
+    arguments = parser.parse_args()
+    with distributed.session("auto") as ranks:
+        rows = study(Runner(arguments, ranks), arguments)
+        if ranks.is_main:
+            versions = {"torch": torch.__version__, "threads": torch.get_num_threads(), "device": str(ranks.device)}
+            write_json(arguments.out / "optimizers.json", {"images": arguments.images, **versions, "rows": rows})
+            print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()
