@@ -1,34 +1,45 @@
-"""A rank of some tiny runs, started from the tests by torchrun or alone: saves what each of them gave."""
+"""A rank of some tiny runs, started from the tests by torchrun or alone: saves what each of them gave.
 
+Command line: the file to save to, then the first words of the names of the cases to run.
+"""
+
+import hashlib
+import signal
 import sys
-from dataclasses import replace
-from typing import Any, cast
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
 from unittest.mock import patch
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from made_up_training import bright_images
 from torch import Tensor, nn
 
 from pipeline import distributed, models
-from pipeline.batching import rank_slices
-from pipeline.datasets.resident import ResidentImages
 from pipeline.distributed import Ranks
+from pipeline.errors import InputError, Terminated
+from pipeline.models.network import Network
 from pipeline.run_log import RunLog
-from pipeline.training import loop
+from pipeline.training import loop, state
+from pipeline.training.checkpoints import Checkpoints
 from pipeline.training.evaluate import evaluate
-from pipeline.training.gradient import accumulate_gradients
-from pipeline.training.loop import load_images, train
+from pipeline.training.interruptions import Pauses, end_and_due
+from pipeline.training.loop import TrainedRun, load_images, train
 from pipeline.training.settings import ImageFormat, TrainSettings
 
-SETTINGS = TrainSettings(
+SIZE = 8
+RESNET = TrainSettings(
     network="resnet18",
-    stem="imagenet",
+    stem="cifar",
     n_classes=4,
-    format=ImageFormat(image_size=32, crop_size=32, mean=(0.5,) * 3, std=(0.25,) * 3),
+    format=ImageFormat(image_size=SIZE, crop_size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3),
     crop_padding=2,
     flip=True,
-    batch_size=32,
+    batch_size=66,  # over 4 or 8 simulated workers: shares of 16 and 17, or 8 and 9
     simulated_workers=4,
     steps=1,
     optimizer="sgd",
@@ -43,97 +54,158 @@ SETTINGS = TrainSettings(
     eval_batch_size=7,
     seed=3,
 )
-# 34 images over four simulated workers are parts of 8 and 9.
-# In small BatchNorm groups a ResNet multiplies rounding by a thousand a step; a plain network does not.
-CASES = {
-    "one step": SETTINGS,
-    "uneven parts": replace(SETTINGS, batch_size=34),
-    "six steps": replace(SETTINGS, network="plain", batch_size=34, steps=6, warmup_steps=2),
+PLAIN = replace(RESNET, network="small_cnn")
+"""Without BatchNorm, with dropout."""
+_LAMB: dict[str, Any] = {
+    "optimizer": "lamb",
+    "optimizer_options": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6},
+    "learning_rate": 0.01,
 }
+_SMOOTH: dict[str, Any] = {"clip_norm": 0.5, "ema_decay": 0.9}
+_SEVERAL = replace(PLAIN, steps=6, warmup_steps=2, learning_rate=0.05, **_SMOOTH)
 
 
-def made_up(n: int, seed: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images whose class shows in their brightness."""
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, SETTINGS.n_classes, n)
-    images = rng.integers(0, 64, (n, 32, 32, 3)) + 48 * labels[:, None, None, None]
-    return images.astype(np.uint8), labels
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One run.
+
+    Attributes:
+        double: in float64.
+        interrupted: by SIGTERM after a step or two, and gone on with.
+    """
+
+    settings: TrainSettings
+    micro_batch: int | Literal["auto"] = "auto"
+    double: bool = False
+    interrupted: bool = False
 
 
-def build(network: str, n_classes: int, **options: Any) -> nn.Module:
-    """`pipeline.models.build`, and `plain`: convolutions without BatchNorm."""
-    if network != "plain":
-        return models.build(network, n_classes, **options)
-    torch.manual_seed(options["seed"])
-    convolutions = nn.Conv2d(3, 16, 3, stride=2), nn.ReLU(), nn.Conv2d(16, 16, 3, stride=2), nn.ReLU()
-    return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(784, n_classes))
+def _ddp_cases() -> Iterator[tuple[str, Case]]:
+    for workers in (4, 8):
+        yield f"ddp resnet18 X={workers}", Case(settings=replace(RESNET, simulated_workers=workers))
+        yield f"ddp small_cnn X={workers}", Case(settings=replace(PLAIN, simulated_workers=workers))
+    yield "ddp resnet18 float64", Case(settings=replace(RESNET, simulated_workers=8), double=True)
+    yield "ddp small_cnn float64", Case(settings=replace(PLAIN, simulated_workers=8), double=True)
+    yield "ddp resnet18 bn_group", Case(settings=replace(RESNET, bn_group=4), micro_batch=10)
+    yield "ddp resnet18 clipped", Case(settings=replace(RESNET, **_SMOOTH), micro_batch=18)
+    yield "ddp small_cnn several", Case(settings=_SEVERAL)
+    yield "ddp small_cnn micro-batch", Case(settings=_SEVERAL, micro_batch=18)
+    yield "ddp small_cnn interrupted", Case(settings=_SEVERAL, interrupted=True)
 
 
-def run(settings: TrainSettings, ranks: Ranks) -> dict[str, Any]:
-    """Train and evaluate; the tenth of the images that is no member has labels out of range."""
-    (images, labels), (test_images, test_labels) = made_up(100, 0), made_up(53, 1)
-    members = np.arange(100) % 10 != 0
-    trained = train(
-        settings,
-        load_images(images, settings, training=True, device=ranks.device),
+def _tree_cases() -> Iterator[tuple[str, Case]]:
+    tree = {"reduction": "tree", "simulated_workers": 8, "batch_size": 36}
+    yield "tree resnet18 sgd", Case(settings=replace(RESNET, steps=2, **tree))
+    yield "tree small_cnn sgd", Case(settings=replace(_SEVERAL, **tree))
+    yield "tree small_cnn lamb", Case(settings=replace(_SEVERAL, **tree, **_LAMB))
+    yield "tree small_cnn interrupted", Case(settings=replace(_SEVERAL, **tree), interrupted=True)
+    yield "long resnet18 sgd", Case(settings=replace(RESNET, steps=4, **tree))
+    yield "long resnet18 lamb", Case(settings=replace(RESNET, steps=4, **tree, **_SMOOTH, **_LAMB))
+    twelve = {"reduction": "tree", "simulated_workers": 12, "batch_size": 50}
+    yield "twelve resnet18", Case(settings=replace(RESNET, steps=2, **twelve))
+    yield "twelve small_cnn", Case(settings=replace(_SEVERAL, **twelve))
+
+
+def _local_cases() -> Iterator[tuple[str, Case]]:
+    plain = replace(_SEVERAL, ema_decay=None, simulated_workers=2)
+    local = replace(plain, local_from_step=2, local_period=2)
+    yield "local plain", Case(settings=plain)
+    yield "local two", Case(settings=local)
+    yield "local interrupted", Case(settings=local, interrupted=True)
+
+
+CASES = dict((*_ddp_cases(), *_tree_cases(), *_local_cases()))
+
+
+def _double(network: str, n_classes: int, **options: Any) -> Network:
+    """`pipeline.models.build` in float64, which takes images in float32."""
+    model = models.build(network, n_classes, **options).double()
+    model.register_forward_pre_hook(lambda _, images: images[0].double())
+    return model
+
+
+@contextmanager
+def _patched(case: Case) -> Iterator[None]:
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(loop, "_STATISTICS_IMAGES", 66))
+        if case.double:
+            stack.enter_context(patch.object(state, "build", _double))
+            # The statistics are collected in float32.
+            stack.enter_context(patch.object(loop, "recompute_statistics"))
+        yield
+
+
+def _train(case: Case, ranks: Ranks, pauses: Pauses | None = None) -> TrainedRun:
+    """The tenth of the images that is no member has labels out of range."""
+    images, labels = bright_images(150, SIZE)
+    members = np.arange(150) % 10 != 0
+    return train(
+        case.settings,
+        load_images(images, case.settings, training=True, device=ranks.device),
         torch.from_numpy(np.where(members, labels, -1)),
         members,
         ranks=ranks,
         log=RunLog.silent(),
         title="test",
+        micro_batch=case.micro_batch,
+        pauses=pauses,
     )
-    test = load_images(test_images, settings, training=False, device=ranks.device)
+
+
+def _train_with_a_break(case: Case, ranks: Ranks, folder: Path) -> TrainedRun:
+    agreement = end_and_due()
+    ended = Pauses(Checkpoints(folder), agreement, ranks=ranks, steps=1000)
+    try:
+        with ended.watching():
+            signal.raise_signal(signal.SIGTERM)
+            _train(case, ranks, ended)
+    except Terminated:
+        pass
+    else:
+        raise AssertionError("was not ended")
+    distributed.barrier()
+    assert ranks.count == 1 or not ranks.is_main or len(list(folder.iterdir())) == 1
+    return _train(case, ranks, Pauses(Checkpoints(folder), agreement, ranks=ranks, steps=1000))
+
+
+def run(case: Case, ranks: Ranks) -> dict[str, Any]:
+    """Train and evaluate, or the reason why not."""
+    with _patched(case), TemporaryDirectory() as folder:
+        try:
+            trained = _train_with_a_break(case, ranks, Path(folder)) if case.interrupted else _train(case, ranks)
+        except InputError as error:
+            return {"refused": str(error)}
+    test_images, test_labels = bright_images(53, SIZE, seed=1)
+    test = load_images(test_images, case.settings, training=False, device=ranks.device)
     result = evaluate(trained.model, test, torch.from_numpy(test_labels), batch_size=7, ranks=ranks)
     return {
         "state": trained.model.state_dict(),
+        "same on all ranks": len(set(distributed.all_gather(_digest(trained.model)))) == 1,
         "losses": [record.train_loss for record in trained.history],
         "test_loss": result.loss,
         "correct": torch.from_numpy(result.correct),
     }
 
 
-class Doubles:
-    """Images that are random float64 numbers."""
-
-    def __init__(self) -> None:
-        self._pixels = torch.from_numpy(np.random.default_rng(0).normal(size=(100, 3, 6, 6)))
-
-    def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
-        return self._pixels[torch.from_numpy(ids)]
+def _digest(model: nn.Module) -> str:
+    return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in model.state_dict().values())).hexdigest()
 
 
-def float64_gradient(ranks: Ranks) -> Tensor:
-    """Of a network without BatchNorm, on 37 images over eight simulated workers."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(128, 4)).double()
-    parallel = distributed.data_parallel(model, ranks.device)
-    ids = np.random.default_rng(1).integers(0, 100, 37)
-    parts = rank_slices(37, 8, rank=ranks.rank, ranks=ranks.count)
-    accumulate_gradients(
-        parallel,
-        cast("ResidentImages", Doubles()),
-        torch.arange(100) % 4,
-        ids,
-        np.zeros_like(ids),
-        parts,
-        ranks=ranks.count,
-        label_smoothing=0.0,
-    )
-    return torch.cat([cast("Tensor", parameter.grad).flatten() for parameter in model.parameters()])
+def _first_weights() -> dict[str, dict[str, Tensor]]:
+    """What runs start from, to tell an update from the weights."""
+    built = {name: models.build(name, 4, stem="cifar", seed=RESNET.seed) for name in ("resnet18", "small_cnn")}
+    return {name: model.state_dict() for name, model in built.items()}
 
 
 def main() -> None:
-    small = patch.multiple(loop, build=build, _STATISTICS_IMAGES=64)
-    with small, distributed.session(threads_per_worker=1) as ranks:
-        results: dict[str, Any] = {name: run(settings, ranks) for name, settings in CASES.items()}
-        results["float64 gradient"] = float64_gradient(ranks)
+    output, *chosen = sys.argv[1:]
+    with distributed.session(threads_per_worker=1) as ranks:
+        results: dict[str, Any] = {name: run(case, ranks) for name, case in CASES.items() if name.split()[0] in chosen}
+        results["first weights"] = _first_weights()
         results["ranks"] = int(distributed.all_reduce_sum_(torch.ones((), dtype=torch.int64)))
         results["from rank 0"] = distributed.broadcast({"rank": ranks.rank})
-        seen = torch.zeros(ranks.count)
-        seen[ranks.rank] = torch.cat([t.double().sum()[None] for t in results["one step"]["state"].values()]).sum()
-        results["weight sums"] = distributed.all_reduce_sum_(seen)
         if ranks.rank == ranks.count - 1:
-            torch.save(results, sys.argv[1])
+            torch.save(results, output)
 
 
 if __name__ == "__main__":

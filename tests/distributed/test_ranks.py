@@ -8,7 +8,8 @@ from made_up_training import run
 from torch import nn
 
 from pipeline import distributed
-from pipeline.distributed import check_divides, choose_workers
+from pipeline.batching import fitting_ranks
+from pipeline.distributed import choose_workers, joining_ranks
 from pipeline.errors import InputError
 
 
@@ -26,19 +27,30 @@ from pipeline.errors import InputError
 )
 def test_workers(monkeypatch: pytest.MonkeyPatch, requested: int, simulated: int, gpus: int, chosen: int) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    assert choose_workers(requested, simulated) == chosen
+    assert choose_workers(requested, fitting_ranks(simulated, aligned=False)) == chosen
 
 
 def test_more_workers_than_gpus_are_not_moved_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(InputError, match="workers: 3, but this machine has 2 GPUs"):
-        choose_workers(3, 6)
+        choose_workers(3, fitting_ranks(6, aligned=False))
 
 
-def test_workers_that_do_not_divide_are_told_which_do() -> None:
-    check_divides(3, 6)
-    with pytest.raises(InputError, match=r"4 processes do not divide simulated_workers 6; start one of \[1, 2, 3, 6\]"):
-        check_divides(4, 6)
+@pytest.mark.parametrize(
+    ("world", "simulated", "aligned", "joining"),
+    [(3, 4, False, 2), (4, 4, False, 4), (9, 4, False, 4), (1, 4, True, 1), (5, 12, True, 3), (5, 12, False, 4)],
+)
+def test_of_more_processes_than_fit_the_most_that_do_take_part(
+    world: int, simulated: int, aligned: bool, joining: int
+) -> None:
+    assert joining_ranks("auto", fitting_ranks(simulated, aligned=aligned), world) == joining
+
+
+def test_processes_that_do_not_fit_a_stated_number_are_told_which_do() -> None:
+    fitting = fitting_ranks(6, aligned=False)
+    assert joining_ranks(2, fitting, 3) == 3
+    with pytest.raises(InputError, match=r"4 processes .* evenly; start one of \[1, 2, 3, 6\] in all"):
+        joining_ranks(2, fitting, 4)
 
 
 def test_one_process_has_nothing_to_exchange() -> None:
