@@ -39,6 +39,9 @@ class Stepper:
         tree = settings.reduction == "tree"
         self._parallel: nn.Module = state.model if tree else distributed.data_parallel(state.model, ranks.device)
         self._parallel.train()
+        # The scaler leaves a step out, not the kernel: torch's fused SGD, told to skip its first
+        # step, goes on with whatever the memory of its momentum held.
+        state.optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
         if not tree:
             self._settle_buckets(pair)
 
