@@ -273,7 +273,7 @@ class Agreement:
     """Flags that any rank may raise; all ranks learn of them at the same call, one call later.
 
     The delay lets the exchange run beside the work between two calls, on the CPU, so that it never
-    waits for a GPU.
+    waits for a GPU. A single process learns of its own flags at once.
     """
 
     def __init__(self, n_flags: int) -> None:
@@ -283,12 +283,13 @@ class Agreement:
 
     def exchange(self, flags: Sequence[bool]) -> list[bool]:
         """Send this rank's flags; returns which of those sent with the last call any rank had raised."""
+        if not _several():
+            return list(flags)
         if self._pending is not None:
             self._pending.wait()
         agreed = self._flags.bool().tolist()
         self._flags = torch.tensor(flags, dtype=torch.int32)
-        if _several():
-            self._pending = dist.all_reduce(self._flags, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
+        self._pending = dist.all_reduce(self._flags, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
         return agreed
 
     def forget(self) -> None:

@@ -68,8 +68,11 @@ class Pauses:
         Raises:
             Terminated: on all ranks, if any was asked to end; the state is saved.
         """
-        end, due = self._agreement.exchange([self._asked_to_end.is_set(), self._is_due(state.step)])
-        if due or end:
+        end, late = self._agreement.exchange([self._asked_to_end.is_set(), self._is_late()])
+        since = state.step - self._saved_step
+        # Steps are counted by all ranks alike. The clock's word may come a step later, and once more
+        # after the save that answered it.
+        if end or (since >= self._steps if self._steps is not None else late and since > 1):
             content = state.to_save(local=local)
             if self._ranks.is_main:
                 self._checkpoints.save(state.step, content)
@@ -82,12 +85,11 @@ class Pauses:
         if self._ranks.is_main:
             self._checkpoints.clear()
 
-    def _is_due(self, step: int) -> bool:
-        if self._steps is not None:
-            return step - self._saved_step >= self._steps
-        assert self._seconds is not None
-        # Rank 0's clock alone: one opinion is enough.
-        return self._ranks.is_main and time.monotonic() - self._saved_at >= self._seconds
+    def _is_late(self) -> bool:
+        """By rank 0's clock alone: one opinion is enough."""
+        if self._seconds is None or not self._ranks.is_main:
+            return False
+        return time.monotonic() - self._saved_at >= self._seconds
 
 
 def make_pauses(interval: CheckpointInterval, folder: Path, agreement: Agreement, ranks: Ranks) -> Pauses:
