@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
+from types import FrameType
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -22,7 +24,7 @@ from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, Terminated
 from pipeline.processes import signal_on_parents_death
 
 T = TypeVar("T")
@@ -111,8 +113,11 @@ def joining_ranks(requested: int | Literal["auto"], fitting: Sequence[int], worl
 def launch(module: str, arguments: Sequence[str], workers: int) -> int:
     """Run `python -m module arguments` on `workers` processes of this node by torchrun.
 
+    SIGTERM is passed on to the processes, which take the time they need to save.
+
     Returns:
-        0, the exit code of the first process that failed, or 128 + the signal that ended the run.
+        0, the exit code of the first process that failed, `EX_TEMPFAIL` where a process ended with
+        it after SIGTERM, or 128 + the signal that ended the run.
     """
     # Imported here: only the launching process needs the agent.
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -125,14 +130,31 @@ def launch(module: str, arguments: Sequence[str], workers: int) -> int:
     agent.propagate = False
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ[_LAUNCHER] = str(os.getpid())
+    # The agent would end the run with a code of its own, and the ranks after half a minute.
+    handled = "--signals-to-handle=SIGINT,SIGHUP,SIGQUIT"
+    before = signal.signal(signal.SIGTERM, _pass_on)
     try:
-        run(parse_args(["--standalone", f"--nproc-per-node={workers}", "-m", module, *arguments]))
+        run(parse_args(["--standalone", handled, f"--nproc-per-node={workers}", "-m", module, *arguments]))
     except ChildFailedError as error:
+        # The agent ends the others by signals.
+        if any(failure.exitcode == os.EX_TEMPFAIL for failure in error.failures.values()):
+            return os.EX_TEMPFAIL
         _, first = error.get_first_failure()
         return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
     except SignalException as error:
         return 128 + int(error.sigval)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return 0
+
+
+def _pass_on(number: int, _: FrameType | None) -> None:
+    """Send a signal on to this process's children; end by it where there are none yet."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
+    for child in children:
+        os.kill(int(child), number)
+    if not children:
+        sys.exit(128 + number)
 
 
 @contextmanager
@@ -162,22 +184,33 @@ def session(
     if on_gpu:
         torch.cuda.set_device(device)
     store, rank, world = next(rendezvous("env://", timeout=_CONNECT_TIMEOUT))
-    count = joining(world)
+    with _said_once(store):
+        count = joining(world)
     if rank >= count:
         store.wait([_FINISHED], _AS_LONG_AS_IT_TAKES)
         sys.exit(0)
     backend = "nccl" if on_gpu else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=_TIMEOUT)
     try:
-        yield Ranks(rank=rank, count=count, device=device)
-        if rank == 0:
-            store.set(_FINISHED, "")
-    except BaseException:
-        if store.add("failed ranks", 1) > 1:
-            time.sleep(_AGENT_ENDS_RANKS_WITHIN_S)
-        raise
+        with _said_once(store):
+            yield Ranks(rank=rank, count=count, device=device)
+            if rank == 0:
+                store.set(_FINISHED, "")
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def _said_once(store: Any) -> Iterator[None]:  # torch's types leave dist.Store out
+    """Let only the first rank's exception out; see `session`."""
+    try:
+        yield
+    except BaseException as error:
+        if store.add("failed ranks", 1) > 1:
+            if isinstance(error, Terminated):
+                sys.exit(os.EX_TEMPFAIL)
+            time.sleep(_AGENT_ENDS_RANKS_WITHIN_S)
+        raise
 
 
 def world_size() -> int:

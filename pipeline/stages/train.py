@@ -124,11 +124,11 @@ def _run(
                 cells[i], splits, members[i], ranks=ranks, log=context.log, title=title,
                 weights=weights, micro_batch=recipe.micro_batch, pauses=pauses,
             )  # fmt: skip
-        if ranks.is_main:
-            ledger.add(identity, result, weights if result.status == "finished" else None)
-            pauses.finished()
-            shown = f"top-1 {result.top1:.4f}" if result.top1 is not None else result.status
-            context.log.info(f"{title}: {shown} in {result.seconds:.1f} s")
+            if ranks.is_main:
+                ledger.add(identity, result, weights if result.status == "finished" else None)
+                pauses.finished()
+                shown = f"top-1 {result.top1:.4f}" if result.top1 is not None else result.status
+                context.log.info(f"{title}: {shown} in {result.seconds:.1f} s")
 
 
 def _count_work(context: StageContext, keys: list[str], ran: list[str], ledger: Ledger) -> None:

@@ -45,13 +45,18 @@ class Pauses:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """While active, SIGTERM ends the run at the next step instead of the process at once."""
+        """While active, SIGTERM ends the run at the next step, or the block at its end, not the process at once.
 
+        Raises:
+            Terminated: at the end of the block, where SIGTERM came after the last step but one.
+        """
         before = signal.signal(signal.SIGTERM, lambda *_: self._asked_to_end.set())
         try:
             yield
         finally:
             signal.signal(signal.SIGTERM, before)
+        if self._asked_to_end.is_set():
+            raise Terminated("stopped after the last step")
 
     def resume(self, state: TrainState, ranks: Ranks, log: RunLog) -> None:
         """Go back to the newest sound checkpoint, if there is one."""
@@ -78,6 +83,9 @@ class Pauses:
                 self._checkpoints.save(state.step, content)
             self._saved_at, self._saved_step = time.monotonic(), state.step
         if end:
+            # A rank that ended while another is still saving would have that one ended, too.
+            distributed.barrier()
+            self._asked_to_end.clear()
             raise Terminated(f"stopped after step {state.step}, which is saved")
 
     def finished(self) -> None:
