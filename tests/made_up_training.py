@@ -9,7 +9,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -18,14 +18,19 @@ import torch
 import torchvision
 from made_up import NETWORK, ROOT, write_manifest, write_params
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.tables import write_csv
+from pipeline.datasets.resident import ResidentImages
 from pipeline.distributed import Ranks
+from pipeline.models import build
+from pipeline.models.resnet import ResNet
 from pipeline.paths import DataPaths
 from pipeline.training import loop
+from pipeline.training.gradient import Objective
 from pipeline.training.settings import ImageFormat, TrainSettings
 
 SIZE = 16
@@ -77,6 +82,58 @@ def bright_images(n: int, size: int = SIZE, seed: int = 0) -> tuple[NDArray[np.u
     labels = np.arange(n) % len(NAMES)
     noise = np.random.default_rng(seed).integers(0, 48, (n, size, size, 3))
     return (noise + 60 * labels[:, None, None, None]).astype(np.uint8), labels
+
+
+def as_resnet(model: nn.Module) -> ResNet:
+    """What a registry's network is, to read the layers of its backbone."""
+    assert isinstance(model, ResNet), type(model)
+    return model
+
+
+def build_resnet(
+    network: str = NETWORK,
+    n_classes: int = len(NAMES),
+    *,
+    stem: Literal["imagenet", "cifar"] = "imagenet",
+    seed: int = 0,
+) -> ResNet:
+    return as_resnet(build(network, n_classes, stem=stem, seed=seed))
+
+
+class _RandomImages:
+    """`ResidentImages` that are random numbers, each epoch's scaled anew."""
+
+    def __init__(self, n: int, side: int, dtype: torch.dtype) -> None:
+        self._pixels = torch.from_numpy(np.random.default_rng(0).normal(size=(n, 3, side, side))).to(dtype)
+
+    def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
+        scale = torch.from_numpy(1.0 + epochs)[:, None, None, None]
+        return self._pixels[torch.from_numpy(ids)] * scale.to(self._pixels.dtype)
+
+
+def random_objective(n: int, *, side: int = 8, dtype: torch.dtype = torch.float64, **options: Any) -> Objective:
+    """Random images of `NAMES`' classes: in float64, sums in different orders differ by 1e-15 alone.
+
+    Args:
+        options: of `Objective`.
+    """
+    labels = torch.from_numpy(np.random.default_rng(1).integers(0, len(NAMES), n))
+    return Objective(images=cast("ResidentImages", _RandomImages(n, side, dtype)), labels=labels, **options)
+
+
+def gradient_of(model: nn.Module) -> Tensor:
+    """All gradients in one vector, copied."""
+    return torch.cat([cast("Tensor", parameter.grad).detach().flatten() for parameter in model.parameters()])
+
+
+def parameters_of(model: nn.Module) -> Tensor:
+    """All parameters in one vector, copied."""
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def distance(vector: Tensor, expected: Tensor) -> float:
+    """Relative L2."""
+    return float((vector - expected).norm() / expected.norm())
 
 
 def write_prepared(data: DataPaths, *, n_train: int = 60, n_test: int = 22) -> None:

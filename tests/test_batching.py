@@ -1,4 +1,6 @@
-"""The pure plan of a batch for any (N, batch, X, Y), and the order of the samples."""
+"""The pure plan of a batch for any (N, batch, X, Y, group, micro-batch), and the order of the samples."""
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -6,54 +8,148 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pipeline.batching import SampleStream, rank_slices, worker_slices
+from pipeline.batching import Part, SampleStream, fitting_ranks, micro_batches, rank_parts, worker_parts
 
 _BATCHES = st.integers(1, 400)
 _WORKERS = st.integers(1, 48)
-# (X, Y) with Y dividing X.
-_SHARED = _WORKERS.flatmap(
-    lambda simulated: st.tuples(
-        st.just(simulated), st.sampled_from([ranks for ranks in range(1, simulated + 1) if simulated % ranks == 0])
-    )
-)
+_GROUPS = st.none() | st.integers(2, 64)
 _MEMBERS = st.lists(st.booleans(), min_size=1, max_size=60).filter(any).map(np.array)
 _SEEDS = st.integers(0, 2**32 - 1)
 
 
-@given(batch=_BATCHES, workers=_WORKERS)
-def test_parts_cover_a_batch_exactly_once(batch: int, workers: int) -> None:
-    parts = worker_slices(batch, workers)
-    assert np.concatenate([np.arange(batch)[part] for part in parts]).tolist() == list(range(batch))
+def _rows(parts: list[Part]) -> list[int]:
+    return [row for part in parts for row in range(part.rows.start, part.rows.stop)]
+
+
+def _groups(parts: list[Part]) -> list[int]:
+    return [size for part in parts for size in part.group_sizes]
+
+
+# Simulated workers and their BatchNorm groups
+
+
+@given(batch=_BATCHES, workers=_WORKERS, bn_group=_GROUPS)
+def test_parts_and_their_groups_cover_a_batch_exactly_once(batch: int, workers: int, bn_group: int | None) -> None:
+    parts = worker_parts(batch, workers, bn_group)
+    assert _rows(parts) == list(range(batch))
+    for part in parts:
+        assert part.size == sum(part.group_sizes) == len(range(batch)[part.rows])
+
+
+@given(batch=_BATCHES, workers=_WORKERS, bn_group=_GROUPS)
+def test_shares_are_even_and_groups_never_of_one_image(batch: int, workers: int, bn_group: int | None) -> None:
+    parts = worker_parts(batch, workers, bn_group)
+    shares = [part.size for part in parts]
+    assert max(shares) - min(shares) <= 1
+    assert len(parts) == max(1, min(workers, batch // 2))
+    assert min(_groups(parts)) >= min(batch, 2)
+    assert len({len(part.group_sizes) for part in parts}) == 1, "workers differ in their number of groups"
+    assert all(max(part.group_sizes) - min(part.group_sizes) <= 1 for part in parts)
+
+
+@given(batch=_BATCHES, workers=_WORKERS, bn_group=st.integers(2, 64))
+def test_groups_have_the_wanted_size_or_a_few_more(batch: int, workers: int, bn_group: int) -> None:
+    parts = worker_parts(batch, workers, bn_group)
+    share = min(part.size for part in parts)
+    wanted = min(bn_group, share)
+    assert all(wanted <= size <= 2 * wanted for size in _groups(parts))
+    if share % bn_group == 0:
+        assert all(part.group_sizes == (bn_group,) * (share // bn_group) for part in parts if part.size == share)
 
 
 @given(batch=_BATCHES, workers=_WORKERS)
-def test_parts_are_even_and_never_of_one_image(batch: int, workers: int) -> None:
-    sizes = [part.stop - part.start for part in worker_slices(batch, workers)]
-    assert max(sizes) - min(sizes) <= 1
-    assert min(sizes) >= min(batch, 2)
-    assert len(sizes) == max(1, min(workers, batch // 2))
+def test_without_a_wanted_size_a_group_is_a_worker(batch: int, workers: int) -> None:
+    assert all(part.group_sizes == (part.size,) for part in worker_parts(batch, workers))
 
 
 def test_parts_of_a_hand_sized_batch() -> None:
-    assert worker_slices(10, 4) == [slice(0, 2), slice(2, 5), slice(5, 7), slice(7, 10)]
-    assert worker_slices(5, 4) == [slice(0, 2), slice(2, 5)]
-    assert worker_slices(1, 4) == [slice(0, 1)]
+    assert [part.rows for part in worker_parts(10, 4)] == [slice(0, 2), slice(2, 5), slice(5, 7), slice(7, 10)]
+    assert [part.rows for part in worker_parts(5, 4)] == [slice(0, 2), slice(2, 5)]
+    assert [part.rows for part in worker_parts(1, 4)] == [slice(0, 1)]
+    assert [part.group_sizes for part in worker_parts(21, 2, 3)] == [(3, 3, 4), (3, 4, 4)]
+    assert [part.group_sizes for part in worker_parts(8, 2, 3)] == [(4,), (4,)]
 
 
-@given(batch=_BATCHES, shared=_SHARED)
-def test_the_parts_of_all_ranks_in_order_are_those_of_one(batch: int, shared: tuple[int, int]) -> None:
-    simulated, ranks = shared
-    joined = [part for rank in range(ranks) for part in rank_slices(batch, simulated, rank=rank, ranks=ranks)]
-    assert joined == worker_slices(batch, simulated)
+# Ranks
 
 
-@given(share=st.integers(2, 20), shared=_SHARED)
-def test_ranks_have_equally_many_parts_of_an_even_batch(share: int, shared: tuple[int, int]) -> None:
-    """Averages over ranks of per-part values rely on it."""
-    simulated, ranks = shared
+@given(batch=_BATCHES, workers=_WORKERS, bn_group=_GROUPS, data=st.data())
+def test_the_parts_of_all_ranks_in_order_are_those_of_one(
+    batch: int, workers: int, bn_group: int | None, data: st.DataObject
+) -> None:
+    """Also for numbers that do not divide: what a rank runs never changes what is run."""
+    parts = worker_parts(batch, workers, bn_group)
+    ranks = data.draw(st.integers(1, len(parts)))
+    each = [rank_parts(parts, rank=rank, ranks=ranks) for rank in range(ranks)]
+    assert [part for mine in each for part in mine] == parts
+    assert {len(mine) for mine in each} <= {len(parts) // ranks, -(-len(parts) // ranks)}
+
+
+@given(workers=_WORKERS, share=st.integers(2, 9), data=st.data())
+def test_ranks_that_fit_have_equally_much_to_do(workers: int, share: int, data: st.DataObject) -> None:
+    ranks = data.draw(st.sampled_from(fitting_ranks(workers, aligned=False)))
+    parts = worker_parts(share * workers, workers)
+    assert [len(rank_parts(parts, rank=rank, ranks=ranks)) for rank in range(ranks)] == [workers // ranks] * ranks
+
+
+def test_more_ranks_than_parts_are_a_bug() -> None:
+    with pytest.raises(AssertionError):
+        rank_parts(worker_parts(4, 8), rank=0, ranks=8)
+
+
+@given(workers=st.integers(1, 300))
+def test_fitting_ranks_are_the_divisors(workers: int) -> None:
+    assert fitting_ranks(workers, aligned=False) == [n for n in range(1, workers + 1) if workers % n == 0]
+
+
+@given(workers=st.integers(1, 300))
+def test_aligned_ranks_hold_a_power_of_two_of_workers_or_are_alone(workers: int) -> None:
+    powers = {2**exponent for exponent in range(10)}
+    expected = {1} | {n for n in range(1, workers + 1) if workers % n == 0 and workers // n in powers}
+    assert fitting_ranks(workers, aligned=True) == sorted(expected)
+
+
+def test_fitting_ranks_of_twelve_workers() -> None:
+    assert fitting_ranks(12, aligned=False) == [1, 2, 3, 4, 6, 12]
+    assert fitting_ranks(12, aligned=True) == [1, 3, 6, 12]
+
+
+# Micro-batches
+
+
+@given(batch=st.integers(2, 400), workers=_WORKERS, bn_group=_GROUPS, data=st.data())
+def test_micro_batches_are_whole_groups_in_order(
+    batch: int, workers: int, bn_group: int | None, data: st.DataObject
+) -> None:
+    parts = worker_parts(batch, workers, bn_group)
+    at_most = data.draw(st.integers(max(_groups(parts)), batch))
+    ranks = data.draw(st.integers(1, min(4, len(parts))))
     for rank in range(ranks):
-        parts = rank_slices(share * simulated, simulated, rank=rank, ranks=ranks)
-        assert [part.stop - part.start for part in parts] == [share] * (simulated // ranks)
+        mine = rank_parts(parts, rank=rank, ranks=ranks)
+        passes = micro_batches(mine, at_most)
+        assert _rows(passes) == _rows(mine)
+        assert _groups(passes) == _groups(mine), "a group was cut, joined with another or moved"
+        assert all(part.size == sum(part.group_sizes) <= at_most for part in passes)
+        # As few as there can be: the next group would not have fitted.
+        assert all(one.size + other.group_sizes[0] > at_most for one, other in pairwise(passes))
+
+
+@given(batch=st.integers(2, 400), workers=_WORKERS, bn_group=_GROUPS, data=st.data())
+def test_a_group_above_a_micro_batch_is_not_cut(
+    batch: int, workers: int, bn_group: int | None, data: st.DataObject
+) -> None:
+    parts = worker_parts(batch, workers, bn_group)
+    too_few = data.draw(st.integers(1, max(_groups(parts)) - 1))
+    with pytest.raises(ValueError, match=f"larger than a micro-batch of {too_few}"):
+        micro_batches(parts, too_few)
+
+
+def test_rows_that_are_not_neighbours_do_not_pass_together() -> None:
+    first, _, last = worker_parts(6, 3)
+    assert micro_batches([first, last], 6) == [first, last]
+
+
+# The order of the samples
 
 
 def _first_epochs(stream: SampleStream, epochs: int, batch: int) -> NDArray[np.int64]:

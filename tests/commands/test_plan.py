@@ -11,15 +11,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up_training import command, run, write_project
+from made_up_training import stage as run_stage
+from made_up_training import write_project
 from ruamel.yaml import YAML
-from torch import nn
 
 from pipeline.__main__ import main
 from pipeline.commands.planning import cost, jobs, stages
 from pipeline.commands.planning.cells import plan_from_ledger, plan_from_sizes
 from pipeline.commands.planning.data import DataSize, data_size, kept_images
-from pipeline.commands.planning.speed import Speed, Workload, activation_bytes, measure, thin_out
+from pipeline.commands.planning.speed import Speed, Workload, measure, thin_out
 from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
@@ -185,7 +185,7 @@ def test_ledger_says_which_cells_are_left(tmp_path: Path) -> None:
     params = load_params(tmp_path / "params.yaml")
     work = WorkPaths(root=tmp_path / "work")
     assert len(plan_from_ledger(params, "tiny", data, work).missing) == 3
-    assert run(command("train", tmp_path)).returncode == 0
+    assert run_stage("train", tmp_path) == 0
     assert plan_from_ledger(params, "tiny", data, work).missing == []
     next(work.cells.iterdir()).rename(tmp_path / "lost")
     assert len(plan_from_ledger(params, "tiny", data, work).missing) == 1
@@ -213,20 +213,34 @@ def test_time_of_a_run_is_its_steps_and_what_every_run_has() -> None:
         settings = _settings(steps=steps, batch_size=128, simulated_workers=4)
         return cost.run_seconds(settings, _SPEED, _DIGITS, workers=workers)
 
-    # Four simulated workers of 32 images, 0.2 s each, and one update.
-    assert seconds(11) - seconds(1) == pytest.approx(10 * (4 * 0.2 + 0.01))
-    assert seconds(11, workers=2) - seconds(1, workers=2) == pytest.approx(10 * (2 * 0.2 + 0.01))
+    # Four simulated workers of 32 images in one pass of 128, 0.8 s, and one update.
+    assert seconds(11) - seconds(1) == pytest.approx(10 * (0.8 + 0.01))
+    assert seconds(11, workers=2) - seconds(1, workers=2) == pytest.approx(10 * (0.4 + 0.01))
     # Statistics over 2,048 images and 359 test images, forward alone.
     assert seconds(1) == pytest.approx(0.1 + 0.81 + (2048 + 359) * 1e-3, abs=0.01)
 
 
-def test_memory_grows_with_the_part_and_not_with_the_batch() -> None:
+def test_small_groups_pass_together() -> None:
+    """So that four simulated workers take one pass of their images, not four."""
+
+    def sizes(batch: int, simulated: int, workers: int = 1, **changes: Any) -> list[int]:
+        return cost.part_sizes(_settings(batch_size=batch, simulated_workers=simulated, **changes), workers)
+
+    assert sizes(128, 4) == [128]
+    assert sizes(128, 4, workers=2) == [64]
+    assert sizes(128, 4, reduction="tree") == [32] * 4
+    assert sizes(4096, 64) == [512] * 8
+    assert sizes(4096, 2) == [2048] * 2  # a group is not cut
+    assert sizes(4096, 2, bn_group=64) == [512] * 8
+
+
+def test_memory_grows_with_what_passes_together_and_not_with_the_batch() -> None:
     def memory(batch: int, simulated: int) -> float:
         settings = _settings(batch_size=batch, simulated_workers=simulated)
         return cost.run_memory(settings, _SPEED, _DIGITS, workers=1)
 
     assert memory(1024, 1) - memory(512, 1) == pytest.approx(512 * 1e5)
-    assert memory(1024, 8) == memory(128, 1)
+    assert memory(4096, 8) == memory(8192, 16) == memory(512, 1)
 
 
 @given(n=st.integers(100, 200_000), iterations=st.integers(1, 2000))
@@ -260,12 +274,6 @@ def test_thinned_sizes_keep_both_ends(sizes: set[int], at_most: int) -> None:
     assert chosen == sorted(set(chosen) & sizes)
     assert (chosen[0], chosen[-1]) == (min(sizes), max(sizes))
     assert len(chosen) <= at_most
-
-
-def test_activations_are_counted_by_hand() -> None:
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-    # Kept: the input of the first layer and the output of the rectifier, which is the second's input.
-    assert activation_bytes(model, torch.randn(2, 4)) == 2 * 4 * 4 + 2 * 8 * 4
 
 
 def test_a_network_is_measured_by_real_steps() -> None:

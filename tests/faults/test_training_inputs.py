@@ -18,6 +18,7 @@ from made_up_training import (
     NAMES,
     TINY,
     bright_images,
+    build_resnet,
     stage,
     write_imagenet_weights,
     write_kept,
@@ -255,7 +256,7 @@ def test_extractors(project: Path, capsys: pytest.CaptureFixture[str], what: str
 
 def test_features_that_are_not_finite(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = DataPaths(root=project / "data")
-    model = build(NETWORK, len(NAMES), stem="imagenet", seed=0)
+    model = build_resnet()
     torch.nn.init.constant_(model.backbone.bn1.bias, float("nan"))
     save_trained(data.extractor(NETWORK), model, TINY, NAMES)
     _refused("extract", project, capsys, "features: the network gives NaN or infinity; lower finetune.learning_rate")

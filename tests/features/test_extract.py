@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_up_training import ALONE, NAMES, TINY, bright_images
+from made_up_training import ALONE, NAMES, TINY, bright_images, build_resnet
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
@@ -14,7 +14,6 @@ from pipeline.distributed import Ranks
 from pipeline.errors import InputError
 from pipeline.features import extract
 from pipeline.features.extract import Predictions, extract_features
-from pipeline.models import build
 from pipeline.run_log import RunLog
 from pipeline.training.weights import TrainedNetwork
 
@@ -23,7 +22,7 @@ N = 23
 
 @pytest.fixture(scope="module")
 def network() -> TrainedNetwork:
-    model = build("resnet18", len(NAMES), stem="imagenet", seed=0).eval()
+    model = build_resnet().eval()
     cropped = replace(TINY.format, crop_size=14)
     return TrainedNetwork(model=model, network="resnet18", class_names=NAMES, format=cropped)
 
@@ -82,7 +81,7 @@ def test_images_in_a_mapped_file_are_read_chunk_by_chunk(network: TrainedNetwork
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_features_that_are_not_finite_are_refused(bad: float) -> None:
-    model = build("resnet18", len(NAMES), stem="imagenet", seed=0).eval()
+    model = build_resnet().eval()
     torch.nn.init.constant_(model.backbone.layer4[1].bn2.bias, bad)
     network = TrainedNetwork(model=model, network="resnet18", class_names=NAMES, format=TINY.format)
     with pytest.raises(InputError, match="NaN or infinity"):

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 import torchvision
+from made_up_training import build_resnet
 from torch import Tensor
 
 from pipeline.errors import InputError
-from pipeline.models import build, load_backbone
+from pipeline.models import load_backbone
 from pipeline.models.resnet import ResNet
 
 State = dict[str, Tensor]
@@ -25,7 +26,7 @@ def theirs() -> State:
 
 
 def _ours() -> ResNet:
-    return build("resnet18", 4, stem="imagenet", seed=0)
+    return build_resnet()
 
 
 def _check_taken(model: ResNet, state: State) -> None:
@@ -94,6 +95,6 @@ def test_what_does_not_fit_is_named(theirs: State, change: _Change, said: str) -
 @pytest.mark.parametrize("network", ["resnet34", "resnet50"])
 def test_another_network_is_refused(theirs: State, network: str) -> None:
     with pytest.raises(InputError, match=r"some\.pth: "):
-        load_backbone(build(network, 4, stem="imagenet", seed=0), theirs, source="some.pth")
+        load_backbone(build_resnet(network), theirs, source="some.pth")
     with pytest.raises(InputError, match=r"some\.pth: "):
-        load_backbone(_ours(), build(network, 4, stem="imagenet", seed=0).state_dict(), source="some.pth")
+        load_backbone(_ours(), build_resnet(network).state_dict(), source="some.pth")

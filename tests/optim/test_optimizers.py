@@ -1,33 +1,34 @@
 """Which parameters are decayed, and every optimizer of the registry on a problem with a known answer."""
 
-from typing import Any
+import io
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from pipeline.config.base import Section
-from pipeline.config.recipe import AdamwConfig, LambConfig, LarsConfig, MuonConfig, RadamConfig, SgdConfig
+from pipeline.config.recipe import Optimizer
 from pipeline.models import build
+from pipeline.models.grouped_batch_norm import GroupedBatchNorm2d
 from pipeline.optim import OPTIMIZERS, lamb, lars, muon, parameter_groups, sgd
 
-# The section of params.yaml that holds each optimizer's options; a new optimizer needs its own.
-_CONFIGS: dict[str, Section] = {
-    "adamw": AdamwConfig(name="adamw"),
-    "lamb": LambConfig(name="lamb"),
-    "lars": LarsConfig(name="lars"),
-    "muon": MuonConfig(name="muon"),
-    "radam": RadamConfig(name="radam"),
-    "sgd": SgdConfig(),
+# The sections of params.yaml that hold each optimizer's options, by their names.
+_SECTIONS = {
+    get_args(section.model_fields["name"].annotation)[0]: section for section in get_args(get_args(Optimizer)[0])
 }
-# Rates at which 200 steps solve a small least-squares problem.
-_RATES = {"adamw": 0.05, "lamb": 0.05, "lars": 0.05, "muon": 0.05, "radam": 0.05, "sgd": 0.05}
+# A rate at which 200 steps of every optimizer solve a small least-squares problem.
+_RATE = 0.05
 _OPTIMIZERS = pytest.mark.parametrize("name", OPTIMIZERS)
 
 
+def test_the_parameter_file_names_every_optimizer() -> None:
+    assert set(_SECTIONS) == set(OPTIMIZERS)
+
+
 def _defaults(name: str) -> dict[str, Any]:
-    return _CONFIGS[name].model_dump(exclude={"name"})
+    options: dict[str, Any] = _SECTIONS[name](name=name).model_dump(exclude={"name"})
+    return options
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +52,11 @@ def test_norm_and_bias_are_exempt_where_asked(resnet: nn.Module) -> None:
     kinds = set()
     for module in resnet.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            kinds.add((type(module), name))
             spared = isinstance(module, nn.BatchNorm2d) or name == "bias"
+            kinds.add((type(module), name))
             assert exempt[id(parameter)] == (0.0 if spared else 0.1)
             assert everything[id(parameter)] == 0.1
-    assert kinds == {(nn.Conv2d, "weight"), (nn.BatchNorm2d, "weight"), (nn.BatchNorm2d, "bias")} | {
+    assert kinds == {(nn.Conv2d, "weight"), (GroupedBatchNorm2d, "weight"), (GroupedBatchNorm2d, "bias")} | {
         (nn.Linear, "weight"),
         (nn.Linear, "bias"),
     }
@@ -85,7 +86,7 @@ def test_a_quadratic_falls(name: str) -> None:
     model = nn.Linear(3, 1, dtype=torch.float64)
     nn.init.constant_(model.weight, 0.1)
     groups = parameter_groups(model, weight_decay=0.0, decay_norm_and_bias=True)
-    optimizer = OPTIMIZERS[name](groups, _RATES[name], **_defaults(name))
+    optimizer = OPTIMIZERS[name](groups, _RATE, **_defaults(name))
     losses = []
     for _ in range(200):
         optimizer.zero_grad()
@@ -94,6 +95,80 @@ def test_a_quadratic_falls(name: str) -> None:
         optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.05 * losses[0]
+
+
+class _Run:
+    """A small network with a filter, a matrix and vectors, on gradients that a seed decides."""
+
+    def __init__(self, name: str) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.parameters = [
+            nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((4, 2, 3, 3), (3, 4), (3,))
+        ]
+        decayed, exempt = self.parameters[:2], self.parameters[2:]
+        groups: list[dict[str, Any]] = [
+            {"params": decayed, "weight_decay": 0.1},
+            {"params": exempt, "weight_decay": 0.0},
+        ]
+        self.optimizer = OPTIMIZERS[name](groups, _RATE, **_defaults(name))
+
+    def step(self, seed: int, *, rate: float = _RATE) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in self.parameters:
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+
+    @property
+    def weights(self) -> torch.Tensor:
+        return torch.cat([parameter.detach().flatten() for parameter in self.parameters])
+
+
+@_OPTIMIZERS
+def test_a_resumed_optimizer_goes_on_to_the_same_bits(name: str) -> None:
+    """From plain values alone: what a checkpoint holds."""
+    straight, stopped, resumed = (_Run(name) for _ in range(3))
+    for seed in range(6):
+        straight.step(seed)
+    for seed in range(3):
+        stopped.step(seed)
+    buffer = io.BytesIO()
+    torch.save({"weights": stopped.parameters, "optimizer": stopped.optimizer.state_dict()}, buffer)
+    saved = torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
+    with torch.no_grad():
+        for parameter, value in zip(resumed.parameters, saved["weights"], strict=True):
+            parameter.copy_(value)
+    resumed.optimizer.load_state_dict(saved["optimizer"])
+    for seed in range(3, 6):
+        resumed.step(seed)
+    assert torch.equal(resumed.weights, straight.weights)
+
+
+@_OPTIMIZERS
+def test_the_rate_is_that_of_the_step(name: str) -> None:
+    """Schedules set it anew each time; at a rate of nothing, nothing moves, weight decay included."""
+    run = _Run(name)
+    before = run.weights
+    run.step(0, rate=0.0)
+    assert torch.equal(run.weights, before)
+    run.step(1)
+    assert not torch.equal(run.weights, before)
+
+
+@_OPTIMIZERS
+def test_decay_shrinks_what_it_acts_on(name: str) -> None:
+    """With a gradient of almost nothing, so that momentum and its rescaling have nothing to say."""
+    decayed = [nn.Parameter(torch.ones(3, 4)), nn.Parameter(torch.ones(3))]
+    exempt = [nn.Parameter(torch.ones(3, 4)), nn.Parameter(torch.ones(3))]
+    for parameters, decay in ((decayed, 0.5), (exempt, 0.0)):
+        optimizer = OPTIMIZERS[name]([{"params": parameters, "weight_decay": decay}], _RATE, **_defaults(name))
+        for parameter in parameters:
+            parameter.grad = torch.full_like(parameter, 1e-30)
+        optimizer.step()
+    assert all(
+        float(one.detach().mean()) < float(other.detach().mean()) for one, other in zip(decayed, exempt, strict=True)
+    )
 
 
 @pytest.mark.parametrize("nesterov", [False, True])

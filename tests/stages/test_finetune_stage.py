@@ -10,7 +10,7 @@ import torch
 import torchvision
 from loopback import serving
 from made_up import NETWORK
-from made_up_training import NAMES, bright_images, command, run, stage, write_imagenet_weights, write_project
+from made_up_training import NAMES, as_resnet, bright_images, command, run, stage, write_imagenet_weights, write_project
 
 from pipeline.paths import DataPaths
 from pipeline.training.initial_weights import IMAGENET_MEAN, IMAGENET_STD
@@ -67,9 +67,9 @@ def test_imagenet_weights_through_a_download(tmp_path: Path, monkeypatch: pytest
         assert stage("finetune", tmp_path) == 0
     network = load_trained(data.extractor(NETWORK))
     theirs = torch.load(weights, weights_only=True)
-    assert torch.equal(network.model.backbone.layer3[1].conv2.weight, theirs["layer3.1.conv2.weight"])
+    assert torch.equal(as_resnet(network.model).backbone.layer3[1].conv2.weight, theirs["layer3.1.conv2.weight"])
     assert (network.format.mean, network.format.std) == (IMAGENET_MEAN, IMAGENET_STD)
-    assert network.model.backbone.fc.out_features == len(NAMES)
+    assert as_resnet(network.model).backbone.fc.out_features == len(NAMES)
     assert _metrics(data)["weights"] == "imagenet"
 
 
@@ -81,7 +81,7 @@ def test_weights_of_this_project_go_on(tmp_path: Path) -> None:
     still = {"weights": str(tmp_path / "first-{network}.pt"), "learning_rate": 1e-30}
     write_project(tmp_path, finetune=still)
     assert stage("finetune", tmp_path) == 0
-    before, after = (load_trained(path).model.backbone for path in (first, data.extractor(NETWORK)))
+    before, after = (as_resnet(load_trained(path).model).backbone for path in (first, data.extractor(NETWORK)))
     assert torch.equal(before.conv1.weight, after.conv1.weight)
     assert not torch.equal(before.fc.weight, after.fc.weight)
 

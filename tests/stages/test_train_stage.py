@@ -34,11 +34,14 @@ from pipeline.paths import DataPaths, WorkPaths
 from pipeline.stages import train as train_stage
 from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA
 from pipeline.training.ledger import CellResult
-from pipeline.training.loop import Record
+from pipeline.training.state import Record
 from pipeline.training.study import Cell
 from pipeline.training.weights import load_trained, save_trained
 
 FOUR_CELLS: dict[str, Any] = {"arms": ["full", "filtered"], "seeds": [0, 1]}
+# Without BatchNorm, whose statistics would be most of a cell's time; long enough to be killed in.
+STEPS = 40
+QUICK: dict[str, Any] = {**FOUR_CELLS, "models": ["small_cnn"], "budget": {"steps": STEPS}}
 TWO_WORKERS = {"workers": 2, "simulated_workers": 2}
 
 
@@ -66,7 +69,7 @@ def _entries(folder: Path) -> list[Path]:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project whose study a process of its own has trained, uninterrupted."""
     folder = tmp_path_factory.mktemp("finished")
-    write_project(folder, study=FOUR_CELLS)
+    write_project(folder, study=QUICK)
     done = run(command("train", folder))
     assert done.returncode == 0, done.stderr
     return folder
@@ -80,9 +83,11 @@ def test_the_table_has_a_row_for_each_cell(finished: Path) -> None:
     for row in rows:
         assert row["status"] == "finished"
         assert row["n_train"] == {"full": 60, "filtered": 54}[row["arm"]]
-        assert (row["steps"], row["examples"]) == (2, 40)
-        assert row["epochs"] == pytest.approx(40 / row["n_train"])
+        assert (row["steps"], row["examples"]) == (STEPS, 20 * STEPS)
+        assert row["epochs"] == pytest.approx(20 * STEPS / row["n_train"])
         assert (row["workers"], row["simulated_workers"], row["bn_group"]) == (1, 1, 20)
+        assert (row["micro_batch"], row["skipped_steps"], row["critical_batch"]) == (20, 0, None)
+        assert row["trained_on"] == "1 processes of 1 threads on cpu"
         assert 0 <= row["top1"] <= 1
     assert len({row["fingerprint"] for row in rows}) == 4
 
@@ -98,7 +103,7 @@ def test_the_files_agree_with_each_other(finished: Path) -> None:
     assert set(history["fingerprint"].to_pylist()) == {row["fingerprint"] for row in rows}
     means = {arm: np.mean([row["top1"] for row in rows if row["arm"] == arm]) for arm in ("full", "filtered")}
     metrics = json.loads(data.train_metrics("tiny").read_text())
-    assert metrics == pytest.approx({f"{NETWORK} {arm} batch 20 lr 0.05 wd 0.0005": means[arm] for arm in means})
+    assert metrics == pytest.approx({f"small_cnn {arm} batch 20 lr 0.05 wd 0.0005": means[arm] for arm in means})
 
 
 def test_the_handed_out_network_is_the_best_arms_first_seed(finished: Path) -> None:
@@ -140,7 +145,7 @@ def _wait_until(condition: Callable[[], object], process: "subprocess.Popen[str]
 
 
 def test_a_killed_study_ends_in_the_same_bytes(finished: Path, tmp_path: Path) -> None:
-    data = write_project(tmp_path, study=FOUR_CELLS)
+    data = write_project(tmp_path, study=QUICK)
     process = start(command("train", tmp_path))
     try:
         _wait_until(lambda: _entries(tmp_path), process)
@@ -179,7 +184,7 @@ def test_what_all_ranks_find_wrong_is_said_once(tmp_path: Path) -> None:
 def test_one_study_at_a_time_and_no_orphans(tmp_path: Path) -> None:
     long = {"arms": ["full"], "seeds": [0], "budget": {"steps": 100_000}}
     data = write_project(tmp_path, study=long, train=TWO_WORKERS)
-    lock = WorkPaths(root=tmp_path / "work").lock("train@tiny")
+    lock = WorkPaths(root=tmp_path / "work").lock("train")
     process, ranks = start(command("train", tmp_path)), set[int]()
     try:
         _wait_until(lambda: lock.exists() and lock.read_text(), process)
@@ -205,7 +210,7 @@ def test_one_study_at_a_time_and_no_orphans(tmp_path: Path) -> None:
 def test_an_interrupted_study_says_how_to_go_on(tmp_path: Path) -> None:
     long = {"arms": ["full"], "seeds": [0], "budget": {"steps": 100_000}}
     write_project(tmp_path, study=long, train=TWO_WORKERS)
-    lock = WorkPaths(root=tmp_path / "work").lock("train@tiny")
+    lock = WorkPaths(root=tmp_path / "work").lock("train")
     process, ranks = start(command("train", tmp_path)), set[int]()
     try:
         _wait_until(lambda: lock.exists() and lock.read_text(), process)
@@ -236,6 +241,11 @@ class _Trainer:
             loss=None,
             correct=None,
             history=history,
+            workers=1,
+            places=("made up",),
+            skipped_steps=0,
+            micro_batch=20,
+            critical_batch=None,
             seconds=0.0,
         )
         top1 = self._top1(cell)

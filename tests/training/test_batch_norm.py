@@ -1,49 +1,76 @@
 """Recomputed statistics against means and variances by hand."""
 
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
+import pytest
 import torch
-from made_up_training import TINY, bright_images
-from torch import nn
+from made_up_training import TINY, bright_images, build_resnet
+from torch import Tensor, nn
 
-from pipeline.batching import worker_slices
-from pipeline.datasets.resident import ResidentImages
-from pipeline.models import build
+from pipeline import distributed
+from pipeline.batching import Part, micro_batches, rank_parts, worker_parts
+from pipeline.models.grouped_batch_norm import GroupedBatchNorm2d
 from pipeline.training.batch_norm import recompute_statistics
+from pipeline.training.gradient import GlobalBatch, Objective
 from pipeline.training.loop import load_images
 
-_PARTS = worker_slices(10, 3)
-_BATCHES = [(np.arange(start, start + 10), np.full(10, epoch)) for start, epoch in ((0, 0), (10, 0), (5, 1))]
+_PARTS = worker_parts(10, 3)
+_BATCHES = [
+    GlobalBatch(ids=np.arange(start, start + 10), epochs=np.full(10, epoch))
+    for start, epoch in ((0, 0), (10, 0), (5, 1))
+]
 
 
-def _images() -> ResidentImages:
-    return load_images(bright_images(20)[0], TINY, training=True, device=torch.device("cpu"))
+def _objective() -> Objective:
+    pixels, labels = bright_images(20)
+    images = load_images(pixels, TINY, training=True, device=torch.device("cpu"))
+    return Objective(images=images, labels=torch.from_numpy(labels))
 
 
-def _groups() -> list[torch.Tensor]:
+def _groups() -> list[Tensor]:
     """All groups of all batches, (n, 3, side, side) float64 each."""
-    images = _images()
-    return [images.training_batch(ids[part], epochs[part]).double() for ids, epochs in _BATCHES for part in _PARTS]
+    images = _objective().images
+    return [
+        images.training_batch(batch.ids[part.rows], batch.epochs[part.rows]).double()
+        for batch in _BATCHES
+        for part in _PARTS
+    ]
+
+
+class _Headed(nn.Sequential):
+    """Its layers, and four numbers of each image for the loss."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return cast("Tensor", super().forward(images)).flatten(1)[:, :4]
+
+
+def _recompute(model: nn.Module, parts: Sequence[Part] = _PARTS) -> None:
+    recompute_statistics(model, _objective(), _BATCHES, parts)
+
+
+def _norms(model: nn.Module) -> list[GroupedBatchNorm2d]:
+    return [module for module in model.modules() if isinstance(module, GroupedBatchNorm2d)]
 
 
 def test_statistics_are_means_over_groups() -> None:
-    layer = nn.BatchNorm2d(3)
-    recompute_statistics(nn.Sequential(layer), _images(), _BATCHES, _PARTS)
+    layer = GroupedBatchNorm2d(3)
+    _recompute(_Headed(layer))
     means = torch.stack([group.mean((0, 2, 3)) for group in _groups()])
     # Like torch's own running variance, with the unbiased one of each group.
     variances = torch.stack([group.transpose(0, 1).flatten(1).var(1) for group in _groups()])
     torch.testing.assert_close(layer.running_mean, means.mean(0).float())
     torch.testing.assert_close(layer.running_var, variances.mean(0).float())
-    assert int(cast("torch.Tensor", layer.num_batches_tracked)) == len(_BATCHES) * len(_PARTS)
+    assert int(cast("Tensor", layer.num_batches_tracked)) == len(_BATCHES) * len(_PARTS)
 
 
 def test_statistics_of_before_are_forgotten() -> None:
-    fresh, used = nn.BatchNorm2d(3), nn.BatchNorm2d(3)
-    for _ in range(4):
-        used(torch.randn(6, 3, 2, 2, generator=torch.Generator().manual_seed(0)) + 100)
+    fresh, used = GroupedBatchNorm2d(3), GroupedBatchNorm2d(3)
+    for buffer in used.buffers():
+        buffer.fill_(100)
     for layer in (fresh, used):
-        recompute_statistics(nn.Sequential(layer), _images(), _BATCHES, _PARTS)
+        _recompute(_Headed(layer))
     assert fresh.state_dict().keys() == used.state_dict().keys()
     for name, tensor in fresh.state_dict().items():
         assert torch.equal(tensor, used.state_dict()[name]), name
@@ -51,26 +78,65 @@ def test_statistics_of_before_are_forgotten() -> None:
 
 def test_deeper_layers_see_what_training_showed_them() -> None:
     """The first layer normalises by the group's own statistics, so the second sees mean 0 and variance 1."""
-    layers = nn.BatchNorm2d(3), nn.BatchNorm2d(3)
-    recompute_statistics(nn.Sequential(*layers), _images(), _BATCHES, _PARTS)
+    layers = GroupedBatchNorm2d(3), GroupedBatchNorm2d(3)
+    _recompute(_Headed(*layers))
     torch.testing.assert_close(layers[1].running_mean, torch.zeros(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(layers[1].running_var, torch.ones(3), atol=1e-2, rtol=0)
 
 
-def test_momentum_and_weights_stay() -> None:
-    model = build("resnet18", 4, stem="imagenet", seed=0)
-    layers = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
-    layers[0].momentum, layers[1].momentum = 0.3, None
+def test_weights_stay_and_nothing_is_collected_afterwards() -> None:
+    model = build_resnet()
     before = [parameter.clone() for parameter in model.parameters()]
-    recompute_statistics(model, _images(), _BATCHES, _PARTS)
-    assert [layer.momentum for layer in layers] == [0.3, None, *[0.1] * (len(layers) - 2)]
+    _recompute(model)
     assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
     assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(layer.collected is None for layer in _norms(model))
+
+
+def _statistics(model: nn.Module) -> Tensor:
+    return torch.cat([buffer.double().flatten() for buffer in model.buffers()])
+
+
+def test_groups_may_pass_together() -> None:
+    """Merged groups are another thing: they are counted, and seen, as one."""
+    apart, together, merged = build_resnet(), build_resnet(), build_resnet()
+    _recompute(apart)
+    _recompute(together, micro_batches(_PARTS, 10))
+    torch.testing.assert_close(_statistics(together), _statistics(apart), rtol=1e-4, atol=1e-5)
+    _recompute(merged, [Part(rows=slice(0, 10), group_sizes=(10,))])
+    assert float((_statistics(merged) - _statistics(apart)).abs().max()) > 1e-2
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_together_have_the_bits_of_one(ranks: int) -> None:
+    """With the sum over ranks of tree mode, over single simulated workers."""
+    parts, partial = worker_parts(10, 4), list[list[Tensor]]()
+
+    def run(mine: Sequence[Part], over_ranks: list[list[Tensor]] | None) -> Tensor:
+        """One rank's part in the sums; with those of all ranks given, what each of them then holds."""
+        model, own = build_resnet(), list[Tensor]()
+
+        def sum_over_ranks_(tensor: Tensor) -> Tensor:
+            own.append(tensor.clone())
+            everyones = [rank[len(own) - 1].clone() for rank in over_ranks] if over_ranks else [tensor]
+            return distributed.pairwise_sum(everyones)
+
+        recompute_statistics(model, _objective(), _BATCHES, mine, sum_over_ranks_=sum_over_ranks_)
+        partial.append(own)
+        return _statistics(model)
+
+    alone = run(parts, None)
+    partial.clear()
+    shares = [rank_parts(parts, rank=rank, ranks=ranks) for rank in range(ranks)]
+    for mine in shares:
+        run(mine, None)
+    together = list(partial)
+    assert all(torch.equal(run(mine, together), alone) for mine in shares)
 
 
 def test_a_network_without_batch_norm_has_nothing_to_recompute() -> None:
     class Untouched(nn.Module):
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
+        def forward(self, images: Tensor) -> Tensor:
             raise AssertionError("a forward pass for nothing")
 
-    recompute_statistics(Untouched(), _images(), _BATCHES, _PARTS)
+    _recompute(Untouched())

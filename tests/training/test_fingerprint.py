@@ -1,6 +1,8 @@
 """What a finished cell is recognised by: everything that decides its bits, and nothing else."""
 
 import dataclasses
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,15 +16,22 @@ from made_up_training import ALONE, TINY
 from pipeline.artifacts import code
 from pipeline.artifacts.code import code_digest, import_closure
 from pipeline.training import fingerprint as module
-from pipeline.training.fingerprint import fingerprint
+from pipeline.training.fingerprint import Identity, identify, this_machine
 from pipeline.training.settings import TrainSettings
 
 MEMBERS = np.arange(20) % 3 > 0
 
 
+TREE = replace(TINY, reduction="tree")
+
+
+def _identity(settings: TrainSettings = TINY, **options: Any) -> Identity:
+    arguments = {"members": MEMBERS, "data_digest": "d", "device": ALONE.device, **options}
+    return identify(settings, **arguments)
+
+
 def _key(settings: TrainSettings = TINY, **options: Any) -> str:
-    arguments = {"members": MEMBERS, "data_digest": "d", "ranks": ALONE, **options}
-    return fingerprint(settings, **arguments)
+    return _identity(settings, **options).key
 
 
 def _another(value: Any) -> Any:
@@ -36,6 +45,8 @@ def _another(value: Any) -> Any:
             return value + "x"
         case tuple():
             return (*value[:-1], _another(value[-1]))
+        case None:
+            return 7
         case Mapping():
             return {**value, "another": 1}
         case _:
@@ -65,15 +76,38 @@ def test_members_and_data_count() -> None:
     assert _key(data_digest="e") != _key()
 
 
-def test_processes_count() -> None:
-    assert _key(ranks=replace(ALONE, count=2)) != _key()
-    assert _key(ranks=replace(ALONE, rank=1)) == _key()
+def test_a_result_belongs_to_the_simulated_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many processes do the work is nowhere in it."""
+    before = _key(), _key(TREE)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert (_key(), _key(TREE)) == before
+    assert _key(replace(TINY, simulated_workers=4)) != before[0]
 
 
-def test_threads_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = _key()
+def test_threads_count_as_a_setting_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where bits are promised on any machine, the number is in the settings, not asked of this process."""
+    before, tree = _key(), _key(TREE)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
-    assert _key() != before
+    assert (_key(), _key(TREE)) == (before, tree)
+    assert _key(replace(TREE, threads=2)) != tree
+
+
+def test_an_identity_survives_a_file() -> None:
+    """A ledger of another machine holds identities as JSON."""
+    identity = _identity()
+    again = Identity(**json.loads(json.dumps(dataclasses.asdict(identity))))
+    assert again.key == identity.key
+    assert re.fullmatch("[0-9a-f]{24}", identity.key)
+
+
+def test_job_and_machine_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = _identity()
+    monkeypatch.setattr(torch, "__version__", "0.0")
+    after = _identity()
+    assert after.job == before.job
+    assert after.machine != before.machine
+    assert after.machine == this_machine(ALONE.device)
 
 
 @pytest.mark.parametrize("what", ["torch", "device", "code"])
@@ -84,13 +118,21 @@ def test_versions_and_machine_count(monkeypatch: pytest.MonkeyPatch, what: str) 
     elif what == "device":
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "another")
     else:
-        monkeypatch.setattr(module, "_training_code", lambda: "another")
+        monkeypatch.setattr(module, "training_code", lambda: "another")
     assert _key() != before
 
 
 def test_the_code_that_decides_a_result_counts() -> None:
     closure = import_closure("pipeline.training.loop", passive=module._PASSIVE)
-    deciding = {"batching", "models.resnet", "optim.sgd", "schedules.cosine", "datasets.resident", "training.gradient"}
+    deciding = {
+        "batching",
+        "models.keyed_dropout",
+        "models.resnet",
+        "optim.sgd",
+        "schedules.cosine",
+        "datasets.resident",
+        "training.gradient",
+    }
     assert {f"pipeline.{name}" for name in deciding} <= set(closure)
     assert not {"pipeline.run_log", "pipeline.errors", "pipeline.stages.train"} & set(closure)
 

@@ -10,10 +10,9 @@ import pytest
 import torch
 import torchvision
 from loopback import serving
-from made_up_training import TINY, write_imagenet_weights
+from made_up_training import TINY, build_resnet, write_imagenet_weights
 
 from pipeline.errors import InputError
-from pipeline.models import build
 from pipeline.training.initial_weights import download_weights, imagenet_weights, initialiser
 from pipeline.training.weights import save_trained
 
@@ -92,7 +91,7 @@ def test_imagenet_asks_torchvision_for_the_address(url: str, weights: Path, monk
     monkeypatch.setattr(torchvision.models, "get_model_weights", lambda network: entry)
     assert imagenet_weights("resnet18").name == weights.name
     initialise = initialiser("imagenet", "resnet18")
-    model = build("resnet18", 4, stem="imagenet", seed=0)
+    model = build_resnet()
     assert initialise is not None
     initialise(model)
     theirs = torch.load(weights, weights_only=True)
@@ -106,10 +105,10 @@ def test_none_leaves_the_fresh_weights() -> None:
 
 @pytest.mark.parametrize("written", ["own-{network}.pt", "own-resnet18.pt"])
 def test_a_path_may_name_the_network(tmp_path: Path, written: str) -> None:
-    trained = build("resnet18", 9, stem="imagenet", seed=5)
+    trained = build_resnet(n_classes=9, seed=5)
     save_trained(tmp_path / "own-resnet18.pt", trained, TINY, [str(i) for i in range(9)])
     initialise = initialiser(str(tmp_path / written), "resnet18")
-    model = build("resnet18", 4, stem="imagenet", seed=0)
+    model = build_resnet()
     assert initialise is not None
     initialise(model)
     assert torch.equal(model.backbone.conv1.weight, trained.backbone.conv1.weight)

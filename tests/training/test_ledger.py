@@ -14,9 +14,11 @@ from made_up_training import TIMEOUT_S, environment
 
 from pipeline.artifacts.atomic import remove_leftovers
 from pipeline.errors import InputError
+from pipeline.training.fingerprint import Identity
 from pipeline.training.ledger import CellResult, Ledger
-from pipeline.training.loop import Record
+from pipeline.training.state import Record
 
+K, D = (Identity(job={"settings": {"seed": seed}}, machine={"torch": "2.0", "threads": None}) for seed in (0, 1))
 FINISHED = CellResult(
     status="finished",
     top1=0.75,
@@ -24,6 +26,11 @@ FINISHED = CellResult(
     loss=1 / 3,
     history=(Record(epoch=1.5, step=3, examples=60, train_loss=0.1, lr=0.05),),
     correct=np.array([True, False, True, True]),
+    workers=2,
+    places=("4 processes of 1 threads on cpu", "2 processes on cuda"),
+    skipped_steps=3,
+    micro_batch=512,
+    critical_batch={"critical_batch": 100.5, "n_samples": 7, "low": None},
     seconds=1.5,
 )
 DIVERGED = CellResult(
@@ -33,6 +40,11 @@ DIVERGED = CellResult(
     loss=None,
     history=(Record(epoch=0.5, step=2, examples=40, train_loss=None, lr=0.05),),
     correct=None,
+    workers=1,
+    places=("1 processes of 2 threads on cpu",),
+    skipped_steps=0,
+    micro_batch=20,
+    critical_batch=None,
     seconds=0.5,
 )
 
@@ -49,36 +61,58 @@ def _check_equal(one: CellResult, other: CellResult) -> None:
 
 @pytest.mark.parametrize("result", [FINISHED, DIVERGED])
 def test_what_is_added_comes_back(ledger: Ledger, result: CellResult) -> None:
-    assert not ledger.has("k")
-    ledger.add("k", result)
-    assert ledger.has("k")
-    _check_equal(ledger.get("k"), result)
+    assert not ledger.has(K.key)
+    ledger.add(K, result)
+    assert ledger.has(K.key)
+    _check_equal(ledger.get(K.key), result)
+
+
+def test_an_imported_result_says_so(ledger: Ledger) -> None:
+    imported = replace(FINISHED, imported_from={"torch": "2.0", "device": "another"})
+    ledger.add(K, imported)
+    _check_equal(ledger.get(K.key), imported)
+
+
+def test_entries_know_whose_they_are(ledger: Ledger, tmp_path: Path) -> None:
+    assert list(ledger.identities()) == []
+    ledger.add(K, FINISHED)
+    ledger.add(D, DIVERGED)
+    (tmp_path / "cells" / f".{K.key}.1.tmp").mkdir()  # of a process that was killed
+    assert list(ledger.identities()) == sorted((K, D), key=lambda identity: identity.key)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"job": {}}', "3", "", "{"])
+def test_an_entry_that_does_not_know_is_named(ledger: Ledger, tmp_path: Path, text: str) -> None:
+    ledger.add(K, FINISHED)
+    (tmp_path / "cells" / K.key / "identity.json").write_text(text)
+    with pytest.raises(InputError, match=K.key):
+        list(ledger.identities())
 
 
 def test_equal_results_are_equal_bytes_but_for_the_time(tmp_path: Path) -> None:
     for name, seconds in (("one", 1.0), ("other", 2.0)):
-        Ledger(tmp_path / name).add("k", replace(FINISHED, seconds=seconds))
-    for file in ("result.json", "correct.npy"):
-        assert (tmp_path / "one" / "k" / file).read_bytes() == (tmp_path / "other" / "k" / file).read_bytes()
+        Ledger(tmp_path / name).add(K, replace(FINISHED, seconds=seconds))
+    for file in ("result.json", "correct.npy", "identity.json"):
+        assert (tmp_path / "one" / K.key / file).read_bytes() == (tmp_path / "other" / K.key / file).read_bytes()
 
 
 def test_weights_are_moved_into_the_entry(ledger: Ledger, tmp_path: Path) -> None:
     weights = tmp_path / "w.tmp"
     weights.write_bytes(b"weights")
-    ledger.add("k", FINISHED, weights)
+    ledger.add(K, FINISHED, weights)
     assert not weights.exists()
-    assert ledger.weights("k").read_bytes() == b"weights"
-    assert ledger.has("k", with_weights=True)
+    assert ledger.weights(K.key).read_bytes() == b"weights"
+    assert ledger.has(K.key, with_weights=True)
 
 
 def test_an_entry_without_the_wanted_weights_does_not_count(ledger: Ledger, tmp_path: Path) -> None:
-    ledger.add("k", FINISHED)
-    ledger.add("d", DIVERGED)
-    assert not ledger.has("k", with_weights=True)
-    assert ledger.has("d", with_weights=True)  # there are none to wait for
+    ledger.add(K, FINISHED)
+    ledger.add(D, DIVERGED)
+    assert not ledger.has(K.key, with_weights=True)
+    assert ledger.has(D.key, with_weights=True)  # there are none to wait for
     (tmp_path / "w").write_bytes(b"weights")
-    ledger.add("k", FINISHED, tmp_path / "w")
-    assert ledger.has("k", with_weights=True)
+    ledger.add(K, FINISHED, tmp_path / "w")
+    assert ledger.has(K.key, with_weights=True)
 
 
 def test_a_killed_add_leaves_no_entry(ledger: Ledger, tmp_path: Path) -> None:
@@ -87,20 +121,20 @@ def test_a_killed_add_leaves_no_entry(ledger: Ledger, tmp_path: Path) -> None:
 import os, signal, sys
 sys.path.insert(0, "tests")
 from pathlib import Path
-from training.test_ledger import FINISHED, Ledger
+from training.test_ledger import FINISHED, K, Ledger
 Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-Ledger(Path({str(tmp_path / "cells")!r})).add("k", FINISHED)
+Ledger(Path({str(tmp_path / "cells")!r})).add(K, FINISHED)
 """
     root = Path(__file__).parents[2]
     killed = subprocess.run([sys.executable, "-c", script], cwd=root, env=environment(), timeout=TIMEOUT_S, check=False)
     assert killed.returncode == -signal.SIGKILL
     (left,) = (tmp_path / "cells").iterdir()
     assert (left / "result.json").exists()
-    assert not ledger.has("k")
+    assert not ledger.has(K.key)
     remove_leftovers(tmp_path / "cells")
     assert not list((tmp_path / "cells").iterdir())
-    ledger.add("k", FINISHED)
-    _check_equal(ledger.get("k"), FINISHED)
+    ledger.add(K, FINISHED)
+    _check_equal(ledger.get(K.key), FINISHED)
 
 
 def test_leftovers_of_living_processes_stay(tmp_path: Path) -> None:
@@ -130,10 +164,10 @@ _DAMAGE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", _DAMAGE)
 def test_a_damaged_entry_is_named(ledger: Ledger, tmp_path: Path, damage: str) -> None:
-    ledger.add("k", FINISHED)
-    entry = tmp_path / "cells" / "k"
+    ledger.add(K, FINISHED)
+    entry = tmp_path / "cells" / K.key
     _DAMAGE[damage](entry)
     with pytest.raises(InputError) as caught:
-        ledger.get("k")
+        ledger.get(K.key)
     assert str(entry) in str(caught.value)
     assert "delete" in str(caught.value) or "missing" in str(caught.value)

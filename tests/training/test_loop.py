@@ -1,27 +1,34 @@
 """Training learns, repeats to the bit, and says when it diverged."""
 
 import copy
+import os
+import signal
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from made_up_training import ALONE, TINY, bright_images
+from made_up_training import ALONE, TINY, as_resnet, bright_images, distance, parameters_of
 from numpy.typing import NDArray
 
-from pipeline.batching import SampleStream, worker_slices
+from pipeline.batching import SampleStream, micro_batches, worker_parts
 from pipeline.distributed import Ranks
-from pipeline.errors import InputError
+from pipeline.errors import InputError, Terminated
 from pipeline.models import build
-from pipeline.models.resnet import ResNet
+from pipeline.models.network import Network
 from pipeline.run_log import RunLog
 from pipeline.training import loop
 from pipeline.training.batch_norm import recompute_statistics
+from pipeline.training.checkpoints import Checkpoints
 from pipeline.training.evaluate import evaluate
+from pipeline.training.gradient import GlobalBatch, Objective
+from pipeline.training.interruptions import Pauses, end_and_due
 from pipeline.training.loop import TrainedRun, load_images, train
 from pipeline.training.settings import TrainSettings
+from pipeline.training.state import TrainState
 
 N = 60
 
@@ -47,7 +54,7 @@ def _weights(run: TrainedRun) -> torch.Tensor:
 
 
 def test_separable_images_are_learnt() -> None:
-    run = _train(replace(TINY, steps=30, flip=False))
+    run = _train(replace(TINY, steps=30, flip=False, learning_rate=0.01))
     pixels, labels = bright_images(80, seed=9)
     images = load_images(pixels, TINY, training=False, device=ALONE.device)
     result = evaluate(run.model, images, torch.from_numpy(labels), batch_size=80, ranks=ALONE)
@@ -131,22 +138,24 @@ def test_one_step_is_that_of_torch() -> None:
 def test_batch_norm_statistics_are_of_the_final_weights() -> None:
     """From the batches that would have come next, in the groups of training."""
     run, everything = _train(TINY), np.ones(N, dtype=np.bool_)
-    images = load_images(bright_images(N)[0], TINY, training=True, device=ALONE.device)
+    pixels, labels = bright_images(N)
+    images = load_images(pixels, TINY, training=True, device=ALONE.device)
     model, stream = copy.deepcopy(run.model), SampleStream(everything, TINY.seed)
-    batches = [stream.batch(step, TINY.batch_size) for step in (2, 3)]
-    recompute_statistics(model, images, batches, worker_slices(TINY.batch_size, TINY.simulated_workers))
+    batches = [GlobalBatch(ids=ids, epochs=epochs) for ids, epochs in (stream.batch(step, 20) for step in (2, 3))]
+    objective = Objective(images=images, labels=torch.from_numpy(labels), label_smoothing=TINY.label_smoothing)
+    recompute_statistics(model, objective, batches, micro_batches(worker_parts(20, TINY.simulated_workers), 20))
     for name, tensor in run.model.state_dict().items():
         assert torch.equal(tensor, model.state_dict()[name]), name
 
 
 @pytest.mark.usefixtures("few_statistics")
 def test_initial_weights_replace_the_fresh_ones() -> None:
-    seen: list[ResNet] = []
+    seen: list[Network] = []
 
-    def zero_head(model: ResNet) -> None:
+    def zero_head(model: Network) -> None:
         seen.append(model)
-        torch.nn.init.zeros_(model.backbone.fc.weight)
-        torch.nn.init.zeros_(model.backbone.fc.bias)
+        torch.nn.init.zeros_(as_resnet(model).backbone.fc.weight)
+        torch.nn.init.zeros_(as_resnet(model).backbone.fc.bias)
 
     run = _train(replace(TINY, steps=1, label_smoothing=0.0), initialise=zero_head)
     assert seen == [run.model]
@@ -162,9 +171,116 @@ def test_a_diverged_run_is_flagged_and_does_not_raise(steps: int) -> None:
     assert run.history[-1].step < 9
 
 
-def test_processes_that_do_not_divide_the_simulated_workers_are_refused() -> None:
-    with pytest.raises(InputError, match=r"3 processes do not divide simulated_workers 4; start one of \[1, 2, 4\]"):
-        _train(replace(TINY, simulated_workers=4), ranks=Ranks(rank=0, count=3, device=ALONE.device))
+@pytest.mark.parametrize(
+    ("changes", "count", "said"),
+    [
+        ({"simulated_workers": 4}, 3, r"3 processes cannot take equally many of 4 .* use one of \[1, 2, 4\]"),
+        (
+            {"simulated_workers": 12, "reduction": "tree"},
+            4,
+            r"4 processes cannot take a power of two of 12 .* use one of \[1, 3, 6, 12\]",
+        ),
+        (
+            {"simulated_workers": 4, "local_from_step": 1, "local_period": 2},
+            2,
+            "post_local_sgd: 2 processes cannot stand in for simulated_workers 4",
+        ),
+    ],
+)
+def test_processes_that_do_not_fit_are_refused(changes: dict[str, Any], count: int, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        _train(replace(TINY, **changes), ranks=Ranks(rank=0, count=count, device=ALONE.device))
+
+
+def test_a_micro_batch_below_a_group_is_refused() -> None:
+    with pytest.raises(InputError, match="micro_batch: 9 cannot hold a BatchNorm group of 10 images"):
+        _train(TINY, micro_batch=9)
+
+
+@pytest.mark.usefixtures("few_statistics")
+@pytest.mark.parametrize("network", ["resnet18", "small_cnn"])
+def test_a_micro_batch_changes_rounding_alone(network: str) -> None:
+    settings = replace(TINY, steps=1, network=network, simulated_workers=4)
+    whole, parts = _train(settings, micro_batch="auto"), _train(settings, micro_batch=5)
+    assert (whole.micro_batch, parts.micro_batch) == (20, 5)
+    assert distance(parameters_of(parts.model), parameters_of(whole.model)) <= 1e-6
+    # A fourth of the simulated workers is another job.
+    other = _train(replace(settings, simulated_workers=1))
+    if network == "resnet18":
+        assert distance(parameters_of(other.model), parameters_of(whole.model)) > 1e-3
+    else:
+        assert distance(parameters_of(other.model), parameters_of(whole.model)) <= 1e-6
+
+
+@pytest.mark.usefixtures("few_statistics")
+def test_both_reductions_are_the_same_job() -> None:
+    ddp, tree = (_train(replace(TINY, steps=1, reduction=reduction)) for reduction in ("ddp", "tree"))
+    assert distance(parameters_of(tree.model), parameters_of(ddp.model)) <= 1e-6
+    for one, other in zip(tree.history, ddp.history, strict=True):
+        assert (one.step, one.lr) == (other.step, other.lr)
+        assert one.train_loss == pytest.approx(other.train_loss)
+    assert tree.micro_batch == 10  # a simulated worker at a time
+
+
+@pytest.mark.usefixtures("few_statistics")
+def test_the_moving_average_is_what_is_evaluated() -> None:
+    """After a step at rate 0 and one at a rate: average = decay x first + (1 - decay) x second."""
+    settings = replace(TINY, steps=2, warmup_steps=0, crop_padding=0, flip=False)
+    first, last = (
+        _train(replace(settings, steps=1, schedule="constant")),
+        _train(replace(settings, schedule="constant")),
+    )
+    averaged = _train(replace(settings, schedule="constant", ema_decay=0.75))
+    expected = 0.75 * parameters_of(first.model) + 0.25 * parameters_of(last.model)
+    torch.testing.assert_close(parameters_of(averaged.model), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.usefixtures("few_statistics")
+def test_the_noise_scale_is_sampled_where_asked_and_changes_nothing_else() -> None:
+    plain = _train(replace(TINY, steps=4, reduction="tree"))
+    metered = _train(replace(TINY, steps=4, reduction="tree", noise_scale_steps=2))
+    assert plain.noise_scale is None
+    assert metered.noise_scale is not None
+    assert torch.equal(_weights(plain), _weights(metered))
+
+
+def test_what_a_run_ran_on_is_told(few_statistics: None) -> None:
+    assert _train(replace(TINY, steps=1)).places == [f"1 processes of {torch.get_num_threads()} threads on cpu"]
+
+
+class _StopAfter(Pauses):
+    """Asks the run to end once so many steps are done, as SIGTERM would."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        super().__init__(Checkpoints(folder), end_and_due(), ranks=ALONE, steps=1000)
+        self._stop = step
+
+    def offer(self, state: TrainState, *, local: bool) -> None:
+        if state.step == self._stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+        super().offer(state, local=local)
+
+
+@pytest.mark.usefixtures("few_statistics")
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"reduction": "tree", "noise_scale_steps": 2}, {"network": "small_cnn", "ema_decay": 0.9, "clip_norm": 0.1}],
+    ids=["ddp", "tree", "dropout"],
+)
+def test_a_run_that_was_asked_to_end_goes_on_to_the_same_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
+    settings = replace(TINY, steps=7, **changes)
+    straight = _train(settings)
+    for stop in (2, 5):
+        pauses = _StopAfter(tmp_path / "run", stop)
+        with pauses.watching(), pytest.raises(Terminated, match=f"stopped after step {stop + 1}, which is saved"):
+            _train(settings, pauses=pauses)
+    pauses = _StopAfter(tmp_path / "run", -1)
+    resumed = _train(settings, pauses=pauses)
+    assert torch.equal(_weights(resumed), _weights(straight))
+    assert resumed.history == straight.history
+    assert resumed.noise_scale == straight.noise_scale
+    pauses.finished()
+    assert not list(tmp_path.iterdir())
 
 
 def test_evaluation_images_are_not_augmented() -> None:

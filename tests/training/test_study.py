@@ -11,7 +11,7 @@ from made_up_training import TINY_STUDY
 from pipeline.config.study import Study, TrainConfig
 from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA, row_of
 from pipeline.training.ledger import CellResult
-from pipeline.training.loop import Record
+from pipeline.training.state import Record
 from pipeline.training.study import Cell, DataSummary, cells_of, members_of, variant_of
 
 DATA = DataSummary(n_classes=4, image_size=16, mean=(0.5,) * 3, std=(0.25,) * 3)
@@ -100,13 +100,18 @@ def _result(status: Any, step: int) -> CellResult:
         loss=1.0 if finished else None,
         history=(Record(epoch=0.2, step=step, examples=20 * step, train_loss=1.0, lr=0.1),),
         correct=None,
+        workers=2,
+        places=("4 processes", "2 processes"),
+        skipped_steps=1,
+        micro_batch=7,
+        critical_batch={"critical_batch": 33.0} if finished else None,
         seconds=1.0,
     )
 
 
 def test_rows_have_the_contracts_columns() -> None:
     (cell, *_) = _cells()
-    row = row_of("s", "resnet18", cell, "k", 1, _result("finished", 2))
+    row = row_of("s", "resnet18", cell, "k", _result("finished", 2))
     assert list(row) == RUNS_SCHEMA.names
     assert HISTORY_SCHEMA.names == ["study", "fingerprint", *Record.__dataclass_fields__]
 
@@ -115,9 +120,18 @@ def test_measured_values_are_those_that_were_measured() -> None:
     (cell, *_) = _cells(budget={"steps": 10})
 
     def measured(result: CellResult | None) -> tuple[object, ...]:
-        row = row_of("s", "resnet18", cell, "k", 1, result)
+        row = row_of("s", "resnet18", cell, "k", result)
         return tuple(row[key] for key in ("status", "steps", "examples", "epochs", "top1", "loss"))
 
     assert measured(_result("finished", 10)) == ("finished", 10, 200, 2.0, 0.5, 1.0)
     assert measured(_result("diverged", 4)) == ("diverged", 4, 80, 0.8, None, None)
     assert measured(None) == ("skipped", None, None, None, None, None)
+
+
+def test_what_a_cell_ran_on_and_in_which_groups_is_told() -> None:
+    (cell, *_) = _cells({"simulated_workers": 4, "bn_group": 2}, batch_sizes=[20])
+    row = row_of("s", "resnet18", cell, "k", _result("finished", 10))
+    told = ("simulated_workers", "bn_group", "workers", "trained_on", "micro_batch", "skipped_steps", "critical_batch")
+    assert [row[key] for key in told] == [4, 2, 2, "4 processes; 2 processes", 7, 1, 33.0]
+    skipped = row_of("s", "resnet18", cell, "", None)
+    assert [skipped[key] for key in told] == [4, 2, None, None, None, None, None]

@@ -1,0 +1,82 @@
+"""Each precision computes in its own numbers and adds the losses up in single precision."""
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from made_up_training import NAMES, distance, gradient_of, random_objective
+
+from pipeline.batching import worker_parts
+from pipeline.config.recipe import Recipe
+from pipeline.models import build
+from pipeline.training.gradient import GlobalBatch, accumulate_gradients
+from pipeline.training.precision import Precision, autocast, make_scaler, set_float32_arithmetic
+
+_CPU = torch.device("cpu")
+_PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+_EVERY = pytest.mark.parametrize("precision", _PRECISIONS)
+_HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@pytest.fixture
+def flags() -> Iterator[None]:
+    cuda: tuple[Any, ...] = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [backend.allow_tf32 for backend in cuda], torch.backends.cudnn.deterministic
+    yield
+    for backend, allowed in zip(cuda, before[0], strict=True):
+        backend.allow_tf32 = allowed
+    torch.backends.cudnn.deterministic = before[1]
+
+
+def test_the_parameter_file_has_the_same_names() -> None:
+    assert get_args(Recipe.model_fields["precision"].annotation) == _PRECISIONS
+
+
+@_EVERY
+def test_products_are_in_the_wanted_numbers(precision: Precision) -> None:
+    with autocast(precision, _CPU):
+        product = torch.ones(2, 2) @ torch.ones(2, 2)
+    assert product.dtype == _HALF.get(precision, torch.float32)
+
+
+@_EVERY
+def test_the_loss_is_not_added_up_in_half_precision(precision: Precision) -> None:
+    objective = random_objective(20, dtype=torch.float32, precision=precision)
+    model = build("small_cnn", len(NAMES), stem="imagenet", seed=0).train()
+    batch = GlobalBatch(ids=np.arange(20), epochs=np.zeros(20, dtype=np.int64))
+    (part,) = worker_parts(20, 1)
+    assert objective.loss_sum(model, batch, part).dtype == torch.float32
+
+
+@_EVERY
+def test_the_gradient_is_near_that_of_single_precision(precision: Precision) -> None:
+    """Exactly that of it, or by the mantissa (8 bits of bf16, 11 of fp16) and the pooled maxima that it swaps."""
+    batch = GlobalBatch(ids=np.arange(20), epochs=np.zeros(20, dtype=np.int64))
+
+    def found(wanted: Precision) -> torch.Tensor:
+        model = build("small_cnn", len(NAMES), stem="imagenet", seed=0).train()
+        objective = random_objective(20, dtype=torch.float32, precision=wanted)
+        accumulate_gradients(model, objective, batch, worker_parts(20, 2), ranks=1)
+        assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+        return gradient_of(model)
+
+    error = distance(found(precision), found("fp32"))
+    assert error <= {"bf16": 0.15, "fp16": 0.02}.get(precision, 0)
+    assert (error > 0) == (precision in _HALF)
+
+
+@pytest.mark.usefixtures("flags")
+@_EVERY
+def test_a_gpu_rounds_to_tf32_where_asked_alone(precision: Precision) -> None:
+    """torch's own default is TF32 for convolutions."""
+    set_float32_arithmetic(precision)
+    assert torch.backends.cuda.matmul.allow_tf32 == (precision == "tf32")
+    assert torch.backends.cudnn.allow_tf32 == (precision == "tf32")
+    assert torch.backends.cudnn.deterministic
+
+
+@_EVERY
+def test_only_fp16_needs_a_scale(precision: Precision) -> None:
+    assert (make_scaler(precision, _CPU) is not None) == (precision == "fp16")
