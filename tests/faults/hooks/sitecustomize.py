@@ -1,0 +1,32 @@
+"""Imported by every Python process that finds this folder on PYTHONPATH: sends a signal at a chosen moment.
+
+The variable FAULT is `<signal> <self or launcher> <part of a path> <n>`: before the n-th call, from 0,
+that opens, renames or removes a file whose path has that part, the signal is sent to this process or
+to the one that launched the ranks.
+"""
+
+import itertools
+import os
+import signal
+import sys
+import time
+
+_EVENTS = ("open", "os.rename", "os.remove")
+_ARRIVES_WITHIN_S = 2.0
+
+
+def _install(name: str, target: str, part: str, number: str) -> None:
+    calls = itertools.count()
+
+    def hook(event: str, args: tuple[object, ...]) -> None:
+        if event in _EVENTS and part in str(args[0]) and next(calls) == int(number):
+            os.kill(
+                int(os.environ["BATCHSIEVE_LAUNCHER"]) if target == "launcher" else os.getpid(), signal.Signals[name]
+            )
+            time.sleep(_ARRIVES_WITHIN_S if target == "launcher" else 0)
+
+    sys.addaudithook(hook)
+
+
+if "FAULT" in os.environ:
+    _install(*os.environ["FAULT"].split())
