@@ -94,14 +94,14 @@ def _ddp_cases() -> Iterator[tuple[str, Case]]:
 
 
 def _tree_cases() -> Iterator[tuple[str, Case]]:
-    tree = {"reduction": "tree", "simulated_workers": 8, "batch_size": 36}
+    tree: dict[str, Any] = {"reduction": "tree", "simulated_workers": 8, "batch_size": 36}
     yield "tree resnet18 sgd", Case(settings=replace(RESNET, steps=2, **tree))
     yield "tree small_cnn sgd", Case(settings=replace(_SEVERAL, **tree))
     yield "tree small_cnn lamb", Case(settings=replace(_SEVERAL, **tree, **_LAMB))
     yield "tree small_cnn interrupted", Case(settings=replace(_SEVERAL, **tree), interrupted=True)
     yield "long resnet18 sgd", Case(settings=replace(RESNET, steps=4, **tree))
     yield "long resnet18 lamb", Case(settings=replace(RESNET, steps=4, **tree, **_SMOOTH, **_LAMB))
-    twelve = {"reduction": "tree", "simulated_workers": 12, "batch_size": 50}
+    twelve: dict[str, Any] = {"reduction": "tree", "simulated_workers": 12, "batch_size": 50}
     yield "twelve resnet18", Case(settings=replace(RESNET, steps=2, **twelve))
     yield "twelve small_cnn", Case(settings=replace(_SEVERAL, **twelve))
 

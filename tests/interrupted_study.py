@@ -15,7 +15,7 @@ from made_up_training import alive, command, descendants, kill, run, start, writ
 
 from pipeline.paths import DataPaths, WorkPaths
 
-HOOKS = Path(__file__).with_name("hooks")
+HOOKS = Path(__file__).parent / "faults" / "hooks"
 INTERVAL = 2
 """Steps between checkpoints."""
 STEPS = 12
