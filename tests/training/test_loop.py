@@ -272,7 +272,7 @@ def test_a_run_that_was_asked_to_end_goes_on_to_the_same_bits(tmp_path: Path, ch
     straight = _train(settings)
     for stop in (2, 5):
         pauses = _StopAfter(tmp_path / "run", stop)
-        with pauses.watching(), pytest.raises(Terminated, match=f"stopped after step {stop + 1}, which is saved"):
+        with pauses.watching(), pytest.raises(Terminated, match=f"stopped after step {stop}, which is saved"):
             _train(settings, pauses=pauses)
     pauses = _StopAfter(tmp_path / "run", -1)
     resumed = _train(settings, pauses=pauses)
