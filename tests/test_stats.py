@@ -19,7 +19,7 @@ def test_mean_interval_is_scipys_one_sample_t(sample: np.ndarray, confidence: fl
     if np.ptp(sample) > 1e-6 * np.abs(sample).max():  # scipy warns where there is hardly any spread
         assert estimate.sd == pytest.approx(stats.tstd(sample))
         expected = stats.ttest_1samp(sample, 0).confidence_interval(confidence)
-        assert (estimate.low, estimate.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
+        assert (estimate.low, estimate.high) == pytest.approx((expected.low, expected.high), rel=1e-9, abs=1e-9)
 
 
 def test_paired_difference_by_hand() -> None:

@@ -271,6 +271,13 @@ class Recipe(Section):
     checkpoint: CheckpointInterval = CheckpointInterval(seconds=60)
     eval_batch_size: Positive = 500
 
+    @property
+    def pinned_threads(self) -> int | None:
+        """Threads of a process where bits are promised: these depend on them, so the machine must not decide."""
+        if self.reduction != "tree":
+            return None
+        return 1 if self.threads_per_worker == "auto" else self.threads_per_worker
+
     @model_validator(mode="after")
     def _rules_fit_together(self) -> Self:
         _legw_has_epochs(self)

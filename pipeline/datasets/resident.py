@@ -1,7 +1,8 @@
 """Small images as one uint8 tensor on the device; batches are cut from it by indexing."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.datasets.augmentation import Draws, draw
+from pipeline.datasets.training_images import Request
 
 # Images copied at a time: a memory-mapped file is never in memory twice.
 _COPY_ROWS = 4096
@@ -90,6 +92,10 @@ class ResidentImages:
         other = copy.copy(self)
         other._seed, other._draws = seed, {}
         return other
+
+    def prefetch(self, requests: Iterable[Request]) -> AbstractContextManager[None]:  # noqa: ARG002 - as others need it
+        """Nothing: they are all here."""
+        return nullcontext()
 
     def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
         """Augmented images of the given sample ids, each with the draws of its epoch; both (B,)."""

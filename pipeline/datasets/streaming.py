@@ -24,10 +24,8 @@ from torch import Tensor
 from pipeline.datasets.images import UnreadableError, decode_region
 from pipeline.datasets.resident import Normalisation
 from pipeline.datasets.resized_crop import RandomResizedCrop, centre_box
+from pipeline.datasets.training_images import Request
 from pipeline.errors import InputError
-
-# Sample ids and the epoch of each, both (B,); None for evaluation.
-Request = tuple[NDArray[np.int64], NDArray[np.int64] | None]
 
 # Stands for an epoch where the centre is wanted.
 _EVALUATION = -1

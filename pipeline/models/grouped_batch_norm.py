@@ -43,6 +43,6 @@ class GroupedBatchNorm2d(nn.BatchNorm2d):
         mean = variance = None
         if self.collected is not None:
             # With a momentum of 1 the "running" values are this group's own.
-            mean, variance = statistics = torch.zeros(2, self.num_features, device=group.device)
+            mean, variance = statistics = torch.zeros_like(torch.stack([self.weight, self.bias]))
             self.collected.append(statistics)
         return F.batch_norm(group, mean, variance, self.weight, self.bias, training=True, momentum=1.0, eps=self.eps)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pipeline import distributed
-from pipeline.datasets.resident import ResidentImages
+from pipeline.datasets.training_images import TrainingImages
 from pipeline.distributed import Ranks
 
 
@@ -36,7 +36,7 @@ def rows_of_rank(n: int, ranks: Ranks) -> NDArray[np.int64]:
 
 
 @torch.inference_mode()
-def evaluate(model: nn.Module, images: ResidentImages, labels: Tensor, *, batch_size: int, ranks: Ranks) -> Evaluation:
+def evaluate(model: nn.Module, images: TrainingImages, labels: Tensor, *, batch_size: int, ranks: Ranks) -> Evaluation:
     """Classify all images; each rank takes its share and all ranks return the whole.
 
     Args:
@@ -48,13 +48,14 @@ def evaluate(model: nn.Module, images: ResidentImages, labels: Tensor, *, batch_
     seen = torch.zeros_like(correct)
     loss = torch.zeros((), dtype=torch.float64, device=labels.device)
     rows = rows_of_rank(len(images), ranks)
-    for start in range(0, len(rows), batch_size):
-        ids = rows[start : start + batch_size]
-        here = torch.from_numpy(ids).to(labels.device)
-        logits = model(images.evaluation_batch(ids))
-        correct[here] = (logits.argmax(1) == labels[here]).int()
-        seen[here] += 1
-        loss += F.cross_entropy(logits, labels[here], reduction="sum").double()
+    batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+    with images.prefetch((ids, None) for ids in batches):
+        for ids in batches:
+            here = torch.from_numpy(ids).to(labels.device)
+            logits = model(images.evaluation_batch(ids))
+            correct[here] = (logits.argmax(1) == labels[here]).int()
+            seen[here] += 1
+            loss += F.cross_entropy(logits, labels[here], reduction="sum").double()
     for tensor in (correct, seen, loss):
         distributed.all_reduce_sum_(tensor)
     assert bool((seen == 1).all()), "an image was evaluated twice or not at all"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pipeline import distributed
 from pipeline.batching import Part
-from pipeline.datasets.resident import ResidentImages
+from pipeline.datasets.training_images import TrainingImages
 from pipeline.models.batch_context import describe_batch
 from pipeline.models.keyed_dropout import sample_keys
 from pipeline.training.precision import Precision, autocast
@@ -39,7 +39,7 @@ class Objective:
         seed: of dropout.
     """
 
-    images: ResidentImages
+    images: TrainingImages
     labels: Tensor
     label_smoothing: float = 0.0
     precision: Precision = "fp32"

@@ -1,7 +1,7 @@
 """One training run from settings to weights."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -14,6 +14,7 @@ from torch import Tensor
 from pipeline import distributed
 from pipeline.batching import Part, SampleStream, fitting_ranks, micro_batches, rank_parts, worker_parts
 from pipeline.datasets.resident import ResidentImages
+from pipeline.datasets.training_images import Request, TrainingImages
 from pipeline.distributed import Ranks
 from pipeline.errors import InputError
 from pipeline.models.network import Network
@@ -69,7 +70,7 @@ def load_images(
 
 def train(
     settings: TrainSettings,
-    images: ResidentImages,
+    images: TrainingImages,
     labels: Tensor,
     members: NDArray[np.bool_],
     *,
@@ -122,7 +123,8 @@ def train(
     stepper = Stepper(settings, state, objective, leaves=leaves, passes=passes, pair=_pair(first), ranks=ranks)
     # Twenty records a run: enough for a curve, and few enough not to hold up the device.
     record_every = max(1, settings.steps // 20)
-    with log.progress(title, settings.steps, "steps") as progress:
+    requests = _requests(stream, state.step, settings, leaves)
+    with images.prefetch(requests), log.progress(title, settings.steps, "steps") as progress:
         progress.update(state.step)
         while state.step < settings.steps and not run.diverged:
             stepper.take(_batch(stream, state.step, settings.batch_size))
@@ -157,6 +159,16 @@ def _check_ranks(settings: TrainSettings, ranks: Ranks) -> None:
 def _batch(stream: SampleStream, step: int, batch_size: int) -> GlobalBatch:
     ids, epochs = stream.batch(step, batch_size)
     return GlobalBatch(ids=ids, epochs=epochs)
+
+
+def _requests(
+    stream: SampleStream, first_step: int, settings: TrainSettings, leaves: Sequence[Part]
+) -> Iterator[Request]:
+    """What this rank will ask for, step by step."""
+    rows = slice(leaves[0].rows.start, leaves[-1].rows.stop)
+    for step in range(first_step, settings.steps):
+        ids, epochs = stream.batch(step, settings.batch_size)
+        yield ids[rows], epochs[rows]
 
 
 def _pair(batch: GlobalBatch) -> GlobalBatch:

@@ -10,7 +10,6 @@ from pipeline.durations import to_steps
 from pipeline.errors import InputError
 from pipeline.schedules import SCHEDULES, scaled_rate, scaled_warmup, warmed_up
 from pipeline.training.precision import Precision
-from pipeline.training.workers import plan_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +128,6 @@ def effective_settings(
             f"schedule.warmup: {warmup_steps} steps at batch {batch_size}, but the budget is {steps} steps; "
             "shorten the warm-up or lengthen the budget"
         )
-    plan = plan_of(recipe)
     return TrainSettings(
         network=network,
         stem=recipe.stem,
@@ -141,7 +139,7 @@ def effective_settings(
         simulated_workers=recipe.simulated_workers,
         bn_group=recipe.bn_group,
         reduction=recipe.reduction,
-        threads=plan.threads if recipe.reduction == "tree" and plan.threads != "auto" else None,
+        threads=recipe.pinned_threads,
         precision=recipe.precision,
         steps=steps,
         optimizer=recipe.optimizer.name,

@@ -8,7 +8,7 @@ from pipeline.distributed import WorkerPlan
 def plan_of(recipe: Recipe) -> WorkerPlan:
     """What a recipe asks for, and what its simulated workers allow."""
     tree = recipe.reduction == "tree"
-    # The bits of a tree depend on the threads; a number that depends on the machine would not do.
-    threads = 1 if tree and recipe.threads_per_worker == "auto" else recipe.threads_per_worker
     fitting = fitting_ranks(recipe.simulated_workers, aligned=tree)
-    return WorkerPlan(workers=recipe.workers, fitting=fitting, threads=threads)
+    return WorkerPlan(
+        workers=recipe.workers, fitting=fitting, threads=recipe.pinned_threads or recipe.threads_per_worker
+    )

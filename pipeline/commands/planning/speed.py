@@ -12,6 +12,7 @@ from torch import nn
 
 from pipeline.batching import Part
 from pipeline.datasets.resident import ResidentImages
+from pipeline.datasets.training_images import TrainingImages
 from pipeline.models import build
 from pipeline.optim import OPTIMIZERS, parameter_groups
 from pipeline.training.gradient import GlobalBatch, Objective, accumulate_gradients
@@ -144,7 +145,7 @@ def _update_seconds(model: nn.Module, device: torch.device) -> float:
 
 
 @torch.inference_mode()
-def _evaluation_seconds(model: nn.Module, images: ResidentImages, size: int, device: torch.device) -> float:
+def _evaluation_seconds(model: nn.Module, images: TrainingImages, size: int, device: torch.device) -> float:
     model.eval()
     ids = np.arange(size)
     return _seconds_of(lambda: model(images.evaluation_batch(ids)), device) / size
