@@ -53,6 +53,12 @@ class Pauses:
         before = signal.signal(signal.SIGTERM, lambda *_: self._asked_to_end.set())
         try:
             yield
+        except Exception:
+            signal.signal(signal.SIGTERM, before)
+            # Torchrun asks the others to end when a rank is lost, and asks once.
+            if self._asked_to_end.is_set():
+                signal.raise_signal(signal.SIGTERM)
+            raise
         finally:
             signal.signal(signal.SIGTERM, before)
         if self._asked_to_end.is_set():
