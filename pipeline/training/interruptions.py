@@ -53,10 +53,10 @@ class Pauses:
         before = signal.signal(signal.SIGTERM, lambda *_: self._asked_to_end.set())
         try:
             yield
-        except Exception:
+        except RuntimeError:
             signal.signal(signal.SIGTERM, before)
-            # Torchrun asks the others to end when a rank is lost, and asks once.
-            if self._asked_to_end.is_set():
+            # A lost rank ends an exchange so; torchrun asks the others to end, and asks once.
+            if self._asked_to_end.is_set() and self._ranks.count > 1:
                 signal.raise_signal(signal.SIGTERM)
             raise
         finally:

@@ -64,8 +64,10 @@ def test_sigterm_to_the_launching_stage_saves_and_ends_as_resumable(tree: Study,
 
 @pytest.mark.parametrize(
     ("part", "number", "finished"),
-    [("step-000000006", 0, 0), ("/cells/", 1, 1)],  # in training; after the last step, when the cell is recorded
-    ids=["in training", "after the last step"],
+    [
+        pytest.param("step-000000006", 0, 0, marks=pytest.mark.slow, id="in training"),
+        pytest.param("/cells/", 1, 1, id="after the last step"),  # while the cell is recorded
+    ],
 )
 def test_sigterm_to_one_process_loses_nothing(
     tree: Study, tmp_path: Path, part: str, number: int, finished: int
