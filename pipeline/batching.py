@@ -80,6 +80,11 @@ def micro_batches(parts: Sequence[Part], at_most: int) -> list[Part]:
     return merged
 
 
+def groups_of(part: Part) -> list[Part]:
+    """Each BatchNorm group as a part of its own."""
+    return [Part(rows=slice(start, start + size), group_sizes=(size,)) for start, size in _groups([part])]
+
+
 def fitting_ranks(simulated_workers: int, *, aligned: bool) -> list[int]:
     """How many processes can share the simulated workers, ascending.
 

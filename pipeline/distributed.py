@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -178,13 +179,19 @@ def session(
     _die_with_agent()
     local = int(os.environ["LOCAL_RANK"])
     torch.set_num_threads(threads_for(threads_per_worker, int(os.environ["LOCAL_WORLD_SIZE"])))
-    # NCCL refuses two ranks on one GPU: more processes than GPUs work on the CPU.
-    on_gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
+    # NCCL refuses two ranks on one GPU.
+    here, gpus = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
+    if 0 < gpus < here:
+        raise InputError(
+            f"torchrun: {here} processes, but this machine has {gpus} GPUs and a GPU takes one process; start fewer, "
+            "or CUDA_VISIBLE_DEVICES= to work on the CPU"
+        )
+    on_gpu = gpus > 0
     device = torch.device("cuda", local) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
     store, rank, world = next(rendezvous("env://", timeout=_CONNECT_TIMEOUT))
-    with _said_once(store):
+    with _said_once(store, f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT')}"):
         count = joining(world)
     if rank >= count:
         store.wait([_FINISHED], _AS_LONG_AS_IT_TAKES)
@@ -192,7 +199,8 @@ def session(
     backend = "nccl" if on_gpu else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=_TIMEOUT)
     try:
-        with _said_once(store):
+        # The store outlives this set of ranks where torchrun starts another.
+        with _said_once(store, broadcast(uuid.uuid4().hex)):
             yield Ranks(rank=rank, count=count, device=device)
             if rank == 0:
                 store.set(_FINISHED, "")
@@ -201,12 +209,12 @@ def session(
 
 
 @contextmanager
-def _said_once(store: Any) -> Iterator[None]:  # torch's types leave dist.Store out
-    """Let only the first rank's exception out; see `session`."""
+def _said_once(store: Any, scope: str) -> Iterator[None]:  # torch's types leave dist.Store out
+    """Let only the first rank's exception out; see `session`. `scope` is of this set of ranks alone."""
     try:
         yield
     except BaseException as error:
-        if store.add("failed ranks", 1) > 1:
+        if store.add(f"failed ranks, {scope}", 1) > 1:
             if isinstance(error, Terminated):
                 sys.exit(os.EX_TEMPFAIL)
             time.sleep(_AGENT_ENDS_RANKS_WITHIN_S)

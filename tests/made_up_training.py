@@ -229,8 +229,9 @@ def stage(name: str, folder: Path, item: str | None = None) -> int:
 
 
 def environment() -> dict[str, str]:
-    """One thread a process, and no DVC around it."""
-    return {**{key: value for key, value in os.environ.items() if key != "DVC_ROOT"}, "OMP_NUM_THREADS": "1"}
+    """One thread a process, no GPU, and no DVC around it."""
+    inherited = {key: value for key, value in os.environ.items() if key != "DVC_ROOT"}
+    return {**inherited, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def run(

@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.artifacts.json_file import write_json
 
 # The packages that decide the content of some artefact.
-_PACKAGES = ("numpy", "opentsne", "pillow", "pyarrow", "scikit-learn", "scipy", "torch", "torchvision")
+_PACKAGES = ("numpy", "opentsne", "pillow", "pyarrow", "scikit-learn", "scipy", "timm", "torch", "torchvision")
 
 
 def sha256_of_file(path: Path) -> str:

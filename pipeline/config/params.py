@@ -139,7 +139,7 @@ def _check_batch(key: str, batch: int, recipe: Recipe) -> None:
             f"{key}: {batch} gives each of {workers} simulated workers {share} images, fewer than bn_group "
             f"{recipe.bn_group}; BatchNorm over several workers is not of this job: lower bn_group or simulated_workers"
         )
-    group = recipe.bn_group or share
+    group = -(-share // max(1, share // recipe.bn_group)) if recipe.bn_group else share
     if recipe.micro_batch != "auto" and recipe.micro_batch < group:
         raise InputError(
             f"{key}: {batch} has BatchNorm groups of {group} images, more than micro_batch {recipe.micro_batch}; "

@@ -200,6 +200,15 @@ def _tree_is_alone(recipe: "Recipe") -> None:
         raise ValueError("micro_batch: reduction tree runs one simulated worker at a time; remove the key")
 
 
+def _noise_has_parts(recipe: "Recipe") -> None:
+    alone = recipe.simulated_workers == 1 and (recipe.reduction == "tree" or recipe.bn_group is None)
+    if recipe.noise_scale_steps is not None and alone:
+        raise ValueError(
+            "noise_scale_steps: needs gradients of two sizes, of parts of a batch and of the whole; give 2 or more "
+            "simulated_workers, or with reduction ddp a bn_group"
+        )
+
+
 def _post_local_fits(recipe: "Recipe") -> None:
     """Workers that step alone have no common gradient, and cannot be stood in for."""
     if recipe.post_local_sgd is None:
@@ -209,6 +218,8 @@ def _post_local_fits(recipe: "Recipe") -> None:
             f"post_local_sgd: {recipe.workers} workers cannot stand in for simulated_workers "
             f"{recipe.simulated_workers}, since each steps on weights of its own; make the two equal"
         )
+    if recipe.precision == "fp16":
+        raise ValueError("precision: fp16 scales one loss for all workers, post_local_sgd has one each; use bf16")
     for key, unset in (("reduction", "ddp"), ("ema_decay", None), ("noise_scale_steps", None)):
         if getattr(recipe, key) != unset:
             raise ValueError(
@@ -282,6 +293,7 @@ class Recipe(Section):
     def _rules_fit_together(self) -> Self:
         _legw_has_epochs(self)
         _tree_is_alone(self)
+        _noise_has_parts(self)
         _post_local_fits(self)
         return self
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,7 @@ def identify(
 def this_machine(device: torch.device) -> dict[str, Any]:
     """Versions and the kind of device."""
     versions = {"torch": torch.__version__, "torchvision": torchvision.__version__, "numpy": np.__version__}
+    versions["timm"] = metadata.version("timm")  # importing it takes seconds
     return {**versions, "device": _kind(device)}
 
 

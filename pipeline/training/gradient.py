@@ -136,13 +136,15 @@ def tree_gradients(
     def flat_gradients() -> Iterator[Tensor]:
         for part in leaves:
             loss = objective.loss_sum(model, batch, part)
-            gradients = torch.autograd.grad(loss * loss_scale, parameters)
+            # Divided here, as without a tree: a scaled sum over the batch would overflow in half precision.
+            gradients = torch.autograd.grad(loss * (loss_scale / batch.size), parameters)
             flat = torch.cat([gradient.flatten() for gradient in gradients])
-            square = (flat / (part.size * loss_scale)).square().sum() * (part.size / batch.size)
+            mean_of_leaf = flat * (batch.size / (part.size * loss_scale))
+            square = mean_of_leaf.square().sum() * (part.size / batch.size)
             yield torch.cat([flat, torch.stack([loss.detach(), square])])
 
     total = distributed.tree_sum_(distributed.pairwise_sum(flat_gradients()))
-    mean, (loss, leaf_square) = total[:-2] / batch.size, total[-2:]
+    mean, (loss, leaf_square) = total[:-2], total[-2:]
     sizes = [parameter.numel() for parameter in parameters]
     for parameter, gradient in zip(parameters, mean.split(sizes), strict=True):
         # With the parameter's strides: fused optimizers walk both in memory order.

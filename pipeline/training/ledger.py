@@ -83,8 +83,12 @@ class Ledger:
             shutil.move(weights, building / "weights.pt")
         write_json(building / "result.json", record)
         write_json(building / "identity.json", dataclasses.asdict(identity))
-        shutil.rmtree(self._root / key, ignore_errors=True)
+        # Never a moment with half of an entry under its name.
+        replaced = self._root / f".{key}.old.{os.getpid()}.tmp"
+        if (self._root / key).exists():
+            (self._root / key).rename(replaced)
         building.rename(self._root / key)
+        shutil.rmtree(replaced, ignore_errors=True)
 
     def identities(self) -> Iterator[Identity]:
         """Of all entries, in the order of their names.

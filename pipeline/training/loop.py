@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline import distributed
-from pipeline.batching import Part, SampleStream, fitting_ranks, micro_batches, rank_parts, worker_parts
+from pipeline.batching import Part, SampleStream, fitting_ranks, groups_of, micro_batches, rank_parts, worker_parts
 from pipeline.datasets.resident import ResidentImages
 from pipeline.datasets.training_images import Request, TrainingImages
 from pipeline.distributed import Ranks
@@ -31,6 +31,8 @@ from pipeline.training.step import Stepper
 
 # Enough images that the statistics of the last layers, which have few pixels, settle.
 _STATISTICS_IMAGES = 2048
+# Of the parameters: two moments, a weight average and a bucket for the exchange.
+_COPIES = 4
 
 
 @dataclass(kw_only=True)
@@ -101,7 +103,6 @@ def train(
     state = start_state(settings, ranks, initialise)
     if pauses is not None:
         pauses.resume(state, ranks, log)
-    state.places = list(dict.fromkeys([*state.places, _place(ranks)]))
     objective = Objective(
         images=images,
         labels=labels,
@@ -116,10 +117,15 @@ def train(
         ranks=ranks.count,
     )
     first = _batch(stream, 0, settings.batch_size)
-    passes, largest = _passes(settings, state, objective, first, workers, micro_batch, ranks)
-    run = TrainedRun(model=state.model, micro_batch=largest)
-    # A worker's images alone, as many at a time as fit.
-    leaves = [part for worker in workers for part in micro_batches([worker], largest)]
+    state.micro_batch = _micro_batch(
+        settings, state, objective, first, workers, state.micro_batch or micro_batch, ranks
+    )  # fmt: skip
+    state.places = list(dict.fromkeys([*state.places, _place(ranks, state.micro_batch)]))
+    run = TrainedRun(model=state.model, micro_batch=state.micro_batch)
+    tree = settings.reduction == "tree"
+    passes = workers if tree else micro_batches(workers, state.micro_batch)
+    # To tell the noise of gradients, the finest parts that have one of their own.
+    leaves = workers if tree else [group for worker in workers for group in groups_of(worker)]
     stepper = Stepper(settings, state, objective, leaves=leaves, passes=passes, pair=_pair(first), ranks=ranks)
     # Twenty records a run: enough for a curve, and few enough not to hold up the device.
     record_every = max(1, settings.steps // 20)
@@ -131,7 +137,12 @@ def train(
             progress.update()
             if state.step % record_every == 0 or state.step == settings.steps:
                 run.diverged = not _record(state, settings, stream.n_train)
-            if pauses is not None and state.step < settings.steps and stepper.averages_after(state.step):
+            if (
+                pauses is not None
+                and state.step < settings.steps
+                and stepper.averages_after(state.step)
+                and not run.diverged
+            ):
                 pauses.offer(state, local=settings.local_from_step is not None)
     run.history, run.skipped_steps, run.places = state.history, state.skipped_steps, state.places
     run.noise_scale = estimate(state.noise) if settings.noise_scale_steps is not None else None
@@ -175,12 +186,12 @@ def _pair(batch: GlobalBatch) -> GlobalBatch:
     return GlobalBatch(ids=batch.ids[:2], epochs=batch.epochs[:2])
 
 
-def _place(ranks: Ranks) -> str:
+def _place(ranks: Ranks, micro_batch: int) -> str:
     threads = "" if ranks.device.type == "cuda" else f" of {torch.get_num_threads()} threads"
-    return f"{ranks.count} processes{threads} on {ranks.device.type}"
+    return f"{ranks.count} processes{threads} on {ranks.device.type}, {micro_batch} images at a time"
 
 
-def _passes(
+def _micro_batch(
     settings: TrainSettings,
     state: TrainState,
     objective: Objective,
@@ -188,18 +199,21 @@ def _passes(
     workers: list[Part],
     micro_batch: int | Literal["auto"],
     ranks: Ranks,
-) -> tuple[list[Part], int]:
-    """What passes forward together, and the number of images that it was limited to."""
+) -> int:
+    """Images that pass forward together, at most."""
     if settings.reduction == "tree":
-        return workers, max(part.size for part in workers)
+        return max(part.size for part in workers)
     state.model.train()
     group = Part(rows=slice(0, 2), group_sizes=(2,))
 
     def try_pass(at_most: int) -> None:
+        # What the optimizer and the exchange of gradients will take is there in the first step at last.
+        reserved = [torch.empty_like(parameter) for parameter in state.model.parameters() for _ in range(_COPIES)]
         objective.loss_sum(state.model, batch, micro_batches(workers, at_most)[0]).backward()
         state.model.zero_grad(set_to_none=True)
+        del reserved
 
-    largest = choose_micro_batch(
+    return choose_micro_batch(
         micro_batch,
         workers,
         device=ranks.device,
@@ -209,7 +223,6 @@ def _passes(
         try_pass=try_pass,
         ranks_here=distributed.ranks_on_this_node(),
     )
-    return micro_batches(workers, largest), largest
 
 
 def _record(state: TrainState, settings: TrainSettings, n_train: int) -> bool:

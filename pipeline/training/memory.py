@@ -55,7 +55,7 @@ def choose_micro_batch(
         fitting = int(_CPU_SHARE * _free_bytes() / ranks_here / bytes_per_image())
         if distributed.any_rank(fitting < group):
             raise _does_not_fit(group)
-        return min(distributed.broadcast(fitting), max(group, CPU_IMAGES), whole)
+        return min(*distributed.all_gather(fitting), max(group, CPU_IMAGES), whole)
     return halve_until_it_fits(whole, group, try_pass)
 
 

@@ -46,6 +46,7 @@ class TrainState:
         loss_sum: this rank's sum of losses since the last record, 0-dimensional, on the device.
         counted: images of all ranks since then.
         skipped_steps: steps that a non-finite gradient left out.
+        micro_batch: images that pass forward at a time; 0 before it is chosen.
         places: what the run has run on, in order, each once.
     """
 
@@ -57,6 +58,7 @@ class TrainState:
     counted: int = 0
     step: int = 0
     skipped_steps: int = 0
+    micro_batch: int = 0
     history: list[Record] = field(default_factory=list)
     noise: list[NoiseSample] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
@@ -67,13 +69,14 @@ class TrainState:
         Args:
             local: optimizers are not the same on all ranks.
         """
-        own = {"loss_sum": float(self.loss_sum), "optimizer": self.optimizer.state_dict() if local else None}
+        own = {"loss_sum": float(self.loss_sum), "optimizer": _on_cpu(self.optimizer.state_dict()) if local else None}
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict() if self.scaler else None,
             "average": self.average.state_dict() if self.average else None,
             "ranks": distributed.all_gather(own),
+            "micro_batch": self.micro_batch,
             "counted": self.counted,
             "step": self.step,
             "skipped_steps": self.skipped_steps,
@@ -86,6 +89,8 @@ class TrainState:
         """Go back to a saved state, on as many ranks or on others."""
         self.model.load_state_dict(saved["model"])
         same = len(saved["ranks"]) == ranks.count
+        # What fits may have changed, and with it the rounding.
+        self.micro_batch = saved["micro_batch"] if same else 0
         own: Mapping[str, Any] = saved["ranks"][ranks.rank] if same else {}
         self.optimizer.load_state_dict(own.get("optimizer") or saved["optimizer"])
         if self.scaler:
@@ -126,3 +131,12 @@ def start_state(
         average=average,
         loss_sum=torch.zeros((), dtype=torch.float64, device=ranks.device),
     )
+
+
+def _on_cpu(value: Any) -> Any:
+    """Other ranks, on other devices, receive it too."""
+    if isinstance(value, Tensor):
+        return value.cpu()
+    if isinstance(value, dict):
+        return {key: _on_cpu(inner) for key, inner in value.items()}
+    return [_on_cpu(inner) for inner in value] if isinstance(value, list) else value

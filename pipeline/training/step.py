@@ -97,16 +97,18 @@ class Stepper:
             state.scaler.unscale_(state.optimizer)
         if settings.clip_norm is not None:
             nn.utils.clip_grad_norm_(state.model.parameters(), settings.clip_norm)
+        skipped = False
         if state.scaler:
             before = state.scaler.get_scale()
             state.scaler.step(state.optimizer)
             state.scaler.update()
             # The scale falls after a step that was left out, and only then.
-            state.skipped_steps += state.scaler.get_scale() < before
+            skipped = state.scaler.get_scale() < before
+            state.skipped_steps += skipped
         else:
             state.optimizer.step()
         state.optimizer.zero_grad(set_to_none=True)
-        if state.average:
+        if state.average and not skipped:
             state.average.update_parameters(state.model)
 
     def _settle_buckets(self, pair: GlobalBatch) -> None:

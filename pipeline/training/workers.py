@@ -7,8 +7,8 @@ from pipeline.distributed import WorkerPlan
 
 def plan_of(recipe: Recipe) -> WorkerPlan:
     """What a recipe asks for, and what its simulated workers allow."""
-    tree = recipe.reduction == "tree"
-    fitting = fitting_ranks(recipe.simulated_workers, aligned=tree)
-    return WorkerPlan(
-        workers=recipe.workers, fitting=fitting, threads=recipe.pinned_threads or recipe.threads_per_worker
-    )
+    simulated, threads = recipe.simulated_workers, recipe.pinned_threads or recipe.threads_per_worker
+    if recipe.post_local_sgd is not None:  # each walks alone: nobody can stand in for another
+        return WorkerPlan(workers=simulated, fitting=[simulated], threads=threads)
+    fitting = fitting_ranks(simulated, aligned=recipe.reduction == "tree")
+    return WorkerPlan(workers=recipe.workers, fitting=fitting, threads=threads)

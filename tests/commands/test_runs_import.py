@@ -111,4 +111,4 @@ def test_what_cannot_be_used_is_refused(
 
 
 def test_a_machine_is_versions_and_a_kind_of_device() -> None:
-    assert set(this_machine(torch.device("cpu"))) == {"torch", "torchvision", "numpy", "device"}
+    assert set(this_machine(torch.device("cpu"))) == {"torch", "torchvision", "numpy", "timm", "device"}

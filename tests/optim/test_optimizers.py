@@ -86,7 +86,9 @@ def test_a_quadratic_falls(name: str) -> None:
     model = nn.Linear(3, 1, dtype=torch.float64)
     nn.init.constant_(model.weight, 0.1)
     groups = parameter_groups(model, weight_decay=0.0, decay_norm_and_bias=True)
-    optimizer = OPTIMIZERS[name](groups, _RATE, **_defaults(name))
+    # A rate of LARS multiplies its coefficient.
+    rate = _RATE / (10 * _defaults(name).get("trust_coefficient", 0.1))
+    optimizer = OPTIMIZERS[name](groups, rate, **_defaults(name))
     losses = []
     for _ in range(200):
         optimizer.zero_grad()
@@ -255,3 +257,15 @@ def test_muon_steps_are_orthogonal() -> None:
     singular = torch.linalg.svdvals(parameter.detach().view(4, 18))
     assert float(singular.max() / singular.min()) < 5
     assert float(torch.linalg.svdvals(gradient).max() / torch.linalg.svdvals(gradient).min()) > 100
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_lars_scales_filters_whether_they_are_decayed_or_not(weight_decay: float) -> None:
+    """A step of momentum 0 is rate x trust x |w| long where nothing is decayed."""
+    weight = torch.nn.Parameter(torch.ones(4, 4))
+    weight.grad = torch.full_like(weight, 100.0)
+    options = {"momentum": 0.0, "nesterov": False, "trust_coefficient": 0.01}
+    groups = [{"params": [weight], "weight_decay": weight_decay}]
+    OPTIMIZERS["lars"](groups, 1.0, **options).step()
+    moved = float((weight.detach() - 1).norm())
+    assert moved == pytest.approx(0.01 * 4.0, rel=0.05)

@@ -245,7 +245,18 @@ def test_the_noise_scale_is_sampled_where_asked_and_changes_nothing_else() -> No
 
 
 def test_what_a_run_ran_on_is_told(few_statistics: None) -> None:
-    assert _train(replace(TINY, steps=1)).places == [f"1 processes of {torch.get_num_threads()} threads on cpu"]
+    threads = torch.get_num_threads()
+    assert _train(replace(TINY, steps=1)).places == [f"1 processes of {threads} threads on cpu, 20 images at a time"]
+
+
+@pytest.mark.usefixtures("few_statistics")
+def test_a_metered_step_in_half_precision_does_not_overflow() -> None:
+    """The loss scale starts at 65536; the sum over a batch of gradients times that would."""
+    half = replace(TINY, network="small_cnn", precision="fp16", batch_size=256, steps=2, noise_scale_steps=1)
+    run = _train(half)
+    assert run.skipped_steps == 0
+    assert run.noise_scale is not None
+    assert run.noise_scale.samples == 2
 
 
 class _StopAfter(Pauses):
