@@ -42,7 +42,9 @@ def choose_micro_batch(
     Raises:
         InputError: a single BatchNorm group is more than was requested, or than fits.
     """
-    group = max(size for part in parts for size in part.group_sizes)
+    # Shares of a batch may differ by an image; what is chosen must hold for every rank.
+    shares = distributed.all_gather([size for part in parts for size in part.group_sizes])
+    group, whole = max(max(sizes) for sizes in shares), max(sum(sizes) for sizes in shares)
     if requested != "auto":
         if requested < group:
             raise InputError(
@@ -50,7 +52,6 @@ def choose_micro_batch(
                 "more simulated_workers, or a smaller bn_group"
             )
         return requested
-    whole = sum(part.size for part in parts)
     if device.type != "cuda":
         fitting = int(_CPU_SHARE * _free_bytes() / ranks_here / bytes_per_image())
         if distributed.any_rank(fitting < group):
