@@ -87,7 +87,7 @@ def test_the_table_has_a_row_for_each_cell(finished: Path) -> None:
         assert row["epochs"] == pytest.approx(20 * STEPS / row["n_train"])
         assert (row["workers"], row["simulated_workers"], row["bn_group"]) == (1, 1, 20)
         assert (row["micro_batch"], row["skipped_steps"], row["critical_batch"]) == (20, 0, None)
-        assert row["trained_on"] == "1 processes of 1 threads on cpu"
+        assert row["trained_on"] == "1 processes of 1 threads on cpu, 20 images at a time"
         assert 0 <= row["top1"] <= 1
     assert len({row["fingerprint"] for row in rows}) == 4
 
