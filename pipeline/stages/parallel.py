@@ -4,6 +4,8 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import torch
+
 from pipeline import distributed
 from pipeline.distributed import Ranks, WorkerPlan
 from pipeline.stages.harness import (
@@ -50,4 +52,5 @@ def run_parallel_stage(
             context = make_context(stage, item, arguments)
             with metered(context), hold_lock(context):
                 body(context, ranks)
-                context.gpu_bytes.extend(distributed.peak_gpu_bytes(ranks))
+                if ranks.device.type == "cuda":
+                    context.gpu_bytes.append(torch.cuda.max_memory_allocated(ranks.device))

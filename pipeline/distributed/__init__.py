@@ -1,0 +1,43 @@
+"""Ranks: the only package that talks to torch.distributed or reads its environment variables.
+
+Everything is a no-op on one process, so callers have one code path. Tensors are reduced in place
+where the name ends in an underscore.
+"""
+
+from pipeline.distributed.agreement import Agreement
+from pipeline.distributed.averaging import data_parallel, defer_reduction
+from pipeline.distributed.collectives import (
+    all_gather,
+    all_reduce_sum_,
+    any_rank,
+    barrier,
+    broadcast,
+    launched,
+    ranks_on_this_node,
+)
+from pipeline.distributed.process_group import Ranks, session, threads_for
+from pipeline.distributed.torchrun import WorkerPlan, choose_workers, joining_ranks, launch, local_gpus
+from pipeline.distributed.tree_sum import pairwise_sum, tree_sum_
+
+__all__ = [
+    "Agreement",
+    "Ranks",
+    "WorkerPlan",
+    "all_gather",
+    "all_reduce_sum_",
+    "any_rank",
+    "barrier",
+    "broadcast",
+    "choose_workers",
+    "data_parallel",
+    "defer_reduction",
+    "joining_ranks",
+    "launch",
+    "launched",
+    "local_gpus",
+    "pairwise_sum",
+    "ranks_on_this_node",
+    "session",
+    "threads_for",
+    "tree_sum_",
+]

@@ -1,0 +1,117 @@
+"""The process group: joined where torchrun started this process, left at the end."""
+
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+
+from pipeline.distributed.collectives import broadcast, launched
+from pipeline.distributed.torchrun import LAUNCHER
+from pipeline.errors import InputError, Terminated
+from pipeline.processes import signal_on_parents_death
+
+_TIMEOUT = timedelta(minutes=30)
+_CONNECT_TIMEOUT = timedelta(minutes=5)
+_AGENT_ENDS_RANKS_WITHIN_S = 60
+_FINISHED = "finished"
+_AS_LONG_AS_IT_TAKES = timedelta(days=365)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """This process among the workers of a run."""
+
+    rank: int
+    count: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+
+@contextmanager
+def session(
+    threads_per_worker: int | Literal["auto"], joining: Callable[[int], int] = lambda world: world
+) -> Iterator[Ranks]:
+    """Join the process group if torchrun started this process; leave it at the end.
+
+    A process that is not needed waits until the others have finished, and exits with 0.
+
+    Args:
+        joining: from the number of processes that torchrun started to how many take part.
+
+    Where several ranks fail, by the same bad input or over the loss of another, the exception of
+    the first goes on; the others wait for torchrun to end them, so that the reason is said once.
+    """
+    if not launched():
+        torch.set_num_threads(threads_for(threads_per_worker, 1))
+        yield Ranks(rank=0, count=1, device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+        return
+    _die_with_agent()
+    local = int(os.environ["LOCAL_RANK"])
+    torch.set_num_threads(threads_for(threads_per_worker, int(os.environ["LOCAL_WORLD_SIZE"])))
+    # NCCL refuses two ranks on one GPU.
+    here, gpus = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
+    if 0 < gpus < here:
+        raise InputError(
+            f"torchrun: {here} processes, but this machine has {gpus} GPUs and a GPU takes one process; start fewer, "
+            "or CUDA_VISIBLE_DEVICES= to work on the CPU"
+        )
+    on_gpu = gpus > 0
+    device = torch.device("cuda", local) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    store, rank, world = next(rendezvous("env://", timeout=_CONNECT_TIMEOUT))
+    with _said_once(store, f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT')}"):
+        count = joining(world)
+    if rank >= count:
+        store.wait([_FINISHED], _AS_LONG_AS_IT_TAKES)
+        sys.exit(0)
+    backend = "nccl" if on_gpu else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=_TIMEOUT)
+    try:
+        # The store outlives this set of ranks where torchrun starts another.
+        with _said_once(store, broadcast(uuid.uuid4().hex)):
+            yield Ranks(rank=rank, count=count, device=device)
+            if rank == 0:
+                store.set(_FINISHED, "")
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _said_once(store: Any, scope: str) -> Iterator[None]:  # torch's types leave dist.Store out
+    """Let only the first rank's exception out; see `session`. `scope` is of this set of ranks alone."""
+    try:
+        yield
+    except BaseException as error:
+        if store.add(f"failed ranks, {scope}", 1) > 1:
+            if isinstance(error, Terminated):
+                sys.exit(os.EX_TEMPFAIL)
+            time.sleep(_AGENT_ENDS_RANKS_WITHIN_S)
+        raise
+
+
+def _die_with_agent() -> None:
+    """A rank whose agent was killed would train on as an orphan."""
+    signal_on_parents_death(signal.SIGKILL)
+    # The signal does not come if the agent died before, while this process was still importing.
+    parent = str(os.getppid())
+    if os.environ.get(LAUNCHER, parent) != parent:
+        sys.exit("the process that started this rank is gone")
+
+
+def threads_for(requested: int | Literal["auto"], workers_here: int) -> int:
+    """CPU threads of each of `workers_here` processes on this node; `auto` shares out the cores."""
+    return max(1, len(os.sched_getaffinity(0)) // workers_here) if requested == "auto" else requested
