@@ -8,8 +8,6 @@ within each round, so that a machine whose speed drifts does not decide the answ
 """
 
 import argparse
-import json
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,6 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from benchmarks.measuring import Row, print_results, ratio_spread, seconds_of
 from pipeline import distributed
 from pipeline.distributed import Ranks
 from pipeline.features.extract import extract_features
@@ -46,15 +45,6 @@ def settings_for(arguments: argparse.Namespace) -> TrainSettings:
         weight_decay=5e-4, decay_norm_and_bias=True, schedule="constant", schedule_options={}, warmup_steps=0,
         label_smoothing=0.0, eval_batch_size=arguments.batch_size, seed=0,
     )  # fmt: skip
-
-
-def seconds_of(work: Callable[[], object]) -> float:
-    """Wall time of one call."""
-    start = time.perf_counter()
-    work()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
 
 
 def bare_training(settings: TrainSettings, ranks: Ranks) -> Callable[[int], None]:
@@ -145,22 +135,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    results = {}
+    rows: list[Row] = []
     with distributed.session("auto") as ranks:
         for name, measure in (("training", training_ratios), ("extraction", extraction_ratios)):
             ratios, rate = measure(arguments, ranks)
-            results[name] = {
-                "ratio_median": round(float(np.median(ratios)), 3),
-                "ratio_min": round(min(ratios), 3),
-                "ratio_max": round(max(ratios), 3),
-                "images_per_s": round(rate, 1),
-            }
-    print(f"{'':12}{'images/s':>10}{'of bare':>9}{'min':>7}{'max':>7}")
-    for name, row in results.items():
-        print(
-            f"{name:12}{row['images_per_s']:10.0f}{row['ratio_median']:9.1%}{row['ratio_min']:7.1%}{row['ratio_max']:7.1%}"
-        )
-    print(json.dumps({**vars(arguments), "torch": torch.__version__, "threads": torch.get_num_threads(), **results}))
+            rows.append({"of_bare": name, "images_per_s": round(rate), **ratio_spread(ratios)})
+    print_results(arguments, rows)
 
 
 if __name__ == "__main__":

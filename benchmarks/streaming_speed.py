@@ -11,10 +11,9 @@ does not decide the answer. The DataLoader keeps its workers from round to round
 """
 
 import argparse
-import json
 import tempfile
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
+from benchmarks.measuring import Row, print_results, ratio_spread, seconds_of
 from pipeline.batching import SampleStream
 from pipeline.datasets.resized_crop import RandomResizedCrop
 from pipeline.datasets.streaming import StreamingImages
@@ -81,16 +81,7 @@ def torchvisions(folder: Path, arguments: argparse.Namespace, device: torch.devi
     return run
 
 
-def seconds_of(work: Callable[[int], None], epoch: int, device: torch.device) -> float:
-    """Wall time of one epoch."""
-    start = time.perf_counter()
-    work(epoch)
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
-def measure(arguments: argparse.Namespace, side: int, device: torch.device) -> dict[str, float]:
+def measure(arguments: argparse.Namespace, side: int, device: torch.device) -> Row:
     """Images/s of both on files of `side` pixels, and the ratio's median and spread over the rounds."""
     with tempfile.TemporaryDirectory() as name:
         write_photos(Path(name), arguments.images, side)
@@ -99,15 +90,13 @@ def measure(arguments: argparse.Namespace, side: int, device: torch.device) -> d
         for run in loaders:
             run(0)
         # One row a round, one column a loader.
-        seconds = np.array([[seconds_of(run, 1 + i, device) for run in loaders] for i in range(arguments.rounds)])
-    ratios = seconds[:, 1] / seconds[:, 0]
+        seconds = np.array([[seconds_of(partial(run, 1 + i)) for run in loaders] for i in range(arguments.rounds)])
     rates = np.median(n / seconds, axis=0)
     return {
-        "images_per_s": round(float(rates[0]), 1),
-        "torchvision_images_per_s": round(float(rates[1]), 1),
-        "ratio_median": round(float(np.median(ratios)), 3),
-        "ratio_min": round(float(ratios.min()), 3),
-        "ratio_max": round(float(ratios.max()), 3),
+        "side": side,
+        "images_per_s": round(float(rates[0])),
+        "torchvision_images_per_s": round(float(rates[1])),
+        **ratio_spread(seconds[:, 1] / seconds[:, 0]),
     }
 
 
@@ -122,16 +111,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    print(f"{'side':>6}{'images/s':>10}{'torchvision':>13}{'ratio':>8}{'min':>7}{'max':>7}")
-    results = {}
-    for side in arguments.sides:
-        results[side] = row = measure(arguments, side, device)
-        print(
-            f"{side:6}{row['images_per_s']:10.0f}{row['torchvision_images_per_s']:13.0f}"
-            f"{row['ratio_median']:8.2f}{row['ratio_min']:7.2f}{row['ratio_max']:7.2f}"
-        )
-    machine = {"torch": torch.__version__, "threads": torch.get_num_threads(), "device": device.type}
-    print(json.dumps({**vars(arguments), **machine, "results": results}))
+    print_results(arguments, [measure(arguments, side, device) for side in arguments.sides])
 
 
 if __name__ == "__main__":

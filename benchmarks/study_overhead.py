@@ -8,19 +8,17 @@ same optimizer steps alone on one fixed batch, timed before and after.
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import torch
 from ruamel.yaml import YAML
 
-from benchmarks.loop_speed import N_CLASSES, bare_training, made_up_images, seconds_of, settings_for
+from benchmarks.loop_speed import N_CLASSES, bare_training, made_up_images, settings_for
+from benchmarks.measuring import print_results, seconds_of
 from pipeline import distributed
 from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import write_json
@@ -63,14 +61,12 @@ def write_project(folder: Path, arguments: argparse.Namespace) -> None:
         yaml.dump(params, file)
 
 
-def study_seconds(folder: Path) -> float:
-    """Wall time of the stage."""
+def run_study(folder: Path) -> None:
+    """The stage in a process of its own."""
     places = {"--params": "params.yaml", "--data": "data", "--work": "work"}
     named = [part for option, name in places.items() for part in (option, str(folder / name))]
     command = [sys.executable, "-m", "pipeline.stages.train", "--study", "cells", *named]
-    start = time.perf_counter()
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
-    return time.perf_counter() - start
 
 
 def main() -> None:
@@ -89,17 +85,14 @@ def main() -> None:
         around = [seconds_of(lambda: bare(arguments.steps))]
         with tempfile.TemporaryDirectory() as folder:
             write_project(Path(folder), arguments)
-            whole = study_seconds(Path(folder))
+            whole = seconds_of(lambda: run_study(Path(folder)))
         around.append(seconds_of(lambda: bare(arguments.steps)))
     training = arguments.cells * float(np.mean(around))
-    found = {"study_s": round(whole, 1), "training_s": round(training, 1), "overhead": round(whole / training - 1, 3)}
-    print(
-        f"{arguments.cells} cells of {training / arguments.cells:.1f} s of training took {whole:.1f} s: "
-        f"{found['overhead']:.1%} on top"
-    )
-    threads = torch.get_num_threads()
-    spread = [round(seconds, 2) for seconds in around]
-    print(json.dumps({**vars(arguments), "torch": torch.__version__, "threads": threads, "bare_s": spread, **found}))
+    row = {
+        "cells": arguments.cells, "study_s": round(whole, 1), "training_s": round(training, 1),
+        "overhead": round(whole / training - 1, 3), "bare_s_before_and_after": " ".join(f"{s:.2f}" for s in around),
+    }  # fmt: skip
+    print_results(arguments, [row])
 
 
 if __name__ == "__main__":

@@ -7,9 +7,7 @@ the ratio of seconds per step within a round.
 """
 
 import argparse
-import json
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +17,7 @@ import numpy as np
 import torch
 
 from benchmarks.loop_speed import made_up_images, settings_for
+from benchmarks.measuring import Row, print_results, ratio_spread, seconds_of
 from pipeline import distributed
 from pipeline.distributed import Ranks
 from pipeline.run_log import RunLog
@@ -53,14 +52,14 @@ def timed(arguments: argparse.Namespace, variant: Mapping[str, Any], ranks: Rank
 
     def seconds(steps: int) -> float:
         pauses = Pauses(Checkpoints(folder), end_and_due(), ranks=ranks, steps=every) if every else None
-        start = time.perf_counter()
-        train(
-            replace(settings, steps=steps), images, targets, members, ranks=ranks, log=RunLog.silent(),
-            title="benchmark", micro_batch=variant.get("micro_batch", arguments.batch_size), pauses=pauses,
-        )  # fmt: skip
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        took = time.perf_counter() - start
+
+        def run() -> None:
+            train(
+                replace(settings, steps=steps), images, targets, members, ranks=ranks, log=RunLog.silent(),
+                title="benchmark", micro_batch=variant.get("micro_batch", arguments.batch_size), pauses=pauses,
+            )  # fmt: skip
+
+        took = seconds_of(run)
         if pauses:
             pauses.finished()
         return took
@@ -78,7 +77,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    found = {}
+    rows: list[Row] = []
     with distributed.session("auto") as ranks, tempfile.TemporaryDirectory() as folder:
         plain = timed(arguments, {}, ranks, Path(folder))
         plain(1)
@@ -87,17 +86,9 @@ def main() -> None:
             changed(1)
             pairs = [(plain(arguments.steps), changed(arguments.steps)) for _ in range(arguments.rounds)]
             ratios = [other / own for own, other in pairs]
-            found[name] = {
-                "ratio_median": round(float(np.median(ratios)), 3),
-                "ratio_min": round(min(ratios), 3),
-                "ratio_max": round(max(ratios), 3),
-                "plain_s_per_step": round(float(np.median([own for own, _ in pairs])), 4),
-            }
-    print(f"{'':24}{'x plain':>8}{'min':>7}{'max':>7}{'plain s/step':>14}")
-    for name, row in found.items():
-        print("{:24}{:8.2f}{:7.2f}{:7.2f}{:14.3f}".format(name, *row.values()))
-    threads = torch.get_num_threads()
-    print(json.dumps({**vars(arguments), "torch": torch.__version__, "threads": threads, "results": found}))
+            plain_s = float(np.median([own for own, _ in pairs]))
+            rows.append({"variant": name, "plain_s_per_step": round(plain_s, 4), **ratio_spread(ratios)})
+    print_results(arguments, rows)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,10 @@ augmentation and optimizer. Both take turns; the ratio is of one round.
 """
 
 import argparse
-import json
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from torch.utils.data import DataLoader
 from torchvision import transforms
 
 from benchmarks.loop_speed import N_CLASSES, made_up_images, settings_for
+from benchmarks.measuring import Row, print_results, ratio_spread, seconds_of
 from pipeline import distributed
 from pipeline.distributed import Ranks
 from pipeline.run_log import RunLog
@@ -89,17 +89,11 @@ def our_training(
 
 def seconds_per_step(run: Callable[[int], None], steps: int) -> float:
     """From two lengths, which leaves out what is done once a run."""
-    lengths = []
-    for count in (1, 1 + steps):
-        start = time.perf_counter()
-        run(count)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        lengths.append(time.perf_counter() - start)
-    return (lengths[1] - lengths[0]) / steps
+    short, long = (seconds_of(partial(run, count)) for count in (1, 1 + steps))
+    return (long - short) / steps
 
 
-def compare(arguments: argparse.Namespace, batch_size: int, ranks: Ranks) -> dict[str, Any]:
+def compare(arguments: argparse.Namespace, batch_size: int, ranks: Ranks) -> Row:
     """Ratios per round, and images/s of both in their medians."""
     images, labels = made_up_images(max(N_IMAGES, batch_size), arguments.image_size)
     ours = our_training(images, labels, arguments, batch_size, ranks)
@@ -112,11 +106,9 @@ def compare(arguments: argparse.Namespace, batch_size: int, ranks: Ranks) -> dic
     own, other = np.median(pairs, axis=0)
     return {
         "batch_size": batch_size,
-        "ours_images_per_s": round(batch_size / own, 1),
-        "theirs_images_per_s": round(batch_size / other, 1),
-        "ratio_median": round(float(np.median(ratios)), 3),
-        "ratio_min": round(min(ratios), 3),
-        "ratio_max": round(max(ratios), 3),
+        "ours_images_per_s": round(batch_size / own),
+        "theirs_images_per_s": round(batch_size / other),
+        **ratio_spread(ratios),
     }
 
 
@@ -133,11 +125,7 @@ def main() -> None:
     arguments.batch_size = 1
     with distributed.session("auto") as ranks:
         found = [compare(arguments, batch_size, ranks) for batch_size in arguments.batch_sizes]
-    print(f"{'batch':>6}  {'ours':>8}  {'theirs':>8}  {'ratio':>6}  {'min':>6}  {'max':>6}   (images/s)")
-    for row in found:
-        print("{:6d}  {:8.0f}  {:8.0f}  {:6.2f}  {:6.2f}  {:6.2f}".format(*row.values()))
-    threads = torch.get_num_threads()
-    print(json.dumps({**vars(arguments), "torch": torch.__version__, "threads": threads, "results": found}))
+    print_results(arguments, found)
 
 
 if __name__ == "__main__":

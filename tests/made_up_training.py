@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 import torch
 import torchvision
 from made_up import NETWORK, ROOT, write_manifest, write_params
@@ -193,6 +194,12 @@ def write_imagenet_weights(folder: Path) -> Path:
     unnamed = folder / "resnet18.pth"
     torch.save(state, unnamed)
     return unnamed.rename(folder / f"resnet18-{sha256_of_file(unnamed)[:8]}.pth")
+
+
+def runs_of(data: DataPaths) -> list[dict[str, Any]]:
+    """The rows of the study `tiny`."""
+    rows: list[dict[str, Any]] = pyarrow.parquet.read_table(data.runs("tiny")).to_pylist()
+    return rows
 
 
 def arguments(stage: str, folder: Path, item: str | None = None) -> list[str]:

@@ -6,132 +6,14 @@ from pydantic import Field, model_validator
 
 from pipeline.config.base import NonNegative, NonNegativeFloat, Positive, PositiveFloat, Section, Share
 from pipeline.config.duration import Budget, Duration
+from pipeline.config.optimizers import Optimizer, SgdConfig
+from pipeline.config.schedules import ConstantSchedule, Schedule
 
 Network = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
 """The extractors."""
 
 Model = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "small_cnn"]
 """What studies can train."""
-
-
-class SgdConfig(Section):
-    """Stochastic gradient descent with (Nesterov) momentum."""
-
-    name: Literal["sgd"] = "sgd"
-    momentum: Share = 0.9
-    nesterov: bool = False
-
-    @model_validator(mode="after")
-    def _nesterov_has_momentum(self) -> Self:
-        _check_nesterov(self.momentum, self.nesterov)
-        return self
-
-
-class LarsConfig(Section):
-    """Layer-wise adaptive rate scaling; the rate multiplies `trust_coefficient`, so it is a large one."""
-
-    name: Literal["lars"]
-    momentum: Share = 0.9
-    nesterov: bool = False
-    trust_coefficient: PositiveFloat = 0.001
-
-    @model_validator(mode="after")
-    def _nesterov_has_momentum(self) -> Self:
-        _check_nesterov(self.momentum, self.nesterov)
-        return self
-
-
-class LambConfig(Section):
-    """LAMB; `beta1`, `beta2` decay the moments of the gradient."""
-
-    name: Literal["lamb"]
-    beta1: Share = 0.9
-    beta2: Share = 0.999
-    eps: PositiveFloat = 1e-6
-
-
-class RadamConfig(Section):
-    """Rectified Adam with decoupled weight decay."""
-
-    name: Literal["radam"]
-    beta1: Share = 0.9
-    beta2: Share = 0.999
-    eps: PositiveFloat = 1e-8
-
-
-class AdamwConfig(Section):
-    """Adam with decoupled weight decay."""
-
-    name: Literal["adamw"]
-    beta1: Share = 0.9
-    beta2: Share = 0.999
-    eps: PositiveFloat = 1e-8
-
-
-class MuonConfig(Section):
-    """Orthogonalised momentum for weight matrices and filters, AdamW for the rest."""
-
-    name: Literal["muon"]
-    momentum: Share = 0.95
-    nesterov: bool = True
-
-
-Optimizer = Annotated[
-    SgdConfig | LarsConfig | LambConfig | RadamConfig | AdamwConfig | MuonConfig, Field(discriminator="name")
-]
-
-
-def _check_nesterov(momentum: float, nesterov: bool) -> None:
-    if nesterov and not momentum:
-        raise ValueError("nesterov needs a momentum above 0; give one, or set nesterov: false")
-
-
-class ConstantSchedule(Section):
-    """The peak rate throughout, after the warm-up."""
-
-    name: Literal["constant"]
-    warmup: Duration = Duration(steps=0)
-
-
-class CosineSchedule(Section):
-    """Half a cosine from the peak to zero over the whole budget, after the warm-up."""
-
-    name: Literal["cosine"]
-    warmup: Duration = Duration(steps=0)
-
-
-class StepSchedule(Section):
-    """The rate is multiplied by `factor` at each of `milestones`, counted from the first step."""
-
-    name: Literal["step"]
-    warmup: Duration = Duration(steps=0)
-    milestones: Annotated[tuple[Duration, ...], Field(min_length=1)]
-    factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
-
-
-class PolynomialSchedule(Section):
-    """(1 - step / steps) ** power over the whole budget."""
-
-    name: Literal["polynomial"]
-    warmup: Duration = Duration(steps=0)
-    power: PositiveFloat = 2.0
-
-
-class OneCycleSchedule(Section):
-    """Straight up from `initial_factor` of the peak during the share `rise` of the budget, then down to zero.
-
-    It has no `warmup`: the rise is one.
-    """
-
-    name: Literal["one_cycle"]
-    rise: Annotated[float, Field(gt=0, lt=1)] = 0.3
-    initial_factor: Share = 0.1
-
-
-Schedule = Annotated[
-    ConstantSchedule | CosineSchedule | StepSchedule | PolynomialSchedule | OneCycleSchedule,
-    Field(discriminator="name"),
-]
 
 
 class LrScaling(Section):

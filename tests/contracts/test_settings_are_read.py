@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 from source_tree import modules, tree
 
-from pipeline.config import recipe
+from pipeline.config import optimizers, schedules
 from pipeline.config.params import Params
 from pipeline.config.reduce import TsneConfig
 from pipeline.config.study import Study
@@ -20,17 +20,17 @@ from pipeline.schedules import SCHEDULES
 # These models go as a whole (`model_dump`) to a function with parameters of the same names; their
 # `name` chooses it and `warmup` is read for itself.
 _HANDED_ON: dict[type[BaseModel], Callable[..., Any]] = {
-    recipe.AdamwConfig: OPTIMIZERS["adamw"],
-    recipe.ConstantSchedule: SCHEDULES["constant"],
-    recipe.CosineSchedule: SCHEDULES["cosine"],
-    recipe.LambConfig: OPTIMIZERS["lamb"],
-    recipe.LarsConfig: OPTIMIZERS["lars"],
-    recipe.MuonConfig: OPTIMIZERS["muon"],
-    recipe.OneCycleSchedule: SCHEDULES["one_cycle"],
-    recipe.PolynomialSchedule: SCHEDULES["polynomial"],
-    recipe.RadamConfig: OPTIMIZERS["radam"],
-    recipe.SgdConfig: OPTIMIZERS["sgd"],
-    recipe.StepSchedule: SCHEDULES["step"],
+    optimizers.AdamwConfig: OPTIMIZERS["adamw"],
+    schedules.ConstantSchedule: SCHEDULES["constant"],
+    schedules.CosineSchedule: SCHEDULES["cosine"],
+    optimizers.LambConfig: OPTIMIZERS["lamb"],
+    optimizers.LarsConfig: OPTIMIZERS["lars"],
+    optimizers.MuonConfig: OPTIMIZERS["muon"],
+    schedules.OneCycleSchedule: SCHEDULES["one_cycle"],
+    schedules.PolynomialSchedule: SCHEDULES["polynomial"],
+    optimizers.RadamConfig: OPTIMIZERS["radam"],
+    optimizers.SgdConfig: OPTIMIZERS["sgd"],
+    schedules.StepSchedule: SCHEDULES["step"],
     TsneConfig: openTSNE.TSNE,
 }
 _READ_FOR_THEMSELVES = {"name", "warmup"}

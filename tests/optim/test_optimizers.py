@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.config.recipe import Optimizer
+from pipeline.config.optimizers import Optimizer
 from pipeline.models import build
 from pipeline.models.grouped_batch_norm import GroupedBatchNorm2d
 from pipeline.optim import OPTIMIZERS, lamb, lars, muon, parameter_groups, sgd

@@ -1,0 +1,39 @@
+"""What the benchmarks share: seconds, ratios with their spread, and the table and JSON they print."""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+
+Row = Mapping[str, str | int | float]
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """Wall time of one call, until a GPU has finished it."""
+    start = time.perf_counter()
+    work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def ratio_spread(ratios: Sequence[float]) -> dict[str, float]:
+    """Median and extremes of ratios that were each taken within one round."""
+    found = {"median": np.median(ratios), "min": np.min(ratios), "max": np.max(ratios)}
+    return {f"ratio_{name}": round(float(value), 3) for name, value in found.items()}
+
+
+def print_results(arguments: argparse.Namespace, rows: Sequence[Row]) -> None:
+    """A table, and one line of JSON that also says what was measured, on what."""
+    widths = {name: max(len(name), *(len(str(row[name])) for row in rows)) for name in rows[0]}
+    for line in ({name: name for name in widths}, *rows):
+        print("  ".join(f"{line[name]!s:>{width}}" for name, width in widths.items()))
+    machine = {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+    }
+    print(json.dumps({**vars(arguments), **machine, "results": rows}))
