@@ -26,7 +26,8 @@ from pipeline.artifacts.atomic import atomic_path
 from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.batching import fitting_ranks
 from pipeline.run_log import RunLog
-from pipeline.training.loop import load_images, train
+from pipeline.training.images import load_images
+from pipeline.training.loop import train
 from pipeline.training.settings import ImageFormat, TrainSettings
 
 WORKERS = 4

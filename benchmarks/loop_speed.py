@@ -21,7 +21,8 @@ from pipeline.distributed import Ranks
 from pipeline.features.extract import extract_features
 from pipeline.models import build, feature_dimension
 from pipeline.run_log import RunLog
-from pipeline.training.loop import load_images, train
+from pipeline.training.images import load_images
+from pipeline.training.loop import train
 from pipeline.training.settings import ImageFormat, TrainSettings
 from pipeline.training.weights import TrainedNetwork
 

@@ -65,7 +65,7 @@ class Runner:
 
     def __init__(self, arguments: argparse.Namespace, ranks: Ranks) -> None:
         paths = DataPaths(root=arguments.data)
-        self.data, self._ranks = load_prepared(paths), ranks
+        self.data, self._ranks = load_prepared(paths, folder=None), ranks
         self._ledger, self._log = Ledger(arguments.work / "cells"), standard_log(None)
         manifest = read_parquet(paths.manifest("train"), ["val", "label"])
         val = manifest["val"].to_numpy(zero_copy_only=False)
@@ -83,7 +83,7 @@ class Runner:
             class_names=self.data.class_names,
         )
         rows = np.flatnonzero(val)
-        held_out = replace(tested, test_images=tested.train_images[rows], test_labels=tested.train_labels[rows])
+        held_out = replace(tested, test_images=self.data.train.images[rows], test_labels=tested.train_labels[rows])
         self._splits = {"val": held_out, "test": tested}
 
     def top1(self, settings: TrainSettings, split: str) -> float:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import torch
 import torchvision.transforms as T
 from numpy.typing import NDArray
@@ -25,6 +26,8 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
 from benchmarks.measuring import Row, print_results, ratio_spread, seconds_of
+from pipeline.artifacts.prepared import ImageFiles
+from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.batching import SampleStream
 from pipeline.datasets.resized_crop import RandomResizedCrop
 from pipeline.datasets.streaming import StreamingImages
@@ -48,9 +51,12 @@ def write_photos(folder: Path, n: int, side: int) -> None:
 def ours(folder: Path, arguments: argparse.Namespace, device: torch.device) -> Callable[[int], None]:
     """An epoch of StreamingImages."""
     paths = sorted(folder.rglob("*.jpg"))
+    names = [path.relative_to(folder).as_posix() for path in paths]
+    digests = [sha256_of_file(path) for path in paths]
     images = StreamingImages(
-        paths, mean=MEAN, std=STD, crop_size=arguments.crop_size, random_crop=RandomResizedCrop(flip=True),
-        max_megapixels=100.0, workers=arguments.workers, device=device,
+        ImageFiles(folder, pa.chunked_array([names]), pa.chunked_array([digests])),
+        mean=MEAN, std=STD, crop_size=arguments.crop_size, random_crop=RandomResizedCrop(flip=True),
+        workers=arguments.workers, device=device,
     )  # fmt: skip
     stream = SampleStream(np.ones(len(paths), dtype=np.bool_), seed=0)
     steps = len(paths) // arguments.batch_size

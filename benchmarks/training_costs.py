@@ -22,8 +22,9 @@ from pipeline import distributed
 from pipeline.distributed import Ranks
 from pipeline.run_log import RunLog
 from pipeline.training.checkpoints import Checkpoints
+from pipeline.training.images import load_images
 from pipeline.training.interruptions import Pauses, end_and_due
-from pipeline.training.loop import load_images, train
+from pipeline.training.loop import train
 
 Step = Callable[[int], float]
 

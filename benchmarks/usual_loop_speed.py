@@ -26,7 +26,8 @@ from benchmarks.measuring import Row, print_results, ratio_spread, seconds_of
 from pipeline import distributed
 from pipeline.distributed import Ranks
 from pipeline.run_log import RunLog
-from pipeline.training.loop import load_images, train
+from pipeline.training.images import load_images
+from pipeline.training.loop import train
 
 N_IMAGES = 10_000
 

@@ -1,5 +1,6 @@
 """Made-up image files, folders and archives of them, and the stage `prepare` run on them."""
 
+import hashlib
 import io
 import pickle
 import struct
@@ -12,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from made_up import write_params
 from numpy.typing import NDArray
 from PIL import Image
 
+from pipeline.artifacts.prepared import ImageFiles
 from pipeline.datasets.image_set import Counter, DatasetOptions
 from pipeline.paths import DataPaths
 from pipeline.stages.harness import run_stage
@@ -32,6 +35,12 @@ def photo(seed: int, size: tuple[int, int] = (12, 9), file_format: str = "PNG") 
     """An encoded RGB image of random blocks; different seeds, different images."""
     blocks = np.random.default_rng(seed).integers(0, 256, (3, 4, 3), dtype=np.uint8)
     return encode(Image.fromarray(blocks).resize(size, Image.Resampling.NEAREST), file_format)
+
+
+def image_files(paths: Sequence[Path]) -> ImageFiles:
+    """The images in these files, as they are now."""
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+    return ImageFiles(Path("/"), pa.chunked_array([[str(path) for path in paths]]), pa.chunked_array([digests]))
 
 
 def huge_png(width: int, height: int) -> bytes:

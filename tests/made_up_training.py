@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 from unittest.mock import patch
@@ -292,3 +293,12 @@ def kill(process: "subprocess.Popen[str]", *others: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     process.communicate(timeout=30)
+
+
+def wait_until(condition: Callable[[], object], process: "subprocess.Popen[str]") -> None:
+    """Until the condition holds; fails where the process ends before."""
+    end = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)

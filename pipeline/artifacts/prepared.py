@@ -1,8 +1,11 @@
 """Reading what `prepare` wrote."""
 
+import hashlib
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.artifacts.arrays import open_array
@@ -13,17 +16,77 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 
 
+class ImageFiles:
+    """Images that stay in their files, by sample id.
+
+    Args:
+        folder: that `names` are relative to.
+        names: (N,) text, as the manifest has it.
+        sha256: (N,) text, of each file's bytes when it was prepared.
+    """
+
+    def __init__(self, folder: Path, names: pa.ChunkedArray, sha256: pa.ChunkedArray) -> None:
+        # Columns of the manifest as they are: a million Python strings would take 0.2 GB a process.
+        self._folder, self._names, self._sha256 = folder, names, sha256
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def path(self, sample_id: int) -> Path:
+        """Where the image is."""
+        name: str = self._names[sample_id].as_py()
+        return self._folder / name
+
+    def read(self, sample_id: int) -> bytes:
+        """The file's content, as it was when it was prepared.
+
+        Raises:
+            InputError: the file is missing, unreadable, or has changed.
+        """
+        path = self.path(sample_id)
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}; put the image back, or run prepare again without it") from None
+        if hashlib.sha256(content).hexdigest() != self._sha256[sample_id].as_py():
+            raise InputError(
+                f"{path}: has changed since it was prepared; put the image back, or run `dvc repro --force prepare`"
+            )
+        return content
+
+
+ImageSource = NDArray[np.uint8] | ImageFiles
+"""Images of one split: uint8 (N, H, W, 3), may be memory-mapped, or files."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PreparedSplit:
-    """One split: `images` uint8 (N, H, W, 3) mapped from disk, `labels` int64 (N,)."""
+    """One split.
+
+    Attributes:
+        images: uint8 (N, H, W, 3) mapped from disk; small pictures for people where `files` is given.
+        files: the images themselves where `prepare.storage` is `files`.
+        labels: int64 (N,).
+    """
 
     images: NDArray[np.uint8]
+    files: ImageFiles | None = None
     labels: NDArray[np.int64]
+
+    @property
+    def source(self) -> ImageSource:
+        """What networks are to see."""
+        return self.images if self.files is None else self.files
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedData:
-    """Both splits; `mean` and `std` of the training images per channel, in units of 0 to 1."""
+    """Both splits.
+
+    Attributes:
+        image_size: side in pixels of what networks see at most.
+        mean, std: of the training images' stored pixels per channel, in units of 0 to 1.
+    """
 
     train: PreparedSplit
     test: PreparedSplit
@@ -33,8 +96,11 @@ class PreparedData:
     std: tuple[float, ...]
 
 
-def load_prepared(data: DataPaths) -> PreparedData:
+def load_prepared(data: DataPaths, *, folder: Path | None) -> PreparedData:
     """Map the images and read labels and metrics.
+
+    Args:
+        folder: `prepare.path`, where the images are if they stayed in their files.
 
     Raises:
         InputError: a file is missing, damaged, or does not fit the others.
@@ -53,9 +119,11 @@ def load_prepared(data: DataPaths) -> PreparedData:
                 f"{data.prepare_metrics}; run `dvc repro --force`"
             )
         images = open_array(data.images(split), dtype=np.uint8, ndim=4, rows=len(labels))
-        if images.shape[1:] != (metrics["image_size"],) * 2 + (3,):
+        files = _files(data, split, folder, metrics.get("files_in"))
+        side = metrics["image_size"] if files is None else images.shape[1]
+        if images.shape[1:] != (side, side, 3):
             raise InputError(f"{data.images(split)}: images of {images.shape[1:]}; run `dvc repro`")
-        splits[split] = PreparedSplit(images=images, labels=labels.astype(np.int64))
+        splits[split] = PreparedSplit(images=images, files=files, labels=labels.astype(np.int64))
     return PreparedData(
         **splits,
         class_names=tuple(metrics["class_names"]),
@@ -63,6 +131,15 @@ def load_prepared(data: DataPaths) -> PreparedData:
         mean=tuple(metrics["mean"]),
         std=tuple(metrics["std"]),
     )
+
+
+def _files(data: DataPaths, split: str, folder: Path | None, files_in: str | None) -> ImageFiles | None:
+    if files_in is None:
+        return None
+    if folder is None:
+        raise InputError(f"{data.prepare_metrics}: the images are in files, and prepare.path is not given; give it")
+    manifest = read_parquet(data.manifest(split), ["path", "sha256"])
+    return ImageFiles(folder / files_in, manifest["path"], manifest["sha256"])
 
 
 def digest_of(data: DataPaths) -> str:

@@ -104,6 +104,16 @@ def _check_across_sections(params: Params, source: str) -> None:
 
 def _check_recipe(key: str, recipe: Recipe, prepare: PrepareConfig) -> None:
     augmentation, size = recipe.augmentation, prepare.image_size
+    if prepare.storage == "files" and augmentation.crop_padding:
+        raise InputError(
+            f"{key}.augmentation.crop_padding: {augmentation.crop_padding}, but with prepare.storage files crops are "
+            "random-resized ones; remove the key, crop_area says how small they may be"
+        )
+    if prepare.storage == "array" and augmentation.crop_area is not None:
+        raise InputError(
+            f"{key}.augmentation.crop_area: {augmentation.crop_area:g}, but random-resized crops are of large images "
+            "in files; remove the key, or set prepare.storage: files"
+        )
     if augmentation.crop_size is not None and augmentation.crop_size > size:
         raise InputError(
             f"{key}.augmentation.crop_size: {augmentation.crop_size} is larger than prepare.image_size; "

@@ -1,10 +1,14 @@
 """`prepare`: which images, at which size, split how."""
 
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from pipeline.config.base import Positive, Section, Seed
+
+# 12 GB for a million images.
+_PICTURE_SIZE = 64
 
 
 class PrepareConfig(Section):
@@ -15,6 +19,10 @@ class PrepareConfig(Section):
             archive at `path`), or `image_folder` (the folder or archive at `path`).
         path: a local folder or archive; required by `image_folder`, not allowed for `digits`.
         image_size: side of the square images that everything later sees, in pixels.
+        storage: `array` decodes every image once to that size, into one file that later stages
+            map. `files` leaves large images where they are, in the folder `path`: networks see
+            random-resized crops of them while they train and the centre otherwise, decoded as
+            they are used; people see small pictures.
         test_share: share of each class held out for testing; used by `digits` and by an
             `image_folder` without train/ and test/, null otherwise.
         val_share: share of each class's training images flagged `val` for tuning.
@@ -30,14 +38,27 @@ class PrepareConfig(Section):
     image_size: Annotated[Positive, Field(ge=8, le=512)]
     test_share: Annotated[float, Field(gt=0, lt=1)] | None = None
     val_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    storage: Literal["array", "files"] = "array"
     unreadable: Literal["error", "skip"] = "error"
     max_megapixels: Annotated[float, Field(gt=0, le=178)] = 64.0
     seed: Seed = 0
+
+    @property
+    def folder(self) -> Path | None:
+        """`path`, as a place."""
+        return Path(self.path).expanduser() if self.path else None
+
+    @property
+    def stored_size(self) -> int:
+        """Side in pixels of what lies in data/prepare: the images, or small pictures for people."""
+        return self.image_size if self.storage == "array" else min(_PICTURE_SIZE, self.image_size)
 
     @model_validator(mode="after")
     def _fits_dataset(self) -> Self:
         if self.dataset == "image_folder" and not self.path:
             raise ValueError("dataset image_folder needs `path`: a folder or a .tar, .tar.xz or .zip of one")
+        if self.storage == "files" and self.dataset != "image_folder":
+            raise ValueError(f"storage files needs dataset image_folder, {self.dataset} has none: use storage: array")
         if self.dataset == "digits" and self.path is not None:
             raise ValueError("dataset digits is built in: remove `path`")
         if self.dataset == "digits" and self.test_share is None:

@@ -34,11 +34,15 @@ class Augmentation(Section):
     Attributes:
         crop_size: side of the crop in pixels; evaluation takes the centre crop. Null: image_size.
         crop_padding: zero pixels added on every side before the random crop.
+        crop_area: smallest share of an image's area that a random-resized crop may show (Szegedy et
+            al. 2015, Going deeper with convolutions); for `prepare.storage: files`, whose crops are
+            of this kind. Null: 0.08.
         flip: mirror left to right with probability one half.
     """
 
     crop_size: Positive | None = None
     crop_padding: NonNegative = 0
+    crop_area: Annotated[float, Field(gt=0, le=1)] | None = None
     flip: bool = False
 
 

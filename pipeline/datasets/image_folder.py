@@ -41,7 +41,13 @@ def open_image_folder(options: DatasetOptions) -> ImageSet:
         files = _read(source, layout, paths, max_bytes)
         return decode_files(files, options.image_size, max_megapixels=options.max_megapixels)
 
-    return ImageSet(class_names=layout.class_names, train=tuple(train), test=tuple(test), decode=decode)
+    return ImageSet(
+        class_names=layout.class_names,
+        train=tuple(train),
+        test=tuple(test),
+        decode=decode,
+        files_in=layout.root if isinstance(source, FolderSource) else None,
+    )
 
 
 def _open_source(path: Path) -> FileSource:

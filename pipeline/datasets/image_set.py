@@ -48,12 +48,15 @@ class ImageSet:
         train: the training images in the order of their `sample_id`.
         test: the test images, likewise.
         decode: yields every image of both splits once, in whatever order reads fastest.
+        files_in: where every image is a file of the folder `prepare.path`, the folder within it
+            that paths are relative to ("" or "a/b"); None otherwise.
     """
 
     class_names: tuple[str, ...]
     train: tuple[Sample, ...]
     test: tuple[Sample, ...]
     decode: Callable[[], Iterator[DecodedImage | UnreadableImage]]
+    files_in: str | None = None
 
     def samples(self, split: str) -> tuple[Sample, ...]:
         assert split in SPLITS, split

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Self
 
 import numpy as np
 import torch
@@ -87,7 +88,7 @@ class ResidentImages:
     def __len__(self) -> int:
         return len(self._pixels)
 
-    def reseeded(self, seed: int) -> "ResidentImages":
+    def reseeded(self, seed: int) -> Self:
         """The same pixels, not copied, with the augmentation of another seed."""
         other = copy.copy(self)
         other._seed, other._draws = seed, {}

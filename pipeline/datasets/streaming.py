@@ -8,19 +8,23 @@ shared memory to run out of, no worker that could die alone or outlive its paren
 write each image straight into its row of the batch.
 """
 
+import copy
+import math
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pipeline.artifacts.prepared import ImageFiles
 from pipeline.datasets.images import UnreadableError, decode_region
 from pipeline.datasets.resident import Normalisation
 from pipeline.datasets.resized_crop import RandomResizedCrop, centre_box
@@ -45,35 +49,32 @@ class StreamingImages:
     (`decode_region`'s `draft`), and in full for evaluation.
 
     Args:
-        paths: one file per sample id.
+        files: of the images, by sample id.
         mean, std: per channel, in units of 0 to 1.
         crop_size: side C of what the network sees.
         random_crop: of the training images; holds their seed.
-        max_megapixels: larger images are an error.
         workers: decoding threads; 0 decodes in the caller's thread, nothing ahead.
         batches_ahead: announced batches in memory at a time, the one in use included, as uint8.
     """
 
     def __init__(
         self,
-        paths: Sequence[str | Path],
+        files: ImageFiles,
         *,
         mean: Sequence[float],
         std: Sequence[float],
         crop_size: int,
         random_crop: RandomResizedCrop,
-        max_megapixels: float,
         workers: int,
         batches_ahead: int = 2,
         device: torch.device,
     ) -> None:
         assert workers >= 0, workers
         assert batches_ahead >= 1, batches_ahead
-        self._paths = paths
+        self._files = files
         self._crop_size = crop_size
         self._random_crop = random_crop
         self._centre = partial(centre_box, crop_size=crop_size)
-        self._max_megapixels = max_megapixels
         # Its threads end with this object.
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="decode") if workers else None
         self._batches_ahead = batches_ahead
@@ -83,13 +84,20 @@ class StreamingImages:
         self._normalise = Normalisation(mean, std, width=crop_size, device=device)
 
     def __len__(self) -> int:
-        return len(self._paths)
+        return len(self._files)
+
+    def reseeded(self, seed: int) -> Self:
+        """The same files and threads, with the crops of another seed."""
+        other = copy.copy(self)
+        other._random_crop = replace(self._random_crop, seed=seed)
+        other._requests, other._announced = iter(()), deque()
+        return other
 
     def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
         """Augmented images of the given sample ids, each with the draws of its epoch; both (B,).
 
         Raises:
-            InputError: a file is missing or damaged; names it.
+            InputError: a file is missing or has changed; names it.
         """
         return self._normalise(self._pixels(ids, epochs))
 
@@ -97,7 +105,7 @@ class StreamingImages:
         """Centre crops of the given sample ids (B,), of the image scaled to a short side of C * 256 / 224.
 
         Raises:
-            InputError: a file is missing or damaged; names it.
+            InputError: a file is missing or has changed; names it.
         """
         return self._normalise(self._pixels(ids, np.full(len(ids), _EVALUATION)))
 
@@ -168,14 +176,12 @@ class StreamingImages:
         """Write one image to `out` (C, C, 3)."""
         training = epoch != _EVALUATION
         region, mirror = self._random_crop.draw(sample_id, epoch) if training else (self._centre, False)
-        path = Path(self._paths[sample_id])
+        content = self._files.read(sample_id)
         try:
-            pixels = decode_region(
-                path.read_bytes(), self._crop_size, region, max_megapixels=self._max_megapixels, draft=training
-            )
-        except (OSError, UnreadableError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise InputError(f"{path}: {reason}; put the image back, or run prepare again without it") from None
+            # Its size was checked when it was prepared.
+            pixels = decode_region(content, self._crop_size, region, max_megapixels=math.inf, draft=training)
+        except UnreadableError as error:
+            raise InputError(f"{self._files.path(sample_id)}: {error}; run `dvc repro --force prepare`") from None
         out[:] = pixels[:, ::-1] if mirror else pixels
 
 

@@ -17,7 +17,7 @@ def summarize(stored: StoredImages, train_pixels: NDArray[np.uint8]) -> dict[str
     """The metrics of the `prepare` stage that follow from the images alone.
 
     Args:
-        train_pixels: (N, S, S, 3), may be a memory map.
+        train_pixels: (N, S, S, 3) as stored, may be a memory map.
     """
     images = stored.images
     mean, std = channel_statistics(train_pixels)
@@ -25,7 +25,6 @@ def summarize(stored: StoredImages, train_pixels: NDArray[np.uint8]) -> dict[str
         "class_names": list(images.class_names),
         "n_train": len(images.train),
         "n_test": len(images.test),
-        "image_size": train_pixels.shape[1],
         "class_counts": {split: _class_counts(images.labels(split), images.class_names) for split in SPLITS},
         "mean": mean,
         "std": std,

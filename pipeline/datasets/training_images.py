@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,10 @@ class TrainingImages(Protocol):
     """Images by sample id, as float32 (B, 3, C, C) on the device; in memory, or read from files."""
 
     def __len__(self) -> int: ...
+
+    def reseeded(self, seed: int) -> Self:
+        """The same images with the augmentation of another seed."""
+        ...
 
     def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
         """Augmented, each with the draws of its epoch; a function of seed, epoch and id alone."""

@@ -81,7 +81,7 @@ def load_inputs(params: Params, paths: DataPaths) -> ReportInputs:
     Raises:
         InputError: a file is missing, damaged, or does not fit the others.
     """
-    data = load_prepared(paths)
+    data = load_prepared(paths, folder=params.prepare.folder)
     digests = [paths.manifest("train"), paths.manifest("test"), *(paths.kept(name) for name in params.networks)]
     return ReportInputs(
         params=params,

@@ -28,7 +28,7 @@ def extract(context: StageContext, ranks: Ranks) -> None:
     """Embed both splits with the fine-tuned network."""
     name, paths = str(context.item), context.data
     network = load_trained(paths.extractor(name), ranks.device)
-    data = load_prepared(paths)
+    data = load_prepared(paths, folder=context.image_folder)
     _check_fits(context, network, data)
     if ranks.is_main:
         remove_leftovers(paths.features(name).parent)
@@ -73,7 +73,7 @@ def _extract_split(
         out = own if own is not None else np.load(str(shared), mmap_mode="r+")
         progress = stack.enter_context(context.log.progress(f"{context.name} {split}", own_share, "images"))
         predictions = extract_features(
-            network, data.images, out, batch_size=context.params.extract.batch_size, ranks=ranks, progress=progress
+            network, data.source, out, batch_size=context.params.extract.batch_size, ranks=ranks, progress=progress
         )
         out.flush()
         distributed.barrier()

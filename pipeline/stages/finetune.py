@@ -20,9 +20,10 @@ from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
 from pipeline.training.evaluate import evaluate
 from pipeline.training.fingerprint import identify
+from pipeline.training.images import load_images
 from pipeline.training.initial_weights import IMAGENET_MEAN, IMAGENET_STD, initialiser
 from pipeline.training.interruptions import end_and_due, make_pauses
-from pipeline.training.loop import load_images, train
+from pipeline.training.loop import train
 from pipeline.training.settings import effective_settings
 from pipeline.training.weights import save_trained
 from pipeline.training.workers import plan_of
@@ -31,7 +32,7 @@ from pipeline.training.workers import plan_of
 def finetune(context: StageContext, ranks: Ranks) -> None:
     """Train, evaluate on the test split once, save weights and metrics."""
     config, network = context.params.finetune, str(context.item)
-    data = load_prepared(context.data)
+    data = load_prepared(context.data, folder=context.image_folder)
     n_train = len(data.train.labels)
     if config.batch_size > n_train:
         raise InputError(f"finetune.batch_size: {config.batch_size} is more than the {n_train} training images")
@@ -57,7 +58,7 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
     with pauses.watching():
         run = train(
             settings,
-            load_images(data.train.images, settings, training=True, device=ranks.device),
+            load_images(data.train.source, settings, training=True, device=ranks.device),
             torch.from_numpy(data.train.labels).to(ranks.device),
             everything,
             ranks=ranks,
@@ -69,7 +70,7 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
         )
     context.images.append(settings.steps * settings.batch_size)
     _check_finite(run.history[-1].train_loss, config.learning_rate, network)
-    test = load_images(data.test.images, settings, training=False, device=ranks.device)
+    test = load_images(data.test.source, settings, training=False, device=ranks.device)
     result = evaluate(
         run.model,
         test,

@@ -42,6 +42,11 @@ class StageContext:
     """And the peak of each GPU's memory."""
 
     @property
+    def image_folder(self) -> Path | None:
+        """Where images are that stayed in their files; a place that decides nothing, since their hashes are known."""
+        return self.params.prepare.folder
+
+    @property
     def name(self) -> str:
         """As DVC calls it: `extract@resnet18`."""
         return f"{self.stage}@{self.item}" if self.item else self.stage

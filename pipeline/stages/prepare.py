@@ -18,6 +18,7 @@ from pipeline.datasets.registry import DATASETS
 from pipeline.datasets.splits import draw_val
 from pipeline.datasets.storage import StoredImages, store_images
 from pipeline.datasets.summary import summarize
+from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext, run_stage
 
 
@@ -25,21 +26,25 @@ def prepare(context: StageContext) -> None:
     """Write everything in data/prepare/."""
     config, data = context.params.prepare, context.data
     options = DatasetOptions(
-        path=Path(config.path) if config.path else None,
-        image_size=config.image_size,
+        path=config.folder,
+        image_size=config.stored_size,
         test_share=config.test_share,
         max_megapixels=config.max_megapixels,
         seed=config.seed,
         downloads=context.work.downloads,
         progress=context.log.progress,
     )
+    if config.storage == "files" and config.folder and config.folder.is_file():
+        raise InputError(
+            f"prepare.path: {config.path} is a file, and storage files needs a folder; unpack it, or use storage: array"
+        )
     remove_leftovers(data.prepare_metrics.parent)
     stored = store_images(
         lambda leave_out: DATASETS[config.dataset](replace(options, leave_out=leave_out)),
         {split: data.images(split) for split in SPLITS},
         replaced=[data.manifest("train"), data.manifest("test"), data.prepare_metrics, data.provenance("prepare")],
         source=f"prepare.path: {config.path}" if config.path else f"prepare.dataset: {config.dataset}",
-        image_size=config.image_size,
+        image_size=config.stored_size,
         skip_unreadable=config.unreadable == "skip",
         progress=context.log.progress,
     )
@@ -59,7 +64,13 @@ def _write_tables(context: StageContext, stored: StoredImages) -> dict[str, Any]
     write_parquet(data.manifest("train"), manifests["train"].append_column("val", pa.array(val)))
     write_parquet(data.manifest("test"), manifests["test"])
     pixels = open_array(data.images("train"), dtype=np.uint8, ndim=4, rows=len(val))
-    metrics = {"dataset": config.dataset, "n_val": int(val.sum()), **summarize(stored, pixels)}
+    metrics = {
+        "dataset": config.dataset,
+        "n_val": int(val.sum()),
+        "image_size": config.image_size,
+        "files_in": stored.images.files_in if config.storage == "files" else None,
+        **summarize(stored, pixels),
+    }
     write_json(data.prepare_metrics, metrics)
     write_provenance(
         data.provenance("prepare"),
@@ -91,10 +102,10 @@ def _manifest(stored: StoredImages, split: str) -> pa.Table:
 
 def _describe(config: PrepareConfig, metrics: dict[str, Any]) -> str:
     counts = {name: found["count"] for name, found in metrics["duplicates"].items()}
-    size = config.image_size
+    size, where = config.image_size, ", left in their files" if config.storage == "files" else ""
     return (
         f"prepare: {config.dataset}: {metrics['n_train']} training images ({metrics['n_val']} for tuning) and "
-        f"{metrics['n_test']} test images of {len(metrics['class_names'])} classes at {size}x{size}; "
+        f"{metrics['n_test']} test images of {len(metrics['class_names'])} classes at {size}x{size}{where}; "
         f"exact duplicates: {counts['within_train']} in train, {counts['within_test']} in test, "
         f"{counts['across']} test images also in train; unreadable: {len(metrics['unreadable'])}"
     )

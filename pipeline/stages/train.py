@@ -30,7 +30,7 @@ from pipeline.training.workers import plan_of
 
 def train_study(context: StageContext, ranks: Ranks) -> None:
     """Run what is missing, then assemble."""
-    data = load_prepared(context.data)
+    data = load_prepared(context.data, folder=context.image_folder)
     cells, members, identities = resolve_cells(context, data, ranks)
     keys = keys_of(identities)
     ledger = Ledger(context.work.cells)
@@ -101,9 +101,9 @@ def _run(
     ledger: Ledger,
 ) -> None:
     splits = Splits(
-        train_images=data.train.images,
+        train_images=data.train.source,
         train_labels=data.train.labels,
-        test_images=data.test.images,
+        test_images=data.test.source,
         test_labels=data.test.labels,
         class_names=data.class_names,
     )

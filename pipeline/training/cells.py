@@ -12,15 +12,17 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
+from pipeline.artifacts.prepared import ImageSource
 from pipeline.batching import worker_parts
-from pipeline.datasets.resident import ResidentImages
+from pipeline.datasets.training_images import TrainingImages
 from pipeline.distributed import Ranks
 from pipeline.models.network import Network
 from pipeline.run_log import RunLog
 from pipeline.training.evaluate import Evaluation, evaluate
+from pipeline.training.images import load_images
 from pipeline.training.interruptions import Pauses
 from pipeline.training.ledger import CellResult
-from pipeline.training.loop import load_images, train
+from pipeline.training.loop import train
 from pipeline.training.settings import TrainSettings
 from pipeline.training.study import Cell
 from pipeline.training.weights import save_trained
@@ -28,22 +30,22 @@ from pipeline.training.weights import save_trained
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Splits:
-    """Both splits: images uint8 (N, H, W, 3) and labels int64 (N,)."""
+    """Both splits: images, uint8 (N, H, W, 3) or files, and labels int64 (N,)."""
 
-    train_images: NDArray[np.uint8]
+    train_images: ImageSource
     train_labels: NDArray[np.int64]
-    test_images: NDArray[np.uint8]
+    test_images: ImageSource
     test_labels: NDArray[np.int64]
     class_names: tuple[str, ...]
-    _resident: dict[tuple[object, ...], ResidentImages] = dataclasses.field(default_factory=dict, init=False)
+    _loaded: dict[tuple[object, ...], TrainingImages] = dataclasses.field(default_factory=dict, init=False)
 
-    def on_device(self, settings: TrainSettings, *, training: bool, device: torch.device) -> ResidentImages:
-        """A split's images, copied for the first cell of a study and shared by those that see them alike."""
-        key = (training, settings.format, settings.crop_padding, settings.flip, device)
-        if key not in self._resident:
-            pixels = self.train_images if training else self.test_images
-            self._resident[key] = load_images(pixels, settings, training=training, device=device)
-        return self._resident[key].reseeded(settings.seed)
+    def on_device(self, settings: TrainSettings, *, training: bool, device: torch.device) -> TrainingImages:
+        """A split's images, loaded for the first cell of a study and shared by those that see them alike."""
+        key = (training, settings.format, settings.crop_padding, settings.crop_area, settings.flip, device)
+        if key not in self._loaded:
+            source = self.train_images if training else self.test_images
+            self._loaded[key] = load_images(source, settings, training=training, device=device)
+        return self._loaded[key].reseeded(settings.seed)
 
 
 def run_cell(

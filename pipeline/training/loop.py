@@ -13,7 +13,6 @@ from torch import Tensor
 
 from pipeline import distributed
 from pipeline.batching import Part, SampleStream, fitting_ranks, groups_of, micro_batches, rank_parts, worker_parts
-from pipeline.datasets.resident import ResidentImages
 from pipeline.datasets.training_images import Request, TrainingImages
 from pipeline.distributed import Ranks
 from pipeline.errors import InputError
@@ -52,22 +51,6 @@ class TrainedRun:
     noise_scale: NoiseScale | None = None
     micro_batch: int = 0
     places: list[str] = field(default_factory=list)
-
-
-def load_images(
-    pixels: NDArray[np.uint8], settings: TrainSettings, *, training: bool, device: torch.device
-) -> ResidentImages:
-    """A split's images on the device, in the format and with the augmentation of `settings`."""
-    return ResidentImages(
-        pixels,
-        mean=settings.format.mean,
-        std=settings.format.std,
-        crop_size=settings.format.crop_size,
-        crop_padding=settings.crop_padding if training else 0,
-        flip=settings.flip and training,
-        seed=settings.seed,
-        device=device,
-    )
 
 
 def train(

@@ -11,6 +11,9 @@ from pipeline.errors import InputError
 from pipeline.schedules import SCHEDULES, scaled_rate, scaled_warmup, warmed_up
 from pipeline.training.precision import Precision
 
+DEFAULT_CROP_AREA = 0.08
+"""Smallest share of an image that a random-resized crop shows; the habit of ImageNet training."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFormat:
@@ -43,6 +46,7 @@ class TrainSettings:
     n_classes: int
     format: ImageFormat
     crop_padding: int
+    crop_area: float = DEFAULT_CROP_AREA
     flip: bool
     batch_size: int
     simulated_workers: int
@@ -134,6 +138,7 @@ def effective_settings(
         n_classes=n_classes,
         format=ImageFormat(image_size=image_size, crop_size=crop_size, mean=mean, std=std),
         crop_padding=recipe.augmentation.crop_padding,
+        crop_area=recipe.augmentation.crop_area or DEFAULT_CROP_AREA,
         flip=recipe.augmentation.flip,
         batch_size=batch_size,
         simulated_workers=recipe.simulated_workers,

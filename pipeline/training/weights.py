@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.artifacts.atomic import atomic_path
-from pipeline.datasets.resident import ResidentImages
 from pipeline.errors import InputError
 from pipeline.models import build
 from pipeline.models.network import Network
+from pipeline.training.images import evaluation_images
 from pipeline.training.settings import ImageFormat, TrainSettings
 
 
@@ -49,7 +49,7 @@ class TrainedNetwork:
                 f"images: {images.dtype} of shape {images.shape}; this network takes uint8 (N, {size}, {size}, 3)"
             )
         device = next(self.model.parameters()).device
-        loader = resident(images, self.format, device)
+        loader = evaluation_images(images, self.format, device)
         chunks = [np.arange(start, min(start + batch_size, len(images))) for start in range(0, len(images), batch_size)]
         outputs = [self.model(loader.evaluation_batch(ids)).softmax(1).cpu() for ids in chunks]
         return torch.cat(outputs).numpy() if outputs else np.empty((0, len(self.class_names)), np.float32)
@@ -57,13 +57,6 @@ class TrainedNetwork:
     def predict(self, images: NDArray[np.uint8]) -> list[str]:
         """The class name of each image."""
         return [self.class_names[label] for label in self.probabilities(images).argmax(1)]
-
-
-def resident(images: NDArray[np.uint8], image_format: ImageFormat, device: torch.device) -> ResidentImages:
-    """Images for evaluation in a network's format."""
-    return ResidentImages(
-        images, mean=image_format.mean, std=image_format.std, crop_size=image_format.crop_size, device=device
-    )
 
 
 def save_trained(path: Path, model: Network, settings: TrainSettings, class_names: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up_images import split_tree, write_folder
 from made_up_training import stage as run_stage
 from made_up_training import write_project
 from ruamel.yaml import YAML
@@ -157,6 +158,15 @@ def test_without_a_repository_dvc_cannot_say(tmp_path: Path) -> None:
 
 def test_digits_are_counted_as_prepare_splits_them() -> None:
     assert data_size(_preset("digits").prepare, DataPaths(), prepared=False) == _DIGITS
+
+
+def test_decoding_is_timed_where_images_stay_in_their_files(tmp_path: Path) -> None:
+    changes = {"dataset": "image_folder", "path": str(write_folder(tmp_path, split_tree())), "test_share": None}
+    config = _preset("digits").prepare.model_copy(update=changes)
+    assert data_size(config, DataPaths(), prepared=False).decode_s == 0
+    files = data_size(config.model_copy(update={"storage": "files"}), DataPaths(), prepared=False)
+    assert (files.n_train, files.n_test) == (8, 4)
+    assert 0 < files.decode_s < 1
 
 
 def test_unknown_folder_is_bad_input() -> None:

@@ -86,8 +86,20 @@ _BAD = [
     ("prepare.test_share", None, "prepare: dataset digits has no test split of its own"),
     ("prepare.image_size", True, "prepare.image_size: true is not allowed: Input should be a valid integer"),
     ("prepare.image_size", 16.5, "prepare.image_size: 16.5 is not allowed"),
+    ("prepare.storage", "files", "prepare: storage files needs dataset image_folder, digits has none"),
+    ("train.augmentation.crop_area", 0.5, "train.augmentation.crop_area: 0.5, but random-resized crops are of large"),
     ("report", [], "report: [] is not allowed: Input should be an object"),
 ]
+
+
+def test_images_in_files_have_no_padding() -> None:
+    tree = _with("prepare", {"dataset": "image_folder", "path": "x", "image_size": 64, "storage": "files"})
+    for section in ("finetune", "train"):
+        tree[section] = {**tree[section], "augmentation": {"crop_area": 0.2}}
+    assert check_params(tree, source="params.yaml").train.augmentation.crop_area == 0.2
+    tree["train"] = {**tree["train"], "augmentation": {"crop_padding": 4}}
+    with pytest.raises(InputError, match=r"^params.yaml: train.augmentation.crop_padding: 4, but with prepare.storage"):
+        check_params(tree, source="params.yaml")
 
 
 @pytest.mark.parametrize(("path", "value", "expected"), _BAD, ids=[f"{path}={value}"[:60] for path, value, _ in _BAD])

@@ -15,7 +15,7 @@ import torch
 import torchvision.transforms as T
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_up_images import encode, photo
+from made_up_images import encode, image_files, photo
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
@@ -47,9 +47,9 @@ def _write(path: Path, data: bytes) -> Path:
 def _streaming(paths: list[Path], **options: Any) -> StreamingImages:
     defaults: dict[str, Any] = {
         "mean": _MEAN, "std": _STD, "crop_size": 8, "random_crop": RandomResizedCrop(flip=True, seed=3),
-        "max_megapixels": 1.0, "workers": 2, "device": torch.device("cpu"),
+        "workers": 2, "device": torch.device("cpu"),
     }  # fmt: skip
-    return StreamingImages(paths, **{**defaults, **options})
+    return StreamingImages(image_files(paths), **{**defaults, **options})
 
 
 def _requests(ids: _Ids, epochs: _Ids, size: int) -> list[tuple[_Ids, _Ids]]:
@@ -213,19 +213,18 @@ def test_a_stated_number_of_batches_is_decoded_ahead(files: list[Path], decoded:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (lambda path: path.write_bytes(path.read_bytes()[:-90]), "damaged"),
-        (lambda path: path.write_bytes(b"text"), "not an image"),
-        (lambda path: path.write_bytes(encode(Image.new("RGB", (1001, 1000)))), "megapixels"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-90]), "has changed since it was prepared"),
+        (lambda path: path.write_bytes(encode(Image.new("RGB", (20, 30)))), "has changed since it was prepared"),
         (Path.unlink, "No such file"),
     ],
-    ids=["truncated", "text", "huge", "missing"],
+    ids=["truncated", "another", "missing"],
 )
-def test_a_damaged_file_is_named_when_its_turn_comes(
+def test_a_file_that_is_not_what_it_was_is_named_when_its_turn_comes(
     tmp_path: Path, workers: int, damage: Callable[[Path], object], reason: str
 ) -> None:
     paths = [_write(tmp_path / f"{i}.jpg", photo(i, file_format="JPEG")) for i in range(6)]
-    damage(paths[3])
     images, zeros = _streaming(paths, workers=workers), np.zeros(2, dtype=np.int64)
+    damage(paths[3])
     batches = np.arange(6).reshape(3, 2)
 
     def run() -> None:
@@ -242,6 +241,23 @@ def test_a_damaged_file_is_named_when_its_turn_comes(
     images.training_batch(batches[2], zeros)
     with pytest.raises(InputError, match=reason):
         images.evaluation_batch(batches[1])
+
+
+def test_a_file_that_this_pillow_cannot_read_is_named(tmp_path: Path) -> None:
+    """Another build of it could when the file was prepared."""
+    path = _write(tmp_path / "a.jpg", photo(0, file_format="JPEG")[:-90])
+    with pytest.raises(InputError, match=r"a\.jpg: damaged .*dvc repro --force prepare"):
+        _streaming([path]).evaluation_batch(np.array([0]))
+
+
+def test_another_seed_has_other_crops_of_the_same_files(files: list[Path]) -> None:
+    images = _streaming(files, random_crop=RandomResizedCrop(seed=3))
+    request = np.arange(_N), np.zeros(_N, dtype=np.int64)
+    with images.prefetch([request]):
+        reseeded = images.reseeded(4)
+        expected = _streaming(files, random_crop=RandomResizedCrop(seed=4)).training_batch(*request)
+        assert torch.equal(reseeded.training_batch(*request), expected)
+        assert not torch.equal(images.training_batch(*request), expected)
 
 
 def test_what_was_announced_and_not_taken_is_dropped(files: list[Path], decoded: list[int]) -> None:

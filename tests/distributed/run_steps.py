@@ -27,8 +27,9 @@ from pipeline.run_log import RunLog
 from pipeline.training import loop, state
 from pipeline.training.checkpoints import Checkpoints
 from pipeline.training.evaluate import evaluate
+from pipeline.training.images import load_images
 from pipeline.training.interruptions import Pauses, end_and_due
-from pipeline.training.loop import TrainedRun, load_images, train
+from pipeline.training.loop import TrainedRun, train
 from pipeline.training.settings import ImageFormat, TrainSettings
 
 SIZE = 8

@@ -79,6 +79,7 @@ def test_metrics(tmp_path: Path) -> None:
         "n_test": 6,
         "n_val": 2,
         "image_size": 8,
+        "files_in": None,
         "class_counts": {"train": {"ape": 10, "dog": 10}, "test": {"ape": 3, "dog": 3}},
         "duplicates": {
             "within_train": {"count": 1, "pairs": [["train/ape/9.png", "train/dog/0.png"]]},
@@ -90,7 +91,7 @@ def test_metrics(tmp_path: Path) -> None:
 
 
 def test_later_stages_can_read_it(tmp_path: Path) -> None:
-    prepared = load_prepared(run_prepare(tmp_path, write_folder(tmp_path / "images", split_tree())))
+    prepared = load_prepared(run_prepare(tmp_path, write_folder(tmp_path / "images", split_tree())), folder=None)
     assert prepared.class_names == ("cat", "dog")
     assert prepared.image_size == 8
     assert prepared.train.images.shape == (8, 8, 8, 3)

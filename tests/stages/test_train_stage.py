@@ -3,9 +3,7 @@
 import itertools
 import json
 import signal
-import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import pyarrow.parquet
 import pytest
 from made_up import NETWORK
 from made_up_training import (
-    TIMEOUT_S,
     alive,
     bright_images,
     command,
@@ -24,6 +21,7 @@ from made_up_training import (
     runs_of,
     stage,
     start,
+    wait_until,
     write_kept,
     write_project,
 )
@@ -126,19 +124,11 @@ def test_a_second_run_trains_nothing(finished: Path, monkeypatch: pytest.MonkeyP
     assert _outputs(DataPaths(root=finished / "data")) == before
 
 
-def _wait_until(condition: Callable[[], object], process: "subprocess.Popen[str]") -> None:
-    end = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def test_a_killed_study_ends_in_the_same_bytes(finished: Path, tmp_path: Path) -> None:
     data = write_project(tmp_path, study=QUICK)
     process = start(command("train", tmp_path))
     try:
-        _wait_until(lambda: _entries(tmp_path), process)
+        wait_until(lambda: _entries(tmp_path), process)
     finally:
         kill(process)
     assert process.returncode == -signal.SIGKILL
@@ -177,7 +167,7 @@ def test_one_study_at_a_time_and_no_orphans(tmp_path: Path) -> None:
     lock = WorkPaths(root=tmp_path / "work").lock("train")
     process, ranks = start(command("train", tmp_path)), set[int]()
     try:
-        _wait_until(lambda: lock.exists() and lock.read_text(), process)
+        wait_until(lambda: lock.exists() and lock.read_text(), process)
         holder = int(lock.read_text())
         ranks = descendants(process.pid)
         assert holder in ranks
@@ -203,7 +193,7 @@ def test_an_interrupted_study_says_how_to_go_on(tmp_path: Path) -> None:
     lock = WorkPaths(root=tmp_path / "work").lock("train")
     process, ranks = start(command("train", tmp_path)), set[int]()
     try:
-        _wait_until(lambda: lock.exists() and lock.read_text(), process)
+        wait_until(lambda: lock.exists() and lock.read_text(), process)
         ranks = descendants(process.pid)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)

@@ -14,7 +14,7 @@ from pipeline.batching import Part, micro_batches, rank_parts, worker_parts
 from pipeline.models.grouped_batch_norm import GroupedBatchNorm2d
 from pipeline.training.batch_norm import recompute_statistics
 from pipeline.training.gradient import GlobalBatch, Objective
-from pipeline.training.loop import load_images
+from pipeline.training.images import load_images
 
 _PARTS = worker_parts(10, 3)
 _BATCHES = [

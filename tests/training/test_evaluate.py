@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, log_loss
 from torch import Tensor, nn
 
-from pipeline.datasets.resident import ResidentImages
+from pipeline.datasets.training_images import TrainingImages
 from pipeline.distributed import Ranks
 from pipeline.training.evaluate import evaluate, rows_of_rank
-from pipeline.training.loop import load_images
+from pipeline.training.images import load_images
 
 N = 37
 
@@ -34,7 +34,7 @@ class _Counting(nn.Module):
         return logits
 
 
-def _data() -> tuple[ResidentImages, NDArray[np.int64]]:
+def _data() -> tuple[TrainingImages, NDArray[np.int64]]:
     pixels, _ = bright_images(N)
     # Labels of which the classifier, which knows nothing, gets some right; classes of unequal size.
     labels = np.random.default_rng(0).choice(4, size=N, p=[0.5, 0.3, 0.1, 0.1])

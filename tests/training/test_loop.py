@@ -25,8 +25,9 @@ from pipeline.training.batch_norm import recompute_statistics
 from pipeline.training.checkpoints import Checkpoints
 from pipeline.training.evaluate import evaluate
 from pipeline.training.gradient import GlobalBatch, Objective
+from pipeline.training.images import load_images
 from pipeline.training.interruptions import Pauses, end_and_due
-from pipeline.training.loop import TrainedRun, load_images, train
+from pipeline.training.loop import TrainedRun, train
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState
 

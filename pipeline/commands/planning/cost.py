@@ -54,11 +54,11 @@ def total_cost(costs: Collection[Cost]) -> Cost:
 def prepare_cost(config: PrepareConfig, size: DataSize) -> Cost:
     """Reading, hashing and resizing every image; a download comes on top."""
     n = size.n_train + size.n_test
-    each = _DECODE_FILE_S if config.dataset == "image_folder" else _READ_ARRAY_S
+    each = size.decode_s or (_DECODE_FILE_S if config.dataset == "image_folder" else _READ_ARRAY_S)
     return Cost(
         seconds=_START_S + n * each,
         memory=_BASE_MEMORY + n * 300,
-        disk=_CACHED_TWICE * n * (3 * config.image_size**2 + 150),
+        disk=_CACHED_TWICE * n * (3 * config.stored_size**2 + 150),
     )
 
 
@@ -74,24 +74,31 @@ def part_sizes(settings: TrainSettings, workers: int) -> list[int]:
 def run_seconds(settings: TrainSettings, speed: Speed, size: DataSize, *, workers: int) -> float:
     """One training run and its evaluation, on one of `workers` equal processes.
 
-    Exchanging gradients between processes is not in it.
+    Exchanging gradients between processes is not in it. Decoding files counts as if a GPU waited for it.
     """
     parts = sum(speed.part_s(images) for images in part_sizes(settings, workers))
     statistics = math.ceil(_STATISTICS_IMAGES / settings.batch_size) * settings.batch_size / workers
-    padded = settings.format.image_size + 2 * settings.crop_padding
+    if size.decode_s:
+        loading = size.decode_s * (settings.steps * settings.batch_size + statistics * workers + size.n_test)
+    else:
+        loading = _resident_bytes(settings, size.n_train) / _COPY_BYTES_PER_S
     return (
         speed.build_s
-        + size.n_train * 3 * padded * padded / _COPY_BYTES_PER_S
+        + loading
         + settings.steps * (parts + speed.update_s)
         + (statistics + size.n_test / workers) * speed.evaluation_s
     )
 
 
+def _resident_bytes(settings: TrainSettings, images: int) -> float:
+    padded = settings.format.image_size + 2 * settings.crop_padding
+    return images * 3.0 * padded * padded
+
+
 def run_memory(settings: TrainSettings, speed: Speed, size: DataSize, *, workers: int) -> float:
     """Weights, gradients and momentum; the images; and what the largest part keeps for its backward pass."""
     largest = max(part_sizes(settings, workers))
-    padded = settings.format.image_size + 2 * settings.crop_padding
-    images = (size.n_train + size.n_test) * 3 * padded * padded
+    images = 0.0 if size.decode_s else _resident_bytes(settings, size.n_train + size.n_test)
     return _BASE_MEMORY_WITH_TORCH + 3 * speed.weight_bytes + images + largest * speed.activation_bytes
 
 
@@ -109,7 +116,7 @@ def extract_cost(network: str, batch_size: int, image_size: int, speed: Speed, s
     n = size.n_train + size.n_test
     chunk = min(_CHUNK_BYTES, n * 3 * image_size * image_size)
     return Cost(
-        seconds=_START_WITH_TORCH_S + n / workers * speed.evaluation_s,
+        seconds=_START_WITH_TORCH_S + n / workers * speed.evaluation_s + n * size.decode_s,
         memory=_BASE_MEMORY_WITH_TORCH + speed.weight_bytes + batch_size * speed.activation_bytes / 2 + chunk,
         disk=_CACHED_TWICE * n * 4 * feature_dimension(network),
     )
