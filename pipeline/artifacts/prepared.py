@@ -143,9 +143,10 @@ def _files(data: DataPaths, split: str, folder: Path | None, files_in: str | Non
 
 
 def digest_of(data: DataPaths) -> str:
-    """SHA-256 of the images and the manifests of both splits."""
+    """SHA-256 of the images and the manifests of both splits, and whether networks read files instead."""
     files = [
         *(data.images(split) for split in ("train", "test")),
         *(data.manifest(split) for split in ("train", "test")),
     ]
-    return " ".join(sha256_of_file(path) for path in files)
+    in_files = read_json(data.prepare_metrics).get("files_in") is not None
+    return " ".join([*(sha256_of_file(path) for path in files), *(["files"] if in_files else [])])

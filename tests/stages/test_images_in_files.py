@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from made_up import NETWORK, write_params
-from made_up_images import photo, write_folder, write_tar
+from made_up_images import photo, run_prepare, write_folder, write_tar
 from made_up_training import TINY_STUDY, command, kill, run, runs_of, stage, start, wait_until
 from numpy.typing import NDArray
 
-from pipeline.artifacts.prepared import load_prepared
+from pipeline.artifacts.prepared import digest_of, load_prepared
 from pipeline.artifacts.tables import read_parquet, write_csv
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.stages.harness import run_stage
@@ -90,6 +90,17 @@ def test_every_stage_reads_the_files(tmp_path: Path) -> None:
     assert (row["status"], row["n_train"]) == ("finished", _kept().sum())
     settings = json.loads(row["settings"])
     assert (settings["crop_area"], settings["format"]["crop_size"]) == (0.08, CROP)
+
+
+def test_cells_of_files_and_of_an_array_are_not_the_same(tmp_path: Path) -> None:
+    """Where the pictures for people are as large as the images, both preparations have the same array and manifest."""
+    digests = []
+    for storage in ("array", "files"):
+        folder = tmp_path / storage
+        folder.mkdir()
+        data = run_prepare(folder, _photos(folder / "photos"), storage=storage)
+        digests.append(digest_of(data))
+    assert digests[1] == f"{digests[0]} files"
 
 
 @pytest.mark.parametrize("name", ["finetune", "train"])
