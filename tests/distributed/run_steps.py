@@ -17,6 +17,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from made_up_training import bright_images
+from mutants import MUTANTS
 from torch import Tensor, nn
 
 from pipeline import distributed, models
@@ -64,6 +65,8 @@ _LAMB: dict[str, Any] = {
 }
 _SMOOTH: dict[str, Any] = {"clip_norm": 0.5, "ema_decay": 0.9}
 _SEVERAL = replace(PLAIN, steps=6, warmup_steps=2, learning_rate=0.05, **_SMOOTH)
+_UNEVEN_AT_MOST = 25
+"""Images that pass together of 66 in eighths: 24, 25 and 17 of them on one rank, 24 and 9 on each of two."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,12 +76,14 @@ class Case:
     Attributes:
         double: in float64.
         interrupted: by SIGTERM after a step or two, and gone on with.
+        mutant: the mistake that is made, of `MUTANTS`; None: none.
     """
 
     settings: TrainSettings
     micro_batch: int | Literal["auto"] = "auto"
     double: bool = False
     interrupted: bool = False
+    mutant: str | None = None
 
 
 def _ddp_cases() -> Iterator[tuple[str, Case]]:
@@ -92,6 +97,10 @@ def _ddp_cases() -> Iterator[tuple[str, Case]]:
     yield "ddp small_cnn several", Case(settings=_SEVERAL)
     yield "ddp small_cnn micro-batch", Case(settings=_SEVERAL, micro_batch=18)
     yield "ddp small_cnn interrupted", Case(settings=_SEVERAL, interrupted=True)
+    uneven = replace(PLAIN, simulated_workers=8, steps=6, warmup_steps=2, noise_scale_steps=4)
+    yield "ddp small_cnn uneven", Case(settings=uneven, micro_batch=_UNEVEN_AT_MOST)
+    clipped = replace(uneven, clip_norm=0.1)
+    yield "ddp small_cnn uneven clipped", Case(settings=clipped, micro_batch=_UNEVEN_AT_MOST)
 
 
 def _tree_cases() -> Iterator[tuple[str, Case]]:
@@ -115,7 +124,20 @@ def _local_cases() -> Iterator[tuple[str, Case]]:
     yield "local interrupted", Case(settings=local, interrupted=True)
 
 
-CASES = dict((*_ddp_cases(), *_tree_cases(), *_local_cases()))
+SOUND = dict((*_ddp_cases(), *_tree_cases(), *_local_cases()))
+MUTATED = {
+    "mean of means": "ddp small_cnn uneven",
+    "mean over ranks": "ddp small_cnn uneven",
+    "merged BatchNorm groups": "ddp resnet18 X=4",
+    "clipping per micro-batch": "ddp small_cnn uneven clipped",
+    "schedule per micro-step": "ddp small_cnn uneven",
+    "sum in sequence": "tree small_cnn sgd",
+}
+"""The case in which each mutant is shown."""
+CASES = {
+    **SOUND,
+    **{f"mutant {mutant}": replace(SOUND[case], mutant=mutant) for mutant, case in MUTATED.items()},
+}
 
 
 def _double(network: str, n_classes: int, **options: Any) -> Network:
@@ -133,6 +155,8 @@ def _patched(case: Case) -> Iterator[None]:
             stack.enter_context(patch.object(state, "build", _double))
             # The statistics are collected in float32.
             stack.enter_context(patch.object(loop, "recompute_statistics"))
+        if case.mutant is not None:
+            stack.enter_context(MUTANTS[case.mutant](case.settings))
         yield
 
 
@@ -183,9 +207,16 @@ def run(case: Case, ranks: Ranks) -> dict[str, Any]:
         "state": trained.model.state_dict(),
         "same on all ranks": len(set(distributed.all_gather(_digest(trained.model)))) == 1,
         "losses": [record.train_loss for record in trained.history],
+        "noise": _noise(trained),
         "test_loss": result.loss,
         "correct": torch.from_numpy(result.correct),
     }
+
+
+def _noise(trained: TrainedRun) -> list[float | None]:
+    """What the gradient noise scale was estimated from; nothing where it was not metered."""
+    found = trained.noise_scale
+    return [found.samples, found.gradient_sq_norm, found.noise_trace] if found else []
 
 
 def _digest(model: nn.Module) -> str:
