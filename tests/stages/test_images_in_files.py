@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made_up import NETWORK, write_params
-from made_up_images import photo, run_prepare, write_folder, write_tar
+from made_up_images import photo, write_folder, write_tar
 from made_up_training import TINY_STUDY, command, kill, run, runs_of, stage, start, wait_until
 from numpy.typing import NDArray
 
@@ -32,10 +32,10 @@ def _photos(folder: Path) -> Path:
     return write_folder(folder, {name: photo(i, (90 + i, 120 - i), "JPEG") for i, name in enumerate(names)})
 
 
-def _parameters(folder: Path, images: Path, study: dict[str, Any]) -> None:
+def _parameters(folder: Path, images: Path, study: dict[str, Any], **preparation: Any) -> None:
     write_params(
         folder,
-        prepare={**PREPARE, "path": str(images)},
+        prepare={**PREPARE, "path": str(images), **preparation},
         finetune={**RECIPE, "batch_size": 8, "budget": {"steps": 2}},
         train=RECIPE,
         studies={"digits": None, "tiny": {**TINY_STUDY, **STUDY, **study}},
@@ -45,15 +45,16 @@ def _parameters(folder: Path, images: Path, study: dict[str, Any]) -> None:
 def _project(folder: Path, **study: Any) -> DataPaths:
     """Prepared, and filtered by hand: every fifth training image is dropped."""
     _parameters(folder, _photos(folder / "photos"), study)
-    run_stage("prepare", prepare, argv=[str(part) for pair in _places(folder).items() for part in pair])
+    _prepare(folder)
     data = DataPaths(root=folder / "data")
     manifest = read_parquet(data.manifest("train"))
     write_csv(data.kept(NETWORK), manifest.select(["sample_id", "path", "label_name"]).filter(_kept()))
     return data
 
 
-def _places(folder: Path) -> dict[str, Path]:
-    return {"--params": folder / "params.yaml", "--data": folder / "data", "--work": folder / "work"}
+def _prepare(folder: Path) -> None:
+    places = {"--params": folder / "params.yaml", "--data": folder / "data", "--work": folder / "work"}
+    run_stage("prepare", prepare, argv=[str(part) for pair in places.items() for part in pair])
 
 
 def _kept() -> NDArray[np.bool_]:
@@ -98,8 +99,9 @@ def test_cells_of_files_and_of_an_array_are_not_the_same(tmp_path: Path) -> None
     for storage in ("array", "files"):
         folder = tmp_path / storage
         folder.mkdir()
-        data = run_prepare(folder, _photos(folder / "photos"), storage=storage)
-        digests.append(digest_of(data))
+        _parameters(folder, _photos(folder / "photos"), {}, storage=storage, image_size=32)
+        _prepare(folder)
+        digests.append(digest_of(DataPaths(root=folder / "data")))
     assert digests[1] == f"{digests[0]} files"
 
 
@@ -117,7 +119,7 @@ def test_a_changed_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_an_archive_has_no_files_to_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _parameters(tmp_path, write_tar(tmp_path / "photos.tar", {"train/cat/0.jpg": photo(0)}), {})
     with pytest.raises(SystemExit) as ended:
-        run_stage("prepare", prepare, argv=[str(part) for pair in _places(tmp_path).items() for part in pair])
+        _prepare(tmp_path)
     assert ended.value.code == 2
     assert "photos.tar is a file, and storage files needs a folder; unpack it" in capsys.readouterr().err
 
