@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from pipeline import distributed
 from pipeline.datasets.training_images import TrainingImages
 from pipeline.distributed import Ranks
+from pipeline.training.compiling import eager
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ def evaluate(model: nn.Module, images: TrainingImages, labels: Tensor, *, batch_
     loss = torch.zeros((), dtype=torch.float64, device=labels.device)
     rows = rows_of_rank(len(images), ranks)
     batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
-    with images.prefetch((ids, None) for ids in batches):
+    with eager(), images.prefetch((ids, None) for ids in batches):
         for ids in batches:
             here = torch.from_numpy(ids).to(labels.device)
             logits = model(images.evaluation_batch(ids))

@@ -19,6 +19,7 @@ from pipeline.errors import InputError
 from pipeline.models.network import Network
 from pipeline.run_log import RunLog
 from pipeline.training.batch_norm import recompute_statistics
+from pipeline.training.compiling import compile_network, eager
 from pipeline.training.gradient import GlobalBatch, Objective
 from pipeline.training.interruptions import Pauses
 from pipeline.training.memory import activation_bytes, choose_micro_batch
@@ -103,6 +104,8 @@ def train(
     state.micro_batch = _micro_batch(
         settings, state, objective, first, workers, state.micro_batch or micro_batch, ranks
     )  # fmt: skip
+    if settings.compile:
+        compile_network(state.model)
     state.places = list(dict.fromkeys([*state.places, _place(ranks, state.micro_batch)]))
     run = TrainedRun(model=state.model, micro_batch=state.micro_batch)
     tree = settings.reduction == "tree"
@@ -239,4 +242,5 @@ def _finish(
     batches = [_batch(stream, settings.steps + index, settings.batch_size) for index in range(n_batches)]
     tree = settings.reduction == "tree"
     sum_over_ranks_ = distributed.tree_sum_ if tree else distributed.all_reduce_sum_
-    recompute_statistics(state.model, objective, batches, passes, sum_over_ranks_=sum_over_ranks_)
+    with eager():
+        recompute_statistics(state.model, objective, batches, passes, sum_over_ranks_=sum_over_ranks_)

@@ -54,6 +54,7 @@ class TrainSettings:
     reduction: Literal["ddp", "tree"] = "ddp"
     threads: int | None = None
     precision: Precision = "fp32"
+    compile: bool = False
     steps: int
     optimizer: str
     optimizer_options: Mapping[str, Any]
@@ -146,6 +147,7 @@ def effective_settings(
         reduction=recipe.reduction,
         threads=recipe.pinned_threads,
         precision=recipe.precision,
+        compile=recipe.compile,
         steps=steps,
         optimizer=recipe.optimizer.name,
         optimizer_options=recipe.optimizer.model_dump(exclude={"name"}),

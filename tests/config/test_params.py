@@ -88,6 +88,7 @@ _BAD = [
     ("prepare.image_size", 16.5, "prepare.image_size: 16.5 is not allowed"),
     ("prepare.storage", "files", "prepare: storage files needs dataset image_folder, digits has none"),
     ("train.augmentation.crop_area", 0.5, "train.augmentation.crop_area: 0.5, but random-resized crops are of large"),
+    ("train", {"compile": True, "reduction": "tree"}, "train: compile: reduction tree promises bits"),
     ("report", [], "report: [] is not allowed: Input should be an object"),
 ]
 

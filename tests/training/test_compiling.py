@@ -1,0 +1,44 @@
+"""torch.compile changes no result but by rounding, and works once for a study."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from made_up_training import ALONE, TINY, bright_images, parameters_of
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+from pipeline.run_log import RunLog
+from pipeline.training.evaluate import evaluate
+from pipeline.training.images import load_images
+from pipeline.training.loop import train
+from pipeline.training.settings import TrainSettings
+
+
+def _trained(settings: TrainSettings) -> tuple[Tensor, float]:
+    """Final weights and test loss."""
+    pixels, labels = bright_images(60)
+    images = load_images(pixels, settings, training=True, device=ALONE.device)
+    targets = torch.from_numpy(labels)
+    run = train(
+        settings, images, targets, np.ones(60, dtype=np.bool_),
+        ranks=ALONE, log=RunLog.silent(), title="compiled", micro_batch=20,
+    )  # fmt: skip
+    test = load_images(pixels, settings, training=False, device=ALONE.device)
+    return parameters_of(run.model), evaluate(run.model, test, targets, batch_size=25, ranks=ALONE).loss
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ["small_cnn", "resnet18"])
+def test_same_result_and_compiled_once(network: str) -> None:
+    """BatchNorm groups of several sizes, dropout, another seed; statistics and evaluation are not compiled."""
+    settings = replace(TINY, network=network, steps=1, bn_group=7)
+    weights, loss = _trained(settings)
+    compiled_weights, compiled_loss = _trained(replace(settings, compile=True))
+    assert (weights - compiled_weights).norm() <= 1e-6 * weights.norm()
+    assert compiled_loss == pytest.approx(loss, rel=1e-4)
+    graphs = counters["stats"]["unique_graphs"]
+    assert graphs > 0
+    _trained(replace(settings, compile=True, seed=1))
+    assert counters["stats"]["unique_graphs"] == graphs
