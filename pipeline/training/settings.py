@@ -1,7 +1,8 @@
 """The effective settings of one training run: everything that decides its result, and nothing else."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from pipeline.config.duration import Duration
@@ -100,44 +101,17 @@ def effective_settings(
         n_epoch: images that count as one epoch wherever a duration is given in epochs.
 
     Raises:
-        InputError: the crop is larger than the stored images.
+        InputError: the crop is larger than the stored images, or the warm-up longer than the budget.
     """
-    crop_size = recipe.augmentation.crop_size or image_size
-    if crop_size > image_size:
-        raise InputError(
-            f"augmentation.crop_size: {crop_size} is larger than the prepared images of {image_size} pixels; "
-            "give less, or run `dvc repro` to prepare larger ones"
-        )
-
-    def in_steps(duration: Duration) -> int:
-        return to_steps(
-            epochs=duration.epochs,
-            steps=duration.steps,
-            examples=duration.examples,
-            n_train=n_epoch,
-            batch_size=batch_size,
-        )
-
-    rule = recipe.lr_scaling.rule if recipe.lr_scaling else None
-    reference = recipe.lr_scaling.reference_batch_size if recipe.lr_scaling else 1
-    warmup = Duration(steps=0) if recipe.schedule.name == "one_cycle" else recipe.schedule.warmup
-    if warmup.epochs is not None:
-        epochs = scaled_warmup(warmup.epochs, batch_size, rule=rule, reference_batch_size=reference)
-        warmup = Duration(epochs=epochs)
-    options = recipe.schedule.model_dump(exclude={"name", "warmup"})
-    if recipe.schedule.name == "step":
-        options["milestones"] = [in_steps(milestone) for milestone in recipe.schedule.milestones]
-    steps, warmup_steps = max(1, in_steps(budget)), in_steps(warmup)
-    if warmup_steps > steps:
-        raise InputError(
-            f"schedule.warmup: {warmup_steps} steps at batch {batch_size}, but the budget is {steps} steps; "
-            "shorten the warm-up or lengthen the budget"
-        )
+    in_steps = partial(_in_steps, n_train=n_epoch, batch_size=batch_size)
+    steps, warmup_steps = max(1, in_steps(budget)), in_steps(_warmup(recipe, batch_size))
+    _check_warmup(warmup_steps, steps, batch_size)
+    local = recipe.post_local_sgd
     return TrainSettings(
         network=network,
         stem=recipe.stem,
         n_classes=n_classes,
-        format=ImageFormat(image_size=image_size, crop_size=crop_size, mean=mean, std=std),
+        format=_format(recipe, image_size, mean, std),
         crop_padding=recipe.augmentation.crop_padding,
         crop_area=recipe.augmentation.crop_area or DEFAULT_CROP_AREA,
         flip=recipe.augmentation.flip,
@@ -151,23 +125,70 @@ def effective_settings(
         steps=steps,
         optimizer=recipe.optimizer.name,
         optimizer_options=recipe.optimizer.model_dump(exclude={"name"}),
-        learning_rate=scaled_rate(
-            learning_rate,
-            batch_size,
-            rule=rule,
-            reference_batch_size=reference,
-        ),
+        learning_rate=_peak_rate(recipe, learning_rate, batch_size),
         weight_decay=weight_decay,
         decay_norm_and_bias=recipe.decay_norm_and_bias,
         schedule=recipe.schedule.name,
-        schedule_options=options,
+        schedule_options=_schedule_options(recipe, in_steps),
         warmup_steps=warmup_steps,
         label_smoothing=recipe.label_smoothing,
         clip_norm=recipe.clip_norm,
         ema_decay=recipe.ema_decay,
-        local_from_step=in_steps(recipe.post_local_sgd.start) if recipe.post_local_sgd else None,
-        local_period=recipe.post_local_sgd.period if recipe.post_local_sgd else 1,
+        local_from_step=in_steps(local.start) if local else None,
+        local_period=local.period if local else 1,
         noise_scale_steps=recipe.noise_scale_steps,
         eval_batch_size=recipe.eval_batch_size,
         seed=seed,
     )
+
+
+def _in_steps(duration: Duration, *, n_train: int, batch_size: int) -> int:
+    return to_steps(
+        epochs=duration.epochs,
+        steps=duration.steps,
+        examples=duration.examples,
+        n_train=n_train,
+        batch_size=batch_size,
+    )
+
+
+def _format(recipe: Recipe, image_size: int, mean: tuple[float, ...], std: tuple[float, ...]) -> ImageFormat:
+    crop_size = recipe.augmentation.crop_size or image_size
+    if crop_size > image_size:
+        raise InputError(
+            f"augmentation.crop_size: {crop_size} is larger than the prepared images of {image_size} pixels; "
+            "give less, or run `dvc repro` to prepare larger ones"
+        )
+    return ImageFormat(image_size=image_size, crop_size=crop_size, mean=mean, std=std)
+
+
+def _peak_rate(recipe: Recipe, learning_rate: float, batch_size: int) -> float:
+    if recipe.lr_scaling is None:
+        return learning_rate
+    rule, reference = recipe.lr_scaling.rule, recipe.lr_scaling.reference_batch_size
+    return scaled_rate(learning_rate, batch_size, rule=rule, reference_batch_size=reference)
+
+
+def _warmup(recipe: Recipe, batch_size: int) -> Duration:
+    if recipe.schedule.name == "one_cycle":
+        return Duration(steps=0)
+    warmup = recipe.schedule.warmup
+    if warmup.epochs is None or recipe.lr_scaling is None:
+        return warmup
+    rule, reference = recipe.lr_scaling.rule, recipe.lr_scaling.reference_batch_size
+    return Duration(epochs=scaled_warmup(warmup.epochs, batch_size, rule=rule, reference_batch_size=reference))
+
+
+def _check_warmup(warmup_steps: int, steps: int, batch_size: int) -> None:
+    if warmup_steps > steps:
+        raise InputError(
+            f"schedule.warmup: {warmup_steps} steps at batch {batch_size}, but the budget is {steps} steps; "
+            "shorten the warm-up or lengthen the budget"
+        )
+
+
+def _schedule_options(recipe: Recipe, in_steps: Callable[[Duration], int]) -> dict[str, Any]:
+    options = recipe.schedule.model_dump(exclude={"name", "warmup"})
+    if recipe.schedule.name == "step":
+        options["milestones"] = [in_steps(milestone) for milestone in recipe.schedule.milestones]
+    return options
