@@ -14,6 +14,8 @@ from pipeline.paths import DataPaths
 def main(argv: Sequence[str]) -> int:
     """Check the parameter file, and the form of the overrides; `filter` looks for their images.
 
+    What depends on the number of images, such as a warm-up in epochs against a budget in steps, `plan` checks.
+
     Raises InputError naming the first problem.
     """
     parser = argparse.ArgumentParser(prog="python -m pipeline validate", description=__doc__)

@@ -9,6 +9,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.config.base import Section
+from pipeline.config.duration import Duration
 from pipeline.config.extract import ExtractConfig
 from pipeline.config.filter import FilterConfig
 from pipeline.config.finetune import FinetuneConfig
@@ -86,6 +87,7 @@ def _read_yaml(path: Path) -> Any:
 def _check_across_sections(params: Params, source: str) -> None:
     _check_recipe(f"{source}: finetune", params.finetune, params.prepare)
     _check_batch(f"{source}: finetune.batch_size", params.finetune.batch_size, params.finetune)
+    _check_warmup(f"{source}: finetune", params.finetune, params.finetune.budget)
     for name, study in params.studies.items():
         key = f"{source}: studies.{name}"
         if study.filter_network not in params.networks:
@@ -97,7 +99,9 @@ def _check_across_sections(params: Params, source: str) -> None:
             recipe = study.effective_recipe(params.train)
         except ValidationError as error:
             raise InputError(f"{key}.recipe.{describe(error, study.recipe, TrainConfig)}") from None
-        _check_recipe(f"{key}.recipe" if study.recipe else f"{source}: train", recipe, params.prepare)
+        section = f"{key}.recipe" if study.recipe else f"{source}: train"
+        _check_recipe(section, recipe, params.prepare)
+        _check_warmup(section, recipe, study.budget)
         for batch in study.batch_sizes:
             _check_batch(f"{key}.batch_sizes", batch, recipe)
 
@@ -134,6 +138,20 @@ def _check_recipe(key: str, recipe: Recipe, prepare: PrepareConfig) -> None:
             f"{key}.workers: {recipe.workers} does not {how} simulated_workers {simulated}; "
             f"use one of {fitting} or auto"
         )
+
+
+def _check_warmup(key: str, recipe: Recipe, budget: Duration) -> None:
+    """What holds for every data set and batch; units that differ, and LEGW, are compared in steps by the stages."""
+    warmup: Duration | None = getattr(recipe.schedule, "warmup", None)
+    if warmup is None or (recipe.lr_scaling is not None and recipe.lr_scaling.rule == "legw"):
+        return
+    for unit in ("epochs", "steps", "examples"):
+        length, available = getattr(warmup, unit), getattr(budget, unit)
+        if length is not None and available is not None and length > available:
+            raise InputError(
+                f"{key}.schedule.warmup: {length:g} {unit}, but the budget is {available:g} {unit}; "
+                "shorten the warm-up or lengthen the budget"
+            )
 
 
 def _check_batch(key: str, batch: int, recipe: Recipe) -> None:

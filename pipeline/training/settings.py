@@ -94,18 +94,21 @@ def effective_settings(
     weight_decay: float,
     budget: Duration,
     seed: int,
+    skipped: bool = False,
 ) -> TrainSettings:
     """Resolve a recipe for one batch size.
 
     Args:
         n_epoch: images that count as one epoch wherever a duration is given in epochs.
+        skipped: the run is only described, so its warm-up need not fit the budget.
 
     Raises:
         InputError: the crop is larger than the stored images, or the warm-up longer than the budget.
     """
     in_steps = partial(_in_steps, n_train=n_epoch, batch_size=batch_size)
     steps, warmup_steps = max(1, in_steps(budget)), in_steps(_warmup(recipe, batch_size))
-    _check_warmup(warmup_steps, steps, batch_size)
+    if not skipped:
+        _check_warmup(warmup_steps, steps, batch_size)
     local = recipe.post_local_sgd
     return TrainSettings(
         network=network,

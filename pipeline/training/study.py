@@ -47,6 +47,9 @@ def cells_of(study: Study, train: TrainConfig, data: DataSummary, n_full: int, n
     Args:
         n_full: training images.
         n_kept: images that the filter keeps; the size of all arms but `full`.
+
+    Raises:
+        InputError: a cell that is not skipped cannot be trained, e.g. its warm-up is longer than the budget.
     """
     recipe = study.effective_recipe(train)
     sizes = {arm: n_full if arm == "full" else n_kept for arm in study.arms}
@@ -70,6 +73,7 @@ def cells_of(study: Study, train: TrainConfig, data: DataSummary, n_full: int, n
             weight_decay=weight_decay,
             budget=study.budget,
             seed=seed,
+            skipped=too_large,
         )
         reason = f"batch {batch_size} is larger than the {sizes[smallest]} images of arm {smallest}"
         cells.append(

@@ -12,13 +12,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from made_up_images import split_tree, write_folder
+from made_up_training import runs_of, write_project
 from made_up_training import stage as run_stage
-from made_up_training import write_project
 from ruamel.yaml import YAML
 
 from pipeline.__main__ import main
 from pipeline.commands.planning import cost, jobs, stages
-from pipeline.commands.planning.cells import plan_from_ledger, plan_from_sizes
+from pipeline.commands.planning.cells import StudyPlan, plan_from_ledger, plan_from_sizes
 from pipeline.commands.planning.data import DataSize, data_size, kept_images
 from pipeline.commands.planning.speed import Speed, Workload, measure, thin_out
 from pipeline.config.params import Params, load_params
@@ -201,6 +201,44 @@ def test_ledger_says_which_cells_are_left(tmp_path: Path) -> None:
     assert len(plan_from_ledger(params, "tiny", data, work).missing) == 1
     write_project(tmp_path, study={"seeds": [0], "learning_rates": [0.123]})
     assert len(plan_from_ledger(load_params(tmp_path / "params.yaml"), "tiny", data, work).missing) == 3
+
+
+_GROWING = {
+    "schedule": {"name": "constant", "warmup": {"epochs": 0.9}},
+    "lr_scaling": {"rule": "legw", "reference_batch_size": 20},
+}
+
+
+def _both_plans(folder: Path) -> list[StudyPlan]:
+    params, data = load_params(folder / "params.yaml"), DataPaths(root=folder / "data")
+    size = data_size(params.prepare, data, prepared=True)
+    return [
+        plan_from_ledger(params, "tiny", data, WorkPaths(root=folder / "work")),
+        plan_from_sizes(params, "tiny", size, n_kept=54),
+    ]
+
+
+def test_a_skipped_batch_stops_neither_stage_nor_plan_whatever_its_warm_up(tmp_path: Path) -> None:
+    study = {"arms": ["filtered"], "seeds": [0], "budget": {"epochs": 1.0}, "recipe": _GROWING}
+    data = write_project(tmp_path, study={**study, "batch_sizes": [20, 200]})
+    for plan in _both_plans(tmp_path):
+        assert [cell.settings.batch_size for cell in plan.missing] == [20]
+        assert plan.skipped == {"batch 200 is larger than the 54 images of arm filtered": 1}
+    assert run_stage("train", tmp_path) == 0
+    assert [(row["batch_size"], row["status"]) for row in runs_of(data)] == [(20, "finished"), (200, "skipped")]
+
+
+def test_stage_and_plan_refuse_the_same_warm_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = {"arms": ["filtered"], "budget": {"epochs": 1.0}, "recipe": _GROWING, "batch_sizes": [50, 200]}
+    write_project(tmp_path, study=study)
+    assert run_stage("train", tmp_path) == 2
+    said = "schedule.warmup: 3 steps at batch 50, but the budget is 2 steps"
+    assert capsys.readouterr().err.startswith(f"error: {said}; ")
+    params, data = load_params(tmp_path / "params.yaml"), DataPaths(root=tmp_path / "data")
+    with pytest.raises(InputError, match=said):
+        plan_from_ledger(params, "tiny", data, WorkPaths(root=tmp_path / "work"))
+    with pytest.raises(InputError, match=said):
+        plan_from_sizes(params, "tiny", data_size(params.prepare, data, prepared=True), n_kept=54)
 
 
 # What it takes

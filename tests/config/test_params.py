@@ -57,6 +57,12 @@ _BAD = [
     ("train.schedule", {"name": "linear"}, "train.schedule: {"),
     ("train.schedule", {"warmup": {"steps": 1}}, "train.schedule: says no 'name'; add it"),
     ("train.schedule.milestones", [{"epochs": 3}], "train.schedule.milestones: unknown key; it does not belong"),
+    (
+        "studies.digits.recipe",
+        {"schedule": {"name": "constant", "warmup": {"steps": 41}}},
+        "studies.digits.recipe.schedule.warmup: 41 steps, but the budget is 40 steps; ",
+    ),
+    ("finetune.budget", {"epochs": 0.5}, "finetune.schedule.warmup: 1 epochs, but the budget is 0.5 epochs; shorten"),
     ("train.schedule.warmup", {"steps": 1, "epochs": 1}, "train.schedule.warmup: give exactly one of epochs"),
     ("train.schedule.warmup", {"stepz": 1}, "train.schedule.warmup.stepz: unknown key; did you mean `steps`?"),
     ("train.schedule.warmup", {"steps": -1}, "train.schedule.warmup: a duration cannot be negative"),
@@ -235,3 +241,17 @@ def test_imagenet_weights_need_their_stem() -> None:
     tree["finetune"] |= {"weights": "imagenet", "stem": "cifar"}
     with pytest.raises(InputError, match=r"finetune: weights: imagenet .* set stem: imagenet"):
         check_params(tree, source="params.yaml")
+
+
+def test_a_warm_up_is_compared_only_where_every_batch_and_data_set_agree() -> None:
+    tree = _tree()
+    study = tree["studies"]["digits"]
+    study["budget"] = {"epochs": 2}
+    study["recipe"] = {"schedule": {"name": "constant", "warmup": {"steps": 10_000}}}
+    check_params(tree, source="p")
+    growing = {"name": "constant", "warmup": {"epochs": 3}}  # at 64 and less it fits
+    study["recipe"] = {"schedule": growing, "lr_scaling": {"rule": "legw", "reference_batch_size": 128}}
+    check_params(tree, source="p")
+    study["recipe"]["lr_scaling"]["rule"] = "linear"
+    with pytest.raises(InputError, match="3 epochs, but the budget is 2 epochs"):
+        check_params(tree, source="p")

@@ -9,6 +9,7 @@ import pytest
 from made_up_training import TINY_STUDY
 
 from pipeline.config.study import Study, TrainConfig
+from pipeline.errors import InputError
 from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA, row_of
 from pipeline.training.ledger import CellResult
 from pipeline.training.state import Record
@@ -60,6 +61,24 @@ def test_a_batch_above_one_arm_is_skipped_for_all_of_them() -> None:
 
 def test_only_the_arms_of_the_study_decide_what_is_skipped() -> None:
     assert not any(c.skipped for c in _cells(arms=["full"], batch_sizes=[90]))
+
+
+# Five epochs of 100 images at batch 20, and so in proportion to the batch, of a budget of ten.
+LONG_AT_LARGE: dict[str, Any] = {
+    "schedule": {"name": "cosine", "warmup": {"epochs": 5.0}},
+    "lr_scaling": {"rule": "legw", "reference_batch_size": 20},
+}
+
+
+def test_the_warm_up_of_a_skipped_batch_need_not_fit() -> None:
+    cells = _cells(LONG_AT_LARGE, batch_sizes=[20, 40, 200], budget={"epochs": 10.0})
+    assert {c.settings.batch_size for c in cells if not c.skipped} == {20, 40}
+    assert {(c.settings.warmup_steps, c.settings.steps) for c in cells if c.skipped} == {(25, 5)}
+
+
+def test_the_warm_up_of_a_batch_that_runs_must_fit() -> None:
+    with pytest.raises(InputError, match=r"^schedule.warmup: 25 steps at batch 80, but the budget is 13 steps; "):
+        _cells(LONG_AT_LARGE, batch_sizes=[20, 80, 200], budget={"epochs": 10.0})
 
 
 def test_rates_are_scaled_and_remembered_as_written() -> None:
