@@ -44,7 +44,7 @@ def settings_for(precision: Any, steps: int, reduction: Any) -> TrainSettings:
         threads=1, precision=precision, steps=steps, optimizer="sgd",
         optimizer_options={"momentum": 0.9, "nesterov": True}, learning_rate=0.1, weight_decay=5e-4,
         decay_norm_and_bias=False, schedule="cosine", schedule_options={}, warmup_steps=5,
-        label_smoothing=0.0, clip_norm=1.0, eval_batch_size=256, seed=0,
+        label_smoothing=0.0, clip_norm=1.0, seed=0,
     )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def settings_for(arguments: argparse.Namespace) -> TrainSettings:
         crop_padding=4, flip=True, batch_size=arguments.batch_size, simulated_workers=1, steps=1,
         optimizer="sgd", optimizer_options={"momentum": 0.9, "nesterov": True}, learning_rate=0.01,
         weight_decay=5e-4, decay_norm_and_bias=True, schedule="constant", schedule_options={}, warmup_steps=0,
-        label_smoothing=0.0, eval_batch_size=arguments.batch_size, seed=0,
+        label_smoothing=0.0, seed=0,
     )  # fmt: skip
 
 

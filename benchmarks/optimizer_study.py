@@ -56,7 +56,7 @@ def settings_for(
         crop_padding=4, flip=True, batch_size=batch_size, simulated_workers=max(1, batch_size // REFERENCE_BATCH),
         steps=steps, optimizer=optimizer, optimizer_options=dict(OPTIMIZERS[optimizer][0]), learning_rate=rate,
         weight_decay=5e-4, decay_norm_and_bias=False, schedule="cosine", schedule_options={},
-        warmup_steps=steps // 10, label_smoothing=0.1, eval_batch_size=500, seed=seed,
+        warmup_steps=steps // 10, label_smoothing=0.1, seed=seed,
     )  # fmt: skip
 
 
@@ -104,7 +104,8 @@ class Runner:
         title = f"{settings.optimizer}, batch {settings.batch_size}, rate {settings.learning_rate:g}, {split}"
         members: NDArray[np.bool_] = self._members
         return run_cell(
-            cell, self._splits[split], members, ranks=self._ranks, log=self._log, title=title, weights=None
+            cell, self._splits[split], members, ranks=self._ranks, log=self._log, title=title, weights=None,
+            eval_batch_size=500,
         )  # fmt: skip
 
 

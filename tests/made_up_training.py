@@ -61,7 +61,6 @@ TINY = TrainSettings(
     schedule_options={},
     warmup_steps=0,
     label_smoothing=0.1,
-    eval_batch_size=7,
     seed=3,
 )
 """Two steps of ResNet-18 on `bright_images`."""

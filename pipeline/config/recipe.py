@@ -148,7 +148,7 @@ class Recipe(Section):
         noise_scale_steps: every so many steps the gradient noise scale is sampled, which tells
             the critical batch size; null: never. Such a step costs what one of `tree` does.
         checkpoint: how often a run's state is saved, to go on from after an interruption.
-        eval_batch_size: images per forward pass in evaluation; changes no result but memory.
+        eval_batch_size: images per forward pass in evaluation; changes the result by rounding alone.
     """
 
     stem: Literal["imagenet", "cifar"] = "imagenet"

@@ -75,7 +75,7 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
         run.model,
         test,
         torch.from_numpy(data.test.labels).to(ranks.device),
-        batch_size=settings.eval_batch_size,
+        batch_size=config.eval_batch_size,
         ranks=ranks,
     )
     _check_finite(result.loss, config.learning_rate, network)

@@ -122,7 +122,7 @@ def _run(
         with pauses.watching():
             result = run_cell(
                 cells[i], splits, members[i], ranks=ranks, log=context.log, title=title,
-                weights=weights, micro_batch=recipe.micro_batch, pauses=pauses,
+                weights=weights, eval_batch_size=recipe.eval_batch_size, micro_batch=recipe.micro_batch, pauses=pauses,
             )  # fmt: skip
             if ranks.is_main:
                 ledger.add(identity, result, weights if result.status == "finished" else None)

@@ -57,6 +57,7 @@ def run_cell(
     log: RunLog,
     title: str,
     weights: Path | None,
+    eval_batch_size: int,
     micro_batch: int | Literal["auto"] = "auto",
     pauses: Pauses | None = None,
 ) -> CellResult:
@@ -65,6 +66,7 @@ def run_cell(
     Args:
         members: (N,) bool, the rows to train on.
         weights: where rank 0 saves the trained network, if anywhere.
+        eval_batch_size: images per forward pass in evaluation.
         micro_batch, pauses: see `train`.
     """
     start = time.monotonic()
@@ -75,7 +77,7 @@ def run_cell(
         settings, images, labels, members,
         ranks=ranks, log=log, title=title, micro_batch=micro_batch, pauses=pauses,
     )  # fmt: skip
-    result = None if run.diverged else _evaluate(run.model, splits, settings, ranks)
+    result = None if run.diverged else _evaluate(run.model, splits, settings, eval_batch_size, ranks)
     # The last update may be the one that broke the weights, after a loss that was still finite.
     finished = result is not None and math.isfinite(result.loss)
     if finished and weights is not None and ranks.is_main:
@@ -96,10 +98,10 @@ def run_cell(
     )
 
 
-def _evaluate(model: Network, splits: Splits, settings: TrainSettings, ranks: Ranks) -> Evaluation:
+def _evaluate(model: Network, splits: Splits, settings: TrainSettings, batch_size: int, ranks: Ranks) -> Evaluation:
     images = splits.on_device(settings, training=False, device=ranks.device)
     labels = torch.from_numpy(splits.test_labels).to(ranks.device)
-    return evaluate(model, images, labels, batch_size=settings.eval_batch_size, ranks=ranks)
+    return evaluate(model, images, labels, batch_size=batch_size, ranks=ranks)
 
 
 def row_of(study: str, filter_network: str, cell: Cell, key: str, result: CellResult | None) -> dict[str, object]:

@@ -36,6 +36,9 @@ class ImageFormat:
 class TrainSettings:
     """One run. Durations are in optimizer steps and the learning rate is the peak, after scaling.
 
+    What a recipe says of how the run is done (workers, their threads without `tree`, micro_batch,
+    checkpoint, eval_batch_size) is not here: it changes a result by rounding at most, and retrains nothing.
+
     Attributes:
         local_from_step: from this step on workers step alone and average their weights every
             `local_period` steps; None: never.
@@ -71,7 +74,6 @@ class TrainSettings:
     local_from_step: int | None = None
     local_period: int = 1
     noise_scale_steps: int | None = None
-    eval_batch_size: int
     seed: int
 
     def rate(self, step: int) -> float:
@@ -140,7 +142,6 @@ def effective_settings(
         local_from_step=in_steps(local.start) if local else None,
         local_period=local.period if local else 1,
         noise_scale_steps=recipe.noise_scale_steps,
-        eval_batch_size=recipe.eval_batch_size,
         seed=seed,
     )
 

@@ -53,7 +53,6 @@ RESNET = TrainSettings(
     schedule_options={},
     warmup_steps=0,
     label_smoothing=0.1,
-    eval_batch_size=7,
     seed=3,
 )
 PLAIN = replace(RESNET, network="small_cnn")

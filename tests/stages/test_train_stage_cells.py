@@ -189,3 +189,16 @@ def test_stale_settings_do_not_hide_behind_equal_names(tmp_path: Path, trained_b
         replace(cell.settings, label_smoothing=0.1) for cell in trainer.called
     ]
     assert len(trainer.called) == 4
+
+
+def test_how_a_study_is_run_retrains_nothing(tmp_path: Path, trained_by: Trained) -> None:
+    data = write_project(tmp_path, study=FOUR_CELLS)
+    trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    table = data.runs("tiny").read_bytes()
+    how = {"eval_batch_size": 3, "micro_batch": 20, "checkpoint": {"steps": 1}, "threads_per_worker": 2}
+    write_project(tmp_path, study=FOUR_CELLS, train=how)
+    trainer = trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    assert trainer.called == []
+    assert data.runs("tiny").read_bytes() == table

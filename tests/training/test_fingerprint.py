@@ -15,9 +15,12 @@ from made_up_training import ALONE, TINY
 
 from pipeline.artifacts import code
 from pipeline.artifacts.code import code_digest, import_closure
+from pipeline.config.duration import Duration
+from pipeline.config.recipe import Recipe
+from pipeline.config.study import TrainConfig
 from pipeline.training import fingerprint as module
 from pipeline.training.fingerprint import Identity, identify, this_machine
-from pipeline.training.settings import TrainSettings
+from pipeline.training.settings import TrainSettings, effective_settings
 
 MEMBERS = np.arange(20) % 3 > 0
 
@@ -67,6 +70,49 @@ def test_every_part_of_the_image_format_counts(field: str) -> None:
 
 def test_equal_settings_are_one_cell() -> None:
     assert _key(replace(TINY, optimizer_options=dict(reversed(list(TINY.optimizer_options.items()))))) == _key()
+
+
+# How a run is done, not which: at most the rounding of its results differs.
+_HOW = {
+    "workers": 2,
+    "threads_per_worker": 2,
+    "micro_batch": 32,
+    "checkpoint": {"steps": 5},
+    "eval_batch_size": 7,
+}
+_WHICH: dict[str, Any] = {
+    "stem": "cifar",
+    "optimizer": {"name": "lars"},
+    "schedule": {"name": "cosine"},
+    "lr_scaling": {"rule": "linear", "reference_batch_size": 10},
+    "decay_norm_and_bias": False,
+    "label_smoothing": 0.1,
+    "augmentation": {"flip": True},
+    "clip_norm": 1.0,
+    "ema_decay": 0.9,
+    "precision": "bf16",
+    "simulated_workers": 4,
+    "bn_group": 5,
+    "reduction": "tree",
+    "post_local_sgd": {"start": {"steps": 1}, "period": 2},
+    "noise_scale_steps": 1,
+}
+
+
+def _key_of_recipe(changes: Mapping[str, Any]) -> str:
+    recipe = TrainConfig.model_validate({"simulated_workers": 2, **changes})
+    settings = effective_settings(
+        recipe, network="resnet18", n_classes=4, n_epoch=20, image_size=16, mean=(0.5,) * 3, std=(0.25,) * 3,
+        batch_size=20, learning_rate=0.1, weight_decay=0.0, budget=Duration(steps=4), seed=0,
+    )  # fmt: skip
+    return _key(settings)
+
+
+@pytest.mark.parametrize("key", sorted(Recipe.model_fields))
+def test_a_key_of_the_recipe_counts_exactly_if_it_says_which_run(key: str) -> None:
+    """Retraining a study for the memory of its evaluation would be a surprise, and so would the opposite."""
+    change = {**_HOW, **_WHICH}[key]
+    assert (_key_of_recipe({key: change}) == _key_of_recipe({})) == (key in _HOW)
 
 
 def test_members_and_data_count() -> None:
