@@ -123,9 +123,9 @@ class WorkPaths:
         """The ledger of finished training cells, one folder per fingerprint."""
         return self.root / "cells"
 
-    def checkpoints(self, key: str) -> Path:
-        """A folder of what a run that is not finished can go on from."""
-        return self.root / "checkpoints" / key
+    def checkpoints(self, stage: str) -> Path:
+        """A folder a run, named by its fingerprint, of what the stage's runs that are not finished can go on from."""
+        return self.root / "checkpoints" / stage
 
     @property
     def downloads(self) -> Path:

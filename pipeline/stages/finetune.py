@@ -18,6 +18,7 @@ from pipeline.errors import InputError
 from pipeline.models.network import Network
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
+from pipeline.training.checkpoints import clear_runs
 from pipeline.training.evaluate import evaluate
 from pipeline.training.fingerprint import identify
 from pipeline.training.images import load_images
@@ -54,7 +55,8 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
     everything = np.ones(n_train, dtype=np.bool_)
     digest = distributed.broadcast(_digest(context, config.weights) if ranks.is_main else "")
     key = identify(settings, everything, data_digest=digest, device=ranks.device).key
-    pauses = make_pauses(config.checkpoint, context.work.checkpoints(key), end_and_due(), ranks)
+    checkpoints = context.work.checkpoints(context.name)
+    pauses = make_pauses(config.checkpoint, checkpoints / key, end_and_due(), ranks)
     with pauses.watching():
         run = train(
             settings,
@@ -105,7 +107,7 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
         inputs=[context.data.images("train"), context.data.manifest("train")],
         outputs=[context.data.extractor(network), context.data.finetune_metrics(network)],
     )
-    pauses.finished()
+    clear_runs(checkpoints)  # those of earlier settings, too
     context.log.info(f"{network}: top-1 {result.top1:.4f} on the {len(result.correct)} test images")
 
 

@@ -21,6 +21,7 @@ from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
 from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA, Splits, row_of, run_cell
+from pipeline.training.checkpoints import clear_runs
 from pipeline.training.fingerprint import Identity, identify
 from pipeline.training.interruptions import end_and_due, make_pauses
 from pipeline.training.ledger import CellResult, Ledger
@@ -39,6 +40,8 @@ def train_study(context: StageContext, ranks: Ranks) -> None:
     if ranks.is_main:
         _count_work(context, keys, [keys[i] for i in todo], ledger)
         _assemble(context, cells, keys, ledger)
+        # What is left belongs to settings that this study no longer has, or was cut off from its clearing.
+        clear_runs(context.work.checkpoints(context.name))
 
 
 def resolve_cells(
@@ -118,7 +121,8 @@ def _run(
         title = f"{context.name} {count}/{len(todo)}: {what}"
         kept = _keeps_weights(cells[i], cells)
         weights = context.work.cells / f".{identity.key}.weights.{os.getpid()}.tmp" if kept else None
-        pauses = make_pauses(recipe.checkpoint, context.work.checkpoints(identity.key), agreement, ranks)
+        folder = context.work.checkpoints(context.name) / identity.key
+        pauses = make_pauses(recipe.checkpoint, folder, agreement, ranks)
         with pauses.watching():
             result = run_cell(
                 cells[i], splits, members[i], ranks=ranks, log=context.log, title=title,

@@ -125,6 +125,16 @@ class Checkpoints:
             leftover.unlink()
 
 
+def clear_runs(folder: Path) -> None:
+    """Remove the checkpoints of all runs whose folders are in `folder`, and it, if nothing else is in it."""
+    if not folder.is_dir():
+        return
+    for run in folder.iterdir():
+        Checkpoints(run).clear()
+    if not any(folder.iterdir()):
+        folder.rmdir()
+
+
 def _load(file: _File) -> dict[str, Any]:
     try:
         content = file.path.read_bytes()

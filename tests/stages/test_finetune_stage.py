@@ -12,7 +12,8 @@ from loopback import serving
 from made_up import NETWORK
 from made_up_training import NAMES, as_resnet, bright_images, command, run, stage, write_imagenet_weights, write_project
 
-from pipeline.paths import DataPaths
+from pipeline.paths import DataPaths, WorkPaths
+from pipeline.training.checkpoints import Checkpoints
 from pipeline.training.initial_weights import IMAGENET_MEAN, IMAGENET_STD
 from pipeline.training.weights import load_trained
 
@@ -47,6 +48,15 @@ def test_equal_runs_are_equal_bytes(tmp_path: Path) -> None:
         for file in files:
             file.unlink()
     assert written[0] == written[1]
+
+
+def test_a_finished_extractor_leaves_no_checkpoints_and_those_of_others_alone(tmp_path: Path) -> None:
+    write_project(tmp_path, finetune={"checkpoint": {"steps": 1}})
+    work = WorkPaths(root=tmp_path / "work")
+    for owner in (f"finetune@{NETWORK}", "finetune@resnet34", "train@tiny"):
+        Checkpoints(work.checkpoints(owner) / "of-settings-given-up").save(1, {})
+    assert stage("finetune", tmp_path) == 0
+    assert {path.name for path in (work.root / "checkpoints").iterdir()} == {"finetune@resnet34", "train@tiny"}
 
 
 def test_separable_images_are_learnt(tmp_path: Path) -> None:

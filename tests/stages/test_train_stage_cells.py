@@ -11,9 +11,11 @@ import pytest
 from made_up import NETWORK
 from made_up_training import TINY, runs_of, stage, write_kept, write_project
 
+from pipeline.errors import InputError
 from pipeline.models import build
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.stages import train as train_stage
+from pipeline.training.checkpoints import Checkpoints
 from pipeline.training.ledger import CellResult
 from pipeline.training.state import Record
 from pipeline.training.study import Cell
@@ -164,6 +166,38 @@ def test_leftovers_of_killed_processes_are_removed(tmp_path: Path, trained_by: T
     trained_by(lambda cell: 0.5)
     assert stage("train", tmp_path) == 0
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+def _write_checkpoint(work: WorkPaths, owner: str, key: str) -> Path:
+    folder = work.checkpoints(owner) / key
+    Checkpoints(folder).save(1, {})
+    return folder
+
+
+def test_a_finished_study_leaves_no_checkpoints_and_those_of_others_alone(tmp_path: Path, trained_by: Trained) -> None:
+    write_project(tmp_path, study=FOUR_CELLS)
+    work = WorkPaths(root=tmp_path / "work")
+    _write_checkpoint(work, "train@tiny", "of-settings-given-up")
+    others = [_write_checkpoint(work, owner, "k") for owner in ("train@tiny-2", "train@other", "finetune@resnet18")]
+    trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    assert not work.checkpoints("train@tiny").exists()
+    assert all(len(list(folder.iterdir())) == 1 for folder in others)
+
+
+def test_a_study_that_stops_early_leaves_all_checkpoints(tmp_path: Path, trained_by: Trained) -> None:
+    """Its earlier settings may be what its user goes back to."""
+    write_project(tmp_path, study=FOUR_CELLS)
+    folder = _write_checkpoint(WorkPaths(root=tmp_path / "work"), "train@tiny", "of-settings-given-up")
+
+    def stop_at_the_second(cell: Cell) -> float:
+        if cell.arm == "filtered":
+            raise InputError("enough")
+        return 0.5
+
+    trained_by(stop_at_the_second)
+    assert stage("train", tmp_path) == 2
+    assert len(list(folder.iterdir())) == 1
 
 
 def test_the_first_seed_keeps_its_weights_when_seeds_are_reordered(tmp_path: Path, trained_by: Trained) -> None:

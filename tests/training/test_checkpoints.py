@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from made_up_checkpoints import files, never, same, state_of, steps
 from torch import Tensor
 
-from pipeline.training.checkpoints import Checkpoints
+from pipeline.training.checkpoints import Checkpoints, clear_runs
 
 # What can be held
 
@@ -244,3 +244,18 @@ def test_older_ones_go_only_when_the_new_one_is_safe(tmp_path: Path, monkeypatch
     # The first removal is of the temporary file, which is there no more.
     assert calls == ["write", "fsync", "rename", "fsync", "remove", "remove"]
     assert steps(tmp_path) == [2]
+
+
+def test_all_runs_of_a_folder_are_cleared_and_nothing_else(tmp_path: Path) -> None:
+    clear_runs(tmp_path / "nowhere")
+    study, other = tmp_path / "study", tmp_path / "other"
+    for folder in (study / "a", study / "b", other / "a"):
+        Checkpoints(folder).save(1, {})
+    (study / "b" / ".step-000000002.x.pt.1.tmp").write_text("half")
+    clear_runs(study)
+    assert not study.exists()
+    assert len(files(other / "a")) == 1
+    Checkpoints(other / "b").save(1, {})
+    (other / "b" / "notes.txt").write_text("mine")
+    clear_runs(other)
+    assert [path.relative_to(other).as_posix() for path in other.rglob("*")] == ["b", "b/notes.txt"]
