@@ -22,6 +22,7 @@ from pipeline.commands.planning.speed import Speed, Workload
 from pipeline.commands.planning.stages import changed_stages, stage_graph, stages_to_run
 from pipeline.config.params import Params, load_params
 from pipeline.paths import DataPaths, WorkPaths
+from pipeline.training.host_memory import total_bytes
 
 
 def main(argv: Sequence[str]) -> int:
@@ -129,11 +130,10 @@ def remarks(
 
 
 def _memory() -> float:
-    """Bytes of the GPU, or of the machine without one."""
+    """Bytes of the GPU; without one of the machine, or the container or batch job on it."""
     if torch.cuda.is_available():
         return float(torch.cuda.mem_get_info()[1])
-    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    return float(next(line for line in lines if line.startswith("MemTotal")).split()[1]) * 1024
+    return float(total_bytes())
 
 
 def _device_name() -> str:

@@ -1,7 +1,6 @@
 """How many images pass forward at a time: as many as the memory takes, in whole BatchNorm groups."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 from pipeline import distributed
 from pipeline.batching import Part
 from pipeline.errors import InputError
+from pipeline.training.host_memory import available_bytes
 
 CPU_IMAGES = 512
 """Larger passes are no faster on a CPU and leave its caches behind."""
@@ -29,7 +29,8 @@ def choose_micro_batch(
     """Images of a forward pass, the same on all ranks.
 
     On a GPU `auto` tries the whole of a rank's images and halves on out-of-memory. On a CPU, where
-    running out ends the process, it goes by the memory that activations will take.
+    running out ends the process, it goes by the memory that activations will take, and by what is free
+    on the machine or in its container or batch job.
 
     Args:
         requested: images at most.
@@ -53,7 +54,7 @@ def choose_micro_batch(
             )
         return requested
     if device.type != "cuda":
-        fitting = int(_CPU_SHARE * _free_bytes() / ranks_here / bytes_per_image())
+        fitting = int(_CPU_SHARE * available_bytes() / ranks_here / bytes_per_image())
         if distributed.any_rank(fitting < group):
             raise _does_not_fit(group)
         return min(*distributed.all_gather(fitting), max(group, CPU_IMAGES), whole)
@@ -92,13 +93,6 @@ def activation_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> int:
         kept.pop(tensor.untyped_storage().data_ptr(), None)
     del output  # until here it holds the noted storages
     return sum(kept.values())
-
-
-def _free_bytes() -> int:
-    """What Linux could hand out without swapping."""
-    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    (available,) = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
-    return int(available) * 1024
 
 
 def _does_not_fit(group: int) -> InputError:
