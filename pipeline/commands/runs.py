@@ -13,6 +13,7 @@ import torch
 
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
+from pipeline.stages.harness import locked
 from pipeline.training.fingerprint import this_machine, training_code
 from pipeline.training.ledger import Ledger
 
@@ -33,12 +34,14 @@ def import_cells(source: Path, target: Path) -> None:
     """Copy the cells of one work folder to another, and say how many.
 
     Raises:
-        InputError: there are none, one is damaged, or none is of this version of the code.
+        InputError: there are none, one is damaged, none is of this version of the code, or a study
+            is being trained here.
     """
     theirs = WorkPaths(root=source).cells
     if not theirs.is_dir():
         raise InputError(f"{source}: has no {theirs.name}/ with finished cells; give the work folder of the other node")
-    ours, other = Ledger(WorkPaths(root=target).cells), Ledger(theirs)
+    here = WorkPaths(root=target)
+    ours, other = Ledger(here.cells), Ledger(theirs)
     found = list(other.identities())
     usable = [identity for identity in found if identity.job.get("code") == training_code()]
     if found and not usable:
@@ -48,7 +51,9 @@ def import_cells(source: Path, target: Path) -> None:
         )
     # As `dvc repro` would look for them here.
     machine = this_machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    new = sum([ours.take_over(other, identity, machine) for identity in usable])
+    # A study that is being trained here writes to the same ledger.
+    with locked(here.lock("train"), "train or runs import"):
+        new = sum([ours.take_over(other, identity, machine) for identity in usable])
     print(f"{source}: {len(found)} cells, {new} imported, {len(usable) - new} known already", end="")
     left = len(found) - len(usable)
     print(f", {left} of another version of the training code left out" if left else "")

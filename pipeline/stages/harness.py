@@ -152,15 +152,26 @@ def metered(context: StageContext) -> Iterator[None]:
 
 @contextmanager
 def hold_lock(context: StageContext) -> Iterator[None]:
-    """Keep a second run of the same stage out; the kernel frees the lock when the process dies."""
+    """Keep a second run of the same stage out."""
     # All studies share one ledger.
     path = context.work.lock("train" if context.stage == "train" else context.name)
+    with locked(path, context.name):
+        yield
+
+
+@contextmanager
+def locked(path: Path, name: str) -> Iterator[None]:
+    """Hold the lock file `path`; the kernel frees it when the process dies.
+
+    Raises:
+        InputError: another process holds it, and is said to be running `name`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
         if not _locked(file, within_s=_DYING_S):
             file.seek(0)
             holder = file.read().strip() or "unknown"
-            raise InputError(f"{context.name}: already running as process {holder}; wait for it or end it")
+            raise InputError(f"{name}: already running as process {holder}; wait for it or end it")
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

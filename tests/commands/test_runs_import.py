@@ -1,7 +1,9 @@
 """Cells trained by plain torchrun on another node are used by the next run here."""
 
 import json
+import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,9 @@ from made_up_training import command, run, stage, write_project
 from pipeline.__main__ import main
 from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.artifacts.tables import read_parquet
+from pipeline.paths import WorkPaths
+from pipeline.stages import harness
+from pipeline.stages.harness import locked
 from pipeline.training.fingerprint import Identity, this_machine
 
 _STUDY = {"arms": ["full"], "seeds": [0], "batch_sizes": [20]}
@@ -62,6 +67,23 @@ def test_a_second_import_changes_nothing(tmp_path: Path, node: Path, capsys: pyt
         assert main(["runs", "import", str(node / "work"), "--work", str(tmp_path / "work")]) == 0
         assert expected in capsys.readouterr().out
     assert read_json(_entry(tmp_path / "work") / "result.json")["imported_from"] is None
+
+
+def test_an_import_and_a_study_keep_each_other_out(
+    tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two writers of one ledger could each take the other's half-made entry for an old one."""
+    monkeypatch.setattr(harness, "_DYING_S", 0.2)
+    write_project(tmp_path, study=_STUDY, train={"simulated_workers": 2})
+    work = WorkPaths(root=tmp_path / "work")
+    said = f"already running as process {os.getpid()}; wait for it or end it"
+    with locked(work.lock("train"), "a study"):
+        importing = ["runs", "import", str(node / "work"), "--work", str(work.root)]
+        refused = run([sys.executable, "-m", "pipeline", *importing])
+        assert (refused.returncode, refused.stderr) == (2, f"error: train or runs import: {said}\n")
+        assert not work.cells.exists()
+        assert stage("train", tmp_path) == 2
+        assert f"train@tiny: {said}" in capsys.readouterr().err
 
 
 def _other_code(work: Path) -> None:
