@@ -24,6 +24,8 @@ CLASS_NAMES = ("<script>alert(1)</script>", '</script><img src="http://evil.exam
 
 N_TRAIN, N_TEST, SIZE = 80, 40, 8
 
+_MEASURED = ("top1", "balanced_accuracy", "critical_batch", "critical_batch_low", "critical_batch_high")
+
 Outcome = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """From a cell's row to what differs in it, e.g. {"top1": .9} or {"status": "skipped", "reason": "..."}."""
 
@@ -160,7 +162,7 @@ def write_study(data: DataPaths, params: Params, name: str, outcome: Outcome = d
             "steps": 45,
             "epochs": 45 * batch_size / N_TRAIN,
         }
-        row |= {"top1": None, "balanced_accuracy": None, **outcome(row)}
+        row |= {**dict.fromkeys(_MEASURED), **outcome(row)}
         rows.append(row)
         if row["status"] != "skipped":
             history += [
@@ -168,7 +170,7 @@ def write_study(data: DataPaths, params: Params, name: str, outcome: Outcome = d
                 for step in (1, 15, 45)
             ]
     columns = [("fingerprint", pa.string()), ("examples", pa.int64()), ("train_loss", pa.float64())]
-    measured = [("top1", pa.float64()), ("balanced_accuracy", pa.float64())]
+    measured = [(name, pa.float64()) for name in _MEASURED]
     write_parquet(data.runs(name), _table(rows, measured))
     write_parquet(data.history(name), pa.Table.from_pylist(history, schema=pa.schema(columns)))
     _provenance(data, "train", name)

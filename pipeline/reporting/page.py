@@ -86,6 +86,7 @@ def _study(study: Summary, params: Params, confidence: float) -> dict[str, Any]:
         "common": tables.common_settings(study),
         "accuracy_table": tables.accuracy_table(study, confidence),
         "difference_table": tables.difference_table(study, confidence),
+        "critical_batch_table": tables.critical_batch_table(study),
         "excluded_table": tables.excluded_table(study),
     }
 

@@ -25,6 +25,9 @@ _RUN_COLUMNS = (
     "epochs",
     "top1",
     "balanced_accuracy",
+    "critical_batch",
+    "critical_batch_low",
+    "critical_batch_high",
 )
 
 
@@ -43,6 +46,8 @@ class Run:
 
     Attributes:
         history: (training images processed, training loss in nats), ascending.
+        critical_batch: in images, with the ends of its 95 % interval; None if it was not sampled or
+            cannot be told. With a lower end and no upper one there is no upper bound.
     """
 
     setting: Setting
@@ -57,6 +62,9 @@ class Run:
     top1: float | None
     balanced_accuracy: float | None
     history: tuple[tuple[int, float], ...]
+    critical_batch: float | None = None
+    critical_batch_low: float | None = None
+    critical_batch_high: float | None = None
 
     @property
     def finished(self) -> bool:

@@ -19,6 +19,7 @@ from pipeline.reporting.comparisons import (
     pooled,
     settings_of,
 )
+from pipeline.reporting.critical_batch import critical_batches
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs, StudyInputs
 from pipeline.reporting.runs import Run, Setting, describe, varying_fields
 from pipeline.reporting.wording import pooled_sentence
@@ -154,6 +155,10 @@ def _study(inputs: StudyInputs, confidence: float) -> Summary:
         "pooled": [
             {**asdict(row), "estimate": _estimate(row.estimate), "sentence": pooled_sentence(row, confidence)}
             for row in comparisons
+        ],
+        "critical_batch": [
+            {**_named(row.setting, varying, row.arm), **asdict(row), "setting": row.setting._asdict()}
+            for row in critical_batches(runs)
         ],
         "excluded": _excluded(runs),
         "learning": _learning(runs, varying),

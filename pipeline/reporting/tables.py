@@ -7,6 +7,7 @@ from typing import Any
 from pipeline.reporting.wording import (
     NOTHING,
     count,
+    image_interval,
     number,
     percent,
     percent_interval,
@@ -130,6 +131,26 @@ def difference_table(study: Mapping[str, Any], confidence: float) -> Table:
         f"{100 * confidence:g} % interval (points); n (paired seeds)",
         rows,
         text="difference; model",
+    )
+
+
+def critical_batch_table(study: Mapping[str, Any]) -> Table:
+    """Critical batch size of each arm at each setting that measured it."""
+    rows = [
+        (
+            *_setting_cells(row["setting"], study["varying"]),
+            row["arm"],
+            NOTHING if row["median"] is None else count(round(row["median"])),
+            image_interval(row["low"], row["high"]),
+            str(row["n"]) if row["n"] == row["planned"] else f"{row['n']} of {row['planned']}",
+        )
+        for row in study["critical_batch"]
+    ]
+    return _table(
+        f"{_setting_heads(study['varying'])}; arm; critical batch size, median (images); "
+        "95 % intervals of the runs (images); n (seeds)",
+        rows,
+        text="model; arm",
     )
 
 

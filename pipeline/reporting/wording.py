@@ -47,6 +47,11 @@ def percent_interval(estimate: Estimate) -> str:
     return f"{percent(estimate.low)} to {percent(estimate.high)}"
 
 
+def image_interval(low: float, high: float | None) -> str:
+    """`850 to 1,200`, in whole images; without an upper end `more than 850`."""
+    return f"more than {count(round(low))}" if high is None else f"{count(round(low))} to {count(round(high))}"
+
+
 def plural(n: int, what: str) -> str:
     """`1 seed`, `3 seeds`."""
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"

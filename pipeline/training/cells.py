@@ -110,6 +110,7 @@ def row_of(study: str, filter_network: str, cell: Cell, key: str, result: CellRe
     # A run that diverged stopped early.
     steps = result.history[-1].step if result else 0
     examples = steps * settings.batch_size
+    noise = (result.critical_batch if result else None) or {}
     return {
         "study": study,
         "fingerprint": key,
@@ -141,10 +142,13 @@ def row_of(study: str, filter_network: str, cell: Cell, key: str, result: CellRe
         "balanced_accuracy": result.balanced_accuracy if result else None,
         "loss": result.loss if result else None,
         "skipped_steps": result.skipped_steps if result else None,
-        "critical_batch": result.critical_batch["critical_batch"] if result and result.critical_batch else None,
+        **{name: noise.get(key) for name, key in _CRITICAL_BATCH.items()},
         "settings": json.dumps(dataclasses.asdict(settings), sort_keys=True),
     }
 
+
+# Column -> part of the noise scale's estimate.
+_CRITICAL_BATCH = {"critical_batch": "critical_batch", "critical_batch_low": "low", "critical_batch_high": "high"}
 
 RUNS_SCHEMA = pa.schema(
     [
@@ -164,7 +168,7 @@ RUNS_SCHEMA = pa.schema(
         ("examples", pa.int64()),
         *((name, pa.float64()) for name in ("top1", "balanced_accuracy", "loss")),
         ("skipped_steps", pa.int64()),
-        ("critical_batch", pa.float64()),
+        *((name, pa.float64()) for name in _CRITICAL_BATCH),
         ("settings", pa.string()),
     ]
 )

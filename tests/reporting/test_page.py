@@ -119,6 +119,18 @@ def test_the_page_says_what_was_found(parsed: Parsed) -> None:
     assert "drop_share: 0.05" in text
 
 
+def test_critical_batch_sizes_are_shown_where_they_were_measured(parsed: Parsed, tmp_path: Path) -> None:
+    assert "Critical batch size" not in parsed.text
+    params, data = params_with(["resnet18"], seeds=[0], batch_sizes=[128]), DataPaths(root=tmp_path)
+    noise = {"critical_batch": 1234.5, "critical_batch_low": 900.0, "critical_batch_high": 1500.0}
+    write_artifacts(data, params, lambda row: {**default_outcome(row), **(noise if row["arm"] == "full" else {})})
+    page = render(params, data)
+    _, section = page.split("<h3>Critical batch size</h3>")
+    section = section.split("<h3>")[0]
+    assert re.findall("<td.*?>(.*?)</td>", section) == ["128", "full", "1,234", "900 to 1,500", "1"]
+    assert "McCandlish" in section
+
+
 def test_equal_inputs_make_an_equal_page(page: str, tmp_path: Path) -> None:
     write_artifacts(DataPaths(root=tmp_path), params_with())
     assert render(params_with(), DataPaths(root=tmp_path)) == page

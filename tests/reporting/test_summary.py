@@ -13,7 +13,14 @@ from pipeline.paths import DataPaths
 from pipeline.reporting.drawing import accuracy_curves, difference_curves, learning_panels, study_charts
 from pipeline.reporting.inputs import load_inputs
 from pipeline.reporting.summary import Summary, build_summary
-from pipeline.reporting.tables import accuracy_table, difference_table, excluded_table, kept_table
+from pipeline.reporting.tables import (
+    accuracy_table,
+    critical_batch_table,
+    difference_table,
+    excluded_table,
+    kept_table,
+)
+from pipeline.training import noise_scale
 
 Build = Callable[..., Summary]
 
@@ -102,6 +109,55 @@ def test_cells_without_result_are_listed_and_in_no_mean(build: Build) -> None:
     }
     row = next(row for row in accuracy_table(study, 0.95).rows if row[:2] == ("128", "full"))
     assert row[5] == "2 of 3"
+
+
+def _noise(value: float | None, low: float | None, high: float | None) -> dict[str, float | None]:
+    return {"critical_batch": value, "critical_batch_low": low, "critical_batch_high": high}
+
+
+_NOISE = {
+    ("full", 0): _noise(900.4, 700.0, 1200.0),
+    ("full", 1): _noise(1000.0, 640.6, 1100.0),
+    ("full", 2): _noise(None, 5000.0, None),  # hidden in noise: larger than all
+    ("filtered", 0): _noise(12_345.0, 9_000.0, 20_000.0),
+    ("filtered", 1): _noise(None, None, None),  # cannot be told
+    ("filtered", 2): _noise(10_000.0, 8_000.0, 15_000.0),
+    ("random", 0): _noise(None, 3000.0, None),
+}
+
+
+def _noisy(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    measured = _NOISE.get((row["arm"], row["seed"]), {}) if row["batch_size"] == 128 else {}
+    return {**default_outcome(row), **measured}
+
+
+def test_critical_batch_sizes_are_those_of_the_runs(build: Build) -> None:
+    (study,) = build(_noisy)["studies"]
+    assert [(row["setting"]["batch_size"], row["arm"]) for row in study["critical_batch"]] == [
+        (128, "full"),
+        (128, "filtered"),
+        (128, "random"),
+    ]
+    table = critical_batch_table(study)
+    assert list(table.columns) == [
+        "batch size",
+        "arm",
+        "critical batch size, median (images)",
+        "95 % intervals of the runs (images)",
+        "n (seeds)",
+    ]
+    assert table.rows == [
+        ("128", "full", "1,000", "more than 641", "3"),
+        ("128", "filtered", "11,172", "8,000 to 20,000", "2 of 3"),
+        ("128", "random", "–", "more than 3,000", "1 of 3"),
+    ]
+    assert f"{100 * noise_scale._CONFIDENCE:g} % intervals" in table.columns[3]
+
+
+def test_only_finished_runs_have_a_critical_batch_size(build: Build) -> None:
+    (study,) = build(lambda row: {**_noisy(row), "status": "diverged", "top1": None})["studies"]
+    assert study["critical_batch"] == []
+    assert build()["studies"][0]["critical_batch"] == []
 
 
 @pytest.mark.parametrize(

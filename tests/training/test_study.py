@@ -1,5 +1,6 @@
 """The cells that a grid means."""
 
+import dataclasses
 import itertools
 import json
 from typing import Any
@@ -12,6 +13,7 @@ from pipeline.config.study import Study, TrainConfig
 from pipeline.errors import InputError
 from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA, row_of
 from pipeline.training.ledger import CellResult
+from pipeline.training.noise_scale import NoiseScale
 from pipeline.training.state import Record
 from pipeline.training.study import Cell, DataSummary, cells_of, members_of, variant_of
 
@@ -123,7 +125,7 @@ def _result(status: Any, step: int) -> CellResult:
         places=("4 processes", "2 processes"),
         skipped_steps=1,
         micro_batch=7,
-        critical_batch={"critical_batch": 33.0} if finished else None,
+        critical_batch={"critical_batch": 33.0, "low": 20.0, "high": None} if finished else None,
         seconds=1.0,
     )
 
@@ -150,6 +152,9 @@ def test_measured_values_are_those_that_were_measured() -> None:
 def test_what_a_cell_ran_on_and_in_which_groups_is_told() -> None:
     (cell, *_) = _cells({"simulated_workers": 4, "bn_group": 2}, batch_sizes=[20])
     row = row_of("s", "resnet18", cell, "k", _result("finished", 10))
+    noise = ("critical_batch", "critical_batch_low", "critical_batch_high")
+    assert [row[key] for key in noise] == [33.0, 20.0, None]
+    assert {"critical_batch", "low", "high"} <= {field.name for field in dataclasses.fields(NoiseScale)}
     told = ("simulated_workers", "bn_group", "workers", "trained_on", "micro_batch", "skipped_steps", "critical_batch")
     assert [row[key] for key in told] == [4, 2, 2, "4 processes; 2 processes", 7, 1, 33.0]
     skipped = row_of("s", "resnet18", cell, "", None)
