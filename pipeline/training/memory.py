@@ -98,5 +98,5 @@ def activation_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> int:
 def _does_not_fit(group: int) -> InputError:
     return InputError(
         f"micro_batch: auto, but one BatchNorm group of {group} images does not fit the memory; "
-        "give more simulated_workers or a smaller bn_group, which change the result, or a larger machine"
+        "give more simulated_workers or a smaller bn_group, which change the result, or more memory"
     )
