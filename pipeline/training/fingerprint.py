@@ -17,8 +17,12 @@ from numpy.typing import NDArray
 from pipeline.artifacts.code import code_digest
 from pipeline.training.settings import TrainSettings
 
-# Their own code cannot change a result: words for people, and the registry of data sets.
-_PASSIVE = frozenset({"pipeline.run_log", "pipeline.errors", "pipeline.processes", "pipeline.datasets"})
+# With what they import: a run's images, the run, and its evaluation.
+_DECIDING = ("images", "loop", "evaluate")
+# Their own code cannot change a result: words for people, and finding what the hash of the data covers.
+_PASSIVE = frozenset(
+    f"pipeline.{name}" for name in ("run_log", "errors", "processes", "datasets", "paths", "artifacts.prepared")
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,5 +79,5 @@ def _kind(device: torch.device) -> str:
 @cache
 def training_code() -> str:
     """Digest of the syntax trees of all code that decides a result."""
-    digests = [code_digest(f"pipeline.training.{module}", passive=_PASSIVE) for module in ("loop", "evaluate")]
+    digests = [code_digest(f"pipeline.training.{module}", passive=_PASSIVE) for module in _DECIDING]
     return hashlib.sha256("".join(digests).encode()).hexdigest()

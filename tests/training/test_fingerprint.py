@@ -169,7 +169,8 @@ def test_versions_and_machine_count(monkeypatch: pytest.MonkeyPatch, what: str) 
 
 
 def test_the_code_that_decides_a_result_counts() -> None:
-    closure = import_closure("pipeline.training.loop", passive=module._PASSIVE)
+    closures = (import_closure(f"pipeline.training.{name}", passive=module._PASSIVE) for name in module._DECIDING)
+    closure = set().union(*closures)
     deciding = {
         "batching",
         "models.keyed_dropout",
@@ -177,10 +178,11 @@ def test_the_code_that_decides_a_result_counts() -> None:
         "optim.sgd",
         "schedules.cosine",
         "datasets.resident",
+        "datasets.streaming",
         "training.gradient",
     }
-    assert {f"pipeline.{name}" for name in deciding} <= set(closure)
-    assert not {"pipeline.run_log", "pipeline.errors", "pipeline.stages.train"} & set(closure)
+    assert {f"pipeline.{name}" for name in deciding} <= closure
+    assert not {"pipeline.run_log", "pipeline.errors", "pipeline.paths", "pipeline.stages.train"} & closure
 
 
 _A = "from pipeline import b\nfrom pipeline.c import say\n\ndef f(x):\n    return b.g(x)\n"
