@@ -91,6 +91,7 @@ _WHICH: dict[str, Any] = {
     "clip_norm": 1.0,
     "ema_decay": 0.9,
     "precision": "bf16",
+    "compile": True,
     "simulated_workers": 4,
     "bn_group": 5,
     "reduction": "tree",
