@@ -148,6 +148,11 @@ def kill_one(pid: int) -> None:
     subprocess.run(["kill", f"-{int(signal.SIGKILL)}", str(pid)], check=False, capture_output=True)
 
 
+def starts_again(printed: str) -> list[tuple[int, int]]:
+    """From which step and on how many processes, as the stage's log says it."""
+    return [(int(step), int(count)) for step, count in re.findall(r"going on from step (\d+), workers: (\d+)", printed)]
+
+
 def steps_gone_on_from(printed: str) -> list[int]:
-    """As the stage's log says it."""
-    return [int(step) for step in re.findall(r"going on from step (\d+)", printed)]
+    """The same without the processes."""
+    return [step for step, _ in starts_again(printed)]

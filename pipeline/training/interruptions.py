@@ -70,7 +70,7 @@ class Pauses:
         if found is not None:
             step, saved = found
             state.restore(saved, ranks)
-            log.info(f"going on from step {step}")
+            log.info(f"going on from step {step}, workers: {ranks.count}")
         self._saved_step = state.step
 
     def offer(self, state: TrainState, *, local: bool) -> None:

@@ -3,6 +3,8 @@
 The variable FAULT is `<signal> <self or launcher> <part of a path> <n>`: before the n-th call, from 0,
 that opens, renames or removes a file whose path has that part, the signal is sent to this process or
 to the one that launched the ranks.
+
+The variable SLOW is a file: while it is there, a process waits before it renames a checkpoint.
 """
 
 import itertools
@@ -13,6 +15,7 @@ import time
 
 _EVENTS = ("open", "os.rename", "os.remove")
 _ARRIVES_WITHIN_S = 2.0
+_WAITS_S = 1.0
 
 
 def _install(name: str, target: str, part: str, number: str) -> None:
@@ -28,5 +31,15 @@ def _install(name: str, target: str, part: str, number: str) -> None:
     sys.addaudithook(hook)
 
 
+def _install_wait(path: str) -> None:
+    def hook(event: str, args: tuple[object, ...]) -> None:
+        if event == "os.rename" and "/.step-" in str(args[0]) and os.path.exists(path):
+            time.sleep(_WAITS_S)
+
+    sys.addaudithook(hook)
+
+
+if "SLOW" in os.environ:
+    _install_wait(os.environ["SLOW"])
 if "FAULT" in os.environ:
     _install(*os.environ["FAULT"].split())
