@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +29,8 @@ from pipeline.paths import DataPaths
 NETWORK = "resnet18"
 
 
-def write_project(folder: Path, arguments: argparse.Namespace) -> None:
-    """Prepared images, the list of those kept, and parameters of the study."""
+def write_project(folder: Path, arguments: argparse.Namespace, **train: Any) -> None:
+    """Prepared images, the list of those kept, and parameters of the study; `train` are keys of that section."""
     data = DataPaths(root=folder / "data")
     names = [str(label) for label in range(N_CLASSES)]
     counts = {"train": arguments.images, "test": arguments.images // 5}
@@ -49,10 +50,11 @@ def write_project(folder: Path, arguments: argparse.Namespace) -> None:
     yaml = YAML(typ="safe", pure=True)
     params = yaml.load(Path("presets/digits.yaml").read_text(encoding="utf-8"))
     params["prepare"]["image_size"] = arguments.image_size
-    params["train"] |= {"schedule": {"name": "cosine"}, "augmentation": {"crop_padding": 4, "flip": True}}
+    usual = {"schedule": {"name": "cosine"}, "augmentation": {"crop_padding": 4, "flip": True}}
+    params["train"] |= {**usual, **train}
     params["studies"] = {
         "cells": {
-            "filter_network": NETWORK, "models": [NETWORK], "arms": ["full"],
+            "filter_network": NETWORK, "models": [arguments.network], "arms": ["full"],
             "batch_sizes": [arguments.batch_size], "learning_rates": [0.01], "weight_decays": [5e-4],
             "seeds": list(range(arguments.cells)), "budget": {"steps": arguments.steps},
         }
@@ -61,12 +63,16 @@ def write_project(folder: Path, arguments: argparse.Namespace) -> None:
         yaml.dump(params, file)
 
 
-def run_study(folder: Path) -> None:
-    """The stage in a process of its own."""
+def stage_of(folder: Path) -> list[str]:
+    """What follows `python` on the command line that trains the study."""
     places = {"--params": "params.yaml", "--data": "data", "--work": "work"}
     named = [part for option, name in places.items() for part in (option, str(folder / name))]
-    command = [sys.executable, "-m", "pipeline.stages.train", "--study", "cells", *named]
-    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    return ["-m", "pipeline.stages.train", "--study", "cells", *named]
+
+
+def run_study(folder: Path) -> None:
+    """The stage in a process of its own."""
+    subprocess.run([sys.executable, *stage_of(folder)], check=True, stderr=subprocess.DEVNULL)
 
 
 def main() -> None:

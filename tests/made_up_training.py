@@ -253,17 +253,20 @@ def run(
     return subprocess.CompletedProcess(list(args), process.returncode, out, err)
 
 
-def start(args: Sequence[str], *, environ: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
-    """Start in a session of its own."""
-    return subprocess.Popen(
-        args,
-        cwd=ROOT,
-        env={**environment(), **(environ or {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+def start(
+    args: Sequence[str], *, environ: Mapping[str, str] | None = None, output: Path | None = None
+) -> "subprocess.Popen[str]":
+    """Start in a session of its own; what it prints is kept for `communicate`, or added to the file `output`."""
+    with output.open("a") if output else contextlib.nullcontext(subprocess.PIPE) as to:
+        return subprocess.Popen(
+            args,
+            cwd=ROOT,
+            env={**environment(), **(environ or {})},
+            stdout=to,
+            stderr=to,
+            text=True,
+            start_new_session=True,
+        )
 
 
 def descendants(pid: int) -> set[int]:

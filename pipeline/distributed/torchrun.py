@@ -6,13 +6,13 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import Literal
 
 import torch
 
 from pipeline.errors import InputError
+from pipeline.processes import children_of
 
 LAUNCHER = "BATCHSIEVE_LAUNCHER"
 """Environment variable with the process id of whoever started the ranks."""
@@ -111,8 +111,8 @@ def launch(module: str, arguments: Sequence[str], workers: int) -> int:
 
 def _pass_on(number: int, _: FrameType | None) -> None:
     """Send a signal on to this process's children; end by it where there are none yet."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
+    children = children_of(os.getpid())
     for child in children:
-        os.kill(int(child), number)
+        os.kill(child, number)
     if not children:
         sys.exit(128 + number)

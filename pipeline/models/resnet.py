@@ -1,22 +1,18 @@
 """ResNets (He et al. 2016) for images from 8 to 512 pixels."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
-import torchvision
 from torch import Tensor, nn
 
 from pipeline.models.grouped_batch_norm import GroupedBatchNorm2d
 from pipeline.models.network import Network
 
-RESNETS = {
-    "resnet18": torchvision.models.resnet18,
-    "resnet34": torchvision.models.resnet34,
-    "resnet50": torchvision.models.resnet50,
-    "resnet101": torchvision.models.resnet101,
-    "resnet152": torchvision.models.resnet152,
-}
-"""torchvision's constructors by the names used in params.yaml."""
+if TYPE_CHECKING:
+    from torchvision.models import ResNet as Backbone
+
+RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+"""torchvision's names, which params.yaml uses too."""
 
 Stem = Literal["imagenet", "cifar"]
 
@@ -27,7 +23,7 @@ class ResNet(Network):
     The wrapped network is `backbone`; its state dict keeps torchvision's names under that prefix.
     """
 
-    def __init__(self, backbone: torchvision.models.ResNet) -> None:
+    def __init__(self, backbone: "Backbone") -> None:
         super().__init__()
         self.backbone = backbone
 
@@ -51,7 +47,10 @@ def resnet(network: str, n_classes: int, *, stem: Stem) -> ResNet:
         stem: `imagenet` is torchvision's 7x7 convolution of stride 2 with max-pooling; `cifar` a
             3x3 convolution of stride 1 without pooling, as He et al. use on small images.
     """
-    backbone = RESNETS[network](weights=None, num_classes=n_classes, norm_layer=GroupedBatchNorm2d)
+    # A second or two to import; a process that only launches others, or asks for names, builds nothing.
+    from torchvision.models import get_model
+
+    backbone = get_model(network, weights=None, num_classes=n_classes, norm_layer=GroupedBatchNorm2d)
     if stem == "cifar":
         backbone.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=1, bias=False)
         nn.init.kaiming_normal_(backbone.conv1.weight, mode="fan_out", nonlinearity="relu")

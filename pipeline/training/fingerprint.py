@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torchvision
 from numpy.typing import NDArray
 
 from pipeline.artifacts.code import code_digest
@@ -67,9 +66,10 @@ def identify(
 
 def this_machine(device: torch.device) -> dict[str, Any]:
     """Versions and the kind of device."""
-    versions = {"torch": torch.__version__, "torchvision": torchvision.__version__, "numpy": np.__version__}
-    versions["timm"] = metadata.version("timm")  # importing it takes seconds
-    return {**versions, "device": _kind(device)}
+    versions = {"torch": torch.__version__, "numpy": np.__version__}
+    # Importing these takes seconds.
+    others = {name: metadata.version(name) for name in ("torchvision", "timm")}
+    return {**versions, **others, "device": _kind(device)}
 
 
 def _kind(device: torch.device) -> str:

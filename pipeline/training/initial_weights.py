@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import torchvision
 
 from pipeline.errors import InputError
 from pipeline.models import load_backbone
@@ -42,7 +41,9 @@ def initialiser(weights: str, network: str) -> Callable[[Network], None] | None:
 
 def imagenet_weights(network: str) -> Path:
     """torchvision's ImageNet weights (IMAGENET1K_V1), downloaded once and checked by their hash."""
-    return download_weights(torchvision.models.get_model_weights(network).IMAGENET1K_V1.url)
+    from torchvision import models  # a second or two to import; few runs need it
+
+    return download_weights(models.get_model_weights(network).IMAGENET1K_V1.url)
 
 
 def download_weights(url: str) -> Path:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 _CONFIDENCE = 0.95
 
@@ -143,6 +142,8 @@ def estimate(samples: Sequence[NoiseSample]) -> NoiseScale:
 
 def _fieller(above: NDArray[np.float64], below: NDArray[np.float64]) -> tuple[float | None, float | None]:
     """Ends of the interval of mean(above) / mean(below), a ratio known not to be negative; (n,) each."""
+    from scipy import stats  # half a second to import; few runs measure the scale
+
     n = len(above)
     quantile = stats.t.ppf((1 + _CONFIDENCE) / 2, n - 1)
     variance = quantile**2 / n * np.cov(above, below)

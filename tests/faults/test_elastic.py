@@ -5,11 +5,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from interrupted_study import HOOKS, Study, kill_one, starts_again
-from made_up import ROOT
-from made_up_training import alive, arguments, descendants, environment, kill
+from made_up_training import arguments, kill, start
 
 NODES = 4
 STEPS = 400
@@ -24,8 +24,8 @@ class Nodes:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._port: int = free.getsockname()[1]
-        self._study, self._slow = study, slow
-        self.running: list[subprocess.Popen[bytes]] = []
+        self._study, self._slow, self._output = study, slow, study.folder / "nodes.txt"
+        self.running: list[subprocess.Popen[str]] = []
 
     def join(self) -> None:
         """The first one hosts the store by which nodes find each other."""
@@ -41,17 +41,8 @@ class Nodes:
         options = [f"{name}={value}" for name, value in job.items()]
         stage = ["-m", "pipeline.stages.train", *arguments("train", self._study.folder)]
         environ = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "PYTHONPATH": str(HOOKS), "SLOW": str(self._slow)}
-        with self._output().open("ab") as output:
-            self.running.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "torch.distributed.run", *options, *stage],
-                    cwd=ROOT,
-                    env={**environment(), **environ},
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,
-                )
-            )
+        command = [sys.executable, "-m", "torch.distributed.run", *options, *stage]
+        self.running.append(start(command, environ=environ, output=self._output))
 
     def lose(self) -> None:
         """SIGKILL the newest."""
@@ -72,17 +63,14 @@ class Nodes:
         step, count = ([(0, 1)] + (starts_again(log.read_text()) if log.exists() else []))[-1]
         return count == len(self.running) and self._study.checkpoints()[-1:] > [step]
 
-    def _output(self) -> Path:
-        return self._study.folder / "nodes.txt"
-
     def said(self) -> str:
-        return self._output().read_text()
+        return self._output.read_text()
 
 
 @pytest.mark.slow
 def test_nodes_come_and_go(tmp_path: Path) -> None:
     """Processes: 1, 4, 2, 1, 4. The node that hosts the store stays."""
-    keys = {"reduction": "tree", "workers": "auto", "study": {"seeds": [0], "budget": {"steps": STEPS}}}
+    keys: dict[str, Any] = {"reduction": "tree", "workers": "auto", "study": {"seeds": [0], "budget": {"steps": STEPS}}}
     whole = Study.write(tmp_path / "whole", **keys)
     whole.finish()
     study, slow = Study.write(tmp_path / "study", **keys), tmp_path / "slow"
@@ -98,8 +86,7 @@ def test_nodes_come_and_go(tmp_path: Path) -> None:
         study.check_no_orphans()
     finally:
         for node in nodes.running:
-            below = descendants(node.pid)
-            kill(node, *alive(below))
+            kill(node)
     found, expected = study.outcome(), whole.outcome()
     assert found["losses"] == pytest.approx(expected["losses"], rel=1e-6, abs=0)
     for part in ("cells", "ledger", "correct", "history", "best"):

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 _EVENTS = ("open", "os.rename", "os.remove")
 _ARRIVES_WITHIN_S = 2.0
@@ -31,15 +32,15 @@ def _install(name: str, target: str, part: str, number: str) -> None:
     sys.addaudithook(hook)
 
 
-def _install_wait(path: str) -> None:
+def _install_wait(marker: Path) -> None:
     def hook(event: str, args: tuple[object, ...]) -> None:
-        if event == "os.rename" and "/.step-" in str(args[0]) and os.path.exists(path):
+        if event == "os.rename" and "/.step-" in str(args[0]) and marker.exists():
             time.sleep(_WAITS_S)
 
     sys.addaudithook(hook)
 
 
 if "SLOW" in os.environ:
-    _install_wait(os.environ["SLOW"])
+    _install_wait(Path(os.environ["SLOW"]))
 if "FAULT" in os.environ:
     _install(*os.environ["FAULT"].split())
