@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from pipeline.distributed.collectives import broadcast, launched
+from pipeline.distributed.collectives import launched
 from pipeline.distributed.torchrun import LAUNCHER
 from pipeline.errors import InputError, Terminated
 from pipeline.processes import signal_on_parents_death
@@ -23,6 +23,7 @@ from pipeline.processes import signal_on_parents_death
 _TIMEOUT = timedelta(minutes=30)
 _CONNECT_TIMEOUT = timedelta(minutes=5)
 _AGENT_ENDS_RANKS_WITHIN_S = 60
+_BETWEEN_LOOKS_S = 0.01
 _FINISHED = "finished"
 _AS_LONG_AS_IT_TAKES = timedelta(days=365)
 
@@ -78,16 +79,43 @@ def session(
     if rank >= count:
         store.wait([_FINISHED], _AS_LONG_AS_IT_TAKES)
         sys.exit(0)
+    own = _store_of_these_ranks(store, rank, count)
     backend = "nccl" if on_gpu else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=_TIMEOUT)
+    dist.init_process_group(backend, store=own, rank=rank, world_size=count, timeout=_TIMEOUT)
     try:
-        # The store outlives this set of ranks where torchrun starts another.
-        with _said_once(store, broadcast(uuid.uuid4().hex)):
+        with _said_once(own, "training"):
             yield Ranks(rank=rank, count=count, device=device)
             if rank == 0:
                 store.set(_FINISHED, "")
     finally:
         dist.destroy_process_group()
+
+
+def _store_of_these_ranks(store: Any, rank: int, count: int) -> Any:  # torch's types leave dist.Store out
+    """A part of `store` that an earlier set of ranks, which torchrun started before a failure, never wrote to.
+
+    The agent's store outlives them, and they would be sought at the addresses they left there. No
+    number that torchrun gives ranks tells the sets apart on all nodes. So each rank leaves a name it
+    just made up, and rank 0 answers to these names until everybody has found the answer; a name left
+    by an earlier rank is answered in vain.
+    """
+    name = uuid.uuid4().hex
+    if rank > 0:
+        store.set(f"name of rank {rank}", name)
+        store.wait([f"set of {name}"], _CONNECT_TIMEOUT)
+        own = dist.PrefixStore(store.get(f"set of {name}").decode(), store)
+        own.set(f"rank {rank} is here", "")
+        return own
+    own, others = dist.PrefixStore(name, store), range(1, count)
+    end = time.monotonic() + _CONNECT_TIMEOUT.total_seconds()
+    while not all(own.check([f"rank {other} is here"]) for other in others):
+        for other in others:
+            if store.check([f"name of rank {other}"]):
+                store.set(f"set of {store.get(f'name of rank {other}').decode()}", name)
+        if time.monotonic() > end:
+            raise TimeoutError(f"not all of {count} ranks have come within {_CONNECT_TIMEOUT}")
+        time.sleep(_BETWEEN_LOOKS_S)
+    return own
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from interrupted_study import HOOKS, Study, kill_one, starts_again
-from made_up_training import arguments, kill, start
+from made_up_training import arguments, command, descendants, kill, start
 
 NODES = 4
 STEPS = 400
@@ -41,8 +41,8 @@ class Nodes:
         options = [f"{name}={value}" for name, value in job.items()]
         stage = ["-m", "pipeline.stages.train", *arguments("train", self._study.folder)]
         environ = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "PYTHONPATH": str(HOOKS), "SLOW": str(self._slow)}
-        command = [sys.executable, "-m", "torch.distributed.run", *options, *stage]
-        self.running.append(start(command, environ=environ, output=self._output))
+        agent = [sys.executable, "-m", "torch.distributed.run", *options, *stage]
+        self.running.append(start(agent, environ=environ, output=self._output))
 
     def lose(self) -> None:
         """SIGKILL the newest."""
@@ -87,6 +87,33 @@ def test_nodes_come_and_go(tmp_path: Path) -> None:
     finally:
         for node in nodes.running:
             kill(node)
+    _assert_equal(study, whole)
+
+
+@pytest.mark.slow
+def test_a_lost_rank_is_started_again_by_its_agent(tmp_path: Path) -> None:
+    """The agent's store still has what the first ranks left there."""
+    keys: dict[str, Any] = {"reduction": "tree", "study": {"seeds": [0], "budget": {"steps": STEPS}}}
+    whole = Study.write(tmp_path / "whole", **keys)
+    whole.finish()
+    study, output = Study.write(tmp_path / "study", **keys), tmp_path / "output.txt"
+    interpreter, *rest = command("train", study.folder, ranks=2)
+    agent = start([interpreter, *rest[:2], "--max-restarts=1", *rest[2:]], output=output)
+    try:
+        end = time.monotonic() + _TRAINS_WITHIN_S
+        while not study.checkpoints():
+            assert time.monotonic() < end, output.read_text()
+            time.sleep(0.01)
+        kill_one(max(descendants(agent.pid)))
+        assert agent.wait(timeout=_TRAINS_WITHIN_S) == 0, output.read_text()
+        study.check_no_orphans()
+    finally:
+        kill(agent)
+    assert [count for _, count in starts_again(output.read_text())] == [2]
+    _assert_equal(study, whole)
+
+
+def _assert_equal(study: Study, whole: Study) -> None:
     found, expected = study.outcome(), whole.outcome()
     assert found["losses"] == pytest.approx(expected["losses"], rel=1e-6, abs=0)
     for part in ("cells", "ledger", "correct", "history", "best"):
