@@ -4,7 +4,8 @@ A study of one long cell, with a checkpoint after every step, is killed in the m
 process, one of its two ranks, the process that launched them, or all at once. `ended_s` is the time
 from the kill until no process of it is left; `again_s` the time from the same command's start until
 the first step that was not done before has its checkpoint. Under an agent of one's own (torchrun
---max-restarts) nobody gives the command again: `again_s` then counts from the kill of a rank. On the CPU.
+--max-restarts) nobody gives the command again: both times then count from the kill, `ended_s` to the
+end of the first ranks. On the CPU.
 
     python -m benchmarks.restart_time --network small_cnn --rounds 3
 """
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -64,8 +66,11 @@ class RunningStudy:
     def pid(self) -> int:
         return self._process.pid
 
-    def end(self) -> None:
-        """What its ranks are told by the kernel."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it; the kernel ends its ranks."""
         self._process.kill()
         self._process.wait()
 
@@ -100,31 +105,27 @@ KILLS: Mapping[str, tuple[int, Victims]] = {
 
 def same_command_again(folder: Path, victims: Victims) -> dict[str, float]:
     """Seconds of one kill and one restart of a study that may have been begun before."""
-    study = RunningStudy(folder)
-    study.seconds_until_step(study.step() + 3)
-    everyone = study.ranks()
-    for pid in victims(study):
-        os.kill(pid, signal.SIGKILL)
-    ended = study.seconds_until_gone(everyone)
-    begun = study.step()
-    study = RunningStudy(folder)
-    again = study.seconds_until_step(begun + 1)
-    study.end()
+    with RunningStudy(folder) as study:
+        study.seconds_until_step(study.step() + 3)
+        everyone = study.ranks()
+        for pid in victims(study):
+            os.kill(pid, signal.SIGKILL)
+        ended = study.seconds_until_gone(everyone)
+        begun = study.step()
+    with RunningStudy(folder) as study:
+        again = study.seconds_until_step(begun + 1)
     return {"ended_s": ended, "again_s": again}
 
 
 def agents_own_restart(folder: Path) -> dict[str, float]:
     """Seconds from the kill of a rank, when torchrun starts the ranks again by itself."""
-    study = RunningStudy(folder, agent=True)
-    study.seconds_until_step(study.step() + 3)
-    everyone = study.ranks()
-    # The step that was being saved may yet appear.
-    begun = study.step() + 1
-    os.kill(everyone[-1], signal.SIGKILL)
-    again = study.seconds_until_step(begun + 1)
-    everyone = study.ranks()
-    study.end()
-    return {"ended_s": study.seconds_until_gone(everyone), "again_s": again}
+    with RunningStudy(folder, agent=True) as study:
+        study.seconds_until_step(study.step() + 3)
+        # The step that was being saved may yet appear.
+        begun, first = study.step() + 1, study.ranks()
+        os.kill(first[-1], signal.SIGKILL)
+        ended = _seconds_until(lambda: not any(map(_runs, first)))
+        return {"ended_s": ended, "again_s": ended + study.seconds_until_step(begun + 1)}
 
 
 def main() -> int:

@@ -103,10 +103,10 @@ def _store_of_these_ranks(store: Any, rank: int, count: int) -> Any:  # torch's 
     if rank > 0:
         store.set(f"name of rank {rank}", name)
         store.wait([f"set of {name}"], _CONNECT_TIMEOUT)
-        own = dist.PrefixStore(store.get(f"set of {name}").decode(), store)
+        own = _part_of(store, store.get(f"set of {name}").decode())
         own.set(f"rank {rank} is here", "")
         return own
-    own, others = dist.PrefixStore(name, store), range(1, count)
+    own, others = _part_of(store, name), range(1, count)
     end = time.monotonic() + _CONNECT_TIMEOUT.total_seconds()
     while not all(own.check([f"rank {other} is here"]) for other in others):
         for other in others:
@@ -116,6 +116,10 @@ def _store_of_these_ranks(store: Any, rank: int, count: int) -> Any:  # torch's 
             raise TimeoutError(f"not all of {count} ranks have come within {_CONNECT_TIMEOUT}")
         time.sleep(_BETWEEN_LOOKS_S)
     return own
+
+
+def _part_of(store: Any, name: str) -> Any:
+    return dist.PrefixStore(name, store)  # type: ignore[attr-defined]
 
 
 @contextmanager
