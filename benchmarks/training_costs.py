@@ -1,4 +1,4 @@
-"""What exactness and safety cost: BatchNorm groups, passes, tree reduction, checkpoints.
+"""What exactness and safety cost, and compiling saves: BatchNorm groups, passes, tree reduction, checkpoints.
 
 Every variant takes turns with the plain run: one worker, one BatchNorm group, one pass. The cost is
 the ratio of seconds per step within a round.
@@ -40,6 +40,7 @@ def variants(arguments: argparse.Namespace) -> Mapping[str, Mapping[str, Any]]:
         "clipping": {"settings": {"clip_norm": 1.0}},
         "weight average": {"settings": {"ema_decay": 0.99}},
         "checkpoint every step": {"checkpoint_steps": 1},
+        "compiled": {"settings": {"compile": True}},
     }
 
 
