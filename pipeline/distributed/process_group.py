@@ -18,7 +18,7 @@ from torch.distributed.rendezvous import rendezvous
 from pipeline.distributed.collectives import launched
 from pipeline.distributed.torchrun import LAUNCHER
 from pipeline.errors import InputError, Terminated
-from pipeline.processes import signal_on_parents_death
+from pipeline.processes import keep_freed_memory, signal_on_parents_death
 
 _TIMEOUT = timedelta(minutes=30)
 _CONNECT_TIMEOUT = timedelta(minutes=5)
@@ -55,6 +55,8 @@ def session(
     Where several ranks fail, by the same bad input or over the loss of another, the exception of
     the first goes on; the others wait for torchrun to end them, so that the reason is said once.
     """
+    if not torch.cuda.is_available():
+        keep_freed_memory()
     if not launched():
         torch.set_num_threads(threads_for(threads_per_worker, 1))
         yield Ranks(rank=0, count=1, device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))

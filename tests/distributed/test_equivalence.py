@@ -13,8 +13,6 @@ from torch import Tensor
 
 SCRIPT = Path(__file__).with_name("run_steps.py")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
-# Without these glibc hands freed gradients back to Linux and faults each page in again: half of the time.
-_KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TRIM_THRESHOLD_": "4000000000"}
 
 Results = Mapping[int, Mapping[str, Any]]
 
@@ -46,7 +44,7 @@ def _launch(ranks: int, folder: Path, *groups: str, timeout: float = 240) -> Map
     """What the last rank saved of the cases in `groups`."""
     output = folder / f"{ranks}.pt"
     launcher = () if ranks == 1 else (*TORCHRUN, f"--nproc-per-node={ranks}")
-    environ = {"PYTHONPATH": f"{SCRIPT.parents[1]}:{SCRIPT.parents[2]}", **_KEEP_FREED_MEMORY}
+    environ = {"PYTHONPATH": f"{SCRIPT.parents[1]}:{SCRIPT.parents[2]}"}
     done = run([sys.executable, *launcher, str(SCRIPT), str(output), *groups], timeout=timeout, environ=environ)
     assert done.returncode == 0, done.stderr
     saved: Mapping[str, Any] = torch.load(output, weights_only=True)
