@@ -6,7 +6,7 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 # From glibc's malloc.h; each with the value that keeps memory.
-_KEEP = {"M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": (-1, 2**31 - 1)}
+_KEEP = {"M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": (-1, -1)}
 
 
 def signal_on_parents_death(sent: signal.Signals) -> None:
@@ -21,7 +21,7 @@ def keep_freed_memory() -> None:
     """Have freed memory used again rather than given back to Linux, which would fault each page in anew.
 
     Training on a CPU frees and allocates the same large tensors at every step: it is a tenth faster
-    so, at the same peak. Does nothing where the C library is not glibc.
+    so. What was free once stays with this process until it ends. Does nothing where the C library is not glibc.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

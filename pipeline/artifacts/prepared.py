@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -143,10 +144,12 @@ def _files(data: DataPaths, split: str, folder: Path | None, files_in: str | Non
 
 
 def digest_of(data: DataPaths) -> str:
-    """SHA-256 of the images and the manifests of both splits, and whether networks read files instead."""
+    """SHA-256 of the images and the manifests of both splits, and what reads the files where networks see those."""
     files = [
         *(data.images(split) for split in ("train", "test")),
         *(data.manifest(split) for split in ("train", "test")),
     ]
     in_files = read_json(data.prepare_metrics).get("files_in") is not None
-    return " ".join([*(sha256_of_file(path) for path in files), *(["files"] if in_files else [])])
+    # Another Pillow brings other decoders.
+    decoder = [f"files read by Pillow {metadata.version('pillow')}"] if in_files else []
+    return " ".join([*(sha256_of_file(path) for path in files), *decoder])

@@ -1,7 +1,7 @@
 """Which folders of an image folder are splits and which are classes."""
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -10,7 +10,7 @@ from pipeline.datasets.images import IMAGE_SUFFIXES
 from pipeline.datasets.tree import FileTree
 from pipeline.errors import InputError
 
-_EXPECTED = "expected <class>/<image>, or train/<class>/<image> and test/<class>/<image>"
+_EXPECTED = "expected <class>/<image>, or train/<class>/<image> and test/<class>/<image> (or val/)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +42,17 @@ def find_layout(tree: FileTree, label: str) -> Layout:
     root = _lone_root(tree)
     tree = tree.below(root)
     tops = _folders(tree)
-    if not any(_folders(tree.below(split)) for split in SPLITS):
+    folders = {"train": "train", "test": _test_folder(tree)}
+    if not any(_folders(tree.below(folder)) for folder in folders.values()):
         classes = {"": _classes(tree, label)}
     else:
-        _check_splits(tree, tops, label)
-        classes = {split: _classes(tree.below(split), f"{label}: {split}") for split in SPLITS}
+        _check_splits(tree, tops, folders, label)
+        classes = {split: _classes(tree.below(folder), f"{label}: {folder}") for split, folder in folders.items()}
         for name in classes["test"]:
             if name not in classes["train"]:
-                raise InputError(f"prepare.path: {label}: class {name} is in test/ but not in train/; add or remove it")
+                raise InputError(
+                    f"prepare.path: {label}: class {name} is in {folders['test']}/ but not in train/; add or remove it"
+                )
     class_names = tuple(sorted({name for of_split in classes.values() for name in of_split}))
     number = {name: i for i, name in enumerate(class_names)}
     return Layout(
@@ -58,7 +61,7 @@ def find_layout(tree: FileTree, label: str) -> Layout:
         splits={
             split: tuple(
                 sorted(
-                    (f"{split}/{file}" if split else file, number[name])
+                    (f"{folders[split]}/{file}" if split else file, number[name])
                     for name, files in of_split.items()
                     for file in files
                 )
@@ -76,14 +79,22 @@ def _lone_root(tree: FileTree) -> str:
     return ""
 
 
-def _check_splits(tree: FileTree, tops: Sequence[str], label: str) -> None:
-    for split in SPLITS:
-        if not _folders(tree.below(split)):
-            raise InputError(f"prepare.path: {label}: there are no class folders in {split}/; {_EXPECTED}")
-    others = [name for name in tops if name not in SPLITS]
+def _test_folder(tree: FileTree) -> str:
+    """`test`, or `val` where that is what train/ comes with, as in ImageNet: its own test images have no labels."""
+    has = {folder: bool(_folders(tree.below(folder))) for folder in ("train", "test", "val")}
+    return "val" if has["train"] and has["val"] and not has["test"] else "test"
+
+
+def _check_splits(tree: FileTree, tops: Sequence[str], folders: Mapping[str, str], label: str) -> None:
+    for folder in folders.values():
+        if not _folders(tree.below(folder)):
+            raise InputError(f"prepare.path: {label}: there are no class folders in {folder}/; {_EXPECTED}")
+    # An empty test/, or one of loose files without labels, may lie beside train/ and val/.
+    others = [name for name in tops if name not in (*folders.values(), *SPLITS)]
     if others:
         raise InputError(
-            f"prepare.path: {label}: folder {others[0]} beside train/ and test/ belongs to neither; move or remove it"
+            f"prepare.path: {label}: folder {others[0]} beside train/ and {folders['test']}/ belongs to neither; "
+            "move or remove it"
         )
     _refuse_loose_images(tree, label)
 

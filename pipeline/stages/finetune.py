@@ -18,7 +18,7 @@ from pipeline.errors import InputError
 from pipeline.models.network import Network
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
-from pipeline.training.checkpoints import clear_runs
+from pipeline.training.checkpoints import ABANDONED_S, clear_runs
 from pipeline.training.evaluate import evaluate
 from pipeline.training.fingerprint import identify
 from pipeline.training.images import load_images
@@ -107,7 +107,8 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
         inputs=[context.data.images("train"), context.data.manifest("train")],
         outputs=[context.data.extractor(network), context.data.finetune_metrics(network)],
     )
-    clear_runs(checkpoints)  # those of earlier settings, too
+    pauses.finished()
+    clear_runs(checkpoints, unused_s=ABANDONED_S)
     context.log.info(f"{network}: top-1 {result.top1:.4f} on the {len(result.correct)} test images")
 
 

@@ -21,7 +21,7 @@ from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
 from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA, Splits, row_of, run_cell
-from pipeline.training.checkpoints import clear_runs
+from pipeline.training.checkpoints import ABANDONED_S, clear_runs
 from pipeline.training.fingerprint import Identity, identify
 from pipeline.training.interruptions import end_and_due, make_pauses
 from pipeline.training.ledger import CellResult, Ledger
@@ -40,8 +40,8 @@ def train_study(context: StageContext, ranks: Ranks) -> None:
     if ranks.is_main:
         _count_work(context, keys, [keys[i] for i in todo], ledger)
         _assemble(context, cells, keys, ledger)
-        # What is left belongs to settings that this study no longer has, or was cut off from its clearing.
-        clear_runs(context.work.checkpoints(context.name))
+        # Of settings that this study no longer has.
+        clear_runs(context.work.checkpoints(context.name), unused_s=ABANDONED_S)
 
 
 def resolve_cells(

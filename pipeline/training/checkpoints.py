@@ -8,6 +8,7 @@ import hashlib
 import io
 import re
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,10 @@ from pipeline.artifacts.atomic import write_bytes
 _NAME = re.compile(r"step-([0-9]+)\.([0-9a-f]{64})\.pt")
 # torch.load(weights_only=True) reads whole numbers of up to 255 bytes.
 _INT_BITS = 8 * 255 - 1
+
+
+ABANDONED_S = 7 * 24 * 3600.0
+"""Whoever stopped a run of other settings and said nothing for a week does not go on with it."""
 
 
 class _File(NamedTuple):
@@ -125,12 +130,17 @@ class Checkpoints:
             leftover.unlink()
 
 
-def clear_runs(folder: Path) -> None:
-    """Remove the checkpoints of all runs whose folders are in `folder`, and it, if nothing else is in it."""
+def clear_runs(folder: Path, *, unused_s: float) -> None:
+    """Remove the checkpoints of runs whose folders are in `folder`, and it, if nothing else is in it.
+
+    Args:
+        unused_s: only of runs that saved nothing for so many seconds.
+    """
     if not folder.is_dir():
         return
     for run in folder.iterdir():
-        Checkpoints(run).clear()
+        if run.stat().st_mtime <= time.time() - unused_s:
+            Checkpoints(run).clear()
     if not any(folder.iterdir()):
         folder.rmdir()
 

@@ -5,8 +5,10 @@ from contextlib import AbstractContextManager
 import torch
 from torch import nn
 
-# Of one network: batch sizes of a study times the passes of uneven size that each has. Beyond
-# torch's own limit of 8 it would go on uncompiled, without a word.
+from pipeline.errors import InputError
+
+# Of one network: batch sizes of a study times the passes of uneven size that each has. torch's own
+# limit is 8.
 _SHAPES = 256
 
 
@@ -14,8 +16,19 @@ def compile_network(model: nn.Module) -> None:
     """Have the forward and backward passes of `model` compiled when a shape is first seen.
 
     Networks of the same kind share what was compiled, so a study compiles each shape once.
+
+    Raises:
+        InputError: there is no C++ compiler.
     """
+    from torch._inductor.cpp_builder import get_cpp_compiler  # a second to import; few runs need it
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        raise InputError("compile: needs a C++ compiler and finds none; install g++, or set compile: false") from None
     torch._dynamo.config.recompile_limit = _SHAPES
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
     model.compile(dynamic=False)
 
 

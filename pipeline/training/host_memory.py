@@ -11,16 +11,16 @@ from typing import NamedTuple
 
 
 class _Names(NamedTuple):
-    """Files of a group, and the line of memory.stat that counts cached pages the kernel would drop first."""
+    """Files of a group, and the lines of memory.stat that count what the kernel drops when memory is short."""
 
     limit: str
     used: str
-    droppable: str
+    droppable: tuple[str, ...]
 
 
 _NAMES = {
-    "cgroup": _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    "cgroup2": _Names("memory.max", "memory.current", "inactive_file"),
+    "cgroup": _Names("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file")),
+    "cgroup2": _Names("memory.max", "memory.current", ("active_file", "inactive_file", "slab_reclaimable")),
 }
 
 
@@ -53,7 +53,8 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
         limit = _lines(group / names.limit)
         if limit and limit[0].isdigit():
             statistics = dict(line.split() for line in _lines(group / "memory.stat"))
-            used = int(_lines(group / names.used)[0]) - int(statistics.get(names.droppable, 0))
+            droppable = sum(int(statistics.get(name, 0)) for name in names.droppable)
+            used = int(_lines(group / names.used)[0]) - droppable
             yield int(limit[0]), used
 
 

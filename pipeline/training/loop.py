@@ -101,9 +101,10 @@ def train(
         ranks=ranks.count,
     )
     first = _batch(stream, 0, settings.batch_size)
-    state.micro_batch = _micro_batch(
-        settings, state, objective, first, workers, state.micro_batch or micro_batch, ranks
-    )  # fmt: skip
+    # A run that goes on does so with what it chose, but what was asked for since goes before.
+    if micro_batch == "auto" and state.micro_batch:
+        micro_batch = state.micro_batch
+    state.micro_batch = _micro_batch(settings, state, objective, first, workers, micro_batch, ranks)
     if settings.compile:
         compile_network(state.model)
     state.places = list(dict.fromkeys([*state.places, _place(ranks, state.micro_batch)]))
@@ -115,7 +116,7 @@ def train(
     stepper = Stepper(settings, state, objective, leaves=leaves, passes=passes, pair=_pair(first), ranks=ranks)
     # Twenty records a run: enough for a curve, and few enough not to hold up the device.
     record_every = max(1, settings.steps // 20)
-    requests = _requests(stream, state.step, settings, leaves)
+    requests = _requests(stream, state.step, settings, passes)
     with images.prefetch(requests), log.progress(title, settings.steps, "steps") as progress:
         progress.update(state.step)
         while state.step < settings.steps and not run.diverged:
@@ -159,13 +160,13 @@ def _batch(stream: SampleStream, step: int, batch_size: int) -> GlobalBatch:
 
 
 def _requests(
-    stream: SampleStream, first_step: int, settings: TrainSettings, leaves: Sequence[Part]
+    stream: SampleStream, first_step: int, settings: TrainSettings, passes: Sequence[Part]
 ) -> Iterator[Request]:
-    """What this rank will ask for, step by step."""
-    rows = slice(leaves[0].rows.start, leaves[-1].rows.stop)
+    """What this rank will ask for, pass by pass."""
     for step in range(first_step, settings.steps):
         ids, epochs = stream.batch(step, settings.batch_size)
-        yield ids[rows], epochs[rows]
+        for part in passes:
+            yield ids[part.rows], epochs[part.rows]
 
 
 def _pair(batch: GlobalBatch) -> GlobalBatch:

@@ -1,6 +1,7 @@
 """How many images pass forward at a time: as many as the memory takes, in whole BatchNorm groups."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Literal
 
 import torch
@@ -15,6 +16,16 @@ CPU_IMAGES = 512
 """Larger passes are no faster on a CPU and leave its caches behind."""
 # Of what is free now; gradients, optimizer state and other processes need the rest.
 _CPU_SHARE = 0.5
+
+
+@cache
+def _free_at_start() -> int:
+    """What was available when a run of this process first asked.
+
+    Asked again, a process that keeps freed memory would count it as used: what a cell gets must not
+    depend on the cells before it, since a killed study begins in the middle.
+    """
+    return available_bytes()
 
 
 def choose_micro_batch(
@@ -54,7 +65,7 @@ def choose_micro_batch(
             )
         return requested
     if device.type != "cuda":
-        fitting = int(_CPU_SHARE * available_bytes() / ranks_here / bytes_per_image())
+        fitting = int(_CPU_SHARE * _free_at_start() / ranks_here / bytes_per_image())
         if distributed.any_rank(fitting < group):
             raise _does_not_fit(group)
         return min(*distributed.all_gather(fitting), max(group, CPU_IMAGES), whole)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from pipeline import distributed
 from pipeline.batching import Part
 from pipeline.distributed import Ranks
+from pipeline.training.compiling import eager
 from pipeline.training.gradient import GlobalBatch, Objective, accumulate_gradients, tree_gradients
 from pipeline.training.noise_scale import NoiseSample
 from pipeline.training.settings import TrainSettings
@@ -42,8 +43,9 @@ class Stepper:
         # The scaler leaves a step out, not the kernel: torch's fused SGD, told to skip its first
         # step, goes on with whatever the memory of its momentum held.
         state.optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
-        if not tree:
-            self._settle_buckets(pair)
+        if not tree and ranks.count > 1:
+            with eager():
+                self._settle_buckets(pair)
 
     def take(self, batch: GlobalBatch) -> None:
         """Step `state.step`, counted from 0."""

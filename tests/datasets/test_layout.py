@@ -28,6 +28,16 @@ def test_train_and_test(root: str) -> None:
     }
 
 
+def test_val_is_the_test_split_of_imagenet() -> None:
+    """Its own test images have no labels and lie in test/ without folders, if at all."""
+    names = [name.replace("test/", "val/") for name in _SPLIT]
+    for others in ([], ["test/ILSVRC2012_test_00000001.JPEG"]):
+        layout = find_layout(_tree(*names, *others), "x")
+        assert layout.splits["test"] == (("val/cat/1.png", 0), ("val/dog/1.png", 1))
+    with pytest.raises(InputError, match="folder val beside train/ and test/ belongs to neither"):
+        find_layout(_tree(*names, *_SPLIT), "x")
+
+
 @pytest.mark.parametrize("root", ["", "Images"])
 def test_one_tree(root: str) -> None:
     layout = find_layout(_tree(*(f"{root}/{name}" if root else name for name in _ONE)), "x")

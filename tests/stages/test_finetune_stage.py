@@ -1,6 +1,7 @@
 """An extractor from scratch, from a file and from ImageNet, on one process and on two."""
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -54,7 +55,9 @@ def test_a_finished_extractor_leaves_no_checkpoints_and_those_of_others_alone(tm
     write_project(tmp_path, finetune={"checkpoint": {"steps": 1}})
     work = WorkPaths(root=tmp_path / "work")
     for owner in (f"finetune@{NETWORK}", "finetune@resnet34", "train@tiny"):
-        Checkpoints(work.checkpoints(owner) / "of-settings-given-up").save(1, {})
+        folder = work.checkpoints(owner) / "of-settings-given-up"
+        Checkpoints(folder).save(1, {})
+        os.utime(folder, (0, 0))
     assert stage("finetune", tmp_path) == 0
     assert {path.name for path in (work.root / "checkpoints").iterdir()} == {"finetune@resnet34", "train@tiny"}
 

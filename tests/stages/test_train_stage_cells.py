@@ -1,5 +1,7 @@
 """Which cells of a study are trained, recorded and handed out, by results made up by rule."""
 
+import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -168,20 +170,24 @@ def test_leftovers_of_killed_processes_are_removed(tmp_path: Path, trained_by: T
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def _write_checkpoint(work: WorkPaths, owner: str, key: str) -> Path:
+def _write_checkpoint(work: WorkPaths, owner: str, key: str, days: float = 8) -> Path:
     folder = work.checkpoints(owner) / key
     Checkpoints(folder).save(1, {})
+    os.utime(folder, (age := time.time() - days * 86_400, age))
     return folder
 
 
-def test_a_finished_study_leaves_no_checkpoints_and_those_of_others_alone(tmp_path: Path, trained_by: Trained) -> None:
+def test_a_finished_study_removes_checkpoints_given_up_and_leaves_those_of_others_alone(
+    tmp_path: Path, trained_by: Trained
+) -> None:
     write_project(tmp_path, study=FOUR_CELLS)
     work = WorkPaths(root=tmp_path / "work")
     _write_checkpoint(work, "train@tiny", "of-settings-given-up")
+    _write_checkpoint(work, "train@tiny", "of-settings-in-use", days=6)
     others = [_write_checkpoint(work, owner, "k") for owner in ("train@tiny-2", "train@other", "finetune@resnet18")]
     trained_by(lambda cell: 0.5)
     assert stage("train", tmp_path) == 0
-    assert not work.checkpoints("train@tiny").exists()
+    assert [folder.name for folder in work.checkpoints("train@tiny").iterdir()] == ["of-settings-in-use"]
     assert all(len(list(folder.iterdir())) == 1 for folder in others)
 
 

@@ -247,15 +247,17 @@ def test_older_ones_go_only_when_the_new_one_is_safe(tmp_path: Path, monkeypatch
 
 
 def test_all_runs_of_a_folder_are_cleared_and_nothing_else(tmp_path: Path) -> None:
-    clear_runs(tmp_path / "nowhere")
+    clear_runs(tmp_path / "nowhere", unused_s=0)
     study, other = tmp_path / "study", tmp_path / "other"
     for folder in (study / "a", study / "b", other / "a"):
         Checkpoints(folder).save(1, {})
     (study / "b" / ".step-000000002.x.pt.1.tmp").write_text("half")
-    clear_runs(study)
+    clear_runs(study, unused_s=60)
+    assert len(files(study / "a")) == 1
+    clear_runs(study, unused_s=0)
     assert not study.exists()
     assert len(files(other / "a")) == 1
     Checkpoints(other / "b").save(1, {})
     (other / "b" / "notes.txt").write_text("mine")
-    clear_runs(other)
+    clear_runs(other, unused_s=0)
     assert [path.relative_to(other).as_posix() for path in other.rglob("*")] == ["b", "b/notes.txt"]

@@ -5,11 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import torch._inductor.config
 from made_up_training import ALONE, TINY, bright_images, parameters_of
 from torch import Tensor
 from torch._dynamo.utils import counters
 
+from pipeline.errors import InputError
 from pipeline.run_log import RunLog
+from pipeline.training.compiling import compile_network
 from pipeline.training.evaluate import evaluate
 from pipeline.training.images import load_images
 from pipeline.training.loop import train
@@ -29,10 +32,18 @@ def _trained(settings: TrainSettings) -> tuple[Tensor, float]:
     return parameters_of(run.model), evaluate(run.model, test, targets, batch_size=25, ranks=ALONE).loss
 
 
+def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("/nonexistent",))
+    with pytest.raises(InputError, match=r"^compile: needs a C\+\+ compiler and finds none; install g\+\+, or set"):
+        compile_network(torch.nn.Linear(1, 1))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("network", ["small_cnn", "resnet18"])
 def test_same_result_and_compiled_once(network: str) -> None:
     """BatchNorm groups of several sizes, dropout, another seed; statistics and evaluation are not compiled."""
+    torch.compiler.reset()
+    counters.clear()
     settings = replace(TINY, network=network, steps=1, bn_group=7)
     weights, loss = _trained(settings)
     compiled_weights, compiled_loss = _trained(replace(settings, compile=True))

@@ -36,13 +36,15 @@ def _machine(root: Path, *, groups: str = "", mounts: str = "") -> Path:
 def _write(folder: Path, group: Group, version: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if version == 2:
-        limit, names, cached = group.limit or "max", ("memory.max", "memory.current"), "inactive_file"
+        limit, names, cached = group.limit or "max", ("memory.max", "memory.current"), ("active_file", "inactive_file")
     else:
         limit, names = group.limit or _UNLIMITED_1, ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        cached = "total_inactive_file"
+        cached = ("total_active_file", "total_inactive_file")
     for name, value in zip(names, (limit, group.used), strict=True):
         (folder / name).write_text(f"{value}\n")
-    (folder / "memory.stat").write_text(f"anon 7\ninactive_anon 3\n{cached} {group.cached}\nslab 9\n")
+    again = group.cached // 3  # read twice
+    lines = (f"{cached[0]} {again}", f"{cached[1]} {group.cached - again}", "slab 9")
+    (folder / "memory.stat").write_text("\n".join(("anon 7", "inactive_anon 3", *lines)) + "\n")
 
 
 _V2 = "30 22 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"

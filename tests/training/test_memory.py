@@ -123,7 +123,7 @@ def test_a_gpu_is_tried_with_all_of_a_ranks_images_first() -> None:
 
 def _free(monkeypatch: pytest.MonkeyPatch, images: int) -> None:
     """Room for so many images of one byte on this node."""
-    monkeypatch.setattr(memory, "available_bytes", lambda: images / memory._CPU_SHARE)
+    monkeypatch.setattr(memory, "_free_at_start", lambda: images / memory._CPU_SHARE)
 
 
 @pytest.mark.parametrize(
