@@ -295,6 +295,18 @@ def test_a_run_that_was_asked_to_end_goes_on_to_the_same_bits(tmp_path: Path, ch
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("few_statistics")
+def test_a_run_goes_on_with_the_micro_batch_it_chose_or_with_the_one_now_asked_for(tmp_path: Path) -> None:
+    """Who ran out of memory asks for less, and must get it."""
+    settings = replace(TINY, steps=5)
+    for chosen, asked, taken in ((10, "auto", 10), (20, 10, 10)):
+        pauses = _StopAfter(tmp_path / str(asked), 2)
+        with pauses.watching(), pytest.raises(Terminated):
+            _train(settings, pauses=pauses, micro_batch=chosen)
+        resumed = _train(settings, pauses=_StopAfter(tmp_path / str(asked), -1), micro_batch=asked)
+        assert resumed.micro_batch == taken
+
+
 def test_evaluation_images_are_not_augmented() -> None:
     pixels, _ = bright_images(4)
     settings = replace(TINY, crop_padding=3, flip=True)
