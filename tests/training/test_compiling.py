@@ -39,6 +39,8 @@ def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+# torch's compiler looks at what stands beside a break in the graph, such as keyed dropout, and warns itself of it.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("network", ["small_cnn", "resnet18"])
 def test_same_result_and_compiled_once(network: str) -> None:
     """BatchNorm groups of several sizes, dropout, another seed; statistics and evaluation are not compiled."""
