@@ -49,7 +49,7 @@ def project(prototype: Path, tmp_path: Path) -> Path:
     return shutil.copytree(prototype, tmp_path / "project")
 
 
-def _assert_refused(
+def assert_refused(
     name: str, folder: Path, capsys: pytest.CaptureFixture[str], said: str, *, item: str | None = None
 ) -> None:
     """The stage ends with exit code 2 and the one line `error: ...`, in which the pattern `said` is found."""
@@ -107,7 +107,7 @@ _PREPARED: dict[str, tuple[Break, str]] = {
 def test_prepared_images(project: Path, capsys: pytest.CaptureFixture[str], name: str, what: str) -> None:
     change, said = _PREPARED[what]
     change(DataPaths(root=project / "data"))
-    _assert_refused(name, project, capsys, said)
+    assert_refused(name, project, capsys, said)
 
 
 def _kept(data: DataPaths, text: str) -> None:
@@ -134,7 +134,7 @@ _KEPT: dict[str, tuple[Break, str]] = {
 def test_kept_images(project: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
     change, said = _KEPT[what]
     change(DataPaths(root=project / "data"))
-    _assert_refused("train", project, capsys, f"filter/{NETWORK}/kept.csv: .*({said})")
+    assert_refused("train", project, capsys, f"filter/{NETWORK}/kept.csv: .*({said})")
 
 
 _FINETUNE: dict[str, tuple[dict[str, Any], str]] = {
@@ -168,7 +168,7 @@ _FINETUNE: dict[str, tuple[dict[str, Any], str]] = {
 def test_finetuning(tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
     section, said = _FINETUNE[what]
     data = write_project(tmp_path, finetune=section)
-    _assert_refused("finetune", tmp_path, capsys, said)
+    assert_refused("finetune", tmp_path, capsys, said)
     assert not data.extractor(NETWORK).exists()
     assert not data.finetune_metrics(NETWORK).exists()
 
@@ -178,7 +178,7 @@ def test_crops_larger_than_what_was_prepared(tmp_path: Path, capsys: pytest.Capt
     crop = {"augmentation": {"crop_size": 24}}
     write_project(tmp_path, prepare={"image_size": 32}, finetune=crop, train=crop)
     for name in ("finetune", "train"):
-        _assert_refused(
+        assert_refused(
             name, tmp_path, capsys, "augmentation.crop_size: 24 is larger than the prepared images of 16 pixels"
         )
 
@@ -186,11 +186,9 @@ def test_crops_larger_than_what_was_prepared(tmp_path: Path, capsys: pytest.Capt
 def test_weights_of_another_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_project(tmp_path, finetune={"weights": str(tmp_path / "w.pth")})
     torch.save(build("resnet34", 4, stem="imagenet", seed=0).state_dict(), tmp_path / "w.pth")
-    _assert_refused(
-        "finetune", tmp_path, capsys, r"w\.pth: tensor layer1\.2\.bn1\.bias does not belong to this network"
-    )
+    assert_refused("finetune", tmp_path, capsys, r"w\.pth: tensor layer1\.2\.bn1\.bias does not belong to this network")
     torch.save(build(NETWORK, 4, stem="cifar", seed=0).state_dict(), tmp_path / "w.pth")
-    _assert_refused("finetune", tmp_path, capsys, r"w\.pth: tensor conv1.weight is \(64, 3, 3, 3\)")
+    assert_refused("finetune", tmp_path, capsys, r"w\.pth: tensor conv1.weight is \(64, 3, 3, 3\)")
 
 
 class _Code:
@@ -204,7 +202,7 @@ class _Code:
 def test_weights_with_code_in_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_project(tmp_path, finetune={"weights": str(tmp_path / "w.pth")})
     torch.save({"conv1.weight": _Code(tmp_path / "ran")}, tmp_path / "w.pth")
-    _assert_refused("finetune", tmp_path, capsys, r"w\.pth: .*pickled code, which is never run")
+    assert_refused("finetune", tmp_path, capsys, r"w\.pth: .*pickled code, which is never run")
     assert not (tmp_path / "ran").exists()
 
 
@@ -223,7 +221,7 @@ def test_no_network_to_download_from(
     monkeypatch.setattr(torchvision.models, "get_model_weights", lambda network: _Entry)
     write_project(tmp_path, finetune={"weights": "imagenet"})
     place = tmp_path / "torch" / "hub" / "checkpoints" / weights.name
-    _assert_refused("finetune", tmp_path, capsys, f"cannot be downloaded .* put the file at {re.escape(str(place))}")
+    assert_refused("finetune", tmp_path, capsys, f"cannot be downloaded .* put the file at {re.escape(str(place))}")
 
 
 def _extractor(data: DataPaths, network: str = NETWORK, *, names: tuple[str, ...] = NAMES, size: int = 16) -> None:
@@ -254,7 +252,7 @@ def test_extractors(project: Path, capsys: pytest.CaptureFixture[str], what: str
     change, said = _EXTRACTORS[what]
     data = DataPaths(root=project / "data")
     change(data)
-    _assert_refused("extract", project, capsys, rf"finetune/{NETWORK}\.pt: .*({said})")
+    assert_refused("extract", project, capsys, rf"finetune/{NETWORK}\.pt: .*({said})")
     assert not data.features(NETWORK).exists()
 
 
@@ -263,7 +261,7 @@ def test_features_that_are_not_finite(project: Path, capsys: pytest.CaptureFixtu
     model = build_resnet()
     torch.nn.init.constant_(model.backbone.bn1.bias, float("nan"))
     save_trained(data.extractor(NETWORK), model, TINY, NAMES)
-    _assert_refused(
+    assert_refused(
         "extract", project, capsys, "features: the network gives NaN or infinity; lower finetune.learning_rate"
     )
     assert not list((data.root / "extract").iterdir())
@@ -274,7 +272,7 @@ def test_no_room_for_the_features(
 ) -> None:
     usage = shutil.disk_usage(project)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    _assert_refused("extract", project, capsys, r"extract/resnet18.npy: needs .* GB and the disk has .* free")
+    assert_refused("extract", project, capsys, r"extract/resnet18.npy: needs .* GB and the disk has .* free")
     assert not list((DataPaths(root=project / "data").root / "extract").iterdir())
 
 
@@ -282,7 +280,7 @@ def test_a_damaged_entry_of_the_ledger(project: Path, capsys: pytest.CaptureFixt
     assert stage("train", project) == 0
     (entry,) = (project / "work" / "cells").iterdir()
     (entry / "correct.npy").write_bytes(b"")
-    _assert_refused(
+    assert_refused(
         "train", project, capsys, f"{re.escape(str(entry))}: damaged entry; delete this folder and run again"
     )
     shutil.rmtree(entry)
@@ -291,4 +289,4 @@ def test_a_damaged_entry_of_the_ledger(project: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize(("name", "argument"), [("train", "study"), ("finetune", "network"), ("extract", "network")])
 def test_unknown_items(project: Path, capsys: pytest.CaptureFixture[str], name: str, argument: str) -> None:
-    _assert_refused(name, project, capsys, f"--{argument} another: not in .*params.yaml; it has", item="another")
+    assert_refused(name, project, capsys, f"--{argument} another: not in .*params.yaml; it has", item="another")
