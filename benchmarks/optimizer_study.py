@@ -128,7 +128,7 @@ def search(runner: Runner, optimizer: str, batch_size: int, steps: int, points: 
 def study(runner: Runner, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """A row per optimizer and batch size."""
     rows = []
-    for (batch_size, steps), optimizer in itertools.product(arguments.grid, OPTIMIZERS):
+    for (batch_size, steps), optimizer in itertools.product(arguments.grid, arguments.optimizers):
         on_val = search(runner, optimizer, batch_size, steps, arguments.points)
         rate = max(on_val, key=lambda tried: on_val[tried])
         base = settings_for(runner.data, optimizer, rate, batch_size, steps, seed=0)
@@ -172,6 +172,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path(".work/optimizers"))
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("--grid", type=batch_and_steps, nargs="+", default=[(256, 100), (2048, 40), (8192, 16)])
+    parser.add_argument("--optimizers", nargs="+", choices=tuple(OPTIMIZERS), default=tuple(OPTIMIZERS))
     parser.add_argument("--images", type=int, default=10_000, help="training images")
     parser.add_argument("--points", type=int, default=7, help="learning rates at first")
     parser.add_argument("--seeds", type=int, default=3)
