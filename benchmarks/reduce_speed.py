@@ -29,7 +29,7 @@ from pipeline.config.reduce import TsneConfig
 from pipeline.reduction.pca import fit_principal_axes
 from pipeline.reduction.quality import exact_neighbours, knn_label_accuracy, quality_sample
 from pipeline.reduction.tsne import tsne_map
-from pipeline.selection.decision import decide
+from pipeline.selection.decision import ShareRule, decide
 from pipeline.selection.evidence import Evidence
 
 N_COMPONENTS = 50
@@ -66,8 +66,9 @@ def our_steps(labels: Labels, tsne: TsneConfig, share: float) -> Steps:
         return tsne_map(components, tsne.model_dump(), n_neighbours=10, report=lambda *_: None).coordinates
 
     def choose(coordinates: Features) -> float:
-        evidence = Evidence(coordinates=coordinates.astype(np.float64), labels=labels)
-        decision = decide(evidence, method="dbscan", min_samples=MIN_SAMPLES, eps=None, drop_share=share)
+        scorer = {"name": "dbscan", "space": "map", "min_samples": MIN_SAMPLES}
+        evidence = Evidence(maps=coordinates[None], labels=labels)
+        decision = decide(evidence, scorer, ShareRule(share=share))
         return float(decision.is_noise.mean())
 
     return reduce, embed, choose

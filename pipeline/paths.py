@@ -40,6 +40,10 @@ class DataPaths:
     def predictions(self, network: str, split: str = "train") -> Path:
         return self.root / "extract" / f"{network}{_suffix(split)}.parquet"
 
+    def probabilities(self, network: str) -> Path:
+        """float32 (N, C) of the training images: what the network holds for their classes."""
+        return self.root / "extract" / f"{network}.probabilities.npy"
+
     # reduce
     def embedding(self, network: str, split: str = "train") -> Path:
         return self.root / "reduce" / f"{network}{_suffix(split)}.parquet"
@@ -47,6 +51,10 @@ class DataPaths:
     def components(self, network: str) -> Path:
         """Principal components, float32 (N, n_components), of the training features."""
         return self.root / "reduce" / f"{network}.pca.npy"
+
+    def maps(self, network: str) -> Path:
+        """float32 (M, N, 2): the map of the training images, and those of `reduce.more_maps`."""
+        return self.root / "reduce" / f"{network}.maps.npy"
 
     def reduce_metrics(self, network: str) -> Path:
         return self.root / "reduce" / f"{network}.json"

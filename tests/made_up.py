@@ -80,8 +80,11 @@ def write_features(data: DataPaths, train: NDArray[np.float32], test: NDArray[np
 
 
 def write_predictions(data: DataPaths, labels: NDArray[np.int64]) -> None:
-    """data/extract/<network>.parquet: every prediction is right, and 90 % sure."""
+    """data/extract/<network>.parquet and .probabilities.npy: every prediction is right, and 90 % sure."""
     confidence = np.full(len(labels), 0.9, dtype=np.float32)
+    probabilities = np.full((len(labels), int(labels.max()) + 1), 0.1 / max(1, int(labels.max())), dtype=np.float32)
+    probabilities[np.arange(len(labels)), labels] = 0.9
+    write_array(data.probabilities(NETWORK), probabilities)
     table = {"sample_id": np.arange(len(labels)), "predicted": labels, "confidence": confidence}
     write_parquet(data.predictions(NETWORK), pa.table(table))
 
@@ -89,7 +92,10 @@ def write_predictions(data: DataPaths, labels: NDArray[np.int64]) -> None:
 def write_embedding(
     data: DataPaths, coordinates: NDArray[np.float32], neighbours: Sequence[Sequence[int]] | None = None
 ) -> None:
-    """data/reduce/<network>.parquet; each image's neighbours are the two after it, unless given."""
+    """All of data/reduce/ that `filter` reads; each image's neighbours are the two after it, unless given.
+
+    The principal components are the places on the map.
+    """
     n = len(coordinates)
     neighbours = neighbours or [[(row + 1) % n, (row + 2) % n] for row in range(n)]
     table = {
@@ -99,6 +105,8 @@ def write_embedding(
         "neighbours": pa.array(neighbours, pa.list_(pa.int32())),
     }
     write_parquet(data.embedding(NETWORK), pa.table(table))
+    write_array(data.maps(NETWORK), coordinates[None].astype(np.float32))
+    write_array(data.components(NETWORK), coordinates.astype(np.float32))
 
 
 def stage_arguments(folder: Path) -> list[str]:

@@ -100,7 +100,6 @@ def write_network(data: DataPaths, network: str, *, dropped: int = 6) -> None:
             "x": xy[:, 0].copy(),
             "y": xy[:, 1].copy(),
             "is_noise": ~keep,
-            "eps": np.full(N_TRAIN, 1.5),
             "score": np.linspace(0, 1, N_TRAIN),
             "reason": [f"3 of 5 nearest neighbours are {CLASS_NAMES[1]}"] * N_TRAIN,
             "neighbours": [[(row + step) % N_TRAIN for step in (1, 2, 3)] for row in range(N_TRAIN)],
@@ -113,6 +112,9 @@ def write_network(data: DataPaths, network: str, *, dropped: int = 6) -> None:
         data.filter_metrics(network),
         {
             "eps": 1.5,
+            "achieved_share": dropped / N_TRAIN,
+            "settings": {"scorer": {"name": "dbscan", "space": "map", "min_samples": 5}},
+            "stability_over_maps": [],
             "requested_share": 0.05,
             "share_note": None,
             "curve": {"eps": [0.5, 1.0, 2.0], "share": [0.5, 0.2, 0.0]},

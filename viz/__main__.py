@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.config.params import load_params
+from pipeline.config.scorers import DbscanScorer
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from viz.app import HOST, make_app
@@ -32,7 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     source = Source(DataPaths(root=arguments.data))
-    app = make_app(source, params.networks, min_samples=params.filter.min_samples)
+    scorer = params.filter.scorer
+    min_samples = scorer.min_samples if isinstance(scorer, DbscanScorer) else DbscanScorer(name="dbscan").min_samples
+    app = make_app(source, params.networks, min_samples=min_samples)
     # A line for every request would bury the address.
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     # All of it said here: Dash would take HOST, PORT and DASH_DEBUG from the environment.

@@ -8,6 +8,7 @@ from dash import Dash, Input, Output, State, ctx, no_update
 from plotly import graph_objects as go
 
 from pipeline.errors import InputError
+from pipeline.selection.budgets import threshold_for_share
 from viz import layout
 from viz.data import Source, live_keep
 from viz.figures.explorer import explorer_map
@@ -21,7 +22,8 @@ def network_controls(
     """Class picker's options; greatest value, step and value of the eps slider.
 
     The slider goes from almost everything being noise to twice the filter's radius, and at least to
-    where one image in a hundred is left as noise.
+    where one image in a hundred is left as noise. Where the filter used none, it stands where DBSCAN
+    would drop as many.
     """
     try:
         points = source.points(network)
@@ -30,11 +32,12 @@ def network_controls(
         # The map, which is asked at the same time, says why.
         return [layout.EVERY_CLASS], 1.0, 0.01, 1.0
     finite = radii[np.isfinite(radii)]
-    greatest = max(2 * points.eps, float(np.quantile(finite, 0.99)) if len(finite) else 0.0)
+    eps = points.eps or threshold_for_share(radii, points.noise_share).value
+    greatest = max(2 * eps, float(np.quantile(finite, 0.99)) if len(finite) else 0.0)
     options = [layout.EVERY_CLASS]
     options += [{"label": name, "value": index} for index, name in enumerate(points.class_names)]
     step = 10.0 ** math.floor(math.log10(greatest / _SLIDER_STEPS))
-    return options, math.ceil(greatest / step) * step, step, points.eps
+    return options, math.ceil(greatest / step) * step, step, eps
 
 
 def explore(
@@ -67,8 +70,8 @@ def explore(
         )
     keep, noise = live_keep(points, radii, eps)
     figure = explorer_map(
-        points.evidence.coordinates,
-        points.evidence.labels,
+        points.coordinates,
+        points.labels,
         keep,
         points.class_names,
         coloring=coloring,
@@ -79,7 +82,8 @@ def explore(
         ends = [(zoom or {}).get(f"{axis}.range[{end}]") for end in (0, 1)]
         if None not in ends:
             figure.layout[axis].range = ends
-    setting = f"at eps {eps:.4g}, min_samples {min_samples} (the filter used eps {points.eps:.4g})"
+    used = points.scorer if points.eps is None else f"eps {points.eps:.4g}"
+    setting = f"at eps {eps:.4g}, min_samples {min_samples} (the filter used {used})"
     return figure, layout.class_table(points, keep, noise, setting=setting), None
 
 

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from pipeline.artifacts.arrays import open_array
 from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.overrides import locate_overrides, read_overrides
-from pipeline.artifacts.tables import read_parquet
+from pipeline.artifacts.tables import list_column, read_parquet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from pipeline.selection.dbscan import ROUNDING, release_radii_by_class
-from pipeline.selection.evidence import Evidence
 
 _COLUMNS = ("sample_id", "path", "sha256", "label", "predicted", "x", "y", "score", "reason", "neighbours", "keep")
 # Of (network, min_samples): 8 bytes an image each.
@@ -31,24 +30,30 @@ class Points:
     """One network's training images, row = sample_id.
 
     Attributes:
-        evidence: places on the map, (N, 2), and labels, (N,).
+        coordinates: (N, 2) places on the map.
+        labels: (N,) int64.
         predicted: (N,) the class that the fine-tuned network sees.
         score: (N,) 0 to 1, above 1/2 exactly for noise.
         keep: (N,) the filter's decision as written, human decisions included.
         by_hand: sample_id -> whether a person keeps it.
         neighbours: (N, k) sample_ids, nearest first.
-        eps: radius that the filter used, in map units.
+        noise_share: share of the images that the filter itself would drop, 0 to 1.
+        scorer: what the filter looked at.
+        eps: radius that it used, in map units; None unless it was DBSCAN on the map with one radius.
         stamp: differs whenever one of the files has been replaced.
     """
 
-    evidence: Evidence
+    coordinates: NDArray[np.float64]
+    labels: NDArray[np.int64]
     predicted: NDArray[np.int64]
     score: NDArray[np.float64]
     reason: pa.ChunkedArray
     keep: NDArray[np.bool_]
     by_hand: dict[int, bool]
     neighbours: NDArray[np.int64]
-    eps: float
+    noise_share: float
+    scorer: str
+    eps: float | None
     class_names: tuple[str, ...]
     images: NDArray[np.uint8]
     stamp: str
@@ -69,7 +74,13 @@ class Source:
             InputError: a file is missing, damaged, or does not fit the others.
         """
         data = self._data
-        files = (data.points(network), data.images("train"), data.prepare_metrics, data.overrides)
+        files = (
+            data.points(network),
+            data.filter_metrics(network),
+            data.images("train"),
+            data.prepare_metrics,
+            data.overrides,
+        )
         stamp = "-".join(_stamp(file) for file in files)
         return self._once(("points", network), stamp, lambda: _read_points(data, network, stamp))
 
@@ -79,7 +90,7 @@ class Source:
         return self._once(
             ("radii", network, min_samples),
             points.stamp,
-            lambda: release_radii_by_class(points.evidence, min_samples=min_samples),
+            lambda: release_radii_by_class(points.coordinates, points.labels, min_samples=min_samples),
         )
 
     def image(self, sample_id: int) -> NDArray[np.uint8] | None:
@@ -117,14 +128,14 @@ def live_keep(points: Points, radii: NDArray[np.float64], eps: float) -> tuple[N
 
 def _read_points(data: DataPaths, network: str, stamp: str) -> Points:
     path = data.points(network)
-    table = read_parquet(path, [*_COLUMNS, "eps"])
+    table, metrics = read_parquet(path, _COLUMNS), read_json(data.filter_metrics(network))
     n = len(table)
     images = open_array(data.images("train"), dtype=np.uint8, ndim=4)
     names = read_json(data.prepare_metrics).get("class_names", [])
     if len(images) != n or not np.array_equal(table["sample_id"].to_numpy(), np.arange(n)):
         raise InputError(f"{path}: its {n} rows are not those of the {len(images)} training images; run `dvc repro`")
     labels, predicted = (table[column].to_numpy().astype(np.int64) for column in ("label", "predicted"))
-    neighbours = _neighbours(table, path)
+    neighbours: NDArray[np.int64] = list_column(table, "neighbours", path).astype(np.int64)
     for column, values, limit in (
         ("label", labels, len(names)),
         ("predicted", predicted, len(names)),
@@ -136,29 +147,24 @@ def _read_points(data: DataPaths, network: str, stamp: str) -> Points:
     located = locate_overrides(
         overrides, file=data.overrides, paths=table["path"].to_pylist(), sha256=table["sha256"].to_pylist()
     )
+    scorer = metrics["settings"]["scorer"]
     coordinates = np.column_stack([table["x"].to_numpy(), table["y"].to_numpy()]).astype(np.float64)
     return Points(
-        evidence=Evidence(coordinates=coordinates, labels=labels),
+        coordinates=coordinates,
+        labels=labels,
         predicted=predicted,
         score=table["score"].to_numpy(),
         reason=table["reason"],
         keep=table["keep"].to_numpy(),
         by_hand={row: override.decision == "keep" for row, override in located.items()},
         neighbours=neighbours,
-        eps=table["eps"][0].as_py(),
+        noise_share=float(metrics["achieved_share"]),
+        scorer=scorer["name"],
+        eps=metrics["eps"] if scorer["name"] == "dbscan" and scorer["space"] == "map" else None,
         class_names=tuple(names),
         images=images,
         stamp=stamp,
     )
-
-
-def _neighbours(table: pa.Table, path: Path) -> NDArray[np.int64]:
-    column = table["neighbours"].combine_chunks()
-    flat = column.flatten().to_numpy(zero_copy_only=False)
-    n = len(column)
-    if n and (len(flat) % n or (np.diff(column.offsets.to_numpy()) != len(flat) // n).any()):
-        raise InputError(f"{path}: images have different numbers of neighbours; delete it and run `dvc repro`")
-    return np.asarray(flat, dtype=np.int64).reshape(n, -1)
 
 
 def _stamp(path: Path) -> str:

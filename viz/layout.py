@@ -53,7 +53,7 @@ def class_table(points: Points, keep: NDArray[np.bool_], noise: NDArray[np.bool_
     """
     head = ("class", "images", "noise", "kept", "filter kept")
     rows = [("all", np.ones(len(keep), dtype=bool))]
-    rows += [(name, points.evidence.labels == label) for label, name in enumerate(points.class_names)]
+    rows += [(name, points.labels == label) for label, name in enumerate(points.class_names)]
     return html.Table(
         [
             html.Caption(setting),
@@ -65,7 +65,7 @@ def class_table(points: Points, keep: NDArray[np.bool_], noise: NDArray[np.bool_
 
 def point_lines(points: Points, row: int) -> list[html.P]:
     """The text about one image."""
-    label, predicted = (points.class_names[values[row]] for values in (points.evidence.labels, points.predicted))
+    label, predicted = (points.class_names[values[row]] for values in (points.labels, points.predicted))
     return [
         html.P(html.Strong(f"#{row}  {label}")),
         html.P(f"predicted {predicted}" + ("" if label == predicted else "  (another class)")),
@@ -130,7 +130,7 @@ def _named(text: str, control: Any) -> tuple[html.Div, Any]:
 
 
 def _label(points: Points, row: int) -> str:
-    return points.class_names[int(points.evidence.labels[row])]
+    return points.class_names[int(points.labels[row])]
 
 
 def _row(

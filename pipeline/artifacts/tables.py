@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
+from numpy.typing import NDArray
 
 from pipeline.artifacts.atomic import atomic_path
 from pipeline.errors import InputError
@@ -54,6 +57,20 @@ def _cast(table: pa.Table, types: Mapping[str, pa.DataType], path: Path) -> pa.T
             raise InputError(f"{path}: column {name} has {column.null_count} nulls; delete it and run `dvc repro`")
         table = table.set_column(table.column_names.index(name), name, column)
     return table
+
+
+def list_column(table: pa.Table, name: str, path: Path) -> NDArray[Any]:
+    """(N, k) of a column whose lists all have k >= 1 members; `path` is named in errors.
+
+    Raises:
+        InputError: lists of different lengths, or empty ones.
+    """
+    column = table[name].combine_chunks()
+    flat = column.flatten().to_numpy(zero_copy_only=False)
+    n = len(column)
+    if len(flat) == 0 or len(flat) % n or (np.diff(column.offsets.to_numpy()) != len(flat) // n).any():
+        raise InputError(f"{path}: images have different numbers of {name}; delete it and run `dvc repro`")
+    return np.asarray(flat).reshape(n, -1)
 
 
 def write_csv(path: Path, table: pa.Table) -> None:

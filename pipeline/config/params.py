@@ -85,6 +85,12 @@ def _read_yaml(path: Path) -> Any:
 
 
 def _check_across_sections(params: Params, source: str) -> None:
+    if isinstance(params.filter.drop_share, dict):
+        missing = [network for network in params.networks if network not in params.filter.drop_share]
+        if missing:
+            raise InputError(
+                f"{source}: filter.drop_share: has no share for {missing[0]}; add it, or give one number for all"
+            )
     _check_recipe(f"{source}: finetune", params.finetune, params.prepare)
     _check_batch(f"{source}: finetune.batch_size", params.finetune.batch_size, params.finetune)
     _check_warmup(f"{source}: finetune", params.finetune, params.finetune.budget)

@@ -1,9 +1,12 @@
 """How many images go: thresholds on suspicion, whatever scorer it came from."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+Quota = Literal["overall", "per_class", "balanced"]
 
 # Values closer than this, relative to their size, are one step: no threshold can tell them apart.
 _TIED = 1e-9
@@ -55,6 +58,41 @@ def threshold_for_share(values: NDArray[np.float64], share: float) -> Threshold:
     )
 
 
+def thresholds_for_share(
+    values: NDArray[np.float64], labels: NDArray[np.int64], share: float, quota: Quota
+) -> dict[int, Threshold]:
+    """Class -> the threshold that drops its part of `share` of all images.
+
+    Args:
+        values: (N,) suspicion, as in `threshold_for_share`.
+        labels: (N,) classes.
+        quota: `overall`: one threshold, classes lose what lies above it. `per_class`: each class
+            loses the same share. `balanced`: what is left is as even over the classes as their sizes
+            allow, so that large classes lose more.
+    """
+    if quota == "overall":
+        threshold = threshold_for_share(values, share)
+        return {int(label): threshold for label in np.unique(labels)}
+    classes, counts = np.unique(labels, return_counts=True)
+    shares = np.full(len(classes), share) if quota == "per_class" else 1 - _even(counts, share) / counts
+    return {
+        int(label): threshold_for_share(values[labels == label], float(part))
+        for label, part in zip(classes, shares, strict=True)
+    }
+
+
+def _even(counts: NDArray[np.int64], share: float) -> NDArray[np.int64]:
+    """How many of each class's `counts` to keep so that 1 - share of all are, and the largest of them is least."""
+    total = round((1 - share) * counts.sum())
+    order = np.argsort(counts, kind="stable")
+    kept = np.empty_like(counts)
+    for done, index in enumerate(order):
+        # What the smaller classes cannot give, the larger ones share.
+        kept[index] = min(counts[index], total // (len(counts) - done))
+        total -= kept[index]
+    return kept
+
+
 def shares_above(values: NDArray[np.float64], thresholds: NDArray[np.float64]) -> NDArray[np.float64]:
     """Share of values (N,), 0 to 1, that exceed each of thresholds (t,)."""
     below = np.searchsorted(np.sort(values), thresholds, side="right")
@@ -72,14 +110,14 @@ def curve_thresholds(values: NDArray[np.float64], n: int = 200) -> NDArray[np.fl
     return np.geomspace(np.quantile(inner, 0.01), inner.max() * (1 + _BEYOND), n)
 
 
-def score(values: NDArray[np.float64], threshold: float) -> NDArray[np.float64]:
+def score(values: NDArray[np.float64], threshold: NDArray[np.float64] | float) -> NDArray[np.float64]:
     """Suspicion (N,) brought to [0, 1]: v / (v + threshold).
 
     Rises with the value; above 1/2 exactly where the value exceeds the threshold; 0 for 0 and 1 for
     infinity.
 
     Args:
-        threshold: above 0.
+        threshold: above 0; one, or (N,).
     """
     finite = np.isfinite(values)
     bounded = np.where(finite, values, 0.0)

@@ -12,19 +12,29 @@ m - 1 nearest others only: j = i gives r_i <= c_i, and any other j has d_ij >= c
 max(d_ij, c_j) >= c_i, and cannot do better.
 """
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import DBSCAN
 from sklearn.neighbors import NearestNeighbors
 
-from pipeline.selection.evidence import Evidence
+from pipeline.selection.classes import each_class
+from pipeline.selection.evidence import PLACES, Evidence, Judged, ParallelMap, Scorer, Space, serial_map
+from pipeline.selection.reasons import distinct
 
-# One way of computing distances for radii and clusters. Right for the two dimensions of a map;
-# scikit-learn's brute force would also round differently.
+# One way of computing distances for radii and clusters; scikit-learn's brute force would round differently.
 _ALGORITHM = "kd_tree"
 
 ROUNDING = 1e-9
 """Distances closer than this, relative to their size, count as equal: far above rounding errors."""
+
+
+def core_distances(points: NDArray[np.float64], min_samples: int) -> NDArray[np.float64]:
+    """(n,): distance of points (n, d) to their `min_samples`-th nearest, themselves counted; infinite if n is less."""
+    if len(points) < min_samples:
+        return np.full(len(points), np.inf)
+    return _nearest(points, min_samples)[0][:, -1]
 
 
 def release_radii(points: NDArray[np.float64], min_samples: int) -> NDArray[np.float64]:
@@ -35,9 +45,7 @@ def release_radii(points: NDArray[np.float64], min_samples: int) -> NDArray[np.f
     n = len(points)
     if n < min_samples:
         return np.full(n, np.inf)
-    search = NearestNeighbors(n_neighbors=min_samples, algorithm=_ALGORITHM).fit(points)
-    # Fitted points are queried as if new, so each counts itself, at distance 0.
-    distances, neighbours = search.kneighbors(points)
+    distances, neighbours = _nearest(points, min_samples)
     core = distances[:, -1]
     through_neighbours = np.maximum(distances, core[neighbours]).min(axis=1)
     radii: NDArray[np.float64] = np.minimum(core, through_neighbours)
@@ -50,24 +58,15 @@ def cluster(points: NDArray[np.float64], eps: float, min_samples: int) -> NDArra
     return np.asarray(found.labels_, dtype=np.int32)
 
 
-def release_radii_by_class(evidence: Evidence, *, min_samples: int) -> NDArray[np.float64]:
-    """`release_radii` (N,) of each class among its own."""
-    radii = np.empty(len(evidence.labels))
-    for rows in _classes(evidence):
-        radii[rows] = release_radii(evidence.coordinates[rows], min_samples)
-    return radii
+def release_radii_by_class(
+    points: NDArray[np.float64], labels: NDArray[np.int64], *, min_samples: int, each: ParallelMap = serial_map
+) -> NDArray[np.float64]:
+    """`release_radii` (N,) of each class of points (N, d) among its own."""
+    return each_class(partial(_release_radii, min_samples=min_samples), labels, points, each=each)
 
 
-def cluster_by_class(evidence: Evidence, eps: float, *, min_samples: int) -> NDArray[np.int32]:
-    """`cluster` (N,) of each class among its own: numbers start anew in every class."""
-    clusters = np.empty(len(evidence.labels), dtype=np.int32)
-    for rows in _classes(evidence):
-        clusters[rows] = cluster(evidence.coordinates[rows], eps, min_samples)
-    return clusters
-
-
-def settle(radii: NDArray[np.float64], eps: float, noise: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Release radii (N,) that agree with DBSCAN's own decision `noise` (N,) at `eps`.
+def settle(radii: NDArray[np.float64], eps: NDArray[np.float64], noise: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Release radii (N,) that agree with DBSCAN's own decision `noise` (N,) at `eps` (N,).
 
     The two differ where rounding decides: at an eps that equals a distance. There, and nowhere
     else, a radius moves by as much as `ROUNDING` to the side on which DBSCAN put the point.
@@ -78,5 +77,43 @@ def settle(radii: NDArray[np.float64], eps: float, noise: NDArray[np.bool_]) -> 
     return settled
 
 
-def _classes(evidence: Evidence) -> list[NDArray[np.int64]]:
-    return [np.flatnonzero(evidence.labels == label) for label in np.unique(evidence.labels)]
+def _nearest(points: NDArray[np.float64], k: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Distances and rows (n, k); fitted points are queried as if new, so each counts itself, at distance 0."""
+    distances, rows = NearestNeighbors(n_neighbors=k, algorithm=_ALGORITHM).fit(points).kneighbors(points)
+    return distances, rows
+
+
+def _values(evidence: Evidence, *, space: Space, min_samples: int) -> NDArray[np.float64]:
+    """The release radius, in the unit of the space."""
+    return release_radii_by_class(evidence.points(space), evidence.labels, min_samples=min_samples, each=evidence.each)
+
+
+def _clusters(
+    evidence: Evidence, thresholds: NDArray[np.float64], *, space: Space, min_samples: int
+) -> NDArray[np.int32]:
+    task = partial(_cluster, min_samples=min_samples)
+    return each_class(task, evidence.labels, evidence.points(space), thresholds, each=evidence.each)
+
+
+def _phrases(judged: Judged) -> list[str]:
+    where = PLACES[judged.options["space"]]
+    phrases = []
+    for radius, eps in judged.pairs:
+        needed, used = distinct(radius, eps)
+        if radius > eps:
+            phrases.append(f"isolated {where}: joins a cluster only at eps {needed}, used {used}")
+        else:
+            phrases.append(f"in a cluster of its class {where}: joins it at eps {needed}, used {used}")
+    return phrases
+
+
+# Tasks stand at the top of the module, so that other processes can find them.
+def _release_radii(points: NDArray[np.float64], *, min_samples: int) -> NDArray[np.float64]:
+    return release_radii(points, min_samples)
+
+
+def _cluster(points: NDArray[np.float64], eps: NDArray[np.float64], *, min_samples: int) -> NDArray[np.int32]:
+    return cluster(points, float(eps[0]), min_samples)
+
+
+SCORER = Scorer(values=_values, phrases=_phrases, clusters=_clusters, least_per_class="min_samples")

@@ -24,12 +24,14 @@ def neighbour_phrases(neighbours: NDArray[np.integer], labels: NDArray[np.int64]
     return phrases
 
 
-def dbscan_reason(radius: float, eps: float, *, is_noise: bool) -> str:
-    """Where an image stands to its class: "isolated on the map: joins a cluster only at eps 3.1, used 2.6"."""
-    needed, used = _distinct(radius, eps)
-    if is_noise:
-        return f"isolated on the map: joins a cluster only at eps {needed}, used {used}"
-    return f"in a cluster of its class on the map: joins it at eps {needed}, used {used}"
+def network_phrases(
+    predicted: NDArray[np.int64], confidence: NDArray[np.float32], labels: NDArray[np.int64], names: Sequence[str]
+) -> list[str]:
+    """What the network takes each image for, if not its label: "the network sees truck (91 %)", else ""."""
+    return [
+        f"the network sees {names[seen]} ({sure:.0%})".replace("%", " %") if seen != own else ""
+        for seen, sure, own in zip(predicted.tolist(), confidence.tolist(), labels.tolist(), strict=True)
+    ]
 
 
 def by_hand(decision: str, note: str) -> str:
@@ -38,7 +40,7 @@ def by_hand(decision: str, note: str) -> str:
     return f"{done}: {note}" if note else done
 
 
-def _distinct(left: float, right: float) -> tuple[str, str]:
+def distinct(left: float, right: float) -> tuple[str, str]:
     """Both numbers with three digits, or as many as it takes to tell them apart."""
     for digits in range(3, 17):
         texts = f"{left:.{digits}g}", f"{right:.{digits}g}"

@@ -81,7 +81,7 @@ _BAD = [
     ("studies.digits.recipe", {"augmentation": {"crop_size": 20}}, "studies.digits.recipe.augmentation.crop_size: 20"),
     ("networks", ["resnet18", "resnet18"], "(top level): networks names one twice"),
     ("networks", "resnet18", 'networks: "resnet18" is not allowed: Input should be a valid array'),
-    ("filter.eps", 0.5, "filter: give exactly one of `eps`"),
+    ("filter.eps", 0.5, "filter: give exactly one of `drop_share`"),
     ("filter.drop_share", 1.0, "filter.drop_share: 1.0 is not allowed: Input should be less than 1"),
     ("reduce.neighbors", 91, "reduce: neighbors: 91 is more than the 90 (3 x perplexity)"),
     ("reduce.pca.n_components", 1, "reduce.pca.n_components: 1 is not allowed"),

@@ -10,12 +10,13 @@ import pytest
 from pydantic import BaseModel
 from source_tree import modules, tree
 
-from pipeline.config import optimizers, schedules
+from pipeline.config import optimizers, schedules, scorers
 from pipeline.config.params import Params
 from pipeline.config.reduce import TsneConfig
 from pipeline.config.study import Study
 from pipeline.optim import OPTIMIZERS
 from pipeline.schedules import SCHEDULES
+from pipeline.selection.scorers import SCORERS
 
 # These models go as a whole (`model_dump`) to a function with parameters of the same names; their
 # `name` chooses it and `warmup` is read for itself.
@@ -32,6 +33,18 @@ _HANDED_ON: dict[type[BaseModel], Callable[..., Any]] = {
     optimizers.SgdConfig: OPTIMIZERS["sgd"],
     schedules.StepSchedule: SCHEDULES["step"],
     TsneConfig: openTSNE.TSNE,
+    scorers.CentroidScorer: SCORERS["centroid"].values,
+    scorers.ConfidentLearningScorer: SCORERS["confident_learning"].values,
+    scorers.DbscanScorer: SCORERS["dbscan"].values,
+    scorers.El2nScorer: SCORERS["el2n"].values,
+    scorers.EnsembleScorer: SCORERS["ensemble"].values,
+    scorers.GridScorer: SCORERS["grid"].values,
+    scorers.HdbscanScorer: SCORERS["hdbscan"].values,
+    scorers.KnnAgreementScorer: SCORERS["knn_agreement"].values,
+    scorers.KnnDistanceScorer: SCORERS["knn_distance"].values,
+    scorers.MarginScorer: SCORERS["margin"].values,
+    scorers.RandomScorer: SCORERS["random"].values,
+    scorers.SelfConfidenceScorer: SCORERS["self_confidence"].values,
 }
 _READ_FOR_THEMSELVES = {"name", "warmup"}
 

@@ -85,9 +85,11 @@ def _written_by(stage: str) -> set[Path]:
     files = {
         "prepare": [paths.images(s) for s in splits] + [paths.manifest(s) for s in splits] + [paths.prepare_metrics],
         "finetune": [paths.extractor(network), paths.finetune_metrics(network)],
-        "extract": [paths.features(network, s) for s in splits] + [paths.predictions(network, s) for s in splits],
+        "extract": [paths.features(network, s) for s in splits]
+        + [paths.predictions(network, s) for s in splits]
+        + [paths.probabilities(network)],
         "reduce": [paths.embedding(network, s) for s in splits]
-        + [paths.components(network), paths.reduce_metrics(network)],
+        + [paths.components(network), paths.maps(network), paths.reduce_metrics(network)],
         "filter": [paths.points(network), paths.kept(network), paths.dropped(network), paths.filter_metrics(network)],
         "train": [
             paths.runs(study),

@@ -19,6 +19,7 @@ from made_up import (
     write_predictions,
 )
 
+from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.paths import DataPaths
 from pipeline.stages.filter import filter_images
@@ -46,7 +47,7 @@ def _params(folder: Path, **keys: Any) -> None:
     tsne = {"perplexity": 5.0, "early_exaggeration_iter": 10, "n_iter": 10, "n_jobs": 1}
     sections: dict[str, dict[str, Any]] = {
         "reduce": {"pca": {"n_components": 4}, "tsne": tsne, "neighbors": 5},
-        "filter": {"min_samples": 3},
+        "filter": {"scorer": {"name": "dbscan", "min_samples": 3}},
     }
     for key, value in keys.items():
         section, _, rest = key.partition("__")
@@ -110,7 +111,8 @@ def test_reduce(
     message: str,
 ) -> None:
     data = _project(tmp_path)
-    data.embedding(NETWORK).unlink()
+    for path in (data.embedding(NETWORK), data.components(NETWORK), data.maps(NETWORK)):
+        path.unlink()
     _change(tmp_path, data, change)
     _fails("reduce", reduce, tmp_path, capsys, message)
     assert list((data.root / "reduce").iterdir()) == []
@@ -134,10 +136,18 @@ def _ragged_neighbours(data: DataPaths) -> None:
     write_embedding(data, np.zeros((_N, 2), dtype=np.float32), [[1, 2]] * (_N - 2) + [[1], [1, 2, 3]])
 
 
-def _words_for_places(data: DataPaths) -> None:
-    table = read_parquet(data.embedding(NETWORK))
-    at = table.column_names.index("x")
-    write_parquet(data.embedding(NETWORK), table.set_column(at, "x", pa.array(["left"] * _N)))
+def _no_probabilities(data: DataPaths) -> None:
+    write_array(data.probabilities(NETWORK), np.ones((_N, 3), dtype=np.float32))
+
+
+def _probabilities_of_fewer_classes(data: DataPaths) -> None:
+    write_array(data.probabilities(NETWORK), np.full((_N, 2), 0.5, dtype=np.float32))
+
+
+def _nan_components(data: DataPaths) -> None:
+    components = np.zeros((_N, 4), dtype=np.float32)
+    components[9, 0] = np.inf
+    write_array(data.components(NETWORK), components)
 
 
 def _one_number_for_neighbours(data: DataPaths) -> None:
@@ -187,24 +197,26 @@ def _stale_override(data: DataPaths) -> None:
 
 
 _FILTER: list[tuple[str, Callable[[DataPaths], None] | dict[str, Any], str]] = [
-    ("NaN", _nan_map, "resnet18.parquet: row 4 has no finite place on the map; delete it and run `dvc repro`"),
+    ("NaN", _nan_map, "resnet18.maps.npy: row 4 is not finite; delete it and run `dvc repro`"),
     ("short map", _short_map, "resnet18.parquet: its 58 rows are not those of the 60 training images"),
     ("neighbours out of range", _foreign_neighbours, "names neighbours that are no training images"),
     ("ragged neighbours", _ragged_neighbours, "images have different numbers of neighbours"),
-    ("words", _words_for_places, "resnet18.parquet: column x is no double (Failed to parse string: 'left'"),
+    ("no probabilities", _no_probabilities, "probabilities.npy: rows are not probabilities of the classes"),
+    ("fewer classes", _probabilities_of_fewer_classes, "probabilities.npy: rows are not probabilities of the classes"),
+    ("components", _nan_components, "resnet18.pca.npy: row 9 is not finite"),
     ("number for a list", _one_number_for_neighbours, "resnet18.parquet: column neighbours is no list"),
     ("nulls", _absent_confidence, "resnet18.parquet: column confidence has 30 nulls; delete it and run `dvc repro`"),
     ("predictions", _predictions_of_another_run, "its 61 rows are not those of the 60 training images"),
     ("shuffled", _shuffled_predictions, "its 60 rows are not those of the 60 training images"),
     ("missing", _no_map, "resnet18.parquet: missing; run `dvc repro`"),
     ("torn", _torn_map, "resnet18.parquet: damaged"),
-    ("small class", _small_class, "filter.min_samples: 3, but class 'yak' has 2 images; give at most 2"),
+    ("small class", _small_class, "filter.scorer.min_samples: 3, but class 'yak' has 2 images; give at most 2"),
     ("unknown override", _unknown_override, "overrides.csv: line 2: 'nowhere.png' is not among the training images"),
     ("stale override", _stale_override, "has sha256 'aa', the image now has"),
     (
         "empty class",
         {"filter__drop_share": None, "filter__eps": 1e-9},
-        "filter.eps: 1e-09 leaves none of the 20 images of class 'class0' (20 are noise",
+        "filter.eps: 1e-09 leaves none of the 20 images of class 'class0' (20 exceed 1e-09",
     ),
     ("share empties a class", {"filter__drop_share": 0.999}, "filter.drop_share: 0.999 leaves none of the 20 images"),
 ]
@@ -249,7 +261,11 @@ def _fails(
     ("stage", "change", "message"),
     [
         ("reduce", {"reduce__tsne__perplexity": 20.0}, "reduce.tsne.perplexity"),
-        ("filter", {"filter__min_samples": 21}, "filter.min_samples: 21, but class 'class0' has 20 images"),
+        (
+            "filter",
+            {"filter__scorer__min_samples": 21},
+            "filter.scorer.min_samples: 21, but class 'class0' has 20 images",
+        ),
     ],
 )
 def test_the_real_process_ends_with_one_line_and_code_2(

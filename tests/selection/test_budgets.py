@@ -5,10 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.selection.budgets import curve_thresholds, score, shares_above, threshold_for_share
+from pipeline.selection.budgets import (
+    curve_thresholds,
+    score,
+    shares_above,
+    threshold_for_share,
+    thresholds_for_share,
+)
 
 _VALUES = st.lists(
-    st.one_of(st.floats(0, 1e3), st.integers(0, 4).map(float), st.just(np.inf)), min_size=1, max_size=40
+    st.one_of(st.floats(0, 1e3, allow_subnormal=False), st.integers(0, 4).map(float), st.just(np.inf)), min_size=1, max_size=40
 ).map(np.array)
 _SHARES = st.floats(0, 1)
 
@@ -105,3 +111,28 @@ def test_scores_are_bounded_and_rise_with_the_value(values: np.ndarray, threshol
 
 def test_scores_at_the_boundaries() -> None:
     np.testing.assert_array_equal(score(np.array([0, 2, np.inf]), 2.0), [0, 0.5, 1])
+
+
+_CLASSES = st.lists(st.integers(0, 3), min_size=1, max_size=60).map(np.array)
+
+
+@given(labels=_CLASSES, share=st.floats(0, 0.99), seed=st.integers(0, 2**32 - 1))
+def test_balanced_quotas_leave_no_class_above_another_that_still_has_images(
+    labels: np.ndarray, share: float, seed: int
+) -> None:
+    values = 1 + np.random.default_rng(seed).permutation(len(labels)).astype(np.float64)
+    found = thresholds_for_share(values, labels, share, "balanced")
+    totals = np.bincount(labels)[list(found)]
+    kept = totals - [threshold.n_above for threshold in found.values()]
+    assert kept.sum() == round((1 - share) * len(labels))
+    # Only classes that lost nothing may be smaller, by more than the remainder, than the largest.
+    assert (kept[kept < totals] >= kept.max() - 1).all()
+
+
+@given(labels=_CLASSES, share=st.floats(0, 0.99), seed=st.integers(0, 2**32 - 1))
+def test_each_class_loses_its_share(labels: np.ndarray, share: float, seed: int) -> None:
+    values = 1 + np.random.default_rng(seed).permutation(len(labels)).astype(np.float64)
+    for label, threshold in thresholds_for_share(values, labels, share, "per_class").items():
+        rows = labels == label
+        assert (values[rows] > threshold.value).sum() == threshold.n_above
+        assert abs(threshold.n_above - share * rows.sum()) <= 0.5 + 1e-6

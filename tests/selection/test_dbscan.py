@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.cluster import DBSCAN
 
-from pipeline.selection.dbscan import cluster, cluster_by_class, release_radii, release_radii_by_class, settle
+from pipeline.selection.dbscan import SCORER, cluster, release_radii, release_radii_by_class, settle
 from pipeline.selection.evidence import Evidence
 
 # Small whole coordinates make ties, duplicates and equal distances common, and all squares exact.
@@ -67,9 +67,10 @@ def test_a_class_smaller_than_min_samples_is_never_released() -> None:
 def test_classes_do_not_see_each_other(seed: int) -> None:
     rng = np.random.default_rng(seed)
     labels, points = rng.integers(0, 3, size=60), rng.normal(size=(60, 2))
-    evidence = Evidence(coordinates=points, labels=labels)
-    radii = release_radii_by_class(evidence, min_samples=4)
-    clusters = cluster_by_class(evidence, 0.5, min_samples=4)
+    radii = release_radii_by_class(points, labels, min_samples=4)
+    assert SCORER.clusters is not None
+    evidence = Evidence(labels=labels, maps=points[None])
+    clusters = SCORER.clusters(evidence, np.full(60, 0.5), space="map", min_samples=4)
     for label in np.unique(labels):
         rows = labels == label
         np.testing.assert_array_equal(radii[rows], release_radii(points[rows], 4))
@@ -78,8 +79,8 @@ def test_classes_do_not_see_each_other(seed: int) -> None:
 
 def test_rounding_is_settled_as_dbscan_decided() -> None:
     radii, noise = np.array([1.0, 1 + 1e-12, 2.0, 0.5]), np.array([True, False, True, False])
-    settled = settle(radii, 1.0, noise)
+    settled = settle(radii, np.ones(4), noise)
     np.testing.assert_array_equal(settled > 1.0, noise)
     np.testing.assert_allclose(settled, radii, rtol=1e-8)
     with pytest.raises(AssertionError):
-        settle(radii, 1.5, noise)
+        settle(radii, np.full(4, 1.5), noise)

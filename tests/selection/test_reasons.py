@@ -3,24 +3,26 @@
 import numpy as np
 import pytest
 
-from pipeline.selection.reasons import by_hand, dbscan_reason, neighbour_phrases
+from pipeline.selection.reasons import by_hand, distinct, neighbour_phrases, network_phrases
 
 
-def test_isolated() -> None:
-    assert dbscan_reason(3.1, 2.6, is_noise=True) == "isolated on the map: joins a cluster only at eps 3.1, used 2.6"
+@pytest.mark.parametrize(
+    ("left", "right", "expected"),
+    [
+        (2.60001, 2.6, ("2.60001", "2.6")),
+        (2.6 + 1e-9, 2.6, ("2.600000001", "2.6")),
+        (2.6, 2.6, ("2.6", "2.6")),
+        (3.14159, 2.6, ("3.14", "2.6")),
+        (np.inf, 2.6, ("inf", "2.6")),
+    ],
+)
+def test_numbers_that_differ_look_different(left: float, right: float, expected: tuple[str, str]) -> None:
+    assert distinct(left, right) == expected
 
 
-def test_clustered() -> None:
-    assert dbscan_reason(1.25, 2.6, is_noise=False).endswith("joins it at eps 1.25, used 2.6")
-
-
-@pytest.mark.parametrize(("radius", "words"), [(2.60001, "2.60001, used 2.6"), (2.6 + 1e-9, "2.600000001, used 2.6")])
-def test_numbers_that_differ_look_different(radius: float, words: str) -> None:
-    assert dbscan_reason(radius, 2.6, is_noise=True).endswith(words)
-
-
-def test_equal_numbers_stay_short() -> None:
-    assert dbscan_reason(2.6, 2.6, is_noise=False).endswith("2.6, used 2.6")
+def test_the_network_is_quoted_where_it_disagrees() -> None:
+    phrases = network_phrases(np.array([0, 1]), np.array([0.9, 0.914]), np.array([0, 0]), ["cat", "dog"])
+    assert phrases == ["", "the network sees dog (91 %)"]
 
 
 def test_neighbours_are_named() -> None:

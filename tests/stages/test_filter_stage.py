@@ -77,11 +77,14 @@ def test_points_have_the_columns_of_the_contract(tmp_path: Path) -> None:
         "score": "double",
         "reason": "string",
         "neighbours": "list<element: int32>",
+        "neighbour_labels": "list<element: int32>",
         "keep": "bool",
     }
 
 
-@pytest.mark.parametrize("keys", [{}, {"drop_share": None, "eps": 0.7}, {"drop_share": 0.2, "min_samples": 3}])
+@pytest.mark.parametrize(
+    "keys", [{}, {"drop_share": None, "eps": 0.7}, {"drop_share": 0.2, "scorer": {"name": "dbscan", "min_samples": 3}}]
+)
 def test_noise_is_that_of_dbscan_per_class_at_the_recorded_eps(tmp_path: Path, keys: dict[str, Any]) -> None:
     data = _project(tmp_path, **keys)
     _run(tmp_path)
@@ -89,7 +92,7 @@ def test_noise_is_that_of_dbscan_per_class_at_the_recorded_eps(tmp_path: Path, k
     coordinates = np.column_stack([points["x"].to_numpy(), points["y"].to_numpy()])
     labels, noise = points["label"].to_numpy(), points["is_noise"].to_numpy()
     for label in range(4):
-        search = DBSCAN(eps=metrics["eps"], min_samples=metrics["settings"]["min_samples"])
+        search = DBSCAN(eps=metrics["eps"], min_samples=metrics["settings"]["scorer"]["min_samples"])
         expected = search.fit(coordinates[labels == label]).labels_
         np.testing.assert_array_equal(points["cluster"].to_numpy()[labels == label], expected)
     np.testing.assert_array_equal(noise, points["cluster"].to_numpy() == -1)
@@ -137,6 +140,7 @@ def test_reasons_name_radius_and_neighbours(tmp_path: Path) -> None:
     assert suspect["reason"].startswith("isolated on the map: joins a cluster only at eps ")
     # Neighbours are the next two rows, of the next two classes.
     assert suspect["reason"].endswith(f"1 of 2 nearest neighbours are {_NAMES[(suspect['label'] + 1) % 4]}")
+    assert suspect["neighbour_labels"] == [(suspect["label"] + 1) % 4, (suspect["label"] + 2) % 4]
 
 
 def test_names_of_any_kind_survive(tmp_path: Path) -> None:
@@ -178,7 +182,7 @@ def test_a_share_out_of_reach_is_recorded_and_said(tmp_path: Path, capsys: pytes
     metrics = read_json(data.filter_metrics(NETWORK))
     assert metrics["requested_share"] == 0.05
     assert metrics["achieved_share"] == 0
-    assert "no eps makes them noise" in metrics["share_note"]
+    assert "which the scorer does not tell apart" in metrics["share_note"]
     assert metrics["share_note"] in capsys.readouterr().err
 
 
@@ -187,7 +191,7 @@ def test_some_image_is_kept_even_if_classes_may_go(tmp_path: Path, capsys: pytes
     with pytest.raises(SystemExit) as ended:
         _run(tmp_path)
     assert ended.value.code == 2
-    assert "filter: drops every image; raise eps" in capsys.readouterr().err
+    assert "filter.eps: every image goes; drop fewer" in capsys.readouterr().err
     assert not data.kept(NETWORK).exists()
 
 

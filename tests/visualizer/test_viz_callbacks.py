@@ -42,7 +42,10 @@ def test_live_noise_is_that_of_dbscan(data: DataPaths, eps: float, min_samples: 
     source = Source(data)
     points = source.points("resnet18")
     keep, noise = live_keep(points, source.radii("resnet18", min_samples), eps)
-    expected = dbscan.cluster_by_class(points.evidence, eps, min_samples=min_samples) == -1
+    classes = [points.labels == label for label in np.unique(points.labels)]
+    expected = np.zeros(len(keep), dtype=bool)
+    for rows in classes:
+        expected[rows] = dbscan.cluster(points.coordinates[rows], eps, min_samples) == -1
     np.testing.assert_array_equal(noise, expected)
     np.testing.assert_array_equal(keep, ~expected)
 
@@ -76,9 +79,9 @@ def test_radii_are_computed_once_per_network_and_min_samples(data: DataPaths, mo
     asked: list[int] = []
     real = dbscan.release_radii_by_class
 
-    def counted(evidence: Any, *, min_samples: int) -> Any:
+    def counted(points: Any, labels: Any, *, min_samples: int) -> Any:
         asked.append(min_samples)
-        return real(evidence, min_samples=min_samples)
+        return real(points, labels, min_samples=min_samples)
 
     monkeypatch.setattr("viz.data.release_radii_by_class", counted)
     source = Source(data)

@@ -14,6 +14,7 @@ from pipeline.config.prepare import PrepareConfig
 from pipeline.datasets.image_set import Counter, DatasetOptions, ImageSet
 from pipeline.datasets.images import UnreadableError, decode_image
 from pipeline.datasets.registry import DATASETS
+from pipeline.filtering.rules import share_for
 from pipeline.paths import DataPaths
 
 _TIMED_IMAGES = 24
@@ -96,7 +97,7 @@ def kept_images(params: Params, network: str, n_train: int, paths: DataPaths, *,
     """
     if filtered:
         return int(read_json(paths.filter_metrics(network))["n_kept"])
-    return n_train - round((params.filter.drop_share or 0.0) * n_train)
+    return n_train - round((share_for(params.filter, network) or 0.0) * n_train)
 
 
 class _Silent(Counter):

@@ -1,0 +1,131 @@
+"""Scorers and their options; `selection/` computes them."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pipeline.config.base import Positive, Section, Seed
+
+
+class _Clustering(Section):
+    """`space`: `map` (t-SNE) or `components` (PCA)."""
+
+    space: Literal["map", "components"] = "map"
+
+
+class DbscanScorer(_Clustering):
+    """Release radius of DBSCAN per class. `min_samples`: DBSCAN's; an image counts itself."""
+
+    name: Literal["dbscan"]
+    min_samples: Positive = 5
+
+
+class HdbscanScorer(_Clustering):
+    """1 - strength of membership in HDBSCAN's clusters per class; above 1 for its noise.
+
+    `min_cluster_size` should be more than the wrong labels that one class has in another: as many as
+    that make a cluster of their own.
+    """
+
+    name: Literal["hdbscan"]
+    min_cluster_size: Annotated[Positive, Field(ge=2)] = 20
+    min_samples: Positive = 5
+
+
+class KnnAgreementScorer(Section):
+    """Share of the `k` nearest neighbours that have another label; `k` is at most `reduce.neighbors`."""
+
+    name: Literal["knn_agreement"]
+    k: Positive = 25
+
+
+class KnnDistanceScorer(Section):
+    """Distance to the `k`-th nearest of the same class."""
+
+    name: Literal["knn_distance"]
+    k: Positive = 10
+
+
+class CentroidScorer(Section):
+    """Distance to the mean of the class."""
+
+    name: Literal["centroid"]
+
+
+class SelfConfidenceScorer(Section):
+    """1 - probability that the network gives to the label."""
+
+    name: Literal["self_confidence"]
+
+
+class MarginScorer(Section):
+    """By how much the network prefers another class."""
+
+    name: Literal["margin"]
+
+
+class ConfidentLearningScorer(Section):
+    """cleanlab's `find_label_issues`."""
+
+    name: Literal["confident_learning"]
+
+
+class El2nScorer(Section):
+    """Length of the network's error."""
+
+    name: Literal["el2n"]
+
+
+class GridScorer(Section):
+    """Stratified sampling by the cells of a grid on the map. `cells`: along each side."""
+
+    name: Literal["grid"]
+    cells: Positive = 20
+    seed: Seed = 0
+
+
+class RandomScorer(Section):
+    """Chance."""
+
+    name: Literal["random"]
+    seed: Seed = 0
+
+
+SingleScorer = Annotated[
+    DbscanScorer
+    | HdbscanScorer
+    | KnnAgreementScorer
+    | KnnDistanceScorer
+    | CentroidScorer
+    | SelfConfidenceScorer
+    | MarginScorer
+    | ConfidentLearningScorer
+    | El2nScorer
+    | GridScorer
+    | RandomScorer,
+    Field(discriminator="name"),
+]
+
+
+class EnsembleScorer(Section):
+    """Mean rank over the scorers in `of`; those that look at the map, over all maps of `reduce.more_maps`."""
+
+    name: Literal["ensemble"]
+    of: Annotated[tuple[SingleScorer, ...], Field(min_length=1)]
+
+
+Scorer = Annotated[
+    DbscanScorer
+    | HdbscanScorer
+    | KnnAgreementScorer
+    | KnnDistanceScorer
+    | CentroidScorer
+    | SelfConfidenceScorer
+    | MarginScorer
+    | ConfidentLearningScorer
+    | El2nScorer
+    | GridScorer
+    | RandomScorer
+    | EnsembleScorer,
+    Field(discriminator="name"),
+]

@@ -1,0 +1,93 @@
+"""What the filter says, as tables and numbers."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.config.filter import FilterConfig
+from pipeline.filtering.rules import share_for
+from pipeline.filtering.sieve import SHOWN_NEIGHBOURS, Labelling, Sieved
+from pipeline.selection.budgets import curve_thresholds, shares_above
+from pipeline.selection.evidence import Evidence
+
+
+def points_table(images: pa.Table, evidence: Evidence, sieved: Sieved) -> pa.Table:
+    """One row an image.
+
+    Args:
+        images: sample_id, path, sha256, label, label_name, predicted, confidence; what is not known may
+            be missing. It is put before what the filter adds.
+    """
+    decision = sieved.decision
+    table = images
+    if evidence.maps is not None:
+        for name, values in zip("xy", evidence.maps[0].astype(np.float32).T, strict=True):
+            table = table.append_column(name, pa.array(np.ascontiguousarray(values)))
+    added = {
+        "cluster": pa.array(decision.clusters),
+        "is_noise": pa.array(decision.is_noise),
+        "eps": pa.array(decision.thresholds),
+        "score": pa.array(decision.scores),
+        "reason": pa.array(sieved.reasons, pa.string()),
+    }
+    if evidence.neighbours is not None:
+        nearest = evidence.neighbours[:, :SHOWN_NEIGHBOURS].astype(np.int32)
+        added["neighbours"] = lists(nearest)
+        added["neighbour_labels"] = lists(evidence.labels[nearest].astype(np.int32))
+    added["keep"] = pa.array(sieved.keep)
+    for name, column in added.items():
+        table = table.append_column(name, column)
+    return table
+
+
+def lists(values: NDArray[np.int32] | NDArray[np.float32]) -> pa.ListArray:
+    """(N, k) as a column of N lists."""
+    n, k = values.shape
+    offsets = pa.array(np.arange(n + 1, dtype=np.int32) * k)
+    return pa.ListArray.from_arrays(offsets, pa.array(np.ascontiguousarray(values).reshape(-1)))
+
+
+def kept_and_dropped(points: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """The columns of kept.csv, and of dropped.csv with the most suspect first."""
+    named = [name for name in ("sample_id", "path", "label_name") if name in points.column_names]
+    kept = points.filter(points["keep"]).select(named)
+    dropped = points.filter(pa.compute.invert(points["keep"])).select([*named, "score", "reason"])
+    return kept, dropped.sort_by([("score", "descending"), ("sample_id", "ascending")])
+
+
+def filter_metrics(evidence: Evidence, sieved: Sieved, config: FilterConfig, known: Labelling) -> dict[str, Any]:
+    """What metrics.json holds. `eps` is the threshold in the scorer's unit, null where classes have their own."""
+    labels, decision = evidence.labels, sieved.decision
+    noise, thresholds = decision.is_noise, decision.thresholds
+    curve = curve_thresholds(decision.values)
+    decisions = [override.decision for override in known.overrides.values()]
+    one = bool((thresholds == thresholds[0]).all())
+    return {
+        **_counts(sieved.keep, noise),
+        "eps": float(thresholds[0]) if one else None,
+        "requested_share": share_for(config, known.network),
+        "achieved_share": float(noise.mean()),
+        "share_note": decision.share_note,
+        "overrides": {"keep": decisions.count("keep"), "drop": decisions.count("drop")},
+        "stability_over_maps": sieved.stability,
+        "classes": {
+            known.names[label]: {
+                **_counts(sieved.keep[labels == label], noise[labels == label]),
+                "eps": float(thresholds[labels == label][0]),
+            }
+            for label in np.unique(labels)
+        },
+        "settings": config.model_dump(),
+        "curve": {"eps": curve.tolist(), "share": shares_above(decision.values, curve).tolist()},
+    }
+
+
+def _counts(keep: NDArray[np.bool_], noise: NDArray[np.bool_]) -> dict[str, Any]:
+    return {
+        "n_total": len(keep),
+        "n_kept": int(keep.sum()),
+        "kept_share": float(keep.mean()),
+        "n_noise": int(noise.sum()),
+    }
