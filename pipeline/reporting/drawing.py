@@ -54,11 +54,19 @@ def filter_charts(summary: Summary) -> dict[str, str]:
         network["name"]: [row["n_noise"] / max(1, row["n"]) for row in network["classes"]] for network in networks
     }
     curves = {network["name"]: (network["curve"]["eps"], network["curve"]["share"]) for network in networks}
-    chosen = {network["name"]: (network["eps"], network["noise_share"]) for network in networks}
+    chosen = {
+        network["name"]: (network["eps"], network["noise_share"]) for network in networks if network["eps"] is not None
+    }
     return {
         "classes": plotly_html(class_share_chart(names, shares), element_id="filter-classes"),
-        "eps": plotly_html(eps_chart(curves, chosen), element_id="filter-eps"),
+        "eps": plotly_html(eps_chart(curves, chosen, unit=_unit(networks[0])), element_id="filter-eps"),
     }
+
+
+def _unit(network: Summary) -> str:
+    if network["scorer"] != "dbscan":
+        return f"threshold of {network['scorer']}"
+    return f"eps ({network['space']} units)"
 
 
 def map_images(network: NetworkInputs, inputs: ReportInputs) -> dict[str, str]:

@@ -61,6 +61,7 @@ def render_page(
         noise_color=NOISE,
         tables={
             "kept": tables.kept_table(summary["networks"]),
+            "agreements": tables.agreement_table(summary["agreements"]),
             "extractors": tables.extractor_table(summary["networks"], confidence),
             "classes": tables.class_table(summary["networks"]),
             "resources": tables.resource_table(resources),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.reporting import paper
+from pipeline.reporting.agreement import agreements
 from pipeline.reporting.comparisons import (
     arm_accuracies,
     controls_of,
@@ -37,6 +38,7 @@ def build_summary(inputs: ReportInputs) -> Summary:
         **_headline(networks, studies),
         "data": [_data(inputs)],
         "networks": networks,
+        "agreements": agreements(inputs.networks),
         "studies": studies,
         "versions": [
             {"package": package, "version": version, "stages": stages}
@@ -81,6 +83,7 @@ def _network(network: NetworkInputs, inputs: ReportInputs) -> Summary:
     n_test, variance = len(inputs.data.test.labels), network.reduce["pca"]
     top1 = float(network.finetune["top1"])
     low, high = wilson_interval(round(top1 * n_test), n_test, inputs.params.report.confidence)
+    scorer = network.filter["settings"]["scorer"]
     return {
         "name": network.name,
         "n": len(network.keep),
@@ -90,6 +93,8 @@ def _network(network: NetworkInputs, inputs: ReportInputs) -> Summary:
         "n_by_hand": int((network.keep == network.is_noise).sum()),
         "requested_drop_share": network.filter["requested_share"],
         "share_note": network.filter["share_note"],
+        "scorer": scorer["name"],
+        "space": scorer.get("space"),
         "eps": network.filter["eps"],
         "paper_kept_share": paper.KEPT_SHARES.get(network.name),
         "top1": top1,

@@ -43,6 +43,7 @@ def kept_table(networks: Sequence[Mapping[str, Any]]) -> Table:
             percent(network["kept_share"]),
             percent(1 - network["kept_share"]),
             percent(network["paper_kept_share"]),
+            network["scorer"],
             number(network["eps"]),
             _rule(network),
             count(network["n_by_hand"]),
@@ -50,11 +51,17 @@ def kept_table(networks: Sequence[Mapping[str, Any]]) -> Table:
         for network in networks
     ]
     return _table(
-        "network; images; kept; kept (%); dropped (%); paper, CIFAR-10: kept (%); eps (map units); "
+        "network; images; kept; kept (%); dropped (%); paper, CIFAR-10: kept (%); scorer; threshold; "
         "how the share came about; changed by hand (images)",
         rows,
-        text="network; how the share came about",
+        text="network; scorer; how the share came about",
     )
+
+
+def agreement_table(agreements: Sequence[Mapping[str, Any]]) -> Table:
+    """Pairs of filters."""
+    rows = [(row["first"], row["second"], number(row["jaccard"]), number(row["chance"])) for row in agreements]
+    return _table("filter; other filter; Jaccard index of what goes; by chance", rows, text="filter; other filter")
 
 
 def extractor_table(networks: Sequence[Mapping[str, Any]], confidence: float) -> Table:
@@ -226,8 +233,8 @@ def _by(rows: Iterable[Mapping[str, Any]], key: str) -> dict[str, list[Mapping[s
 
 def _rule(network: Mapping[str, Any]) -> str:
     if network["requested_drop_share"] is None:
-        return "found: eps was given"
-    requested = f"requested: {percent(network['requested_drop_share'])} % dropped, eps computed"
+        return "found: the threshold was given"
+    requested = f"requested: {percent(network['requested_drop_share'])} % dropped, threshold computed"
     return f"{requested}; {network['share_note']}" if network["share_note"] else requested
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from made_up_report import CLASS_NAMES, N_TRAIN, default_outcome, params_with, write_artifacts, write_network
 
+from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
@@ -15,6 +16,7 @@ from pipeline.reporting.inputs import load_inputs
 from pipeline.reporting.summary import Summary, build_summary
 from pipeline.reporting.tables import (
     accuracy_table,
+    agreement_table,
     critical_batch_table,
     difference_table,
     excluded_table,
@@ -208,14 +210,14 @@ def test_table_one_stands_beside_the_papers(build: Build) -> None:
     table = kept_table(build()["networks"])
     row = dict(zip(table.columns, table.rows[0], strict=True))
     assert (row["kept (%)"], row["paper, CIFAR-10: kept (%)"]) == ("92.50", "93.79")
-    assert row["how the share came about"] == "requested: 5.00 % dropped, eps computed"
+    assert row["how the share came about"] == "requested: 5.00 % dropped, threshold computed"
 
 
 def test_a_given_eps_is_called_found(build: Build) -> None:
     network = build()["networks"][0] | {"requested_drop_share": None}
-    assert "found: eps was given" in kept_table([network]).rows[0]
+    assert "found: the threshold was given" in kept_table([network]).rows[0]
     missed = network | {"requested_drop_share": 0.05, "share_note": "0.0500 was asked for, 0.0750 is the nearest"}
-    assert kept_table([missed]).rows[0][7].endswith("eps computed; 0.0500 was asked for, 0.0750 is the nearest")
+    assert kept_table([missed]).rows[0][8].endswith("threshold computed; 0.0500 was asked for, 0.0750 is the nearest")
 
 
 def test_versions_that_differ_between_stages_are_all_named(tmp_path: Path) -> None:
@@ -240,3 +242,23 @@ def test_files_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
     data.finetune_metrics("resnet18").unlink()
     with pytest.raises(InputError, match=r"resnet18.json: missing"):
         load_inputs(params, data)
+
+
+def test_filters_are_compared_with_each_other_and_with_chance(tmp_path: Path) -> None:
+    params, data = params_with(), DataPaths(root=tmp_path)
+    write_artifacts(data, params)
+    metrics = read_json(data.filter_metrics("resnet34"))
+    write_json(data.filter_metrics("resnet34"), {**metrics, "stability_over_maps": [0.25]})
+    points = read_parquet(data.points("resnet34"))
+    column = points.column_names.index("is_noise")
+    # Of the last six images of one filter, the other drops three, and three more.
+    noise = np.isin(np.arange(N_TRAIN), [0, 1, 2, N_TRAIN - 3, N_TRAIN - 2, N_TRAIN - 1])
+    write_parquet(
+        data.points("resnet34"), points.set_column(points.column_names.index("is_noise"), "is_noise", [noise])
+    )
+    between, over_maps = build_summary(load_inputs(params, data))["agreements"]
+    assert (between["first"], between["second"], between["jaccard"]) == ("resnet18", "resnet34", 3 / 9)
+    assert between["chance"] == pytest.approx(0.075**2 / (0.15 - 0.075**2))
+    assert over_maps["second"] == "resnet34, map 1 of reduce.more_maps"
+    assert over_maps["jaccard"] == 0.25
+    assert agreement_table([between]).rows[0] == ("resnet18", "resnet34", "0.3333", "0.03896")

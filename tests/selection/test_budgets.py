@@ -14,7 +14,9 @@ from pipeline.selection.budgets import (
 )
 
 _VALUES = st.lists(
-    st.one_of(st.floats(0, 1e3, allow_subnormal=False), st.integers(0, 4).map(float), st.just(np.inf)), min_size=1, max_size=40
+    st.one_of(st.floats(0, 1e3, allow_subnormal=False), st.integers(0, 4).map(float), st.just(np.inf)),
+    min_size=1,
+    max_size=40,
 ).map(np.array)
 _SHARES = st.floats(0, 1)
 

@@ -1,4 +1,4 @@
-"""Shares of images that are noise: per class, and as DBSCAN's radius grows."""
+"""Shares of images that go: per class, and as the threshold grows."""
 
 from collections.abc import Mapping, Sequence
 
@@ -39,15 +39,19 @@ def class_share_chart(class_names: Sequence[str], shares: Mapping[str, Sequence[
 
 
 def eps_chart(
-    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], chosen: Mapping[str, tuple[float, float]]
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    chosen: Mapping[str, tuple[float, float]],
+    *,
+    unit: str,
 ) -> go.Figure:
-    """Share of noise against DBSCAN's eps, with a mark where each network's filter stands.
+    """Share that goes against the threshold, with a mark where each network's filter stands.
 
     Args:
-        curves: network -> (eps in map units, share of noise 0 to 1).
-        chosen: network -> the same pair for the eps in use.
+        curves: network -> (thresholds, share of the images that exceed them, 0 to 1).
+        chosen: network -> the same pair for the threshold in use; networks without a single one are missing.
+        unit: what the thresholds are, "eps (map units)".
     """
-    layout = plotly_layout(x_title="eps (map units, log scale)", y_title="images called noise (%)")
+    layout = plotly_layout(x_title=f"{unit}, log scale", y_title="images that exceed it (%)")
     layout["yaxis"] |= {"rangemode": "tozero"}
     layout["xaxis"] |= plotly_log_axis(value for eps, _ in curves.values() for value in eps)
     figure = go.Figure(layout=layout)
@@ -60,9 +64,11 @@ def eps_chart(
                 name=network,
                 mode="lines",
                 line={"color": color},
-                hovertemplate="eps %{x:.3g}: %{y:.2f} % noise",
+                hovertemplate="%{x:.3g}: %{y:.2f} % exceed it",
             )
         )
+        if network not in chosen:
+            continue
         figure.add_trace(
             go.Scatter(
                 x=[chosen[network][0]],
@@ -70,7 +76,7 @@ def eps_chart(
                 name=f"{network}: in use",
                 mode="markers",
                 marker={"color": color, "size": 12, "symbol": "x"},
-                hovertemplate="in use: eps %{x:.4g}, %{y:.2f} % noise",
+                hovertemplate="in use: %{x:.4g}, %{y:.2f} % exceed it",
             )
         )
     return figure
