@@ -10,6 +10,7 @@ from pipeline.errors import InputError, mend_of
 # Each is a module of pipeline.commands with `main(argv) -> exit code`, imported when called:
 # doctor must start on an installation where nothing else does.
 _COMMANDS = {
+    "calibrate": "find the map, space, min_samples and eps with which DBSCAN finds planted noise best",
     "doctor": "name every mismatch of the installation, with its repair",
     "plan": "say which stages and cells would run, with time, memory and disk",
     "preset": "write params.yaml from presets/",

@@ -253,9 +253,7 @@ def test_filters_are_compared_with_each_other_and_with_chance(tmp_path: Path) ->
     column = points.column_names.index("is_noise")
     # Of the last six images of one filter, the other drops three, and three more.
     noise = np.isin(np.arange(N_TRAIN), [0, 1, 2, N_TRAIN - 3, N_TRAIN - 2, N_TRAIN - 1])
-    write_parquet(
-        data.points("resnet34"), points.set_column(points.column_names.index("is_noise"), "is_noise", [noise])
-    )
+    write_parquet(data.points("resnet34"), points.set_column(column, "is_noise", [noise]))
     between, over_maps = build_summary(load_inputs(params, data))["agreements"]
     assert (between["first"], between["second"], between["jaccard"]) == ("resnet18", "resnet34", 3 / 9)
     assert between["chance"] == pytest.approx(0.075**2 / (0.15 - 0.075**2))

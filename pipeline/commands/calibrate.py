@@ -1,0 +1,96 @@
+"""`python -m pipeline calibrate`: which map, space and min_samples DBSCAN works best with, and at which eps.
+
+The objective is stated and needs no test image: 5 % of the training images are given to another
+class, five times anew, and DBSCAN has to find them (`selection.calibration`). Every map of
+`reduce.more_maps`, so every t-SNE setting that has been computed, and the principal components are
+tried with each of `--min-samples`.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.config.params import Params, load_params
+from pipeline.errors import InputError
+from pipeline.filtering.inputs import load_inputs
+from pipeline.paths import DataPaths
+from pipeline.selection.calibration import PLANTED_SHARE, k_distances, knee, search_planted
+from pipeline.selection.dbscan import release_radii_by_class
+from pipeline.selection.evidence import Evidence, Space
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print a row for each setting, the best first, and what to write into params.yaml."""
+    parser = argparse.ArgumentParser(prog="python -m pipeline calibrate", description=__doc__)
+    parser.add_argument("--network", required=True)
+    parser.add_argument("--min-samples", type=int, nargs="+", default=[3, 5, 10, 20])
+    parser.add_argument("--params", type=Path, default=Path("params.yaml"))
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--json", type=Path, help="write the rows here as well")
+    arguments = parser.parse_args(argv)
+    params = load_params(arguments.params)
+    if arguments.network not in params.networks:
+        raise InputError(f"--network {arguments.network}: not in {arguments.params}; it has {[*params.networks]}")
+    if min(arguments.min_samples) < 1:
+        raise InputError(f"--min-samples {min(arguments.min_samples)}: give numbers from 1 on")
+    evidence = load_inputs(DataPaths(root=arguments.data), arguments.network).evidence
+    if not evidence.has("classes"):
+        raise InputError("calibrate: there is one class only, and planted images need another; set filter.eps: knee")
+    rows = sorted(_rows(evidence, params, arguments.min_samples), key=lambda row: -row["average_precision"])
+    _print(rows)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def _rows(evidence: Evidence, params: Params, min_samples: Sequence[int]) -> Iterator[dict[str, Any]]:
+    assert evidence.maps is not None
+    spaces: list[tuple[str, Space, Evidence]] = [("components", "components", evidence)]
+    for index in range(len(evidence.maps)):
+        changes = params.reduce.more_maps[index - 1] if index else {}
+        spaces.append((_map_name(changes), "map", evidence.on_map(index)))
+    for name, space, seen in spaces:
+        points = seen.points(space)
+        for least in min_samples:
+            found = search_planted(points, seen.labels, least)
+            radii = release_radii_by_class(points, seen.labels, min_samples=least)
+            distances = k_distances(points, seen.labels, least)
+            yield {
+                "space": name,
+                "min_samples": least,
+                "average_precision": found.average_precision,
+                "f1": found.f1,
+                "eps": found.eps,
+                "drops": float(np.mean(radii > found.eps)),
+                "knee_eps": (at := knee(distances)),
+                "knee_drops": float(np.mean(radii > at)),
+            }
+
+
+def _map_name(changes: Mapping[str, Any]) -> str:
+    return ", ".join(["map", *(f"{key} {value}" for key, value in changes.items())])
+
+
+def _print(rows: Sequence[Mapping[str, Any]]) -> None:
+    print(f"finding {PLANTED_SHARE:.0%} of the images that were given to another class; chance is {PLANTED_SHARE:g}")
+    width = max(len(row["space"]) for row in rows)
+    print(
+        f"{'space':{width}} {'min_samples':>11} {'average precision':>17} {'best F1':>8} {'at eps':>9} {'drops':>7} "
+        f"{'knee eps':>9} {'drops':>7}"
+    )
+    for row in rows:
+        print(
+            f"{row['space']:{width}} {row['min_samples']:11d} {row['average_precision']:17.3f} {row['f1']:8.3f} "
+            f"{row['eps']:9.4g} {row['drops']:7.2%} {row['knee_eps']:9.4g} {row['knee_drops']:7.2%}"
+        )
+    best = rows[0]
+    space = "components" if best["space"] == "components" else "map"
+    print(
+        f"\nbest: filter: {{scorer: {{name: dbscan, space: {space}, min_samples: {best['min_samples']}}}, eps: tuned}}"
+    )
+    if best["space"].startswith("map, "):
+        print(f"and reduce.tsne with {best['space'].removeprefix('map, ')}")

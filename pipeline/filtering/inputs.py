@@ -1,0 +1,117 @@
+"""What the filter reads of one network, checked."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.artifacts.arrays import open_array
+from pipeline.artifacts.overrides import Override, locate_overrides, read_overrides
+from pipeline.artifacts.tables import list_column, read_parquet
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths
+from pipeline.selection.evidence import Evidence
+
+_MANIFEST = {
+    "sample_id": pa.int64(),
+    "path": pa.string(),
+    "sha256": pa.string(),
+    "label": pa.int64(),
+    "label_name": pa.string(),
+}
+_PREDICTIONS = {"sample_id": pa.int64(), "predicted": pa.int64(), "confidence": pa.float32()}
+_EMBEDDING = {"sample_id": pa.int64(), "neighbours": pa.list_(pa.int32())}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """One network's training images, row = sample_id; `images` are the columns that the points begin with."""
+
+    images: pa.Table
+    evidence: Evidence
+    class_names: list[str]
+    overrides: dict[int, Override]
+
+
+def input_files(data: DataPaths, network: str) -> list[Path]:
+    """The files that `load_inputs` reads, but for people's overrides."""
+    return [
+        data.manifest("train"),
+        data.predictions(network),
+        data.probabilities(network),
+        data.embedding(network),
+        data.components(network),
+        data.maps(network),
+    ]
+
+
+def load_inputs(data: DataPaths, network: str) -> Inputs:
+    """Everything about the training images that one network says of them.
+
+    Raises:
+        InputError: a file is missing, damaged, or does not fit the others.
+    """
+    manifest = read_parquet(data.manifest("train"), _MANIFEST)
+    n = len(manifest)
+    _check_rows(manifest, n, data.manifest("train"))
+    predictions = read_parquet(data.predictions(network), _PREDICTIONS)
+    _check_rows(predictions, n, data.predictions(network))
+    embedding = read_parquet(data.embedding(network), _EMBEDDING)
+    _check_rows(embedding, n, data.embedding(network))
+    labels = manifest["label"].to_numpy()
+    names = dict(zip(labels.tolist(), manifest["label_name"].to_pylist(), strict=True))
+    images = manifest.select(list(_MANIFEST))
+    for column in ("predicted", "confidence"):
+        images = images.append_column(column, predictions[column])
+    return Inputs(
+        images=images,
+        evidence=Evidence(
+            labels=labels,
+            maps=_finite(open_array(data.maps(network), dtype=np.float32, ndim=3), 1, data.maps(network), n),
+            components=_finite(
+                open_array(data.components(network), dtype=np.float32, ndim=2, rows=n), 0, data.components(network), n
+            ),
+            neighbours=_neighbours(embedding, n, data.embedding(network)),
+            probabilities=_probabilities(data.probabilities(network), labels),
+        ),
+        class_names=[names.get(label, "") for label in range(max(names) + 1)],
+        overrides=locate_overrides(
+            read_overrides(data.overrides),
+            file=data.overrides,
+            paths=manifest["path"].to_pylist(),
+            sha256=manifest["sha256"].to_pylist(),
+        ),
+    )
+
+
+def _check_rows(table: pa.Table, n: int, path: Path) -> None:
+    if not np.array_equal(table["sample_id"].to_numpy(), np.arange(n)):
+        raise InputError(
+            f"{path}: its {len(table)} rows are not those of the {n} training images; delete it and run `dvc repro`"
+        )
+
+
+def _finite(values: NDArray[np.float32], axis: int, path: Path, n: int) -> NDArray[np.float32]:
+    """Values with a row for each of `n` images along `axis`."""
+    if values.shape[axis] != n:
+        raise InputError(f"{path}: has {values.shape[axis]} rows for {n} images; delete it and run `dvc repro`")
+    bad = ~np.isfinite(values).all(axis=tuple(other for other in range(values.ndim) if other != axis))
+    if bad.any():
+        raise InputError(f"{path}: row {int(bad.argmax())} is not finite; delete it and run `dvc repro`")
+    return values
+
+
+def _probabilities(path: Path, labels: NDArray[np.int64]) -> NDArray[np.float32]:
+    values = _finite(open_array(path, dtype=np.float32, ndim=2, rows=len(labels)), 0, path, len(labels))
+    if values.shape[1] <= labels.max() or values.min() < 0 or abs(values.sum(axis=1) - 1).max() > 1e-3:
+        raise InputError(f"{path}: rows are not probabilities of the classes; delete it and run `dvc repro`")
+    return values
+
+
+def _neighbours(embedding: pa.Table, n: int, path: Path) -> NDArray[np.int32]:
+    neighbours: NDArray[np.int32] = list_column(embedding, "neighbours", path)
+    if not np.isin(neighbours, np.arange(n)).all():
+        raise InputError(f"{path}: names neighbours that are no training images; delete it and run `dvc repro`")
+    return neighbours
