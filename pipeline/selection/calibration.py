@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score
 from pipeline.selection.budgets import curve_thresholds
 from pipeline.selection.classes import each_class
 from pipeline.selection.dbscan import core_distances, release_radii_by_class
-from pipeline.selection.evidence import ParallelMap, serial_map
+from pipeline.selection.evidence import TaskMap
 
 PLANTED_SHARE = 0.05
 """Share of the images that `tuned_eps` gives to another class."""
@@ -21,7 +21,7 @@ _DRAWS, _SEED = 5, 17
 
 
 def k_distances(
-    points: NDArray[np.float64], labels: NDArray[np.int64], min_samples: int, *, each: ParallelMap = serial_map
+    points: NDArray[np.float64], labels: NDArray[np.int64], min_samples: int, *, each: TaskMap = map
 ) -> NDArray[np.float64]:
     """(N,) ascending: distance of points (N, d) to their `min_samples`-th nearest of the class, themselves counted."""
     return np.sort(each_class(_CoreDistances(min_samples), labels, points, each=each))
@@ -58,7 +58,7 @@ class PlantedSearch:
 
 
 def search_planted(
-    points: NDArray[np.float64], labels: NDArray[np.int64], min_samples: int, *, each: ParallelMap = serial_map
+    points: NDArray[np.float64], labels: NDArray[np.int64], min_samples: int, *, each: TaskMap = map
 ) -> PlantedSearch:
     """Give `PLANTED_SHARE` of the images to another class, five times anew, and see at which eps DBSCAN finds them.
 

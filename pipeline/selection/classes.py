@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.selection.evidence import ParallelMap
+from pipeline.selection.evidence import TaskMap
 
 
 def each_class(
-    function: Callable[..., NDArray[Any]], labels: NDArray[np.int64], *arrays: NDArray[Any], each: ParallelMap
+    function: Callable[..., NDArray[Any]], labels: NDArray[np.int64], *arrays: NDArray[Any], each: TaskMap
 ) -> NDArray[Any]:
     """`function(*arrays of one class)` of each class, put back in the order of the rows.
 
@@ -20,7 +20,8 @@ def each_class(
         arrays: of N rows each.
     """
     classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
-    results = each(_Unpacked(function), [tuple(array[rows] for array in arrays) for rows in classes])
+    tasks = [tuple(array[rows] for array in arrays) for rows in classes]
+    results = list(each(_Unpacked(function), tasks))
     merged = np.empty(len(labels), dtype=results[0].dtype)
     for rows, result in zip(classes, results, strict=True):
         merged[rows] = result

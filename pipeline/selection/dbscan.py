@@ -20,7 +20,7 @@ from sklearn.cluster import DBSCAN
 from sklearn.neighbors import NearestNeighbors
 
 from pipeline.selection.classes import each_class
-from pipeline.selection.evidence import PLACES, Evidence, Judged, ParallelMap, Scorer, Space, serial_map
+from pipeline.selection.evidence import PLACES, Evidence, Judged, Scorer, Space, TaskMap
 from pipeline.selection.reasons import distinct
 
 # One way of computing distances for radii and clusters; scikit-learn's brute force would round differently.
@@ -59,7 +59,7 @@ def cluster(points: NDArray[np.float64], eps: float, min_samples: int) -> NDArra
 
 
 def release_radii_by_class(
-    points: NDArray[np.float64], labels: NDArray[np.int64], *, min_samples: int, each: ParallelMap = serial_map
+    points: NDArray[np.float64], labels: NDArray[np.int64], *, min_samples: int, each: TaskMap = map
 ) -> NDArray[np.float64]:
     """`release_radii` (N,) of each class of points (N, d) among its own."""
     return each_class(partial(_release_radii, min_samples=min_samples), labels, points, each=each)

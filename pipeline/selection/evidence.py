@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,19 +13,8 @@ PLACES: Mapping[Space, str] = {"map": "on the map", "components": "among the pri
 
 Need = Literal["classes", "components", "map", "neighbours", "probabilities"]
 
-_T = TypeVar("_T")
-_R = TypeVar("_R")
-
-
-class ParallelMap(Protocol):
-    """The built-in `map`, in order; tasks may run elsewhere."""
-
-    def __call__(self, function: Callable[[_T], _R], tasks: Iterable[_T]) -> list[_R]: ...
-
-
-def serial_map(function: Callable[[_T], _R], tasks: Iterable[_T]) -> list[_R]:
-    """One task after the other, here."""
-    return [function(task) for task in tasks]
+TaskMap = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+"""The built-in `map`, or one that runs the tasks elsewhere and returns their results in order."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,7 +35,7 @@ class Evidence:
     components: NDArray[np.float32] | None = None
     neighbours: NDArray[np.integer] | None = None
     probabilities: NDArray[np.float32] | None = None
-    each: ParallelMap = serial_map
+    each: TaskMap = map
 
     def points(self, space: Space) -> NDArray[np.float64]:
         """(N, d) places on the first map, or principal components."""
