@@ -176,7 +176,7 @@ def test_unknown_folder_is_bad_input() -> None:
 
 
 def test_kept_images_follow_the_wanted_share() -> None:
-    assert kept_images(_preset("paper"), "resnet101", 50_000, DataPaths(), filtered=False) == 47_440
+    assert kept_images(_preset("paper"), "resnet101", 50_000, DataPaths(), filtered=False) == 47_438
     eps = _preset("digits").model_copy(
         update={"filter": _preset("digits").filter.model_copy(update={"eps": 1.0, "drop_share": None})}
     )

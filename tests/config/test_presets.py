@@ -25,7 +25,11 @@ def test_paper_preset_holds_what_the_paper_states() -> None:
     assert params.networks == ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
     assert params.prepare.dataset == "cifar10"
     assert params.finetune.weights == "imagenet"
-    assert params.filter.drop_share == 0.0512
+    assert isinstance(params.filter.drop_share, dict)
+    # Table I, in images.
+    assert {name: round(50_000 * share) for name, share in params.filter.drop_share.items()} == {
+        "resnet18": 3105, "resnet34": 3275, "resnet50": 3667, "resnet101": 2562, "resnet152": 620,
+    }  # fmt: skip
     assert params.train.simulated_workers == 8
     assert params.train.decay_norm_and_bias
     for study in params.studies.values():
