@@ -43,6 +43,17 @@ def write_params(folder: Path, **sections: Mapping[str, Any]) -> Path:
     return path
 
 
+def name_networks(path: Path, networks: Sequence[str]) -> None:
+    """Other `networks` in the parameter file `path`; the studies take the first one's filter."""
+    yaml = YAML(typ="safe", pure=True)
+    tree = yaml.load(path.read_text())
+    tree["networks"] = list(networks)
+    for study in tree["studies"].values():
+        study["filter_network"] = networks[0]
+    with path.open("w") as file:
+        yaml.dump(tree, file)
+
+
 def write_manifest(
     data: DataPaths,
     split: str,

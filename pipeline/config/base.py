@@ -22,4 +22,6 @@ NonNegative = Annotated[Int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
-Seed = Annotated[Int, Field(ge=0, lt=2**32)]
+LARGEST_SEED = 2**32 - 1
+"""The largest that NumPy's legacy generators, which openTSNE uses, take."""
+Seed = Annotated[Int, Field(ge=0, le=LARGEST_SEED)]

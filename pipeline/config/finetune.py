@@ -13,10 +13,11 @@ class FinetuneConfig(OptimizedRun):
 
     Attributes:
         weights: `imagenet` (torchvision's, downloaded), `none` (from scratch), or the path of a
-            state dict; `{network}` in it stands for the network's name.
+            state dict; `{network}` in it stands for the architecture.
         normalisation: `dataset` (mean and spread of the training images) or `imagenet` (those that
             ImageNet weights were trained with).
-        seed: of the head's or the network's initialisation, the order and the augmentation.
+        seed: of the head's or the network's initialisation, the order and the augmentation; the number
+            of a replicate is added to it.
     """
 
     weights: str

@@ -1,6 +1,7 @@
 """The whole of params.yaml: one validated, frozen object."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -8,14 +9,15 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from pipeline.config.base import Section
+from pipeline.config.base import LARGEST_SEED, Section
 from pipeline.config.duration import Duration
 from pipeline.config.extract import ExtractConfig
 from pipeline.config.filter import FilterConfig
 from pipeline.config.finetune import FinetuneConfig
 from pipeline.config.messages import describe
+from pipeline.config.networks import Network, replicate_of
 from pipeline.config.prepare import PrepareConfig
-from pipeline.config.recipe import Network, Recipe
+from pipeline.config.recipe import Recipe
 from pipeline.config.reduce import ReduceConfig
 from pipeline.config.report import ReportConfig
 from pipeline.config.study import Study, TrainConfig
@@ -26,7 +28,12 @@ StudyName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", max_
 
 
 class Params(Section):
-    """params.yaml. Each stage has its section; `networks` and `studies` span DVC's matrices."""
+    """params.yaml. Each stage has its section; `networks` and `studies` span DVC's matrices.
+
+    Attributes:
+        networks: the extractors. `resnet18-r1`, `resnet18-r2`, ... are replicates of `resnet18`: the
+            same architecture with everything random drawn anew.
+    """
 
     prepare: PrepareConfig
     networks: Annotated[tuple[Network, ...], Field(min_length=1)]
@@ -94,6 +101,8 @@ def _check_across_sections(params: Params, source: str) -> None:
     _check_recipe(f"{source}: finetune", params.finetune, params.prepare)
     _check_batch(f"{source}: finetune.batch_size", params.finetune.batch_size, params.finetune)
     _check_warmup(f"{source}: finetune", params.finetune, params.finetune.budget)
+    _check_replicates(f"{source}: finetune.seed", params.finetune.seed, params.networks)
+    _check_replicates(f"{source}: reduce.tsne.random_state", params.reduce.tsne.random_state, params.networks)
     for name, study in params.studies.items():
         key = f"{source}: studies.{name}"
         if study.filter_network not in params.networks:
@@ -110,6 +119,13 @@ def _check_across_sections(params: Params, source: str) -> None:
         _check_warmup(section, recipe, study.budget)
         for batch in study.batch_sizes:
             _check_batch(f"{key}.batch_sizes", batch, recipe)
+
+
+def _check_replicates(key: str, seed: int, networks: Sequence[str]) -> None:
+    last = max(networks, key=replicate_of)
+    largest = LARGEST_SEED - replicate_of(last)
+    if seed > largest:
+        raise InputError(f"{key}: {seed} + {replicate_of(last)} of {last} is no seed; give at most {largest}")
 
 
 def _check_recipe(key: str, recipe: Recipe, prepare: PrepareConfig) -> None:

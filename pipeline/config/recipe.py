@@ -9,9 +9,6 @@ from pipeline.config.duration import Budget, Duration
 from pipeline.config.optimizers import Optimizer, SgdConfig
 from pipeline.config.schedules import ConstantSchedule, Schedule
 
-Network = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
-"""The extractors."""
-
 Model = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "small_cnn"]
 """What studies can train."""
 

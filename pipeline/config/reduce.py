@@ -17,7 +17,8 @@ class TsneConfig(Section):
     """Every parameter of `openTSNE.TSNE`, by its own name and with its own default.
 
     Only `n_jobs` and `random_state` differ: both decide the map's bits, so neither is left to the
-    machine. The map of 1 job is not that of 2, but repeats with the same number are equal.
+    machine. The map of 1 job is not that of 2, but repeats with the same number are equal. The number
+    of a replicate is added to `random_state`.
     """
 
     perplexity: PositiveFloat = 30.0

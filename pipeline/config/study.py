@@ -7,7 +7,8 @@ from pydantic import Field, model_validator
 
 from pipeline.config.base import NonNegativeFloat, Positive, PositiveFloat, Section, Seed
 from pipeline.config.duration import Budget
-from pipeline.config.recipe import Model, Network, Recipe
+from pipeline.config.networks import Network
+from pipeline.config.recipe import Model, Recipe
 
 Arm = Literal["full", "filtered", "random", "random_uniform"]
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # Keep the draws for different purposes independent of each other under one seed.
-_TEST, _VAL = "test", "val"
+_TEST, _VAL, _FOLDS = "test", "val", "folds"
 
 
 def draw_test(
@@ -24,6 +24,26 @@ def draw_val(
     return _draw(paths, labels, share, f"{seed}/{_VAL}", rest=1)
 
 
+def draw_folds(
+    paths: Sequence[str], labels: Sequence[int] | NDArray[np.int64], count: int, *, seed: int
+) -> NDArray[np.int32]:
+    """The part, 0 to `count` - 1, that each row is in: (N,) int32.
+
+    Each class is cut along the ranking of its images by a hash of their paths, into parts that
+    differ by one image at most. So one image more or less moves at most one other of its class
+    across each cut, and none of another class.
+    """
+    of_class = np.asarray(labels, dtype=np.int64)
+    hashes = _hashes(paths, f"{seed}/{_FOLDS}")
+    parts = np.zeros(len(of_class), dtype=np.int32)
+    for label in np.unique(of_class):
+        rows = np.flatnonzero(of_class == label)
+        ranked = rows[np.argsort(hashes[rows], kind="stable")]
+        # Classes begin at different parts, or the first part would get the odd image of each.
+        parts[ranked] = (np.arange(len(rows)) * count // len(rows) + label) % count
+    return parts
+
+
 def _draw(
     paths: Sequence[str], labels: Sequence[int] | NDArray[np.int64], share: float, key: str, *, rest: int
 ) -> NDArray[np.bool_]:
@@ -33,10 +53,14 @@ def _draw(
     of its class across the border, and none of another class: a test split outlives additions.
     """
     of_class = np.asarray(labels, dtype=np.int64)
-    ranks = np.array([hashlib.sha256(f"{key}/{path}".encode()).hexdigest() for path in paths], dtype="U64")
+    hashes = _hashes(paths, key)
     flags = np.zeros(len(of_class), dtype=np.bool_)
     for label in np.unique(of_class):
         rows = np.flatnonzero(of_class == label)
         count = max(1, min(round(share * len(rows)), len(rows) - rest))
-        flags[rows[np.argsort(ranks[rows], kind="stable")[:count]]] = True
+        flags[rows[np.argsort(hashes[rows], kind="stable")[:count]]] = True
     return flags
+
+
+def _hashes(paths: Sequence[str], key: str) -> NDArray[np.str_]:
+    return np.array([hashlib.sha256(f"{key}/{path}".encode()).hexdigest() for path in paths], dtype="U64")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.config.networks import architecture_of
 from pipeline.reporting import paper
 from pipeline.reporting.agreement import agreements
 from pipeline.reporting.comparisons import (
@@ -96,7 +97,7 @@ def _network(network: NetworkInputs, inputs: ReportInputs) -> Summary:
         "scorer": scorer["name"],
         "space": scorer.get("space"),
         "eps": network.filter["eps"],
-        "paper_kept_share": paper.KEPT_SHARES.get(network.name),
+        "paper_kept_share": paper.KEPT_SHARES.get(architecture_of(network.name)),
         "top1": top1,
         "top1_low": low,
         "top1_high": high,

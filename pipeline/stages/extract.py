@@ -11,6 +11,7 @@ from pipeline.artifacts.atomic import remove_leftovers
 from pipeline.artifacts.prepared import PreparedData, PreparedSplit, load_prepared
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_parquet
+from pipeline.config.networks import architecture_of
 from pipeline.distributed import Ranks, WorkerPlan
 from pipeline.errors import InputError
 from pipeline.features.extract import extract_features
@@ -50,7 +51,7 @@ def extract(context: StageContext, ranks: Ranks) -> None:
 
 def _check_fits(context: StageContext, network: TrainedNetwork, data: PreparedData) -> None:
     given = (network.network, network.format.image_size, network.class_names)
-    wanted = (str(context.item), data.image_size, data.class_names)
+    wanted = (architecture_of(str(context.item)), data.image_size, data.class_names)
     for what, has, needs in zip(("network", "image_size", "class_names"), given, wanted, strict=True):
         if has != needs:
             raise InputError(
@@ -62,7 +63,7 @@ def _extract_split(
     context: StageContext, ranks: Ranks, network: TrainedNetwork, split: str, data: PreparedSplit
 ) -> None:
     name, paths = str(context.item), context.data
-    shape = (len(data.labels), feature_dimension(name))
+    shape = (len(data.labels), feature_dimension(architecture_of(name)))
     own_share = len(rows_of_rank(shape[0], ranks))
     with ExitStack() as stack:
         # Rank 0 owns the file; the others map it and write their own rows.

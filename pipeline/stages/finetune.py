@@ -13,6 +13,7 @@ from pipeline.artifacts.atomic import remove_leftovers
 from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.prepared import digest_of, load_prepared
 from pipeline.artifacts.provenance import sha256_of_file, write_provenance
+from pipeline.config.networks import architecture_of, replicate_of
 from pipeline.distributed import Ranks
 from pipeline.errors import InputError
 from pipeline.models.network import Network
@@ -40,7 +41,7 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
     as_imagenet = config.normalisation == "imagenet"
     settings = effective_settings(
         config,
-        network=network,
+        network=architecture_of(network),
         n_classes=len(data.class_names),
         n_epoch=n_train,
         image_size=data.image_size,
@@ -50,7 +51,7 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
         learning_rate=config.learning_rate,
         weight_decay=config.weight_decay,
         budget=config.budget,
-        seed=config.seed,
+        seed=config.seed + replicate_of(network),
     )
     everything = np.ones(n_train, dtype=np.bool_)
     digest = distributed.broadcast(_digest(context, config.weights) if ranks.is_main else "")
@@ -66,7 +67,7 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
             ranks=ranks,
             log=context.log,
             title=context.name,
-            initialise=_initialise(config.weights, network, ranks),
+            initialise=_initialise(config.weights, settings.network, ranks),
             micro_batch=config.micro_batch,
             pauses=pauses,
         )
@@ -114,7 +115,7 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
 
 def _digest(context: StageContext, weights: str) -> str:
     """Of the images, and of the weights to start from."""
-    path = Path(weights.replace("{network}", str(context.item)))
+    path = Path(weights.replace("{network}", architecture_of(str(context.item))))
     start = sha256_of_file(path) if weights not in ("none", "imagenet") and path.is_file() else weights
     return f"{digest_of(context.data)} {start}"
 

@@ -12,6 +12,7 @@ from pipeline.artifacts.atomic import remove_leftovers
 from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import read_parquet, write_parquet
+from pipeline.config.networks import replicate_of
 from pipeline.config.reduce import ReduceConfig, TsneConfig
 from pipeline.errors import InputError
 from pipeline.reduction.checks import check_features, check_settings, largest_perplexity
@@ -28,7 +29,7 @@ def reduce(context: StageContext) -> None:
     """Write everything in data/reduce/ for `context.item`, a network."""
     assert context.item is not None
     network, data, log = context.item, context.data, context.log
-    config = context.params.reduce
+    config = _of_replicate(context.params.reduce, replicate_of(network))
     remove_leftovers(data.reduce_metrics(network).parent)
     labels = read_parquet(data.manifest("train"), ["label"])["label"].to_numpy()
     train = _features(context, "train", rows=len(labels))
@@ -69,6 +70,11 @@ def reduce(context: StageContext) -> None:
     }
     _write(context, components, train_map, test_map, metrics)
     context.images.append(len(train) + len(test))
+
+
+def _of_replicate(config: ReduceConfig, number: int) -> ReduceConfig:
+    tsne = config.tsne.model_copy(update={"random_state": config.tsne.random_state + number})
+    return config.model_copy(update={"tsne": tsne})
 
 
 def _features(context: StageContext, split: str, rows: int) -> NDArray[np.float32]:

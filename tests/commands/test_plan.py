@@ -1,5 +1,6 @@
 """What plan says before a run: what would run, and what it would take."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Collection
@@ -11,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up import name_networks
 from made_up_images import split_tree, write_folder
 from made_up_training import runs_of, write_project
 from made_up_training import stage as run_stage
@@ -147,6 +149,17 @@ def test_dvc_names_the_stages_as_the_graph_does() -> None:
     if listed.returncode:
         pytest.skip("not a DVC repository")
     assert listed.stdout.split() == list(stages.stage_graph(load_params(_ROOT / "params.yaml")))
+
+
+def test_dvc_takes_the_names_of_replicates(tmp_path: Path) -> None:
+    shutil.copy(_ROOT / "dvc.yaml", tmp_path)
+    shutil.copy(_ROOT / "presets" / "digits.yaml", tmp_path / "params.yaml")
+    name_networks(tmp_path / "params.yaml", ["resnet18-r1", "resnet18", "resnet18-r12"])
+    dvc = [sys.executable, "-m", "dvc"]
+    subprocess.run([*dvc, "init", "--no-scm", "--quiet"], cwd=tmp_path, check=True)
+    command = [*dvc, "stage", "list", "--name-only"]
+    listed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert listed.stdout.split() == list(stages.stage_graph(load_params(tmp_path / "params.yaml")))
 
 
 def test_without_a_repository_dvc_cannot_say(tmp_path: Path) -> None:

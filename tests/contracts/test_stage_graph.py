@@ -36,7 +36,6 @@ _PASSIVE = frozenset(
 
 # Sections whose models are not in a module of their own name.
 _MODELS = {
-    "networks": "pipeline.config.recipe",
     "train": "pipeline.config.study",
     "studies": "pipeline.config.study",
 }

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pipeline.datasets.splits import draw_test, draw_val
+from pipeline.datasets.splits import draw_folds, draw_test, draw_val
 
 Draw = Callable[..., NDArray[np.bool_]]
 
@@ -71,3 +71,46 @@ def test_every_row_can_be_drawn() -> None:
     for seed in range(200):
         drawn |= draw_val(_names(20), np.zeros(20, dtype=np.int64), 0.1, seed=seed)
     assert drawn.all()
+
+
+# Folds
+
+_LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=80)
+
+
+@settings(deadline=None)
+@given(labels=_LABELS, count=st.integers(2, 7), seed=st.integers(0, 99))
+def test_folds_share_out_each_class_evenly(labels: list[int], count: int, seed: int) -> None:
+    folds = draw_folds(_names(len(labels)), labels, count, seed=seed)
+    assert folds.dtype == np.int32
+    for label in set(labels):
+        sizes = np.bincount(folds[np.array(labels) == label], minlength=count)
+        assert len(sizes) == count
+        assert sizes.max() - sizes.min() <= 1
+
+
+def test_many_small_classes_do_not_fill_one_fold() -> None:
+    labels = np.repeat(np.arange(40), 3)
+    assert np.bincount(draw_folds(_names(120), labels, 2, seed=0)).tolist() == [60, 60]
+
+
+@settings(deadline=None)
+@given(n=st.integers(5, 60), where=st.integers(0, 60), count=st.integers(2, 5), seed=st.integers(0, 99))
+def test_an_added_image_moves_one_other_per_cut_at_most(n: int, where: int, count: int, seed: int) -> None:
+    names, labels = _names(2 * n), [0] * n + [1] * n
+    before = dict(zip(names, draw_folds(names, labels, count, seed=seed), strict=True))
+    place = min(where, n)
+    longer, of_longer = [*names[:place], "class/new.png", *names[place:]], [0] * (n + 1) + [1] * n
+    after = dict(zip(longer, draw_folds(longer, of_longer, count, seed=seed), strict=True))
+    moved = [name for name in names if before[name] != after[name]]
+    assert len(moved) <= count - 1
+    assert all(name in names[:n] for name in moved)
+
+
+def test_folds_follow_the_paths_and_not_the_order_and_differ_for_another_seed() -> None:
+    labels, names = np.arange(400) % 4, _names(400)
+    order = np.random.default_rng(0).permutation(400)
+    folds = draw_folds(names, labels, 4, seed=1)
+    np.testing.assert_array_equal(folds[order], draw_folds([names[i] for i in order], labels[order], 4, seed=1))
+    changed = folds != draw_folds(names, labels, 4, seed=2)
+    assert 0.6 < changed.mean() < 0.9  # three quarters are expected

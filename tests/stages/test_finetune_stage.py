@@ -10,7 +10,7 @@ import pytest
 import torch
 import torchvision
 from loopback import serving
-from made_up import NETWORK
+from made_up import NETWORK, name_networks
 from made_up_training import NAMES, as_resnet, bright_images, command, run, stage, write_imagenet_weights, write_project
 
 from pipeline.paths import DataPaths, WorkPaths
@@ -97,6 +97,20 @@ def test_weights_of_this_project_go_on(tmp_path: Path) -> None:
     before, after = (as_resnet(load_trained(path).model).backbone for path in (first, data.extractor(NETWORK)))
     assert torch.equal(before.conv1.weight, after.conv1.weight)
     assert not torch.equal(before.fc.weight, after.fc.weight)
+
+
+def test_a_replicate_is_the_run_of_the_next_seed(tmp_path: Path) -> None:
+    """In every bit; and `{network}` in a path is its architecture."""
+    data = write_project(tmp_path, finetune={"weights": "none", "seed": 5})
+    assert stage("finetune", tmp_path) == 0
+    again = data.extractor(NETWORK).rename(tmp_path / f"first-{NETWORK}.pt").read_bytes()
+    data = write_project(tmp_path, finetune={"weights": "none", "seed": 3})
+    name_networks(tmp_path / "params.yaml", [f"{NETWORK}-r2"])
+    assert stage("finetune", tmp_path, f"{NETWORK}-r2") == 0
+    assert data.extractor(f"{NETWORK}-r2").read_bytes() == again
+    write_project(tmp_path, finetune={"weights": str(tmp_path / "first-{network}.pt")})
+    name_networks(tmp_path / "params.yaml", [f"{NETWORK}-r1"])
+    assert stage("finetune", tmp_path, f"{NETWORK}-r1") == 0
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import NETWORK, class_blobs, stage_arguments, write_features, write_manifest, write_params
+from made_up import NETWORK, class_blobs, name_networks, stage_arguments, write_features, write_manifest, write_params
 
 from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.tables import read_parquet
@@ -19,7 +19,7 @@ from pipeline.stages.reduce import reduce
 _TSNE = {"perplexity": 12.0, "early_exaggeration_iter": 50, "n_iter": 80, "n_jobs": 1}
 
 
-def _project(folder: Path, *, n_test: int = 20, pca: int | None = 10, **tsne: float) -> DataPaths:
+def _project(folder: Path, *, n_test: int = 20, pca: int | None = 10, **tsne: float | str) -> DataPaths:
     data = DataPaths(root=folder / "data")
     features, labels = class_blobs(np.random.default_rng(0), n_classes=4, per_class=50, dimensions=24, spread=2.0)
     n_train = len(labels) - n_test
@@ -123,3 +123,17 @@ def test_progress_reaches_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[
     log = (tmp_path / "work" / "logs" / f"reduce@{NETWORK}.log").read_text()
     assert "t-SNE of the training images: 130 iterations" in log
     assert "nearest neighbours preserved" in capsys.readouterr().err
+
+
+def test_a_replicate_has_the_map_of_the_next_seed(tmp_path: Path) -> None:
+    data = _project(tmp_path, initialization="random", random_state=4)
+    _run(tmp_path)
+    expected = data.embedding(NETWORK).read_bytes()
+    _project(tmp_path, initialization="random", random_state=1)
+    name_networks(tmp_path / "params.yaml", [f"{NETWORK}-r3"])
+    for split in ("train", "test"):
+        data.features(NETWORK, split).rename(data.features(f"{NETWORK}-r3", split))
+    arguments = [f"{NETWORK}-r3" if argument == NETWORK else argument for argument in stage_arguments(tmp_path)]
+    run_stage("reduce", reduce, item="network", argv=arguments)
+    assert data.embedding(f"{NETWORK}-r3").read_bytes() == expected
+    assert read_json(data.reduce_metrics(f"{NETWORK}-r3"))["tsne"]["requested"]["random_state"] == 4

@@ -12,6 +12,7 @@ from pipeline.commands.planning.cells import StudyPlan, device_of, threads_of, w
 from pipeline.commands.planning.cost import Cost
 from pipeline.commands.planning.data import DataSize
 from pipeline.commands.planning.speed import Speed, Workload, measure
+from pipeline.config.networks import architecture_of, replicate_of
 from pipeline.config.params import Params
 from pipeline.distributed import local_gpus
 from pipeline.training.settings import TrainSettings, effective_settings
@@ -43,7 +44,7 @@ def finetune_run(params: Params, network: str, size: DataSize) -> Run:
     config = params.finetune
     settings = effective_settings(
         config,
-        network=network,
+        network=architecture_of(network),
         n_classes=size.n_classes,
         n_epoch=size.n_train,
         image_size=params.prepare.image_size,
@@ -53,7 +54,7 @@ def finetune_run(params: Params, network: str, size: DataSize) -> Run:
         learning_rate=config.learning_rate,
         weight_decay=config.weight_decay,
         budget=config.budget,
-        seed=config.seed,
+        seed=config.seed + replicate_of(network),
     )
     return Run(settings=settings, workers=workers_of(config), threads=threads_of(config))
 
@@ -109,7 +110,7 @@ def stage_costs(
             case "extract":
                 (run,) = runs[f"finetune@{item}"]
                 costs[stage] = cost.extract_cost(
-                    item,
+                    architecture_of(item),
                     params.extract.batch_size,
                     params.prepare.image_size,
                     speeds[run.workload],
@@ -117,7 +118,7 @@ def stage_costs(
                     workers=local_gpus(),
                 )
             case "reduce":
-                costs[stage] = cost.reduce_cost(params.reduce, item, size, cores=cores)
+                costs[stage] = cost.reduce_cost(params.reduce, architecture_of(item), size, cores=cores)
             case "filter":
                 costs[stage] = cost.filter_cost(size)
             case "train":
