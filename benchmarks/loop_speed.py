@@ -105,13 +105,16 @@ def extraction_ratios(arguments: argparse.Namespace, ranks: Ranks) -> tuple[list
     names = tuple(str(label) for label in range(N_CLASSES))
     network = TrainedNetwork(model=model, network=settings.network, class_names=names, format=settings.format)
     out = np.empty((n, feature_dimension(settings.network)), dtype=np.float32)
+    sure = np.empty((n, N_CLASSES), dtype=np.float32)
     size = settings.format.crop_size
     batch = torch.randn(arguments.batch_size, 3, size, size, device=ranks.device)
     batch = batch.to(memory_format=torch.channels_last)
 
     def ours() -> None:
         with RunLog.silent().progress("benchmark", n, "images") as progress:
-            extract_features(network, pixels, out, batch_size=arguments.batch_size, ranks=ranks, progress=progress)
+            extract_features(
+                [network], pixels, out, sure, batch_size=arguments.batch_size, ranks=ranks, progress=progress
+            )
 
     def bare() -> None:
         for _ in range(arguments.steps):

@@ -37,12 +37,15 @@ class DataPaths:
         """float32 (N, D); the test split's files carry `.test`."""
         return self.root / "extract" / f"{network}{_suffix(split)}.npy"
 
+    def probabilities(self, network: str) -> Path:
+        """float32 (N, n_classes) of the training images, rows summing to 1."""
+        return self.root / "extract" / f"{network}.probabilities.npy"
+
     def predictions(self, network: str, split: str = "train") -> Path:
         return self.root / "extract" / f"{network}{_suffix(split)}.parquet"
 
-    def probabilities(self, network: str) -> Path:
-        """float32 (N, C) of the training images: what the network holds for their classes."""
-        return self.root / "extract" / f"{network}.probabilities.npy"
+    def extract_metrics(self, network: str) -> Path:
+        return self.root / "extract" / f"{network}.json"
 
     # reduce
     def embedding(self, network: str, split: str = "train") -> Path:

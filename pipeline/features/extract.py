@@ -1,7 +1,6 @@
 """From images to features: evaluation mode, no augmentation, one batch in memory at a time."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from pipeline.artifacts.prepared import ImageFiles, ImageSource
 from pipeline.datasets.training_images import TrainingImages
 from pipeline.distributed import Ranks
 from pipeline.errors import InputError
+from pipeline.features.alignment import PairedSums, Similarity, fit_similarity
 from pipeline.run_log import Progress
 from pipeline.training.evaluate import rows_of_rank
 from pipeline.training.images import evaluation_images
@@ -22,46 +22,100 @@ from pipeline.training.weights import TrainedNetwork
 _CHUNK_BYTES = 256 * 2**20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Predictions:
-    """What the extractor itself says: `predicted` int64 (N,), `confidence` float32 (N,) in 0 to 1."""
-
-    predicted: NDArray[np.int64]
-    confidence: NDArray[np.float32]
-
-
 @torch.inference_mode()
 def extract_features(
-    network: TrainedNetwork,
+    networks: Sequence[TrainedNetwork],
     images: ImageSource,
     out: NDArray[np.float32],
+    probabilities: NDArray[np.float32],
     *,
     batch_size: int,
     ranks: Ranks,
     progress: Progress,
-) -> Predictions:
-    """Write the penultimate features of all images to `out`; each rank writes its own rows.
+) -> None:
+    """Write the penultimate features of all images, and how sure the networks are of each class.
+
+    Each rank writes its own rows and leaves the others alone.
 
     Args:
+        networks: the first gives the features, all together the mean of their probabilities.
         images: uint8 (N, H, W, 3), may be memory-mapped; or files.
-        out: float32 (N, D), writable, shared between ranks.
+        out: float32 (N, D), writable.
+        probabilities: float32 (N, n_classes), writable.
         batch_size: images per forward pass.
 
     Raises:
-        InputError: the network gives features that are not finite.
+        InputError: a network gives features that are not finite.
     """
-    predicted = torch.zeros(len(images), dtype=torch.int64)
-    confidence = torch.zeros(len(images))
-    for where, batch in _batches(images, network, batch_size, rows_of_rank(len(images), ranks), ranks.device):
-        features = network.model.features(batch)
-        out[where] = features.float().cpu().numpy()
-        if not np.isfinite(out[where]).all():
-            raise InputError("features: the network gives NaN or infinity; lower finetune.learning_rate")
-        top = network.model.classify(features).softmax(1).max(1)
-        predicted[where], confidence[where] = top.indices.cpu(), top.values.float().cpu()
+    rows = rows_of_rank(len(images), ranks)
+    for where, batch in _batches(images, networks[0], batch_size, rows, ranks.device):
+        outputs = [_outputs(network, batch) for network in networks]
+        out[where] = outputs[0][0]
+        probabilities[where] = np.mean([sure for _, sure in outputs], axis=0, dtype=np.float32)
         progress.update(len(batch))
-    totals = [distributed.all_reduce_sum_(values.to(ranks.device)).cpu().numpy() for values in (predicted, confidence)]
-    return Predictions(predicted=totals[0], confidence=totals[1])
+
+
+@torch.inference_mode()
+def extract_by_fold(
+    networks: Sequence[TrainedNetwork],
+    folds: NDArray[np.int32],
+    images: ImageSource,
+    out: NDArray[np.float32],
+    probabilities: NDArray[np.float32],
+    *,
+    batch_size: int,
+    ranks: Ranks,
+    progress: Progress,
+) -> list[float]:
+    """As `extract_features`, each image by the network of its fold, which was not trained on it.
+
+    The features of network k are brought into the space of network 0's by the similarity that fits
+    best on all images (see `alignment`), for which every network sees all of them once.
+
+    Args:
+        folds: (N,), 0 to len(networks) - 1.
+
+    Returns:
+        For each network but the first, the share of variance of the first one's features that its
+        own have after the fit, 0 to 1.
+
+    Raises:
+        InputError: a network gives features that are not finite, or the same for all images.
+    """
+    sums = [PairedSums(out.shape[1]) for _ in networks[1:]]
+    own = rows_of_rank(len(images), ranks)
+    for where, batch in _batches(images, networks[0], batch_size, own, ranks.device):
+        outputs = [_outputs(network, batch) for network in networks]
+        for pairs, (features, _) in zip(sums, outputs[1:], strict=True):
+            pairs.add(features, outputs[0][0])
+        held_out = folds[where], np.arange(len(batch))
+        out[where] = np.stack([features for features, _ in outputs])[held_out]
+        probabilities[where] = np.stack([sure for _, sure in outputs])[held_out]
+        progress.update(len(batch))
+    explained = []
+    for fold, pairs in enumerate(sums, start=1):
+        fitted = _fitted(pairs, fold, ranks)
+        fitted.apply_to_rows(out, own[folds[own] == fold])
+        explained.append(fitted.explained)
+    return explained
+
+
+def _outputs(network: TrainedNetwork, batch: Tensor) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Features (B, D) and probabilities (B, n_classes) of one batch."""
+    features = network.model.features(batch)
+    given = features.float().cpu().numpy()
+    if not np.isfinite(given).all():
+        raise InputError("features: the network gives NaN or infinity; lower finetune.learning_rate")
+    return given, network.model.classify(features).softmax(1).float().cpu().numpy()
+
+
+def _fitted(pairs: PairedSums, fold: int, ranks: Ranks) -> Similarity:
+    """The fit over the rows of all ranks; each makes it from the same sums."""
+    pairs.values = distributed.all_reduce_sum_(torch.from_numpy(pairs.values).to(ranks.device)).cpu().numpy()
+    try:
+        return fit_similarity(pairs)
+    except ValueError as error:
+        raise InputError(f"features: of the network of fold {fold} or 0, {error}; train it for longer") from None
 
 
 def _batches(

@@ -14,6 +14,13 @@ _HEAD = ("fc.weight", "fc.bias")
 _COUNTER = "num_batches_tracked"
 
 
+def set_head(model: ResNet, weight: Tensor, bias: Tensor) -> None:
+    """Overwrite the last linear layer; `weight` (n_classes, D), `bias` (n_classes,)."""
+    with torch.no_grad():
+        model.backbone.fc.weight.copy_(weight)
+        model.backbone.fc.bias.copy_(bias)
+
+
 def load_backbone(model: ResNet, state: Mapping[str, Tensor], *, source: str) -> None:
     """Copy all tensors but the head into `model`; its own fresh head stays.
 

@@ -1,93 +1,150 @@
 """Penultimate features of the training and the test images."""
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import torch
+from numpy.typing import NDArray
 
 from pipeline import distributed
-from pipeline.artifacts.arrays import create_array
+from pipeline.artifacts.arrays import create_array, open_array
 from pipeline.artifacts.atomic import remove_leftovers
-from pipeline.artifacts.prepared import PreparedData, PreparedSplit, load_prepared
+from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.prepared import PreparedData, load_prepared
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_parquet
 from pipeline.config.networks import architecture_of
 from pipeline.distributed import Ranks, WorkerPlan
 from pipeline.errors import InputError
-from pipeline.features.extract import extract_features
+from pipeline.features.extract import extract_by_fold, extract_features
 from pipeline.models import feature_dimension
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
 from pipeline.training.evaluate import rows_of_rank
-from pipeline.training.weights import TrainedNetwork, load_trained
+from pipeline.training.weights import FoldedNetworks, load_folded
 
 # Each takes its rows, so that any number will do.
 _MOST_PROCESSES = 4096
 
 
 def extract(context: StageContext, ranks: Ranks) -> None:
-    """Embed both splits with the fine-tuned network."""
+    """Embed both splits with the fine-tuned network, or with those of its folds."""
     name, paths = str(context.item), context.data
-    network = load_trained(paths.extractor(name), ranks.device)
+    extractor = load_folded(paths.extractor(name), ranks.device)
     data = load_prepared(paths, folder=context.image_folder)
-    _check_fits(context, network, data)
+    _check_fits(context, extractor, data)
     if ranks.is_main:
         remove_leftovers(paths.features(name).parent)
-    for split, images in (("train", data.train), ("test", data.test)):
-        _extract_split(context, ranks, network, split, images)
+    _extract_train(context, ranks, extractor, data)
+    _extract_test(context, ranks, extractor, data)
     if not ranks.is_main:
         return
-    outputs = [
-        path for split in ("train", "test") for path in (paths.features(name, split), paths.predictions(name, split))
-    ]
+    splits = ("train", "test")
     write_provenance(
         paths.provenance("extract", name),
         stage=context.name,
         parameters=context.params.extract.model_dump(mode="json"),
         inputs=[paths.images("train"), paths.images("test"), paths.extractor(name)],
-        outputs=outputs,
+        outputs=[
+            *(path for split in splits for path in (paths.features(name, split), paths.predictions(name, split))),
+            paths.probabilities(name),
+            paths.extract_metrics(name),
+        ],
     )
 
 
-def _check_fits(context: StageContext, network: TrainedNetwork, data: PreparedData) -> None:
-    given = (network.network, network.format.image_size, network.class_names)
+def _check_fits(context: StageContext, extractor: FoldedNetworks, data: PreparedData) -> None:
+    path, first = context.data.extractor(str(context.item)), extractor.networks[0]
+    given = (first.network, first.format.image_size, first.class_names)
     wanted = (architecture_of(str(context.item)), data.image_size, data.class_names)
     for what, has, needs in zip(("network", "image_size", "class_names"), given, wanted, strict=True):
         if has != needs:
-            raise InputError(
-                f"{context.data.extractor(str(context.item))}: its {what} is {has}, needed is {needs}; run `dvc repro`"
-            )
+            raise InputError(f"{path}: its {what} is {has}, needed is {needs}; run `dvc repro`")
+    if extractor.folds is not None and len(extractor.folds) != len(data.train.labels):
+        has, needs = len(extractor.folds), len(data.train.labels)
+        raise InputError(f"{path}: its folds are of {has} training images, needed are {needs}; run `dvc repro`")
 
 
-def _extract_split(
-    context: StageContext, ranks: Ranks, network: TrainedNetwork, split: str, data: PreparedSplit
-) -> None:
-    name, paths = str(context.item), context.data
-    shape = (len(data.labels), feature_dimension(architecture_of(name)))
-    own_share = len(rows_of_rank(shape[0], ranks))
-    with ExitStack() as stack:
-        # Rank 0 owns the file; the others map it and write their own rows.
-        own = (
-            stack.enter_context(create_array(paths.features(name, split), shape, np.float32)) if ranks.is_main else None
+def _extract_train(context: StageContext, ranks: Ranks, extractor: FoldedNetworks, data: PreparedData) -> None:
+    name, paths, n = str(context.item), context.data, len(data.train.labels)
+    folds = np.zeros(n, np.int32) if extractor.folds is None else extractor.folds
+    with (
+        _shared_array(paths.features(name), (n, _dimensions(name)), ranks) as out,
+        _shared_array(paths.probabilities(name), (n, len(data.class_names)), ranks) as sure,
+        context.log.progress(f"{context.name} train", len(rows_of_rank(n, ranks)), "images") as progress,
+    ):
+        aligned = extract_by_fold(
+            extractor.networks,
+            folds,
+            data.train.source,
+            out,
+            sure,
+            batch_size=context.params.extract.batch_size,
+            ranks=ranks,
+            progress=progress,
         )
+    context.images.append(n * len(extractor.networks))
+    if not ranks.is_main:
+        return
+    table = _predictions(open_array(paths.probabilities(name), dtype=np.float32, ndim=2, rows=n))
+    write_parquet(paths.predictions(name), table.append_column("fold", pa.array(folds)))
+    top1 = float((table["predicted"].to_numpy() == data.train.labels).mean())
+    metrics = {"folds": len(extractor.networks), "train_top1": top1, "aligned_variance": aligned}
+    write_json(paths.extract_metrics(name), metrics)
+    how = "each by a network that was not trained on it" if aligned else "on which the network was trained"
+    context.log.info(f"{name}: top-1 {top1:.4f} on the {n} training images, {how}")
+
+
+def _extract_test(context: StageContext, ranks: Ranks, extractor: FoldedNetworks, data: PreparedData) -> None:
+    name, paths, n = str(context.item), context.data, len(data.test.labels)
+    sure = np.zeros((n, len(data.class_names)), dtype=np.float32)
+    with (
+        _shared_array(paths.features(name, "test"), (n, _dimensions(name)), ranks) as out,
+        context.log.progress(f"{context.name} test", len(rows_of_rank(n, ranks)), "images") as progress,
+    ):
+        extract_features(
+            extractor.networks,
+            data.test.source,
+            out,
+            sure,
+            batch_size=context.params.extract.batch_size,
+            ranks=ranks,
+            progress=progress,
+        )
+    sure = distributed.all_reduce_sum_(torch.from_numpy(sure).to(ranks.device)).cpu().numpy()
+    context.images.append(n * len(extractor.networks))
+    if ranks.is_main:
+        write_parquet(paths.predictions(name, "test"), _predictions(sure))
+
+
+@contextmanager
+def _shared_array(path: Path, shape: tuple[int, int], ranks: Ranks) -> Iterator[NDArray[np.float32]]:
+    """A float32 array that becomes `path` when all ranks have left the block; each writes its own rows."""
+    with ExitStack() as stack:
+        # Rank 0 owns the file; the others map it.
+        own = stack.enter_context(create_array(path, shape, np.float32)) if ranks.is_main else None
         shared = distributed.broadcast(str(own.filename) if own is not None else None)
         out = own if own is not None else np.load(str(shared), mmap_mode="r+")
-        progress = stack.enter_context(context.log.progress(f"{context.name} {split}", own_share, "images"))
-        predictions = extract_features(
-            network, data.source, out, batch_size=context.params.extract.batch_size, ranks=ranks, progress=progress
-        )
+        yield out
         out.flush()
         distributed.barrier()
-    context.images.append(shape[0])
-    if ranks.is_main:
-        table = pa.table(
-            {
-                "sample_id": pa.array(np.arange(shape[0])),
-                "predicted": pa.array(predictions.predicted),
-                "confidence": pa.array(predictions.confidence),
-            }
-        )
-        write_parquet(paths.predictions(name, split), table)
+
+
+def _dimensions(name: str) -> int:
+    return feature_dimension(architecture_of(name))
+
+
+def _predictions(probabilities: NDArray[np.float32]) -> pa.Table:
+    """The most probable class of each image and its probability."""
+    columns = {
+        "sample_id": np.arange(len(probabilities)),
+        "predicted": probabilities.argmax(1),
+        "confidence": probabilities.max(1),
+    }
+    return pa.table({name: pa.array(values) for name, values in columns.items()})
 
 
 def main() -> None:

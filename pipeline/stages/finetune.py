@@ -1,47 +1,118 @@
-"""Fine-tune (or train) one extractor network on all training images."""
+"""Fine-tune (or train) one extractor: a network on all training images, or one for each fold without it."""
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pipeline import distributed
 from pipeline.artifacts.atomic import remove_leftovers
 from pipeline.artifacts.json_file import write_json
-from pipeline.artifacts.prepared import digest_of, load_prepared
+from pipeline.artifacts.prepared import PreparedData, digest_of, load_prepared
 from pipeline.artifacts.provenance import sha256_of_file, write_provenance
+from pipeline.artifacts.tables import read_parquet
 from pipeline.config.networks import architecture_of, replicate_of
+from pipeline.datasets.splits import draw_folds
 from pipeline.distributed import Ranks
 from pipeline.errors import InputError
+from pipeline.features.frozen import frozen_networks
+from pipeline.features.linear_head import MOST_ITERATIONS
 from pipeline.models.network import Network
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
-from pipeline.training.checkpoints import ABANDONED_S, clear_runs
-from pipeline.training.evaluate import evaluate
-from pipeline.training.fingerprint import identify
+from pipeline.training.checkpoints import ABANDONED_S, Checkpoints, clear_runs
+from pipeline.training.evaluate import Evaluation, evaluate, rows_of_rank
 from pipeline.training.images import load_images
+from pipeline.training.in_turn import train_in_turn
 from pipeline.training.initial_weights import IMAGENET_MEAN, IMAGENET_STD, initialiser
-from pipeline.training.interruptions import end_and_due, make_pauses
-from pipeline.training.loop import train
-from pipeline.training.settings import effective_settings
-from pipeline.training.weights import save_trained
+from pipeline.training.settings import TrainSettings, effective_settings
+from pipeline.training.weights import save_folded, save_trained
 from pipeline.training.workers import plan_of
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Trained:
+    """One network, and where it is kept until it is saved."""
+
+    model: Network
+    settings: TrainSettings
+    n_train: int
+    train_loss: float
+    kept: Checkpoints | None = None
+
+
 def finetune(context: StageContext, ranks: Ranks) -> None:
-    """Train, evaluate on the test split once, save weights and metrics."""
-    config, network = context.params.finetune, str(context.item)
+    """Train a network for each fold, or fit its head; evaluate on the test split once; save weights and metrics."""
+    config, name = context.params.finetune, str(context.item)
     data = load_prepared(context.data, folder=context.image_folder)
-    n_train = len(data.train.labels)
-    if config.batch_size > n_train:
-        raise InputError(f"finetune.batch_size: {config.batch_size} is more than the {n_train} training images")
+    folds = _folds(context, data)
+    members = [folds != fold for fold in range(config.folds)] if config.folds > 1 else [folds == 0]
+    make = _train_all if config.trained == "all" else _fit_heads
+    networks: list[_Trained] = []
+    results: list[Evaluation] = []
+    test = None
+    labels = torch.from_numpy(data.test.labels).to(ranks.device)
+    for trained in make(context, ranks, data, members):
+        test = test or load_images(data.test.source, trained.settings, training=False, device=ranks.device)
+        results.append(evaluate(trained.model, test, labels, batch_size=config.eval_batch_size, ranks=ranks))
+        _check_finite(results[-1].loss, config.learning_rate, name)
+        networks.append(dataclasses.replace(trained, model=trained.model.cpu()))
+    if not ranks.is_main:
+        return
+    path, settings = context.data.extractor(name), networks[0].settings
+    remove_leftovers(path.parent)
+    if config.folds == 1:
+        save_trained(path, networks[0].model, settings, data.class_names)
+    else:
+        save_folded(path, [trained.model for trained in networks], folds, settings, data.class_names)
+    write_json(context.data.finetune_metrics(name), _metrics(context, data, networks, results))
+    write_provenance(
+        context.data.provenance("finetune", name),
+        stage=context.name,
+        parameters=config.model_dump(mode="json"),
+        inputs=[context.data.images("train"), context.data.manifest("train")],
+        outputs=[path, context.data.finetune_metrics(name)],
+    )
+    for trained in networks:
+        if trained.kept is not None:
+            trained.kept.clear()
+    clear_runs(context.work.checkpoints(context.name), unused_s=ABANDONED_S)
+    top1 = np.mean([result.top1 for result in results])
+    context.log.info(f"{name}: top-1 {top1:.4f} on the {len(data.test.labels)} test images")
+
+
+def _folds(context: StageContext, data: PreparedData) -> NDArray[np.int32]:
+    """(N,), the part of each training image; all 0 without folds."""
+    config, labels = context.params.finetune, data.train.labels
+    if config.folds == 1:
+        return np.zeros(len(labels), dtype=np.int32)
+    counts = np.bincount(labels, minlength=len(data.class_names))
+    rarest = int(np.where(counts == 0, len(labels), counts).argmin())
+    if counts[rarest] < config.folds:
+        raise InputError(
+            f"finetune.folds: {config.folds}, but class {data.class_names[rarest]} has {counts[rarest]} training "
+            f"images, so that a part would have none; give at most {counts[rarest]}"
+        )
+    paths = read_parquet(context.data.manifest("train"), ["path"])["path"].to_pylist()
+    return draw_folds(paths, labels, config.folds, seed=_seed(context))
+
+
+def _seed(context: StageContext) -> int:
+    return context.params.finetune.seed + replicate_of(str(context.item))
+
+
+def _settings(context: StageContext, data: PreparedData, n_train: int) -> TrainSettings:
+    config = context.params.finetune
     as_imagenet = config.normalisation == "imagenet"
-    settings = effective_settings(
+    return effective_settings(
         config,
-        network=architecture_of(network),
+        network=architecture_of(str(context.item)),
         n_classes=len(data.class_names),
         n_epoch=n_train,
         image_size=data.image_size,
@@ -51,66 +122,103 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
         learning_rate=config.learning_rate,
         weight_decay=config.weight_decay,
         budget=config.budget,
-        seed=config.seed + replicate_of(network),
+        seed=_seed(context),
+        skipped=config.trained == "head",
     )
-    everything = np.ones(n_train, dtype=np.bool_)
-    digest = distributed.broadcast(_digest(context, config.weights) if ranks.is_main else "")
-    key = identify(settings, everything, data_digest=digest, device=ranks.device).key
-    checkpoints = context.work.checkpoints(context.name)
-    pauses = make_pauses(config.checkpoint, checkpoints / key, end_and_due(), ranks)
-    with pauses.watching():
-        run = train(
-            settings,
-            load_images(data.train.source, settings, training=True, device=ranks.device),
-            torch.from_numpy(data.train.labels).to(ranks.device),
-            everything,
-            ranks=ranks,
-            log=context.log,
-            title=context.name,
-            initialise=_initialise(config.weights, settings.network, ranks),
-            micro_batch=config.micro_batch,
-            pauses=pauses,
-        )
-    context.images.append(settings.steps * settings.batch_size)
-    _check_finite(run.history[-1].train_loss, config.learning_rate, network)
-    test = load_images(data.test.source, settings, training=False, device=ranks.device)
-    result = evaluate(
-        run.model,
-        test,
-        torch.from_numpy(data.test.labels).to(ranks.device),
-        batch_size=config.eval_batch_size,
+
+
+def _train_all(
+    context: StageContext, ranks: Ranks, data: PreparedData, members: Sequence[NDArray[np.bool_]]
+) -> Iterator[_Trained]:
+    """Each network by the recipe."""
+    config = context.params.finetune
+    sizes = [int(rows.sum()) for rows in members]
+    if config.batch_size > min(sizes):
+        where = "training images" if config.folds == 1 else f"training images outside one of {config.folds} parts"
+        raise InputError(f"finetune.batch_size: {config.batch_size} is more than the {min(sizes)} {where}")
+    settings = [_settings(context, data, size) for size in sizes]
+    runs = train_in_turn(
+        settings,
+        members,
+        load_images(data.train.source, settings[0], training=True, device=ranks.device),
+        torch.from_numpy(data.train.labels).to(ranks.device),
+        folder=context.work.checkpoints(context.name),
+        data_digest=distributed.broadcast(_digest(context, config.weights) if ranks.is_main else ""),
+        interval=config.checkpoint,
+        micro_batch=config.micro_batch,
+        initialise=_initialise(config.weights, settings[0].network, ranks),
         ranks=ranks,
+        log=context.log,
+        title=context.name,
     )
-    _check_finite(result.loss, config.learning_rate, network)
-    if not ranks.is_main:
-        return
-    remove_leftovers(context.data.extractor(network).parent)
-    save_trained(context.data.extractor(network), run.model, settings, data.class_names)
-    recalls = {
-        name: float(result.correct[data.test.labels == label].mean()) for label, name in enumerate(data.class_names)
-    }
-    write_json(
-        context.data.finetune_metrics(network),
+    for own, size, run in zip(settings, sizes, runs, strict=True):
+        _check_finite(run.train_loss, config.learning_rate, str(context.item))
+        context.images.append(run.steps * own.batch_size)
+        yield _Trained(model=run.model, settings=own, n_train=size, train_loss=run.train_loss, kept=run.kept)
+
+
+def _fit_heads(
+    context: StageContext, ranks: Ranks, data: PreparedData, members: Sequence[NDArray[np.bool_]]
+) -> Iterator[_Trained]:
+    """Each network with the pretrained backbone and a head of its own."""
+    config, n, labels = context.params.finetune, len(data.train.labels), data.train.labels
+    counts = np.bincount(labels, minlength=len(data.class_names))
+    if counts.min() == 0 or len(counts) < 2:
+        raise InputError(
+            f"finetune.trained: head, which needs images of two classes and of each, and there are {counts.tolist()}; "
+            "set trained: all, or give training images of every class"
+        )
+    settings = _settings(context, data, n)
+    initialise = _initialise(config.weights, settings.network, ranks)
+    assert initialise is not None, "the configuration asks for weights"
+    with context.log.progress(context.name, len(rows_of_rank(n, ranks)), "images") as progress:
+        fitted = frozen_networks(
+            settings,
+            initialise,
+            data.train.source,
+            labels,
+            members,
+            batch_size=config.eval_batch_size,
+            ranks=ranks,
+            progress=progress,
+        )
+        for number, (rows, (model, head)) in enumerate(zip(members, fitted, strict=True)):
+            if head.iterations >= MOST_ITERATIONS:
+                context.log.info(f"the head of fold {number} stopped after {head.iterations} iterations, unconverged")
+            yield _Trained(model=model, settings=settings, n_train=int(rows.sum()), train_loss=head.train_loss)
+    context.images.append(n)
+
+
+def _metrics(
+    context: StageContext, data: PreparedData, networks: Sequence[_Trained], results: Sequence[Evaluation]
+) -> dict[str, Any]:
+    """Means over folds, and the same of each."""
+    config, labels = context.params.finetune, data.test.labels
+    settings = dataclasses.asdict(networks[0].settings)
+    if config.trained == "head":
+        settings = {key: settings[key] for key in ("network", "stem", "n_classes", "format", "seed")}
+    folds: list[dict[str, Any]] = [
         {
             "top1": result.top1,
-            "balanced_accuracy": result.balanced_accuracy(data.test.labels),
-            "recall_per_class": recalls,
+            "balanced_accuracy": result.balanced_accuracy(labels),
+            "recall_per_class": {
+                name: float(result.correct[labels == label].mean()) for label, name in enumerate(data.class_names)
+            },
             "test_loss": result.loss,
-            "train_loss": run.history[-1].train_loss,
-            "weights": config.weights,
-            "settings": dataclasses.asdict(settings),
-        },
-    )
-    write_provenance(
-        context.data.provenance("finetune", network),
-        stage=context.name,
-        parameters=config.model_dump(mode="json"),
-        inputs=[context.data.images("train"), context.data.manifest("train")],
-        outputs=[context.data.extractor(network), context.data.finetune_metrics(network)],
-    )
-    pauses.finished()
-    clear_runs(checkpoints, unused_s=ABANDONED_S)
-    context.log.info(f"{network}: top-1 {result.top1:.4f} on the {len(result.correct)} test images")
+            "train_loss": trained.train_loss,
+        }
+        for trained, result in zip(networks, results, strict=True)
+    ]
+    means = {key: float(np.mean([fold[key] for fold in folds])) for key in folds[0] if key != "recall_per_class"}
+    recalls = {name: float(np.mean([fold["recall_per_class"][name] for fold in folds])) for name in data.class_names}
+    return {
+        **means,
+        "recall_per_class": recalls,
+        "folds": [{**fold, "n_train": trained.n_train} for fold, trained in zip(folds, networks, strict=True)],
+        "trained": config.trained,
+        "weights": config.weights,
+        "settings": settings,
+    }
 
 
 def _digest(context: StageContext, weights: str) -> str:
@@ -130,8 +238,8 @@ def _initialise(weights: str, network: str, ranks: Ranks) -> Callable[[Network],
     return initialise
 
 
-def _check_finite(loss: float | None, learning_rate: float, network: str) -> None:
-    if loss is None or not math.isfinite(loss):
+def _check_finite(loss: float, learning_rate: float, network: str) -> None:
+    if not math.isfinite(loss):
         raise InputError(f"finetune.learning_rate: {learning_rate} makes the loss of {network} infinite; lower it")
 
 

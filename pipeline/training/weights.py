@@ -9,7 +9,7 @@ import dataclasses
 import io
 import pickle
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,15 +59,57 @@ class TrainedNetwork:
         return [self.class_names[label] for label in self.probabilities(images).argmax(1)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class FoldedNetworks:
+    """The networks of one extractor.
+
+    Attributes:
+        networks: K of them. Of several, network k was trained on all training images but those of fold k.
+        folds: int32 (N,), the fold of each training image; None where there is one network.
+    """
+
+    networks: tuple[TrainedNetwork, ...]
+    folds: NDArray[np.int32] | None
+
+
 def save_trained(path: Path, model: Network, settings: TrainSettings, class_names: Sequence[str]) -> None:
     """Write weights and all that is needed to use them. Loadable with `weights_only=True`."""
-    content = {
+    _save(path, _content(model, settings, class_names))
+
+
+def save_folded(
+    path: Path,
+    models: Sequence[Network],
+    folds: NDArray[np.int32],
+    settings: TrainSettings,
+    class_names: Sequence[str],
+) -> None:
+    """As `save_trained`, of the networks of all folds; whoever asks for one gets the first.
+
+    Args:
+        folds: (N,), the fold of each training image.
+    """
+    content = _content(models[0], settings, class_names)
+    content["folds"] = torch.from_numpy(folds)
+    content["other_state_dicts"] = [_tensors(model) for model in models[1:]]
+    _save(path, content)
+
+
+def _content(model: Network, settings: TrainSettings, class_names: Sequence[str]) -> dict[str, Any]:
+    return {
         "network": settings.network,
         "stem": settings.stem,
         "class_names": list(class_names),
         "format": dataclasses.asdict(settings.format),
-        "state_dict": {name: tensor.cpu().contiguous() for name, tensor in model.state_dict().items()},
+        "state_dict": _tensors(model),
     }
+
+
+def _tensors(model: Network) -> dict[str, Tensor]:
+    return {name: tensor.cpu().contiguous() for name, tensor in model.state_dict().items()}
+
+
+def _save(path: Path, content: Mapping[str, Any]) -> None:
     # Given a path, torch.save writes its name into the file, and a temporary one differs every time;
     # given an open file, it hides a full disk behind a RuntimeError.
     buffer = io.BytesIO()
@@ -77,18 +119,46 @@ def save_trained(path: Path, model: Network, settings: TrainSettings, class_name
 
 
 def load_trained(path: Path | str, device: torch.device | str = "cpu") -> TrainedNetwork:
-    """Load what `save_trained` wrote.
+    """Load what `save_trained` wrote; of an extractor with folds, the network of fold 0.
 
     Raises:
         InputError: the file is missing, damaged, holds pickled code, or is of another kind.
     """
+    content = _content_of(path)
+    return _network(path, content, content.get("state_dict"), device)
+
+
+def load_folded(path: Path | str, device: torch.device | str = "cpu") -> FoldedNetworks:
+    """Load all networks of an extractor, also where it has but one.
+
+    Raises:
+        InputError: as `load_trained`; or the folds are not those of the networks.
+    """
+    content = _content_of(path)
+    others = content.get("other_state_dicts", [])
+    states = [content.get("state_dict"), *(others if isinstance(others, list) else [None])]
+    networks = tuple(_network(path, content, state, device) for state in states)
+    folds: Any = content.get("folds")
+    if len(networks) == 1 and folds is None:
+        return FoldedNetworks(networks=networks, folds=None)
+    whole = isinstance(folds, Tensor) and folds.dtype == torch.int32 and folds.ndim == 1
+    if not whole or sorted(set(folds.tolist())) != list(range(len(networks))):
+        raise InputError(f"{path}: its folds are not those of its {len(networks)} networks; make the file anew")
+    return FoldedNetworks(networks=networks, folds=folds.numpy())
+
+
+def _content_of(path: Path | str) -> dict[str, Any]:
     content = load_weights_file(Path(path))
     if not isinstance(content, dict) or "class_names" not in content:
         raise InputError(f"{path}: is not a network trained here (it has no class names); give one of data/train")
+    return content
+
+
+def _network(path: Path | str, content: Mapping[str, Any], state: Any, device: torch.device | str) -> TrainedNetwork:
     try:
         class_names = tuple(content["class_names"])
         model = build(content["network"], len(class_names), stem=content["stem"], seed=0)
-        model.load_state_dict(content["state_dict"])
+        model.load_state_dict(state)
         image_format = ImageFormat(**content["format"])
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]

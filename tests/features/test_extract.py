@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from pipeline.distributed import Ranks
 from pipeline.errors import InputError
 from pipeline.features import extract
-from pipeline.features.extract import Predictions, extract_features
+from pipeline.features.alignment import PairedSums, fit_similarity
+from pipeline.features.extract import extract_by_fold, extract_features
 from pipeline.run_log import RunLog
 from pipeline.training.weights import TrainedNetwork
 
@@ -29,11 +30,14 @@ def network() -> TrainedNetwork:
 
 def _extract(
     network: TrainedNetwork, out: NDArray[np.float32], *, batch_size: int = 8, ranks: Ranks = ALONE
-) -> Predictions:
+) -> NDArray[np.float32]:
+    """The probabilities."""
+    sure = np.zeros((N, len(NAMES)), dtype=np.float32)
     with RunLog.silent().progress("", N, "images") as progress:
-        return extract_features(
-            network, bright_images(N)[0], out, batch_size=batch_size, ranks=ranks, progress=progress
+        extract_features(
+            [network], bright_images(N)[0], out, sure, batch_size=batch_size, ranks=ranks, progress=progress
         )
+    return sure
 
 
 def _expected(network: TrainedNetwork) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -51,13 +55,11 @@ def test_features_of_one_pass(
 ) -> None:
     monkeypatch.setattr(extract, "_CHUNK_BYTES", chunk_bytes)
     out = np.full((N, 512), np.nan, dtype=np.float32)
-    predictions = _extract(network, out, batch_size=batch_size)
+    given = _extract(network, out, batch_size=batch_size)
     features, probabilities = _expected(network)
     np.testing.assert_allclose(out, features, rtol=1e-3, atol=1e-5)
-    assert predictions.predicted.tolist() == probabilities.argmax(1).tolist()
-    np.testing.assert_allclose(predictions.confidence, probabilities.max(1), rtol=1e-4)
-    assert predictions.predicted.dtype == np.int64
-    assert predictions.confidence.dtype == np.float32
+    np.testing.assert_allclose(given, probabilities, atol=1e-5)
+    np.testing.assert_allclose(given.sum(1), 1, atol=1e-6)
 
 
 def test_ranks_write_their_own_rows_of_a_shared_file(network: TrainedNetwork, tmp_path: Path) -> None:
@@ -67,7 +69,7 @@ def test_ranks_write_their_own_rows_of_a_shared_file(network: TrainedNetwork, tm
     features, probabilities = _expected(network)
     np.testing.assert_allclose(out, features, rtol=1e-3, atol=1e-5)
     # Zero where another rank predicts, so that a sum over ranks gives all.
-    assert sum(p.predicted for p in partial).tolist() == probabilities.argmax(1).tolist()  # type: ignore[union-attr]
+    np.testing.assert_allclose(sum(partial), probabilities, atol=1e-5)
 
 
 def test_images_in_a_mapped_file_are_read_chunk_by_chunk(network: TrainedNetwork, tmp_path: Path) -> None:
@@ -75,7 +77,8 @@ def test_images_in_a_mapped_file_are_read_chunk_by_chunk(network: TrainedNetwork
     mapped = np.load(tmp_path / "images.npy", mmap_mode="r")
     out = np.zeros((N, 512), dtype=np.float32)
     with RunLog.silent().progress("", N, "images") as progress:
-        extract_features(network, mapped, out, batch_size=8, ranks=ALONE, progress=progress)
+        sure = np.zeros((N, len(NAMES)), dtype=np.float32)
+        extract_features([network], mapped, out, sure, batch_size=8, ranks=ALONE, progress=progress)
     np.testing.assert_allclose(out, _expected(network)[0], rtol=1e-3, atol=1e-5)
 
 
@@ -86,3 +89,82 @@ def test_features_that_are_not_finite_are_refused(bad: float) -> None:
     network = TrainedNetwork(model=model, network="resnet18", class_names=NAMES, format=TINY.format)
     with pytest.raises(InputError, match="NaN or infinity"):
         _extract(network, np.zeros((N, 512), dtype=np.float32))
+
+
+# Folds
+
+
+def _network(seed: int) -> TrainedNetwork:
+    model = build_resnet(seed=seed).eval()
+    return TrainedNetwork(model=model, network="resnet18", class_names=NAMES, format=TINY.format)
+
+
+def _by_fold(
+    networks: list[TrainedNetwork], folds: NDArray[np.int32], batch_size: int = 8
+) -> tuple[NDArray[np.float32], NDArray[np.float32], list[float]]:
+    out, sure = np.zeros((N, 512), np.float32), np.zeros((N, len(NAMES)), np.float32)
+    with RunLog.silent().progress("", N, "images") as progress:
+        aligned = extract_by_fold(
+            networks, folds, bright_images(N)[0], out, sure, batch_size=batch_size, ranks=ALONE, progress=progress
+        )
+    return out, sure, aligned
+
+
+def _alone(network: TrainedNetwork) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    out = np.zeros((N, 512), np.float32)
+    return out, _extract(network, out)
+
+
+@pytest.mark.parametrize("batch_size", [3, 8, 64])
+def test_each_image_is_seen_by_the_network_of_its_fold_in_the_space_of_the_first(batch_size: int) -> None:
+    networks, folds = [_network(seed) for seed in range(3)], (np.arange(N) % 3).astype(np.int32)
+    out, sure, aligned = _by_fold(networks, folds, batch_size)
+    first, _ = _alone(networks[0])
+    for fold, network in enumerate(networks):
+        rows = folds == fold
+        features, probabilities = _alone(network)
+        np.testing.assert_allclose(sure[rows], probabilities[rows], atol=1e-5)
+        sums = PairedSums(512)
+        sums.add(features, first)
+        expected = features if fold == 0 else fit_similarity(sums).apply(features)
+        np.testing.assert_allclose(out[rows], expected[rows], rtol=1e-2, atol=1e-2 * float(first.std()))
+        # Apart, they are not alike at all.
+        assert fold == 0 or np.abs(features - first).mean() > 10 * np.abs(out[rows] - expected[rows]).mean()
+    assert len(aligned) == 2
+    assert all(0 < share <= 1 for share in aligned)
+
+
+def test_a_network_of_the_same_features_in_another_basis_gives_those_of_the_first() -> None:
+    """Its last convolution's channels are permuted, and its features twice as large."""
+    one, other = _network(0), _network(0)
+    order = torch.randperm(512, generator=torch.Generator().manual_seed(0))
+    plain = other.model.features
+    other.model.features = lambda images: 2 * plain(images)[:, order]  # type: ignore[method-assign]
+    folds = (np.arange(N) % 2).astype(np.int32)
+    out, _, aligned = _by_fold([one, other], folds)
+    np.testing.assert_allclose(out, _alone(one)[0], rtol=1e-3, atol=1e-4)
+    assert aligned == pytest.approx([1])
+
+
+def test_one_network_gives_its_features_to_the_bit() -> None:
+    out, sure, aligned = _by_fold([_network(0)], np.zeros(N, np.int32))
+    features, probabilities = _alone(_network(0))
+    np.testing.assert_array_equal(out, features)
+    np.testing.assert_array_equal(sure, probabilities)
+    assert aligned == []
+
+
+def test_several_networks_share_their_opinion_and_the_first_gives_the_features() -> None:
+    networks = [_network(seed) for seed in range(3)]
+    out, sure = np.zeros((N, 512), np.float32), np.zeros((N, len(NAMES)), np.float32)
+    with RunLog.silent().progress("", N, "images") as progress:
+        extract_features(networks, bright_images(N)[0], out, sure, batch_size=8, ranks=ALONE, progress=progress)
+    np.testing.assert_array_equal(out, _alone(networks[0])[0])
+    np.testing.assert_allclose(sure, np.mean([_alone(network)[1] for network in networks], axis=0), atol=1e-6)
+
+
+def test_features_all_alike_cannot_be_aligned() -> None:
+    one, other = _network(0), _network(1)
+    other.model.features = lambda images: torch.ones(len(images), 512)  # type: ignore[method-assign]
+    with pytest.raises(InputError, match="of the network of fold 1 or 0, all features are alike"):
+        _by_fold([one, other], (np.arange(N) % 2).astype(np.int32))

@@ -37,7 +37,8 @@ def test_rows_are_samples(data: DataPaths, tmp_path: Path) -> None:
         features, predictions = _written(data, split)
         assert features.shape == (n, 512)
         assert features.dtype == np.float32
-        assert list(predictions) == ["sample_id", "predicted", "confidence"]
+        columns = ["sample_id", "predicted", "confidence", *(["fold"] if split == "train" else [])]
+        assert list(predictions) == columns
         assert predictions["sample_id"].tolist() == list(range(n))
         images, _ = bright_images(n, seed=0 if split == "train" else 1)
         probabilities = load_trained(data.extractor(NETWORK)).probabilities(images)

@@ -14,7 +14,14 @@ from made_up_training import NAMES, SIZE, TINY, bright_images
 
 from pipeline.errors import InputError
 from pipeline.models import build
-from pipeline.training.weights import load_trained, load_weights_file, save_trained, state_dict_of
+from pipeline.training.weights import (
+    load_folded,
+    load_trained,
+    load_weights_file,
+    save_folded,
+    save_trained,
+    state_dict_of,
+)
 
 
 @pytest.fixture(scope="module")
@@ -205,6 +212,56 @@ def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("tiny") / "w.pt"
     torch.save({"state_dict": {"a": torch.arange(3.0)}, "names": ["x"]}, path)
     return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def folded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three networks of an extractor; seven training images."""
+    path = tmp_path_factory.mktemp("folded") / "resnet18.pt"
+    models = [build("resnet18", len(NAMES), stem="imagenet", seed=seed) for seed in range(3)]
+    save_folded(path, models, np.array([0, 1, 2, 2, 1, 0, 1], np.int32), TINY, NAMES)
+    return path
+
+
+def test_all_networks_of_an_extractor_are_in_one_file_and_the_first_is_the_one(folded: Path) -> None:
+    loaded = load_folded(folded)
+    images, _ = bright_images(5)
+    for seed, network in enumerate(loaded.networks):
+        model = build("resnet18", len(NAMES), stem="imagenet", seed=seed).eval()
+        normalised = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - 0.44) / 0.27
+        with torch.inference_mode():
+            np.testing.assert_allclose(network.probabilities(images), model(normalised).softmax(1), atol=1e-5)
+    assert loaded.folds is not None
+    assert loaded.folds.tolist() == [0, 1, 2, 2, 1, 0, 1]
+    assert loaded.folds.dtype == np.int32
+    np.testing.assert_array_equal(load_trained(folded).probabilities(images), loaded.networks[0].probabilities(images))
+
+
+def test_a_single_network_has_no_folds(saved: Path) -> None:
+    loaded = load_folded(saved)
+    assert (len(loaded.networks), loaded.folds) == (1, None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"folds": None},
+        {"folds": torch.tensor([0, 1, 2])},
+        {"folds": torch.tensor([0, 1, 1], dtype=torch.int32)},
+        {"folds": torch.tensor([0, 1, 2, 3], dtype=torch.int32)},
+        {"folds": torch.tensor([[0, 1, 2]], dtype=torch.int32)},
+        {"other_state_dicts": []},
+        {"other_state_dicts": [{}, {}]},
+        {"other_state_dicts": [None, None]},
+        {"other_state_dicts": 3},
+    ],
+    ids=str,
+)
+def test_folds_that_do_not_fit_the_networks_are_refused(folded: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    path = tmp_path / "w.pt"
+    torch.save({**torch.load(folded, weights_only=True), **change}, path)
+    with pytest.raises(InputError, match=r"w\.pt: "):
+        load_folded(path)
 
 
 @pytest.mark.parametrize(

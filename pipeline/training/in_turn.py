@@ -1,0 +1,107 @@
+"""Several networks trained one after another, of which a kill loses no finished one."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pipeline import distributed
+from pipeline.config.recipe import CheckpointInterval
+from pipeline.datasets.training_images import TrainingImages
+from pipeline.distributed import Ranks
+from pipeline.models import build
+from pipeline.models.network import Network
+from pipeline.run_log import RunLog
+from pipeline.training.checkpoints import Checkpoints
+from pipeline.training.fingerprint import identify
+from pipeline.training.interruptions import end_and_due, make_pauses
+from pipeline.training.loop import train
+from pipeline.training.settings import TrainSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A trained network.
+
+    Attributes:
+        train_loss: of the last steps, in nats; not finite where the run diverged.
+        steps: taken by this process.
+        kept: where the network waits, to be cleared once it is safe elsewhere.
+    """
+
+    model: Network
+    train_loss: float
+    steps: int
+    kept: Checkpoints
+
+
+def train_in_turn(
+    settings: Sequence[TrainSettings],
+    members: Sequence[NDArray[np.bool_]],
+    images: TrainingImages,
+    labels: Tensor,
+    *,
+    folder: Path,
+    data_digest: str,
+    interval: CheckpointInterval,
+    micro_batch: int | Literal["auto"],
+    initialise: Callable[[Network], None] | None,
+    ranks: Ranks,
+    log: RunLog,
+    title: str,
+) -> Iterator[Finished]:
+    """Train a network for each of `settings` on the rows in `members`, (N,) bool; see `loop.train`.
+
+    Args:
+        folder: of the checkpoints; each run has its own in it, under its fingerprint.
+        data_digest: of all that `images`, `labels` and `initialise` come from.
+
+    Raises:
+        InputError, Terminated: as `loop.train`.
+    """
+    agreement = end_and_due()
+    for number, (own, rows) in enumerate(zip(settings, members, strict=True)):
+        key = identify(own, rows, data_digest=data_digest, device=ranks.device).key
+        named = title if len(settings) == 1 else f"{title} fold {number}"
+        kept = Checkpoints(folder / f"{key}-finished", keep=1)
+        if finished := _find(kept, own, ranks, log):
+            log.info(f"{named}: finished before")
+            yield finished
+            continue
+        pauses = make_pauses(interval, folder / key, agreement, ranks)
+        with pauses.watching():
+            run = train(
+                own,
+                images,
+                labels,
+                rows,
+                ranks=ranks,
+                log=log,
+                title=named,
+                initialise=initialise,
+                micro_batch=micro_batch,
+                pauses=pauses,
+            )
+            loss = run.history[-1].train_loss
+            if loss is not None and ranks.is_main:
+                kept.save(own.steps, {"model": run.model.state_dict(), "train_loss": loss})
+            pauses.finished()
+        yield Finished(model=run.model, train_loss=math.nan if loss is None else loss, steps=own.steps, kept=kept)
+
+
+def _find(kept: Checkpoints, settings: TrainSettings, ranks: Ranks, log: RunLog) -> Finished | None:
+    """The network that an interrupted process finished, on all ranks and in every bit as it was."""
+    found = distributed.broadcast(kept.newest(log.info) if ranks.is_main else None)
+    if found is None:
+        return None
+    _, saved = found
+    model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
+    model.load_state_dict(saved["model"])
+    model = model.to(ranks.device).to(memory_format=torch.channels_last)
+    return Finished(model=model, train_loss=saved["train_loss"], steps=0, kept=kept)
