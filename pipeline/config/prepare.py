@@ -18,6 +18,10 @@ class PrepareConfig(Section):
         dataset: `digits` (scikit-learn's 1,797 images), `cifar10`, `cifar100` (downloaded, or the
             archive at `path`), or `image_folder` (the folder or archive at `path`).
         path: a local folder or archive; required by `image_folder`, not allowed for `digits`.
+        labels: a CSV with the columns path (as in data/prepare/train.parquet) and label (a class's
+            name) that stands before the data set's own labels of the training images it lists, to
+            audit those of an annotator. Test images keep theirs. Like `path` it is not watched by
+            DVC: after changing the file, run `dvc repro --force prepare`. Null: no such file.
         image_size: side of the square images that everything later sees, in pixels.
         storage: `array` decodes every image once to that size, into one file that later stages
             map. `files` leaves large images where they are, in the folder `path`: networks see
@@ -35,6 +39,7 @@ class PrepareConfig(Section):
 
     dataset: Literal["digits", "cifar10", "cifar100", "image_folder"]
     path: str | None = None
+    labels: Annotated[str, Field(min_length=1)] | None = None
     image_size: Annotated[Positive, Field(ge=8, le=512)]
     test_share: Annotated[float, Field(gt=0, lt=1)] | None = None
     val_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
@@ -47,6 +52,11 @@ class PrepareConfig(Section):
     def folder(self) -> Path | None:
         """`path`, as a place."""
         return Path(self.path).expanduser() if self.path else None
+
+    @property
+    def label_file(self) -> Path | None:
+        """`labels`, as a place."""
+        return Path(self.labels).expanduser() if self.labels else None
 
     @property
     def stored_size(self) -> int:

@@ -50,6 +50,7 @@ class ImageSet:
         decode: yields every image of both splits once, in whatever order reads fastest.
         files_in: where every image is a file of the folder `prepare.path`, the folder within it
             that paths are relative to ("" or "a/b"); None otherwise.
+        n_relabelled: training images whose label a file changed; None where none was given.
     """
 
     class_names: tuple[str, ...]
@@ -57,6 +58,7 @@ class ImageSet:
     test: tuple[Sample, ...]
     decode: Callable[[], Iterator[DecodedImage | UnreadableImage]]
     files_in: str | None = None
+    n_relabelled: int | None = None
 
     def samples(self, split: str) -> tuple[Sample, ...]:
         assert split in SPLITS, split

@@ -13,7 +13,8 @@ from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_parquet
 from pipeline.config.prepare import PrepareConfig
-from pipeline.datasets.image_set import SPLITS, DatasetOptions
+from pipeline.datasets.image_set import SPLITS, DatasetOptions, ImageSet
+from pipeline.datasets.label_file import read_label_file, relabel
 from pipeline.datasets.registry import DATASETS
 from pipeline.datasets.splits import draw_val
 from pipeline.datasets.storage import StoredImages, store_images
@@ -38,12 +39,19 @@ def prepare(context: StageContext) -> None:
         raise InputError(
             f"prepare.path: {config.path} is a file, and storage files needs a folder; unpack it, or use storage: array"
         )
+    labels = read_label_file(config.label_file, key="prepare.labels") if config.label_file else None
+
+    def open_images(leave_out: frozenset[str]) -> ImageSet:
+        # The file is checked before anything is decoded.
+        images = DATASETS[config.dataset](replace(options, leave_out=leave_out))
+        return relabel(images, labels, left_out=leave_out) if labels else images
+
     remove_leftovers(data.prepare_metrics.parent)
     stored = store_images(
-        lambda leave_out: DATASETS[config.dataset](replace(options, leave_out=leave_out)),
+        open_images,
         {split: data.images(split) for split in SPLITS},
         replaced=[data.manifest("train"), data.manifest("test"), data.prepare_metrics, data.provenance("prepare")],
-        source=f"prepare.path: {config.path}" if config.path else f"prepare.dataset: {config.dataset}",
+        source=_source(config),
         image_size=config.stored_size,
         skip_unreadable=config.unreadable == "skip",
         progress=context.log.progress,
@@ -51,6 +59,12 @@ def prepare(context: StageContext) -> None:
     metrics = _write_tables(context, stored)
     context.images.append(len(stored.images.train) + len(stored.images.test))
     context.log.info(_describe(config, metrics))
+
+
+def _source(config: PrepareConfig) -> str:
+    """What to call the data set in messages."""
+    source = f"prepare.path: {config.path}" if config.path else f"prepare.dataset: {config.dataset}"
+    return f"{source} with prepare.labels: {config.labels}" if config.labels else source
 
 
 def _write_tables(context: StageContext, stored: StoredImages) -> dict[str, Any]:
@@ -69,14 +83,19 @@ def _write_tables(context: StageContext, stored: StoredImages) -> dict[str, Any]
         "n_val": int(val.sum()),
         "image_size": config.image_size,
         "files_in": stored.images.files_in if config.storage == "files" else None,
+        "n_relabelled": stored.images.n_relabelled,
         **summarize(stored, pixels),
     }
     write_json(data.prepare_metrics, metrics)
     write_provenance(
         data.provenance("prepare"),
         stage="prepare",
-        # The hashes of the images are in the manifests; where they lay on this machine is of no interest.
-        parameters={**config.model_dump(), "path": Path(config.path).name if config.path else None},
+        # The images' hashes and labels are in the manifests; where they lay on this machine is of no interest.
+        parameters={
+            **config.model_dump(),
+            "path": Path(config.path).name if config.path else None,
+            "labels": Path(config.labels).name if config.labels else None,
+        },
         inputs=[],
         outputs=[
             *(data.images(split) for split in SPLITS),
@@ -103,10 +122,11 @@ def _manifest(stored: StoredImages, split: str) -> pa.Table:
 def _describe(config: PrepareConfig, metrics: dict[str, Any]) -> str:
     counts = {name: found["count"] for name, found in metrics["duplicates"].items()}
     size, where = config.image_size, ", left in their files" if config.storage == "files" else ""
+    changed = f"labels changed by {config.labels}: {metrics['n_relabelled']}; " if config.labels else ""
     return (
         f"prepare: {config.dataset}: {metrics['n_train']} training images ({metrics['n_val']} for tuning) and "
         f"{metrics['n_test']} test images of {len(metrics['class_names'])} classes at {size}x{size}{where}; "
-        f"exact duplicates: {counts['within_train']} in train, {counts['within_test']} in test, "
+        f"{changed}exact duplicates: {counts['within_train']} in train, {counts['within_test']} in test, "
         f"{counts['across']} test images also in train; unreadable: {len(metrics['unreadable'])}"
     )
 

@@ -89,6 +89,7 @@ _BAD = [
     ("prepare.dataset", "image_folder", "prepare: dataset image_folder needs `path`"),
     ("prepare.dataset", "cifar10", "prepare: dataset cifar10 has its own test split: remove `test_share`"),
     ("prepare.path", "images", "prepare: dataset digits is built in: remove `path`"),
+    ("prepare.labels", "", 'prepare.labels: "" is not allowed: String should have at least 1 character'),
     ("prepare.test_share", None, "prepare: dataset digits has no test split of its own"),
     ("prepare.image_size", True, "prepare.image_size: true is not allowed: Input should be a valid integer"),
     ("prepare.image_size", 16.5, "prepare.image_size: 16.5 is not allowed"),

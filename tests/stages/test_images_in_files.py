@@ -93,6 +93,16 @@ def test_every_stage_reads_the_files(tmp_path: Path) -> None:
     assert (settings["crop_area"], settings["format"]["crop_size"]) == (0.08, CROP)
 
 
+def test_labels_from_a_file_are_those_of_images_in_files(tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    labels.write_text("path,label\ntrain/cat/03.JPEG,dog\n")
+    images = _photos(tmp_path / "photos")
+    _parameters(tmp_path, images, {}, labels=str(labels))
+    _prepare(tmp_path)
+    prepared = load_prepared(DataPaths(root=tmp_path / "data"), folder=images)
+    assert prepared.train.labels.tolist() == [int(row == 3 or row >= N_TRAIN // 2) for row in range(N_TRAIN)]
+
+
 def test_cells_of_files_and_of_an_array_are_not_the_same(tmp_path: Path) -> None:
     """Where the pictures for people are as large as the images, both preparations have the same array and manifest."""
     digests = []

@@ -1,0 +1,177 @@
+"""`prepare.labels`: a CSV of labels that stand before those of the data set, such as an annotator's."""
+
+import bisect
+import csv
+import difflib
+import unicodedata
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from pipeline.datasets.image_set import ImageSet
+from pipeline.errors import InputError
+
+_COLUMNS = ("path", "label")
+# Paths on either side of where an unknown one would stand that are compared with it.
+_COMPARED = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GivenLabel:
+    """One line of the file.
+
+    Attributes:
+        path: of the image, as in the manifest.
+        name: of the class.
+        line: where the record ends in the file, from 1.
+    """
+
+    path: str
+    name: str
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelFile:
+    """A file of labels: `source` is what to call it in messages; no two of `labels` have one path."""
+
+    source: str
+    labels: tuple[GivenLabel, ...]
+
+
+def read_label_file(file: Path, *, key: str) -> LabelFile:
+    """The labels in a UTF-8 CSV with the columns `path` and `label`, in either order.
+
+    Args:
+        key: the setting or argument that names the file, for messages.
+
+    Raises:
+        InputError: the file is missing, empty or not UTF-8 CSV, has other columns, a line of other
+            fields, or two lines for one image.
+    """
+    source = f"{key}: {file}"
+    labels: dict[str, GivenLabel] = {}
+    for given in _records(file, source):
+        earlier = labels.setdefault(given.path, given)
+        if earlier is not given:
+            raise InputError(
+                f"{source}: line {given.line}: {given.path!r} has a label in line {earlier.line} already; "
+                "remove one of the two lines"
+            )
+    if not labels:
+        raise InputError(f"{source}: lists no image; add lines below the header, or remove the key")
+    return LabelFile(source=source, labels=tuple(labels.values()))
+
+
+def locate_labels(
+    file: LabelFile,
+    *,
+    paths: Sequence[str],
+    class_names: Sequence[str],
+    test_paths: Set[str],
+    left_out: Set[str] = frozenset(),
+) -> dict[int, int]:
+    """Row of a training image -> class number that the file gives it.
+
+    Args:
+        paths: of the training images, row by row.
+        class_names: by class number.
+        left_out: images that the data set has and that are not used; lines about them are passed over.
+
+    Raises:
+        InputError: a line about a test image, or about no image or class of the data set.
+    """
+    rows = {path: row for row, path in enumerate(paths)}
+    numbers = {name: number for number, name in enumerate(class_names)}
+    located = {}
+    for given in file.labels:
+        where = f"{file.source}: line {given.line}"
+        if given.path in test_paths:
+            raise InputError(f"{where}: {given.path!r} is a test image, and those keep their labels; remove the line")
+        if given.path not in rows and given.path not in left_out:
+            raise InputError(
+                f"{where}: {given.path!r} is not among the training images; {_nearest_path(given.path, paths)}"
+            )
+        number = numbers.get(unicodedata.normalize("NFC", given.name))
+        if number is None:
+            raise InputError(f"{where}: {given.name!r} is no class; {_nearest_class(given.name, class_names)}")
+        if given.path in rows:
+            located[rows[given.path]] = number
+    return located
+
+
+def relabel(images: ImageSet, file: LabelFile, *, left_out: Set[str]) -> ImageSet:
+    """The data set with the file's labels for the training images that it lists.
+
+    Args:
+        left_out: images that were found unreadable and are not in `images` any more.
+
+    Raises:
+        InputError: as `locate_labels`.
+    """
+    located = locate_labels(
+        file,
+        paths=[sample.path for sample in images.train],
+        class_names=images.class_names,
+        test_paths={sample.path for sample in images.test},
+        left_out=left_out,
+    )
+    train = tuple(replace(sample, label=located.get(row, sample.label)) for row, sample in enumerate(images.train))
+    changed = sum(new.label != old.label for new, old in zip(train, images.train, strict=True))
+    return replace(images, train=train, n_relabelled=changed)
+
+
+def _records(file: Path, source: str) -> Iterator[GivenLabel]:
+    try:
+        # A spreadsheet may have written a byte order mark.
+        with file.open(encoding="utf-8-sig", newline="") as text:
+            reader = csv.reader(text, strict=True)
+            header = _header(next(reader, []), source)
+            for fields in reader:
+                if fields:
+                    yield _given(fields, header, reader.line_num, source)
+    except FileNotFoundError:
+        raise InputError(f"{source} does not exist; give a CSV with the columns path,label") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{source}: cannot be read as UTF-8 CSV ({error}); mend or restore it") from None
+
+
+def _header(fields: list[str], source: str) -> list[str]:
+    if not fields:
+        raise InputError(f"{source}: is empty; give it the header path,label and a line per image")
+    missing = [name for name in _COLUMNS if name not in fields]
+    if missing:
+        close = difflib.get_close_matches(missing[0], fields, n=1)
+        mend = f"rename {close[0]!r}" if close else "add it"
+        raise InputError(f"{source}: line 1: has no column {missing[0]} among {','.join(fields)!r}; {mend}")
+    if len(fields) > len(_COLUMNS):
+        raise InputError(f"{source}: line 1: has the columns {','.join(fields)!r}; leave path and label alone")
+    return fields
+
+
+def _given(fields: list[str], header: list[str], line: int, source: str) -> GivenLabel:
+    if len(fields) != len(header):
+        raise InputError(
+            f"{source}: line {line}: has {len(fields)} fields, needs the {len(header)} of the header; "
+            "quote a field that holds a comma"
+        )
+    values = dict(zip(header, fields, strict=True))
+    return GivenLabel(path=values["path"], name=values["label"], line=line)
+
+
+def _nearest_path(path: str, paths: Sequence[str]) -> str:
+    # Of a million paths, a comparison with each takes a minute: files of that name, else those about its place.
+    same_name = [other for other in paths if PurePosixPath(other).name == PurePosixPath(path).name]
+    ordered = sorted(paths)
+    place = bisect.bisect(ordered, path)
+    candidates = same_name or ordered[max(0, place - _COMPARED) : place + _COMPARED]
+    (close,) = difflib.get_close_matches(path, candidates[: 2 * _COMPARED], n=1, cutoff=0.0)
+    return f"the nearest is {close!r}; write the path that data/prepare/train.parquet has, or remove the line"
+
+
+def _nearest_class(name: str, class_names: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, class_names, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    more = ", ..." if len(class_names) > 10 else ""
+    return f"give one of {', '.join(class_names[:10])}{more}"

@@ -1,0 +1,121 @@
+"""A file of labels: what it must look like, and which labels it decides."""
+
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.datasets.image_set import ImageSet, Sample
+from pipeline.datasets.label_file import GivenLabel, LabelFile, locate_labels, read_label_file, relabel
+from pipeline.errors import InputError
+
+_CLASSES = ("cat", "dog", "été")
+_TRAIN = ("train/cat/a, b.png", "train/cat/2.png", "train/dog/1.png", "train/été/1.png")
+_IMAGES = ImageSet(
+    class_names=_CLASSES,
+    train=tuple(Sample(path=path, label=_CLASSES.index(path.split("/")[1])) for path in _TRAIN),
+    test=(Sample(path="test/cat/1.png", label=0),),
+    decode=lambda: iter(()),
+)
+
+
+def _read(folder: Path, text: str | bytes) -> LabelFile:
+    path = folder / "labels.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_label_file(path, key="prepare.labels")
+
+
+@given(st.dictionaries(st.sampled_from(_TRAIN), st.integers(0, 2)))
+def test_listed_images_get_the_label_of_the_file_and_the_others_keep_theirs(chosen: dict[str, int]) -> None:
+    lines = [
+        GivenLabel(path=path, name=_CLASSES[label], line=row) for row, (path, label) in enumerate(chosen.items(), 2)
+    ]
+    changed = relabel(_IMAGES, LabelFile(source="labels.csv", labels=tuple(lines)), left_out=frozenset())
+    expected = [chosen.get(sample.path, sample.label) for sample in _IMAGES.train]
+    assert [sample.path for sample in changed.train] == list(_TRAIN)
+    assert [sample.label for sample in changed.train] == expected
+    assert changed.test == _IMAGES.test
+    assert changed.n_relabelled == sum(new != old.label for new, old in zip(expected, _IMAGES.train, strict=True))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'path,label\n"train/cat/a, b.png",dog\n',
+        'label,path\r\ndog,"train/cat/a, b.png"\r\n\r\n',
+        b'\xef\xbb\xbfpath,label\n"train/cat/a, b.png",dog',
+    ],
+    ids=["plain", "other order, Windows, a blank line", "byte order mark, no last newline"],
+)
+def test_what_spreadsheets_write_is_read(tmp_path: Path, text: str | bytes) -> None:
+    (line,) = _read(tmp_path, text).labels
+    assert line == GivenLabel(path="train/cat/a, b.png", name="dog", line=2)
+
+
+def test_class_names_that_differ_in_composition_alone_are_one(tmp_path: Path) -> None:
+    decomposed = unicodedata.normalize("NFD", "été")
+    changed = relabel(_IMAGES, _read(tmp_path, f"path,label\ntrain/cat/2.png,{decomposed}\n"), left_out=frozenset())
+    assert changed.train[1].label == _CLASSES.index("été")
+
+
+def test_lines_about_images_that_were_left_out_are_passed_over(tmp_path: Path) -> None:
+    file = _read(tmp_path, "path,label\ntrain/cat/broken.png,dog\ntrain/cat/2.png,dog\n")
+    assert relabel(_IMAGES, file, left_out={"train/cat/broken.png"}).n_relabelled == 1
+    with pytest.raises(InputError, match=r"line 2: 'train/cat/broken\.png' is not among the training images"):
+        relabel(_IMAGES, file, left_out=frozenset())
+
+
+_BAD = {
+    "empty": ("", ": is empty; give it the header"),
+    "no image": ("path,label\n", ": lists no image; add lines"),
+    "missing column": ("path,labels\na,b\n", ": line 1: has no column label among 'path,labels'; rename 'labels'"),
+    "another column": ("path,label,note\na,b,c\n", ": line 1: has the columns 'path,label,note'; leave path and label"),
+    "too few fields": ("path,label\ntrain/cat/2.png\n", ": line 2: has 1 fields, needs the 2 of the header; quote"),
+    "comma": ("path,label\ntrain/cat/a, b.png,dog\n", ": line 2: has 3 fields, needs the 2 of the header; quote"),
+    "twice": (
+        "path,label\ntrain/cat/2.png,dog\n\ntrain/cat/2.png,dog\n",
+        ": line 4: 'train/cat/2.png' has a label in line 2 already; remove one",
+    ),
+    "unknown path": (
+        "path,label\ntrain/cat/3.png,dog\n",
+        ": line 2: 'train/cat/3.png' is not among the training images; the nearest is 'train/cat/2.png'; write",
+    ),
+    "other folder": (
+        "path,label\nimages/dog/1.png,dog\n",
+        ": line 2: 'images/dog/1.png' is not among the training images; the nearest is 'train/dog/1.png'; write",
+    ),
+    "test image": (
+        "path,label\ntest/cat/1.png,dog\n",
+        ": line 2: 'test/cat/1.png' is a test image, and those keep their labels; remove",
+    ),
+    "unknown class": ("path,label\ntrain/cat/2.png,dogs\n", ": line 2: 'dogs' is no class; did you mean 'dog'?"),
+    "strange class": ("path,label\ntrain/cat/2.png,7\n", ": line 2: '7' is no class; give one of cat, dog, été"),
+    "Latin-1": ("path,label\ntrain/été/1.png,cat\n".encode("latin-1"), ": cannot be read as UTF-8 CSV ("),
+    "open quote": ('path,label\n"train/cat/2.png,dog\n', ": cannot be read as UTF-8 CSV ("),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), _BAD.values(), ids=_BAD)
+def test_a_bad_file_gets_one_line(tmp_path: Path, text: str | bytes, expected: str) -> None:
+    with pytest.raises(InputError) as raised:
+        relabel(_IMAGES, _read(tmp_path, text), left_out=frozenset())
+    assert str(raised.value).startswith(f"prepare.labels: {tmp_path / 'labels.csv'}{expected}")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["none.csv", "."])
+def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(
+        InputError, match=r"^prepare.labels: .*(does not exist; give a CSV|cannot be read as UTF-8 CSV)"
+    ):
+        read_label_file(tmp_path / name, key="prepare.labels")
+
+
+@pytest.mark.parametrize("path", ["train/042/0000142.jpg", "images/042/0000142.png"])
+def test_the_nearest_of_many_paths_is_found_at_once(path: str) -> None:
+    paths = [f"train/{row % 100:03}/{row:07}.png" for row in range(200_000)]
+    line = GivenLabel(path=path, name="a", line=2)
+    with pytest.raises(InputError, match=r"the nearest is 'train/042/0000142\.png'"):
+        locate_labels(LabelFile(source="x", labels=(line,)), paths=paths, class_names=["a"], test_paths=frozenset())
