@@ -106,3 +106,12 @@ def test_different_seeds_plant_differently(labels: NDArray[np.int64], seed: int)
     assume(len(labels) >= 60)
     first, second = (plant(labels, "symmetric", 0.5, rng=np.random.default_rng([seed, i])) for i in range(2))
     assert (first != second).any()
+
+
+def test_any_two_images_can_go_together() -> None:
+    labels, probabilities = np.zeros(4, dtype=np.int64), np.full((4, 2), 0.5)
+    drawn = {
+        tuple(plant(labels, "instance", 0.5, rng=np.random.default_rng(seed), probabilities=probabilities))
+        for seed in range(200)
+    }
+    assert len(drawn) == 6
