@@ -109,7 +109,8 @@ def _inclusion(weights: NDArray[np.float64], count: int) -> NDArray[np.float64]:
     fits = scales * ordered[:count] <= 1
     # The last one fits but for rounding, where all others with any weight are certain.
     k = int(fits.argmax()) if fits.any() else count - 1
-    return np.minimum(1.0, scales[k] * weights)
+    inclusion: NDArray[np.float64] = np.minimum(1.0, scales[k] * weights)
+    return inclusion
 
 
 def _systematic_sample(inclusion: NDArray[np.float64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -122,4 +123,5 @@ def _systematic_sample(inclusion: NDArray[np.float64], count: int, rng: np.rando
     ends = np.cumsum(inclusion[order])
     ends *= count / ends[-1] if count else 1.0
     points = rng.uniform() + np.arange(count)
-    return order[np.searchsorted(ends, points, side="right").clip(max=len(order) - 1)]
+    rows: NDArray[np.int64] = order[np.searchsorted(ends, points, side="right").clip(max=len(order) - 1)]
+    return rows
