@@ -26,11 +26,16 @@ def ratio_spread(ratios: Sequence[float]) -> dict[str, float]:
     return {f"ratio_{name}": round(float(value), 3) for name, value in found.items()}
 
 
-def print_results(arguments: argparse.Namespace, rows: Sequence[Row]) -> None:
-    """A table, and one line of JSON that also says what was measured, on what."""
+def print_table(rows: Sequence[Row]) -> None:
+    """Columns as wide as their widest entry."""
     widths = {name: max(len(name), *(len(str(row[name])) for row in rows)) for name in rows[0]}
     for line in ({name: name for name in widths}, *rows):
         print("  ".join(f"{line[name]!s:>{width}}" for name, width in widths.items()))
+
+
+def print_results(arguments: argparse.Namespace, rows: Sequence[Row]) -> None:
+    """A table, and one line of JSON that also says what was measured, on what."""
+    print_table(rows)
     machine = {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
