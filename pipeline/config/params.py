@@ -10,6 +10,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.config.base import LARGEST_SEED, Section
+from pipeline.config.dask import DaskConfig
 from pipeline.config.duration import Duration
 from pipeline.config.extract import ExtractConfig
 from pipeline.config.filter import FilterConfig
@@ -44,6 +45,7 @@ class Params(Section):
     train: TrainConfig
     studies: Annotated[dict[StudyName, Study], Field(min_length=1)]
     report: ReportConfig
+    dask: DaskConfig = DaskConfig()
 
     @model_validator(mode="after")
     def _networks_are_distinct(self) -> Self:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from pipeline.config.dask import DaskConfig
 from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError, Terminated, mend_of
 from pipeline.paths import DataPaths, WorkPaths
@@ -45,6 +46,11 @@ class StageContext:
     def image_folder(self) -> Path | None:
         """Where images are that stayed in their files; a place that decides nothing, since their hashes are known."""
         return self.params.prepare.folder
+
+    @property
+    def dask(self) -> DaskConfig:
+        """Where independent tasks run, which decides nothing either."""
+        return self.params.dask
 
     @property
     def name(self) -> str:

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from pipeline.artifacts.arrays import open_array, write_array
 from pipeline.artifacts.atomic import remove_leftovers
@@ -15,9 +14,11 @@ from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.config.networks import replicate_of
 from pipeline.config.reduce import ReduceConfig, TsneConfig
 from pipeline.errors import InputError
+from pipeline.fanout import fan_out
 from pipeline.reduction.checks import check_features, check_settings, largest_perplexity
 from pipeline.reduction.pca import PrincipalAxes, fit_principal_axes
 from pipeline.reduction.quality import exact_neighbours, knn_label_accuracy, neighbour_recall, quality_sample
+from pipeline.reduction.tasks import Map
 from pipeline.reduction.tsne import TsneMap, tsne_map
 from pipeline.run_log import RunLog
 from pipeline.stages.harness import StageContext, run_stage
@@ -46,9 +47,9 @@ def reduce(context: StageContext) -> None:
             f"give the test split at least {_LEAST_TEST_IMAGES}"
         )
     # Like t-SNE, BLAS gives other bits with other numbers of threads: one setting pins both.
-    with threadpool_limits(config.tsne.n_jobs):
-        axes = _axes(train, config, log)
-        components = axes.project(train) if axes else np.asarray(train)
+    with fan_out(context.dask.scheduler, workers=context.dask.workers, threads=config.tsne.n_jobs) as run:
+        axes = _axes(train, config, log, run)
+        components = axes.project(train, run=run) if axes else np.asarray(train)
         test_components = axes.project(test) if axes else np.asarray(test)
         train_map = _map(components, config.tsne, config.neighbors, log, "t-SNE of the training images")
         quality = _quality(components, train_map, labels, config.neighbors)
@@ -84,10 +85,10 @@ def _features(context: StageContext, split: str, rows: int) -> NDArray[np.float3
     return features
 
 
-def _axes(features: NDArray[np.float32], config: ReduceConfig, log: RunLog) -> PrincipalAxes | None:
+def _axes(features: NDArray[np.float32], config: ReduceConfig, log: RunLog, run: Map) -> PrincipalAxes | None:
     if config.pca.n_components is None:
         return None
-    axes = fit_principal_axes(features, config.pca.n_components)
+    axes = fit_principal_axes(features, config.pca.n_components, run=run)
     log.info(
         f"PCA: {config.pca.n_components} components of {features.shape[1]} features hold "
         f"{axes.explained_variance_ratio.sum():.1%} of the variance"

@@ -1,5 +1,6 @@
 """Principal axes against a full decomposition in double precision."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
 from pipeline.reduction.pca import fit_principal_axes
+from pipeline.reduction.tasks import row_blocks
 
 
 def _features(seed: int, n: int, dimensions: int) -> np.ndarray:
@@ -64,3 +66,50 @@ def test_a_read_only_memory_map_is_read_and_not_written(tmp_path: Path) -> None:
 def test_more_components_than_rows_is_a_bug_of_the_caller() -> None:
     with pytest.raises(AssertionError):
         fit_principal_axes(_features(0, 3, 10), 4)
+
+
+def test_rows_are_worked_on_in_blocks_that_cover_them() -> None:
+    for n, dimensions in ((1, 3), (8192, 3), (8193, 3), (20_000, 2), (50, 2**25)):
+        features = np.broadcast_to(np.float32(0), (n, dimensions))
+        sizes = [len(block) for block in row_blocks(features)]
+        assert sum(sizes) == n
+        assert max(sizes) * dimensions * 4 <= max(2**26, dimensions * 4)
+        assert max(sizes) <= 8192
+
+
+@pytest.mark.parametrize("n", [8191, 8192, 8193, 16_385])
+def test_no_row_is_lost_at_the_boundaries_of_blocks(n: int) -> None:
+    features = _features(3, n, 6)
+    features[-1] = 1000  # a lone row in the last block decides the first axis
+    axes = fit_principal_axes(features, 3)
+    reference = PCA(3, svd_solver="full").fit(features.astype(np.float64))
+    np.testing.assert_allclose(axes.explained_variance_ratio, reference.explained_variance_ratio_, rtol=1e-4)
+    np.testing.assert_allclose(np.abs(axes.axes @ reference.components_.T), np.eye(3), atol=1e-3)
+
+
+def test_fewer_rows_than_features() -> None:
+    features = _features(4, 20, 300)
+    axes = fit_principal_axes(features, 19)
+    reference = PCA(19, svd_solver="full").fit(features.astype(np.float64))
+    np.testing.assert_allclose(axes.explained_variance_ratio, reference.explained_variance_ratio_, rtol=1e-4)
+    np.testing.assert_allclose(np.abs(axes.project(features)), np.abs(reference.transform(features)), atol=1e-3)
+
+
+def test_a_constant_feature_takes_no_part() -> None:
+    features = _features(5, 100, 6)
+    features[:, 2] = 7
+    axes = fit_principal_axes(features, 5)
+    np.testing.assert_allclose(axes.axes[:, 2], 0, atol=1e-6)
+    assert np.isfinite(axes.project(features)).all()
+
+
+def test_peak_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
+    peaks = []
+    for n in (40_000, 160_000):
+        np.lib.format.open_memmap(tmp_path / "f.npy", mode="w+", dtype=np.float32, shape=(n, 64))[::3] = 1
+        features = np.load(tmp_path / "f.npy", mmap_mode="r")
+        tracemalloc.start()
+        fit_principal_axes(features, 2)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.1 * peaks[0] < 40_000 * 64 * 4

@@ -19,7 +19,7 @@ _REINSTALL_TORCH = "pip install --force-reinstall torch torchvision (both from o
 _OPTIONAL = ("viz", "notebooks", "cleanlab", "dev")
 
 # Where a distribution's module is not called like itself. Stub packages have none.
-_MODULES = {"pillow": "PIL", "pytest-timeout": "pytest_timeout", "scikit-learn": "sklearn"}
+_MODULES = {"faiss-cpu": "faiss", "pillow": "PIL", "pytest-timeout": "pytest_timeout", "scikit-learn": "sklearn"}
 
 _IMPORT_EACH = """
 import importlib, os, sys, warnings

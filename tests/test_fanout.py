@@ -1,0 +1,176 @@
+"""Tasks in this process, on a local cluster and on a scheduler in processes of its own, to the bit."""
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+from made_up import ROOT
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
+
+from pipeline.errors import InputError
+from pipeline.fanout import _dumps, fan_out
+from pipeline.reduction.pca import fit_principal_axes
+from pipeline.reduction.tasks import row_blocks
+
+THREADS = 2
+
+
+def _features(folder: Path, n: int = 20_000, dimensions: int = 40) -> np.memmap:
+    """More than two blocks of rows in a file."""
+    np.save(folder / "features.npy", np.random.default_rng(0).normal(size=(n, dimensions)).astype(np.float32) + 3)
+    mapped = np.load(folder / "features.npy", mmap_mode="r")
+    assert isinstance(mapped, np.memmap)
+    return mapped
+
+
+def _threads(_: int) -> set[int]:
+    return {pool["num_threads"] for pool in threadpool_info()} | {faiss.omp_get_max_threads()}
+
+
+def _fail(item: int) -> int:
+    if item == 2:
+        raise InputError("reduce.something: 2 is wrong")
+    return item
+
+
+def _results(scheduler: str, features: NDArray[np.float32]) -> dict[str, bytes]:
+    """What tasks made of features, and the threads they ran on."""
+    with fan_out(scheduler, workers=2, threads=THREADS) as run:
+        axes = fit_principal_axes(features, 5, run=run)
+        found = {
+            "axes": axes.axes.tobytes(),
+            "variances": axes.explained_variance_ratio.tobytes(),
+            "components": axes.project(features, run=run).tobytes(),
+        }
+        for threads in run(_threads, range(6)):
+            assert threads == {THREADS}
+        assert list(run(str, range(50))) == [str(item) for item in range(50)]
+        with pytest.raises(InputError, match="2 is wrong"):
+            list(run(_fail, range(4)))
+    return found
+
+
+def test_bits_do_not_depend_on_where_tasks_run(tmp_path: Path) -> None:
+    features = _features(tmp_path)
+    expected = _results("none", features)
+    assert _results("local", features) == expected
+    with running_scheduler(workers=2) as address:
+        assert _results(address, features) == expected
+
+
+def test_a_memory_map_travels_as_its_path(tmp_path: Path) -> None:
+    features = _features(tmp_path)
+    whole, *_ = blocks = row_blocks(features)
+    assert len(_dumps((partial(np.add, whole), blocks))) < 2000
+    assert len(_dumps(np.asarray(whole))) > whole.nbytes
+
+
+@pytest.mark.parametrize("rows", [slice(0, 5), slice(7, 9), slice(None), slice(19_999, None)])
+def test_rows_of_a_memory_map_arrive_as_they_are(tmp_path: Path, rows: slice) -> None:
+    features = _features(tmp_path)
+    for view in (features[rows], features[3:][rows], features[rows, 2:5], features[rows].T):
+        np.testing.assert_array_equal(pickle.loads(_dumps(view)), view)
+
+
+def test_an_address_where_nobody_answers_is_named_with_a_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.fanout._ANSWER_S", 1)
+    address = f"tcp://127.0.0.1:{_free_port()}"
+    with (
+        pytest.raises(InputError, match=rf"^dask\.scheduler: no scheduler answers at {address}.* none$"),
+        fan_out(address, workers=1, threads=1),
+    ):
+        pass
+
+
+def test_a_scheduler_without_workers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.fanout._ANSWER_S", 1)
+    with (
+        running_scheduler(workers=0) as address,
+        pytest.raises(InputError, match=r"has no workers; start .*dask worker tcp://"),
+        fan_out(address, workers=1, threads=1),
+    ):
+        pass
+
+
+def test_workers_that_would_give_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        running_scheduler(workers=1, threads=2) as address,
+        pytest.raises(InputError, match=r"has 2 threads.*--nthreads 1"),
+        fan_out(address, workers=1, threads=1),
+    ):
+        pass
+    monkeypatch.setattr("pipeline.fanout.version", lambda name: "0.1" if name == "numpy" else version(name))
+    with (
+        running_scheduler(workers=1) as address,
+        pytest.raises(InputError, match=r"has numpy [\d.]+, here 0\.1"),
+        fan_out(address, workers=1, threads=1),
+    ):
+        pass
+
+
+def test_dask_is_not_imported_for_a_plain_loop() -> None:
+    program = (
+        "import sys; from pipeline.fanout import fan_out\n"
+        "with fan_out('none', workers=1, threads=1) as run: assert list(run(abs, [-1])) == [1]\n"
+        "assert not {'dask', 'distributed'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+@contextmanager
+def running_scheduler(*, workers: int, threads: int = 1) -> Iterator[str]:
+    """The address of a scheduler on the loopback interface, with workers in processes of their own."""
+    address = f"tcp://127.0.0.1:{_free_port()}"
+    host, port = address.removeprefix("tcp://").split(":")
+    scheduler = ["scheduler", "--host", host, "--port", port, "--no-dashboard"]
+    worker = ["worker", address, "--host", host, "--nthreads", str(threads), "--no-dashboard", "--no-nanny"]
+    commands = [scheduler, *[worker] * workers]
+    paths = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}  # tasks of this module among them
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "dask", *command],
+            cwd=ROOT,
+            env={**os.environ, **paths},
+            stderr=subprocess.DEVNULL,
+        )
+        for command in commands
+    ]
+    try:
+        _wait_for(host, int(port), processes[0])
+        yield address
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _wait_for(host: str, port: int, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=1).close()
+        except OSError:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        else:
+            return
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port
