@@ -63,7 +63,7 @@ def our_steps(labels: Labels, tsne: TsneConfig, share: float) -> Steps:
         return fit_principal_axes(features, N_COMPONENTS).project(features)
 
     def embed(components: Features) -> Features:
-        return tsne_map(components, tsne.model_dump(), n_neighbours=10, report=lambda *_: None).coordinates
+        return tsne_map(components, tsne.model_dump(), report=lambda *_: None).coordinates
 
     def choose(coordinates: Features) -> float:
         scorer = {"name": "dbscan", "space": "map", "min_samples": MIN_SAMPLES}

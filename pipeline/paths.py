@@ -56,7 +56,7 @@ class DataPaths:
         return self.root / "reduce" / f"{network}.pca.npy"
 
     def maps(self, network: str) -> Path:
-        """float32 (M, N, 2): the map of the training images, and those of `reduce.more_maps`."""
+        """All maps of the training images, float32 (1 + M, N, 2); the first is the main one."""
         return self.root / "reduce" / f"{network}.maps.npy"
 
     def reduce_metrics(self, network: str) -> Path:

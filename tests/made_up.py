@@ -109,11 +109,13 @@ def write_embedding(
     """
     n = len(coordinates)
     neighbours = neighbours or [[(row + 1) % n, (row + 2) % n] for row in range(n)]
+    distances = [[float(rank) for rank, _ in enumerate(row)] for row in neighbours]
     table = {
         "sample_id": np.arange(n),
         "x": np.ascontiguousarray(coordinates[:, 0]),
         "y": np.ascontiguousarray(coordinates[:, 1]),
         "neighbours": pa.array(neighbours, pa.list_(pa.int32())),
+        "distances": pa.array(distances, pa.list_(pa.float32())),
     }
     write_parquet(data.embedding(NETWORK), pa.table(table))
     write_array(data.maps(NETWORK), coordinates[None].astype(np.float32))

@@ -19,7 +19,7 @@ from pipeline.config.messages import describe
 from pipeline.config.networks import Network, replicate_of
 from pipeline.config.prepare import PrepareConfig
 from pipeline.config.recipe import Recipe
-from pipeline.config.reduce import ReduceConfig
+from pipeline.config.reduce import ReduceConfig, TsneConfig
 from pipeline.config.report import ReportConfig
 from pipeline.config.study import Study, TrainConfig
 from pipeline.errors import InputError
@@ -100,6 +100,7 @@ def _check_across_sections(params: Params, source: str) -> None:
             raise InputError(
                 f"{source}: filter.drop_share: has no share for {missing[0]}; add it, or give one number for all"
             )
+    _check_maps(f"{source}: reduce", params.reduce)
     _check_recipe(f"{source}: finetune", params.finetune, params.prepare)
     _check_batch(f"{source}: finetune.batch_size", params.finetune.batch_size, params.finetune)
     _check_warmup(f"{source}: finetune", params.finetune, params.finetune.budget)
@@ -128,6 +129,19 @@ def _check_replicates(key: str, seed: int, networks: Sequence[str]) -> None:
     largest = LARGEST_SEED - replicate_of(last)
     if seed > largest:
         raise InputError(f"{key}: {seed} + {replicate_of(last)} of {last} is no seed; give at most {largest}")
+
+
+def _check_maps(section: str, reduce: ReduceConfig) -> None:
+    made: list[TsneConfig] = []
+    for number in range(1 + len(reduce.more_maps)):
+        key = f"{section}.more_maps[{number - 1}]"
+        try:
+            settings = reduce.map_settings(number)
+        except ValidationError as error:
+            raise InputError(f"{key}.{describe(error, reduce.more_maps[number - 1], TsneConfig)}") from None
+        if settings in made:
+            raise InputError(f"{key}: {reduce.more_maps[number - 1]} makes a map that is there already; remove it")
+        made.append(settings)
 
 
 def _check_recipe(key: str, recipe: Recipe, prepare: PrepareConfig) -> None:

@@ -1,8 +1,9 @@
 """`reduce`: PCA and one joint t-SNE of all classes."""
 
-from typing import Annotated, Literal, Self
+import json
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from pipeline.config.base import NonNegative, NonNegativeFloat, Positive, PositiveFloat, Section, Seed, Share
 
@@ -50,18 +51,23 @@ class ReduceConfig(Section):
     """The `reduce` section.
 
     Attributes:
-        neighbors: nearest neighbours in feature space recorded for every image.
+        neighbors: nearest others in PCA space recorded for every training image.
+        landmarks: training images to which t-SNE is fitted, the same share of every class; the others
+            are placed among them. `auto` takes 100,000 where there are more than 200,000 images,
+            and all of them otherwise; `none` takes all.
+        more_maps: further maps of the training images, each the `tsne` section with these keys laid
+            over it, for figures of stability and for ensembles.
     """
 
     pca: PcaConfig = PcaConfig()
     tsne: TsneConfig = TsneConfig()
-    neighbors: Positive = 10
+    neighbors: Positive = 25
+    landmarks: Literal["auto", "none"] | Annotated[Positive, Field(ge=4)] = "auto"
+    more_maps: tuple[dict[str, Any], ...] = ()
 
-    @model_validator(mode="after")
-    def _neighbours_within_reach(self) -> Self:
-        reach = int(3 * self.tsne.perplexity)
-        if self.neighbors > reach:
-            raise ValueError(
-                f"neighbors: {self.neighbors} is more than the {reach} (3 x perplexity) that t-SNE searches"
-            )
-        return self
+    def map_settings(self, number: int) -> TsneConfig:
+        """Of the main map, which is number 0, or of `more_maps[number - 1]`."""
+        if number == 0:
+            return self.tsne
+        merged = {**self.tsne.model_dump(mode="json"), **self.more_maps[number - 1]}
+        return TsneConfig.model_validate_json(json.dumps(merged))

@@ -42,7 +42,7 @@ def largest_perplexity(n: int) -> float:
     return (n - 1) / 3
 
 
-def check_settings(n: int, dimensions: int, *, n_components: int | None, perplexity: float, neighbors: int) -> None:
+def check_settings(n: int, dimensions: int, *, n_components: int | None, neighbors: int) -> None:
     """Refuse settings that `n` training images with features of `dimensions` cannot meet.
 
     Raises:
@@ -54,12 +54,18 @@ def check_settings(n: int, dimensions: int, *, n_components: int | None, perplex
             f"reduce.pca.n_components: {n_components} is more than {n} training images of {dimensions} features "
             f"have; give at most {most}, or null for no PCA"
         )
+    if neighbors > n - 1:
+        raise InputError(
+            f"reduce.neighbors: {neighbors} is too many for {n} training images; give at most {max(n - 1, 0)}"
+        )
+
+
+def check_perplexity(n: int, perplexity: float, *, key: str) -> None:
+    """Refuse a perplexity, given by `key`, that a map fitted to `n` images cannot have.
+
+    Raises:
+        InputError: naming the key, its value and the largest that works.
+    """
     if perplexity > largest_perplexity(n):
         largest = math.floor(largest_perplexity(n) * 100) / 100
-        raise InputError(
-            f"reduce.tsne.perplexity: {perplexity:g} is too large for {n} training images; give at most {largest:g}"
-        )
-    if neighbors > n - 2:
-        raise InputError(
-            f"reduce.neighbors: {neighbors} is too many for {n} training images; give at most {max(n - 2, 0)}"
-        )
+        raise InputError(f"{key}: {perplexity:g} is too large for a map of {n} images; give at most {largest:g}")

@@ -1,7 +1,7 @@
-"""One t-SNE map by openTSNE, and the nearest neighbours that its search finds on the way."""
+"""One t-SNE map by openTSNE, of all points or of landmarks among which the others are placed."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from openTSNE.callbacks import Callback
 from openTSNE.nearest_neighbors import HNSW, Annoy, KNNIndex, NNDescent, PrecomputedNeighbors
 
 from pipeline.errors import InputError
+from pipeline.reduction.landmarks import landmark_rows
+from pipeline.reduction.placing import place
 
 # Each report costs one evaluation of the KL divergence, little beside ten iterations.
 _ITERATIONS_PER_REPORT = 10
@@ -23,14 +25,11 @@ class TsneMap:
 
     Attributes:
         coordinates: (N, 2) float32.
-        neighbours: (N, k) int32, the nearest others of each point in the space that was mapped,
-            nearest first; approximate unless the search was exact (`effective["neighbors"]`).
-        kl_divergence: of the final map, without exaggeration.
+        kl_divergence: of the final map, without exaggeration; of the landmarks alone where there are any.
         effective: what openTSNE used where the settings left it the choice.
     """
 
     coordinates: NDArray[np.float32]
-    neighbours: NDArray[np.int32]
     kl_divergence: float
     effective: dict[str, Any]
 
@@ -39,7 +38,6 @@ def tsne_map(
     points: NDArray[np.float32],
     settings: Mapping[str, Any],
     *,
-    n_neighbours: int,
     report: Callable[[int, float], None],
 ) -> TsneMap:
     """Map points (N, d) to the plane (Poličar, Stražar and Zupan, 2024, doi:10.18637/jss.v109.i03).
@@ -49,23 +47,49 @@ def tsne_map(
 
     Args:
         settings: arguments of `openTSNE.TSNE`; 3 x perplexity < N.
-        n_neighbours: nearest others to return, at most N - 2.
         report: called with the iterations done since its last call and the current KL divergence.
 
     Raises:
         InputError: the neighbour search refuses its settings, or the optimisation diverged.
     """
+    return _fit(points, settings, report)[1]
+
+
+def training_map(
+    points: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    settings: Mapping[str, Any],
+    *,
+    landmarks: int | None,
+    report: Callable[[int, float], None] = lambda *_: None,
+    report_placed: Callable[[int], None] = lambda _: None,
+) -> TsneMap:
+    """`tsne_map` of points (N, d), or of so many landmarks among them with all others placed by `place`.
+
+    Args:
+        labels: (N,); every class has its share of the landmarks.
+        settings: as for `tsne_map`; `random_state` draws the landmarks too.
+        landmarks: 3 x perplexity < landmarks < N, at least one for every class; None fits all points.
+        report: as for `tsne_map`.
+        report_placed: called with the number of points placed since its last call.
+    """
+    if landmarks is None:
+        return tsne_map(points, settings, report=report)
+    rows = landmark_rows(labels, landmarks, seed=settings["random_state"])
+    embedding, mapped = _fit(points[rows], settings, report)
+    placing = {**settings, "negative_gradient_method": mapped.effective["negative_gradient_method"]}
+    return replace(mapped, coordinates=place(embedding, points, rows, settings=placing, report=report_placed))
+
+
+def _fit(
+    points: NDArray[np.float32], settings: Mapping[str, Any], report: Callable[[int, float], None]
+) -> tuple[openTSNE.TSNEEmbedding, TsneMap]:
     n = len(points)
     k = int(3 * settings["perplexity"])
     assert 1 <= k < n, (settings["perplexity"], n)
-    assert n_neighbours <= n - 2, (n_neighbours, n)
-    index = _knn_index(points, settings, max(k, n_neighbours + 1))
-    indices, distances = _search(index, settings)
+    index = _knn_index(points, settings, k)
     affinities = PerplexityBasedNN(
-        # openTSNE keeps using the index as given, so it gets the columns it would have searched.
-        knn_index=PrecomputedNeighbors(indices[:, :k], distances[:, :k]),
-        perplexity=settings["perplexity"],
-        n_jobs=settings["n_jobs"],
+        knn_index=_searched(index, settings), perplexity=settings["perplexity"], n_jobs=settings["n_jobs"]
     )
     tsne = openTSNE.TSNE(**settings, callbacks=_Reporter(report), callbacks_every_iters=_ITERATIONS_PER_REPORT)
     embedding = tsne.fit(points, affinities=affinities)
@@ -74,9 +98,8 @@ def tsne_map(
         raise InputError(
             f"reduce.tsne.learning_rate: {settings['learning_rate']} made the map diverge; use auto or a lower value"
         )
-    return TsneMap(
+    return embedding, TsneMap(
         coordinates=coordinates,
-        neighbours=_others(indices, n_neighbours),
         # Threads add the divergence up in the order in which they finish; one thread repeats it.
         kl_divergence=float(embedding.optimize(0, n_jobs=1, callbacks=None).kl_divergence),
         effective=_effective(tsne, index, n),
@@ -109,25 +132,13 @@ def _knn_index(points: NDArray[np.float32], settings: Mapping[str, Any], k: int)
     return index
 
 
-def _search(index: KNNIndex, settings: Mapping[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Neighbours (N, k), nearest first, and their distances."""
+def _searched(index: KNNIndex, settings: Mapping[str, Any]) -> PrecomputedNeighbors:
+    """The neighbours that a search finds: searching first tells its errors from those of the map."""
     try:
-        indices, distances = index.build()
+        return PrecomputedNeighbors(*index.build())
     except (TypeError, ValueError) as error:
         given = {key: settings[key] for key in ("neighbors", "metric", "metric_params", "knn_kwargs")}
         raise InputError(f"reduce.tsne: the neighbour search refuses {given}: {error}") from None
-    return np.asarray(indices), np.asarray(distances)
-
-
-def _others(indices: NDArray[np.int64], k: int) -> NDArray[np.int32]:
-    """The first `k` columns (N, k) without the point itself.
-
-    A search that drops each point's first hit as the point itself drops one of its duplicates
-    instead where it has any, and then lists the point among its own neighbours.
-    """
-    is_self = indices == np.arange(len(indices))[:, None]
-    order = np.argsort(is_self, axis=1, kind="stable")
-    return np.take_along_axis(indices, order, axis=1)[:, :k].astype(np.int32)
 
 
 def _effective(tsne: openTSNE.TSNE, index: KNNIndex, n: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up import name_networks
+from made_up import NETWORK, name_networks
 from made_up_images import split_tree, write_folder
 from made_up_training import runs_of, write_project
 from made_up_training import stage as run_stage
@@ -24,6 +24,7 @@ from pipeline.commands.planning.cells import StudyPlan, plan_from_ledger, plan_f
 from pipeline.commands.planning.data import DataSize, data_size, kept_images
 from pipeline.commands.planning.speed import Speed, Workload, measure, thin_out
 from pipeline.config.params import Params, load_params
+from pipeline.config.reduce import ReduceConfig
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.training.settings import TrainSettings
@@ -308,6 +309,19 @@ def test_memory_grows_with_what_passes_together_and_not_with_the_batch() -> None
 def test_maps_of_more_points_or_iterations_take_longer(n: int, iterations: int) -> None:
     assert cost.tsne_seconds(2 * n, iterations, 50) > cost.tsne_seconds(n, iterations, 50) or n < 10_000 <= 2 * n
     assert cost.tsne_seconds(n, iterations + 1, 50) > cost.tsne_seconds(n, iterations, 50)
+
+
+def test_more_maps_cost_their_time_and_landmarks_save_it() -> None:
+    def seconds(n_train: int, **keys: Any) -> float:
+        size = replace(_DIGITS, n_train=n_train)
+        return cost.reduce_cost(ReduceConfig.model_validate(keys), NETWORK, size, cores=2).seconds
+
+    one, two, three = (seconds(5000, more_maps=({"random_state": 1}, {"theta": 0.2})[:more]) for more in (0, 1, 2))
+    assert three - two == pytest.approx(two - one)
+    assert two > 1.3 * one
+    million = 1_281_167
+    assert seconds(million) == seconds(million, landmarks=100_000) < 0.6 * seconds(million, landmarks="none")
+    assert seconds(200_000) == seconds(200_000, landmarks="none")
 
 
 def test_totals_add_time_and_disk_and_take_the_largest_memory() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InputError
-from pipeline.reduction.checks import check_features, check_settings, largest_perplexity
+from pipeline.reduction.checks import check_features, check_perplexity, check_settings, largest_perplexity
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -28,19 +28,30 @@ def test_equal_rows() -> None:
     check_features(features, "f.npy")
 
 
+def test_constant_features_duplicates_and_a_lone_row_of_its_kind_are_fine() -> None:
+    features = np.ones((100, 5), dtype=np.float32)
+    features[:40, 2] = 3  # 40 duplicates, 60 duplicates, four constant features
+    check_features(features, "f.npy")
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
         ({"n_components": 21}, r"reduce\.pca\.n_components: 21 .* at most 20, or null"),
-        ({"perplexity": 13.1}, r"reduce\.tsne\.perplexity: 13\.1 is too large for 40 training images; .* at most 13$"),
-        ({"neighbors": 39}, r"reduce\.neighbors: 39 .* at most 38"),
+        ({"neighbors": 40}, r"reduce\.neighbors: 40 .* at most 39"),
     ],
 )
-def test_settings_out_of_reach(keys: dict[str, float], message: str) -> None:
-    within = {"n_components": 20, "perplexity": 13.0, "neighbors": 38}
-    check_settings(40, 20, **within)  # type: ignore[arg-type]
+def test_settings_out_of_reach(keys: dict[str, int], message: str) -> None:
+    within = {"n_components": 20, "neighbors": 39}
+    check_settings(40, 20, **within)
     with pytest.raises(InputError, match=message):
-        check_settings(40, 20, **{**within, **keys})  # type: ignore[arg-type]
+        check_settings(40, 20, **{**within, **keys})
+
+
+def test_a_perplexity_out_of_reach_is_named_by_its_key() -> None:
+    check_perplexity(40, 13.0, key="reduce.tsne.perplexity")
+    with pytest.raises(InputError, match=r"^reduce\.more_maps\[0\]\.perplexity: 13\.1 .* 40 images; .* at most 13$"):
+        check_perplexity(40, 13.1, key="reduce.more_maps[0].perplexity")
 
 
 @given(n=st.integers(2, 10**7))

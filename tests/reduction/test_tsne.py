@@ -23,8 +23,8 @@ def _settings(**keys: Any) -> dict[str, Any]:
     return TsneConfig.model_validate({**_BRIEF, **keys}).model_dump()
 
 
-def _map(points: np.ndarray, k: int = 5, **keys: Any) -> TsneMap:
-    return tsne_map(points, _settings(**keys), n_neighbours=k, report=lambda done, error: None)
+def _map(points: np.ndarray, **keys: Any) -> TsneMap:
+    return tsne_map(points, _settings(**keys), report=lambda done, error: None)
 
 
 def _points(n: int = 150, dimensions: int = 6) -> np.ndarray:
@@ -60,7 +60,6 @@ def test_repeats_are_equal_to_the_bit() -> None:
     # 1,200 points: the search is approximate from 1,000 on.
     first, second = (_map(_points(1200), n_jobs=2) for _ in range(2))
     assert first.coordinates.tobytes() == second.coordinates.tobytes()
-    assert first.neighbours.tobytes() == second.neighbours.tobytes()
     assert first.kl_divergence == second.kl_divergence
 
 
@@ -88,25 +87,9 @@ def test_effective_values_make_the_same_map(keys: dict[str, Any]) -> None:
     assert mapped.coordinates.tobytes() == np.asarray(embedding, dtype=np.float32).tobytes()
 
 
-def test_neighbours_are_the_nearest_others() -> None:
-    points = _points(300)
-    np.testing.assert_array_equal(_map(points, k=7).neighbours, exact_neighbours(points, np.arange(300), 7))
-
-
-@pytest.mark.parametrize("method", ["exact", "annoy"])
-def test_duplicates_are_neighbours_but_no_image_is_its_own(method: str) -> None:
-    points = np.repeat(_points(20), 10, axis=0)
-    # As many neighbours as t-SNE searches, so that one more has to be asked for.
-    neighbours = _map(points, k=9, perplexity=3.0, neighbors=method).neighbours
-    assert neighbours.shape == (200, 9)
-    assert not (neighbours == np.arange(200)[:, None]).any()
-    if method == "exact":
-        assert (neighbours // 10 == np.arange(200)[:, None] // 10).all()
-
-
 def test_progress_counts_every_reported_iteration_once() -> None:
     reports: list[tuple[int, float]] = []
-    tsne_map(_points(), _settings(), n_neighbours=5, report=lambda *said: reports.append(said))
+    tsne_map(_points(), _settings(), report=lambda *said: reports.append(said))
     # 20 and 25 iterations, reported by tens.
     assert [done for done, _ in reports] == [10, 10, 10, 10]
     assert all(0 < error < 10 for _, error in reports)

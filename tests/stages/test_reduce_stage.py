@@ -1,6 +1,9 @@
 """`reduce` end to end on made-up features."""
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.tables import read_parquet
 from pipeline.config.reduce import TsneConfig
 from pipeline.paths import DataPaths
+from pipeline.reduction.landmarks import landmark_rows
 from pipeline.reduction.pca import fit_principal_axes
 from pipeline.reduction.quality import exact_neighbours
 from pipeline.reduction.tsne import tsne_map
@@ -19,14 +23,23 @@ from pipeline.stages.reduce import reduce
 _TSNE = {"perplexity": 12.0, "early_exaggeration_iter": 50, "n_iter": 80, "n_jobs": 1}
 
 
-def _project(folder: Path, *, n_test: int = 20, pca: int | None = 10, **tsne: float | str) -> DataPaths:
+def _project(
+    folder: Path,
+    *,
+    n_test: int = 20,
+    pca: int | None = 10,
+    keys: Mapping[str, Any] | None = None,
+    dask: Mapping[str, Any] | None = None,
+    **tsne: float,
+) -> DataPaths:
     data = DataPaths(root=folder / "data")
     features, labels = class_blobs(np.random.default_rng(0), n_classes=4, per_class=50, dimensions=24, spread=2.0)
     n_train = len(labels) - n_test
     write_manifest(data, "train", labels[:n_train])
     write_manifest(data, "test", labels[n_train:])
     write_features(data, features[:n_train], features[n_train:])
-    write_params(folder, reduce={"pca": {"n_components": pca}, "tsne": {**_TSNE, **tsne}, "neighbors": 6})
+    reduce = {"pca": {"n_components": pca}, "tsne": {**_TSNE, **tsne}, "neighbors": 6, **(keys or {})}
+    write_params(folder, reduce=reduce, dask=dask or {})
     return data
 
 
@@ -42,7 +55,7 @@ def test_all_artefacts(tmp_path: Path) -> None:
     data = _project(tmp_path)
     _run(tmp_path)
     assert list(_files(data)) == sorted(
-        f"{NETWORK}.{end}" for end in ("json", "parquet", "pca.npy", "provenance.json", "test.parquet")
+        f"{NETWORK}.{end}" for end in ("json", "maps.npy", "parquet", "pca.npy", "provenance.json", "test.parquet")
     )
     components = np.load(data.components(NETWORK))
     assert components.dtype == np.float32
@@ -53,10 +66,16 @@ def test_all_artefacts(tmp_path: Path) -> None:
         "x": "float",
         "y": "float",
         "neighbours": "list<element: int32>",
+        "distances": "list<element: float>",
     }
     # 180 images: the search is exact.
     neighbours = np.array(table["neighbours"].to_pylist())
     np.testing.assert_array_equal(neighbours, exact_neighbours(components, np.arange(180), 6))
+    between = np.linalg.norm(components[neighbours] - components[:, None], axis=2)
+    np.testing.assert_allclose(np.array(table["distances"].to_pylist()), between, rtol=1e-5)
+    maps = np.load(data.maps(NETWORK))
+    assert maps.dtype == np.float32
+    np.testing.assert_array_equal(maps, [np.column_stack([table["x"], table["y"]])])
     test = read_parquet(data.embedding(NETWORK, "test"))
     assert test.column_names == ["sample_id", "x", "y"]
     assert len(test) == 20
@@ -65,6 +84,8 @@ def test_all_artefacts(tmp_path: Path) -> None:
     assert len(metrics["pca"]["explained_variance_ratio_per_component"]) == 10
     assert 0.2 < metrics["neighbour_preservation"] <= 1
     assert metrics["neighbour_search_recall"] == 1
+    assert metrics["neighbour_search"] == {"method": "exact"}
+    assert metrics["maps"][0]["landmarks"] is None
     assert metrics["knn_label_accuracy"]["map"] > 0.9
     assert metrics["kl_divergence"] > 0
     assert metrics["tsne"]["effective"]["perplexity"] == 12
@@ -76,6 +97,73 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
     first = _files(data)
     _run(tmp_path)
     assert _files(data) == first
+
+
+def test_further_maps_are_those_of_their_own_settings_wherever_they_are_made(tmp_path: Path) -> None:
+    found = []
+    for name, dask in (("here", {}), ("workers", {"scheduler": "local", "workers": 2})):
+        (tmp_path / name).mkdir()
+        more = {"more_maps": [{"random_state": 1, "initialization": "random"}, {"perplexity": 30.0}]}
+        data = _project(tmp_path / name, keys=more, dask=dask)
+        _run(tmp_path / name)
+        found.append({name: content for name, content in _files(data).items() if "provenance" not in name})
+    assert found[0] == found[1]
+    maps = np.load(data.maps(NETWORK))
+    components = np.load(data.components(NETWORK))
+    changes: list[dict[str, Any]] = [{}, {"random_state": 1, "initialization": "random"}, {"perplexity": 30.0}]
+    for made, keys in zip(maps, changes, strict=True):
+        settings = TsneConfig.model_validate({**_TSNE, **keys}).model_dump()
+        expected = tsne_map(components, settings, report=lambda *_: None)
+        np.testing.assert_array_equal(made, expected.coordinates)
+    listed = read_json(data.reduce_metrics(NETWORK))["maps"]
+    assert [entry["tsne"]["requested"]["perplexity"] for entry in listed] == [12, 12, 30]
+    assert len({entry["kl_divergence"] for entry in listed}) == 3
+
+
+def test_landmarks_are_mapped_as_if_alone_and_recorded(tmp_path: Path) -> None:
+    data = _project(tmp_path, keys={"landmarks": 100})
+    _run(tmp_path)
+    metrics = read_json(data.reduce_metrics(NETWORK))
+    assert metrics["maps"][0]["landmarks"] == {"count": 100, "seed": 0}
+    assert metrics["maps"][0]["kl_divergence"] == metrics["kl_divergence"]
+    labels = read_parquet(data.manifest("train"), ["label"])["label"].to_numpy()
+    rows = landmark_rows(labels, 100, seed=0)
+    settings = TsneConfig.model_validate(_TSNE).model_dump()
+    alone = tsne_map(np.load(data.components(NETWORK))[rows], settings, report=lambda *_: None)
+    np.testing.assert_array_equal(np.load(data.maps(NETWORK))[0][rows], alone.coordinates)
+    assert metrics["knn_label_accuracy"]["map"] > 0.9
+    assert "images placed: 80 images" in (tmp_path / "work" / "logs" / f"reduce@{NETWORK}.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"landmarks": 180}, r"reduce\.landmarks: 180 must be .* fewer than the 180 training images"),
+        ({"landmarks": 30}, r"reduce\.tsne\.perplexity: 12 is too large for a map of 30 images; give at most 9\.66"),
+        ({"more_maps": [{"perplexity": 80.0}]}, r"reduce\.more_maps\[0\]\.perplexity: 80 .* 180 images"),
+        ({"landmarks": 90, "more_maps": [{"metric": "cosine"}]}, r"reduce\.more_maps\[0\]\.metric: cosine, .* none"),
+        ({"more_maps": [{"max_step_norm": None, "learning_rate": 1e300}]}, r"reduce\.more_maps\[0\]: .* diverge"),
+        ({"neighbors": 180}, r"reduce\.neighbors: 180 .* at most 179"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_what_the_images_cannot_meet_is_one_line(
+    tmp_path: Path, keys: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _project(tmp_path, keys=keys)
+    with pytest.raises(SystemExit) as ended:
+        _run(tmp_path)
+    assert ended.value.code == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_class_of_one_image_is_mapped(tmp_path: Path) -> None:
+    data = _project(tmp_path)
+    labels = read_parquet(data.manifest("train"), ["label"])["label"].to_numpy().copy()
+    labels[7] = 9
+    write_manifest(data, "train", labels)
+    _run(tmp_path)
+    assert np.isfinite(np.load(data.maps(NETWORK))).all()
 
 
 def test_a_small_test_split_lowers_its_own_perplexity_and_says_so(tmp_path: Path) -> None:
@@ -105,7 +193,7 @@ def test_the_test_images_are_projected_as_the_training_images(tmp_path: Path) ->
     axes = fit_principal_axes(np.load(data.features(NETWORK)), 10)
     settings = TsneConfig.model_validate({**_TSNE, "perplexity": 19 / 3}).model_dump()
     components = axes.project(np.load(data.features(NETWORK, "test")))
-    expected = tsne_map(components, settings, n_neighbours=1, report=lambda *_: None)
+    expected = tsne_map(components, settings, report=lambda *_: None)
     test = read_parquet(data.embedding(NETWORK, "test"))
     np.testing.assert_array_equal(np.column_stack([test["x"], test["y"]]), expected.coordinates)
 

@@ -15,6 +15,7 @@ from pipeline.commands.planning.speed import Speed
 from pipeline.config.prepare import PrepareConfig
 from pipeline.config.reduce import ReduceConfig
 from pipeline.models import feature_dimension
+from pipeline.reduction.landmarks import landmark_count
 from pipeline.training.memory import CPU_IMAGES
 from pipeline.training.settings import TrainSettings
 
@@ -27,6 +28,7 @@ _BASE_MEMORY_WITH_TORCH = 0.9e9
 _DECODE_FILE_S = 2.5e-4
 _READ_ARRAY_S = 1e-4
 _COPY_BYTES_PER_S = 1e9
+_PLACE_S = 3e-4  # of one point among landmarks
 # As in training.loop and features.extract.
 _STATISTICS_IMAGES = 2048
 _CHUNK_BYTES = 256 * 2**20
@@ -123,17 +125,35 @@ def extract_cost(network: str, batch_size: int, image_size: int, speed: Speed, s
 
 
 def reduce_cost(config: ReduceConfig, network: str, size: DataSize, *, cores: int) -> Cost:
-    """PCA of the training images, and one t-SNE each of the training and the test images."""
-    dimensions = feature_dimension(network)
+    """PCA, neighbours and every map of the training images, and t-SNE of the test images.
+
+    As if all of it ran in one process; Dask's workers may be faster.
+    """
+    n, dimensions = size.n_train, feature_dimension(network)
     kept = config.pca.n_components or dimensions
-    pca = 6e-11 * size.n_train * dimensions**2 if config.pca.n_components else 0.0
-    maps = sum(tsne_seconds(n, config.tsne.early_exaggeration_iter + config.tsne.n_iter, kept)
-               for n in (size.n_train, size.n_test))  # fmt: skip
-    return Cost(
-        seconds=_START_S + (pca + maps) / min(config.tsne.n_jobs, cores),
-        memory=_BASE_MEMORY + size.n_train * (4 * dimensions + 8 * kept + 40 * 3 * config.tsne.perplexity),
-        disk=_CACHED_TWICE * size.n_train * (4 * kept + 20 + 4 * config.neighbors),
+    fitted = landmark_count(config.landmarks, n) or n
+    pca = 4e-11 * n * dimensions**2 + 2e-10 * dimensions**3 if config.pca.n_components else 0.0
+    settings = [config.map_settings(number) for number in range(1 + len(config.more_maps))]
+    maps = sum(
+        tsne_seconds(points, one.early_exaggeration_iter + one.n_iter, kept)
+        for points, one in (*((fitted, one) for one in settings), (size.n_test, config.tsne))
     )
+    placing = len(settings) * _PLACE_S * (n - fitted)
+    largest = max(one.perplexity for one in settings)
+    return Cost(
+        seconds=_START_S + (pca + maps + placing + search_seconds(n, kept)) / min(config.tsne.n_jobs, cores),
+        memory=_BASE_MEMORY
+        + (24.0 * dimensions**2 + 2e8 if config.pca.n_components else 0.0)
+        + fitted * 40 * 3 * largest
+        + n * (8 * kept + 24 * config.neighbors + 16 * len(settings)),
+        disk=_CACHED_TWICE * n * (4 * kept + 20 + 8 * config.neighbors + 8 * len(settings)),
+    )
+
+
+def search_seconds(n: int, dimensions: int) -> float:
+    """Core seconds of the search for the nearest others of n points: all pairs, or lists of 4 sqrt(n) in all."""
+    pairs = 7e-9 * n**2 if n <= 100_000 else 1e-7 * n**1.5
+    return pairs * max(1.0, dimensions / 50)
 
 
 def tsne_seconds(n: int, iterations: int, dimensions: int) -> float:

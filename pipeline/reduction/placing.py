@@ -1,0 +1,80 @@
+"""The places of further points on a map that is there already."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from openTSNE import TSNEEmbedding
+from openTSNE.nearest_neighbors import KNNIndex
+
+from pipeline.reduction.neighbours import Search
+
+# Chosen on 1,000 classes of 60 and 200 points, where they came closest to a map of all points.
+_PERPLEXITY = 5
+_INITIAL_NEIGHBOURS = 5
+_ITERATIONS = 100
+_LEARNING_RATE = 1.0
+_EXAGGERATION = 1.5
+_MOMENTUM = 0.8
+_MAX_GRADIENT_NORM = 0.25
+_ROWS = 8192
+
+
+def place(
+    embedding: TSNEEmbedding,
+    points: NDArray[np.float32],
+    landmarks: NDArray[np.int64],
+    *,
+    settings: Mapping[str, Any],
+    report: Callable[[int], None],
+) -> NDArray[np.float32]:
+    """Places (N, 2) of points (N, d) on the map `embedding` (m, 2) of the rows `landmarks` (m,), which stay there.
+
+    openTSNE's `transform` (Poličar, Stražar and Zupan, 2023, doi:10.1007/s10994-021-06043-1), block
+    by block: each other point starts at the median of its nearest landmarks and is moved by them
+    alone, so neither the blocks nor the other points matter. Memory: O(block) beside the result.
+
+    Args:
+        embedding: fitted; `transform` centres it in place.
+        settings: `negative_gradient_method`, as used for the map, and `random_state`.
+        report: called with the number of points placed since its last call.
+    """
+    places = np.empty((len(points), 2), dtype=np.float32)
+    places[landmarks] = embedding
+    middle = (np.max(embedding, axis=0) + np.min(embedding, axis=0)) / 2
+    embedding -= middle
+    others = np.setdiff1d(np.arange(len(points)), landmarks, assume_unique=True)
+    search = Search(points[landmarks], queries=len(others), seed=settings["random_state"])
+    embedding.affinities.knn_index = _Landmarks(search, len(landmarks))
+    for start in range(0, len(others), _ROWS):
+        rows = others[start : start + _ROWS]
+        partial = embedding.prepare_partial(
+            points[rows], initialization="median", k=_INITIAL_NEIGHBOURS, perplexity=_PERPLEXITY
+        )
+        partial.optimize(
+            _ITERATIONS,
+            inplace=True,
+            learning_rate=_LEARNING_RATE,
+            exaggeration=_EXAGGERATION,
+            momentum=_MOMENTUM,
+            max_grad_norm=_MAX_GRADIENT_NORM,
+            max_step_norm=None,
+            # openTSNE would choose by the size of the block.
+            negative_gradient_method=settings["negative_gradient_method"],
+            callbacks=None,
+        )
+        places[rows] = np.asarray(partial) + middle
+        report(len(rows))
+    return places
+
+
+class _Landmarks(KNNIndex):  # type: ignore[misc]
+    """What openTSNE's affinities ask for the landmarks next to new points."""
+
+    def __init__(self, search: Search, n_landmarks: int) -> None:
+        self._search = search
+        self.n_samples = n_landmarks
+
+    def query(self, query: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        return self._search.query(query, k)
