@@ -4,6 +4,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,6 +25,16 @@ def ratio_spread(ratios: Sequence[float]) -> dict[str, float]:
     """Median and extremes of ratios that were each taken within one round."""
     found = {"median": np.median(ratios), "min": np.min(ratios), "max": np.max(ratios)}
     return {f"ratio_{name}": round(float(value), 3) for name, value in found.items()}
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Memory of a process that no file backs, so without mapped pages; 0 when it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    found = [line.split()[1] for line in status.splitlines() if line.startswith("RssAnon:")]
+    return 1024 * int(found[0]) if found else 0
 
 
 def print_table(rows: Sequence[Row]) -> None:

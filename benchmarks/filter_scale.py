@@ -1,0 +1,194 @@
+"""How long from features to a keep list at ImageNet's size, in how much memory, and whether it finds what is wrong.
+
+PCA, t-SNE, neighbours and per-class DBSCAN through the functions that the stages call, on features
+in a memory-mapped file as `extract` leaves them. Every size runs in a process of its own, whose
+anonymous memory is sampled from outside: pages of the mapped features belong to the system, and go
+when something else needs them. Of all rows 2.5 % are planted outliers and 2.5 % bear a wrong label;
+AUROC says how well the filter's score tells them from the rest.
+
+    python -m benchmarks.filter_scale --n 10000 50000 --dimensions 512
+    python -m benchmarks.filter_scale --n 1281167 --scratch /a/folder/with/11/GB
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
+
+from benchmarks.measuring import anonymous_bytes, print_results
+from benchmarks.reduce_speed import made_up_features
+from pipeline.config.reduce import ReduceConfig
+from pipeline.fanout import fan_out
+from pipeline.reduction.checks import check_features
+from pipeline.reduction.landmarks import landmark_count
+from pipeline.reduction.neighbours import nearest_others
+from pipeline.reduction.pca import fit_principal_axes
+from pipeline.reduction.quality import exact_neighbours, knn_label_accuracy, neighbour_recall, quality_sample
+from pipeline.reduction.tsne import training_map
+from pipeline.selection.decision import decide
+from pipeline.selection.evidence import Evidence
+
+WRONG_SHARE = 0.025  # outliers, and as many wrong labels
+LEAST_OF_A_CLASS = 50
+BLOCK = 4096
+SAMPLE_S = 0.02
+STEPS = ("start", "check", "pca", "tsne", "neighbours", "quality", "filter")
+
+
+def planted_features(folder: Path, n: int, dimensions: int, n_classes: int) -> dict[str, Path]:
+    """Files of features float32 (n, dimensions), labels int64 (n,) and what was planted, uint8 (n,).
+
+    Planted are 1 for an outlier, whose features are those of no class, and 2 for a wrong label.
+    """
+    paths = {name: folder / f"{name}.npy" for name in ("features", "labels", "planted")}
+    labels = made_up_features(paths["features"], n, dimensions, n_classes)[1]
+    rng = np.random.default_rng(1)
+    planted = np.zeros(n, dtype=np.uint8)
+    outliers, wrong = np.split(rng.permutation(n)[: 2 * round(WRONG_SHARE * n)], 2)
+    planted[outliers], planted[wrong] = 1, 2
+    labels[wrong] = (labels[wrong] + rng.integers(1, n_classes, len(wrong))) % n_classes
+    features = np.load(paths["features"], mmap_mode="r+")
+    for rows in np.array_split(np.sort(outliers), len(outliers) // BLOCK + 1):
+        alone = 1.25**0.5 * rng.standard_normal((len(rows), dimensions), dtype=np.float32)
+        features[rows] = np.maximum(alone, 0)
+    features.flush()
+    np.save(paths["labels"], labels)
+    np.save(paths["planted"], planted)
+    return paths
+
+
+def suspicion(coordinates: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The filter's score (n,) of each row, above 1/2 for those that are not in its keep list."""
+    evidence = Evidence(coordinates=coordinates.astype(np.float64), labels=labels)
+    return decide(evidence, method="dbscan", min_samples=5, eps=None, drop_share=2 * WRONG_SHARE).scores
+
+
+class Steps:
+    """Tells the process that watches which step runs, and keeps the seconds of each."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def begin(self, name: str) -> None:
+        now = time.perf_counter()
+        self._end(now)
+        self._name, self._start = name, now
+        print(name, flush=True)
+
+    def end(self) -> dict[str, float]:
+        self._end(time.perf_counter())
+        return {f"{name}_s": round(seconds, 2) for name, seconds in self.seconds.items()}
+
+    def _end(self, now: float) -> None:
+        if hasattr(self, "_name"):
+            self.seconds[self._name] = now - self._start
+
+
+def measure(folder: Path, config: ReduceConfig) -> dict[str, Any]:
+    """Every step of `reduce` and `filter`, without their files, on the files of `planted_features`."""
+    steps = Steps()
+    features = np.load(folder / "features.npy", mmap_mode="r")
+    labels, planted = np.load(folder / "labels.npy"), np.load(folder / "planted.npy")
+    landmarks = landmark_count(config.landmarks, len(labels))
+    assert config.pca.n_components is not None
+    with fan_out("none", workers=1, threads=config.tsne.n_jobs) as run:
+        steps.begin("check")
+        check_features(features, "features.npy")
+        steps.begin("pca")
+        axes = fit_principal_axes(features, config.pca.n_components, run=run)
+        components = axes.project(features, run=run)
+        steps.begin("tsne")
+        mapped = training_map(components, labels, config.tsne.model_dump(), landmarks=landmarks)
+        steps.begin("neighbours")
+        neighbours = nearest_others(components, config.neighbors, seed=config.tsne.random_state)
+        steps.begin("quality")
+        rows = quality_sample(len(labels))
+        exact = exact_neighbours(components, rows, config.neighbors)
+        after = exact_neighbours(mapped.coordinates, rows, config.neighbors)
+        steps.begin("filter")
+        scores = suspicion(mapped.coordinates, labels)
+    seconds = steps.end()
+    aurocs = {
+        f"auroc_{name}": round(float(roc_auc_score(planted[of] > 0, scores[of])), 3)
+        for name, of in (("outliers", planted != 2), ("wrong_labels", planted != 1))
+    }
+    return {
+        "landmarks": landmarks or 0,
+        **seconds,
+        "total_s": round(sum(seconds.values()), 2),
+        "recall": round(neighbour_recall(neighbours.rows[rows], exact), 4),
+        "map_knn": round(knn_label_accuracy(after, rows, labels), 3),
+        "pca_knn": round(knn_label_accuracy(exact, rows, labels), 3),
+        **aurocs,
+        "kept": round(float((scores <= 0.5).mean()), 4),
+    }
+
+
+def watched(command: list[str]) -> tuple[dict[str, Any], dict[str, float]]:
+    """The last line that a command prints, read as JSON, and the GB of anonymous memory at the peak of each step.
+
+    Every line before the last names the step that begins.
+    """
+    peaks: dict[str, int] = {}
+    lines = ["start"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        ended = threading.Event()
+
+        def sample() -> None:
+            while not ended.wait(SAMPLE_S):
+                peaks[lines[-1]] = max(peaks.get(lines[-1], 0), anonymous_bytes(process.pid))
+
+        sampler = threading.Thread(target=sample)
+        sampler.start()
+        assert process.stdout is not None
+        try:
+            lines.extend(line.strip() for line in process.stdout)
+        finally:
+            ended.set()
+            sampler.join()
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found, {f"{step}_gb": round(peak / 1e9, 3) for step, peak in peaks.items() if step in STEPS}
+
+
+def main() -> None:
+    """Print a table and a line of JSON; with `--measure`, what one of the processes prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--n", type=int, nargs="+", default=[10_000, 50_000], help="images, a process each")
+    parser.add_argument("--dimensions", type=int, default=2048, help="features of an image")
+    parser.add_argument(
+        "--classes", type=int, default=1000, help=f"at most; each has {LEAST_OF_A_CLASS} images or more"
+    )
+    parser.add_argument("--jobs", type=int, default=2, help="threads of everything")
+    parser.add_argument("--landmarks", default="auto", help="auto, none or a number")
+    parser.add_argument("--scratch", help="folder for the features; the system's own if left out")
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    landmarks = int(arguments.landmarks) if arguments.landmarks.isdigit() else arguments.landmarks
+    config = ReduceConfig.model_validate({"tsne": {"n_jobs": arguments.jobs}, "landmarks": landmarks})
+    if arguments.measure:
+        print(json.dumps(measure(arguments.measure, config)))
+        return
+    rows = []
+    for n in arguments.n:
+        with tempfile.TemporaryDirectory(dir=arguments.scratch) as folder:
+            classes = min(arguments.classes, n // LEAST_OF_A_CLASS)
+            planted_features(Path(folder), n, arguments.dimensions, classes)
+            options = ["--measure", folder, "--jobs", str(arguments.jobs), "--landmarks", arguments.landmarks]
+            found, peaks = watched([sys.executable, "-m", "benchmarks.filter_scale", *options])
+        rows.append({"n": n, "classes": classes, **found, "peak_gb": max(peaks.values()), **peaks})
+    print_results(arguments, rows)
+
+
+if __name__ == "__main__":
+    main()
