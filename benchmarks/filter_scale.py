@@ -34,7 +34,7 @@ from pipeline.reduction.neighbours import nearest_others
 from pipeline.reduction.pca import fit_principal_axes
 from pipeline.reduction.quality import exact_neighbours, knn_label_accuracy, neighbour_recall, quality_sample
 from pipeline.reduction.tsne import training_map
-from pipeline.selection.decision import decide
+from pipeline.selection.decision import ShareRule, decide
 from pipeline.selection.evidence import Evidence
 
 WRONG_SHARE = 0.025  # outliers, and as many wrong labels
@@ -68,8 +68,8 @@ def planted_features(folder: Path, n: int, dimensions: int, n_classes: int) -> d
 
 def suspicion(coordinates: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
     """The filter's score (n,) of each row, above 1/2 for those that are not in its keep list."""
-    evidence = Evidence(coordinates=coordinates.astype(np.float64), labels=labels)
-    return decide(evidence, method="dbscan", min_samples=5, eps=None, drop_share=2 * WRONG_SHARE).scores
+    scorer = {"name": "dbscan", "space": "map", "min_samples": 5}
+    return decide(Evidence(maps=coordinates[None], labels=labels), scorer, ShareRule(share=2 * WRONG_SHARE)).scores
 
 
 class Steps:

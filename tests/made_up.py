@@ -35,7 +35,7 @@ def write_params(folder: Path, **sections: Mapping[str, Any]) -> Path:
     yaml = YAML(typ="safe", pure=True)
     tree = yaml.load((ROOT / "presets" / "digits.yaml").read_text())
     for section, keys in sections.items():
-        tree[section].update(keys)
+        tree.setdefault(section, {}).update(keys)
         tree[section] = {key: value for key, value in tree[section].items() if value is not None}
     path = folder / "params.yaml"
     with path.open("w") as file:

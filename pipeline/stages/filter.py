@@ -1,9 +1,12 @@
 """`filter`: which training images to drop, and why, by one network's features, map and predictions."""
 
+from dataclasses import replace
+
 from pipeline.artifacts.atomic import remove_leftovers
 from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_csv, write_parquet
+from pipeline.fanout import fan_out
 from pipeline.filtering.inputs import input_files, load_inputs
 from pipeline.filtering.sieve import Labelling, sieve
 from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
@@ -17,7 +20,9 @@ def filter_images(context: StageContext) -> None:
     remove_leftovers(data.points(network).parent)
     inputs = load_inputs(data, network)
     known = Labelling(network=network, names=inputs.class_names, overrides=inputs.overrides)
-    sieved = sieve(inputs.evidence, config, known)
+    # One thread for every task, wherever it runs: the number decides bits.
+    with fan_out(context.dask.scheduler, workers=context.dask.workers, threads=1) as run:
+        sieved = sieve(replace(inputs.evidence, each=run), config, known)
     points = points_table(inputs.images, inputs.evidence, sieved)
     metrics = filter_metrics(inputs.evidence, sieved, config, known)
     kept, dropped = kept_and_dropped(points)

@@ -32,7 +32,12 @@ _NAMES = ["cat", 'dog, "red"', "Straße\nzwei", "truck"]
 
 
 def _project(
-    folder: Path, overrides: Sequence[tuple[str, str, str]] = (), *, paths: list[str] | None = None, **keys: Any
+    folder: Path,
+    overrides: Sequence[tuple[str, str, str]] = (),
+    *,
+    paths: list[str] | None = None,
+    scheduler: str = "none",
+    **keys: Any,
 ) -> DataPaths:
     """Four classes on a map, every 20th image thrown anywhere; overrides are path, decision, note."""
     data = DataPaths(root=folder / "data")
@@ -45,7 +50,7 @@ def _project(
     with data.overrides.open("w", newline="") as file:
         rows = [(path, sha256_of(path), decision, note, "") for path, decision, note in overrides]
         csv.writer(file).writerows([COLUMNS, *rows])
-    write_params(folder, filter={"drop_share": 0.05, **keys})
+    write_params(folder, filter={"drop_share": 0.05, **keys}, dask={"scheduler": scheduler, "workers": 2})
     return data
 
 
@@ -203,3 +208,16 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
         runs.append({path.name: path.read_bytes() for path in data.points(NETWORK).parent.iterdir()})
     assert runs[0] == runs[1]
     assert set(runs[0]) == {"points.parquet", "kept.csv", "dropped.csv", "metrics.json", "provenance.json"}
+
+
+def test_dasks_workers_give_equal_bytes(tmp_path: Path) -> None:
+    runs = []
+    members = [{"name": "dbscan"}, {"name": "hdbscan"}, {"name": "knn_distance"}, {"name": "centroid"}]
+    for scheduler in ("none", "local"):
+        folder = tmp_path / scheduler
+        folder.mkdir()
+        data = _project(folder, scheduler=scheduler, scorer={"name": "ensemble", "of": members}, quota="per_class")
+        _run(folder)
+        written = (data.points(NETWORK), data.kept(NETWORK), data.dropped(NETWORK), data.filter_metrics(NETWORK))
+        runs.append([path.read_bytes() for path in written])
+    assert runs[0] == runs[1]

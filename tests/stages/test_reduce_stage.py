@@ -30,7 +30,7 @@ def _project(
     pca: int | None = 10,
     keys: Mapping[str, Any] | None = None,
     dask: Mapping[str, Any] | None = None,
-    **tsne: float,
+    **tsne: float | str,
 ) -> DataPaths:
     data = DataPaths(root=folder / "data")
     features, labels = class_blobs(np.random.default_rng(0), n_classes=4, per_class=50, dimensions=24, spread=2.0)
