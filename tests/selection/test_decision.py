@@ -85,8 +85,8 @@ def test_quotas_give_each_class_a_radius_and_dbscan_agrees(seed: int, share: flo
     for label in range(4):
         rows = evidence.labels == label
         assert len(set(decision.thresholds[rows])) == 1
-        # Mutual nearest neighbours share a radius, so that a class may miss its quota by an image or two.
-        assert decision.is_noise[rows].sum() == pytest.approx(share * rows.sum(), abs=2.5)
+        # Mutual nearest neighbours share a radius, so that a class may miss its quota by a few images.
+        assert decision.is_noise[rows].sum() == pytest.approx(share * rows.sum(), abs=5)
 
 
 def test_a_threshold_is_taken_at_its_word() -> None:
