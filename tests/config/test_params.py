@@ -253,6 +253,15 @@ def test_imagenet_weights_need_their_stem() -> None:
         check_params(tree, source="params.yaml")
 
 
+def test_a_frozen_backbone_needs_weights() -> None:
+    tree = _tree()
+    tree["finetune"] |= {"weights": "none", "trained": "head"}
+    with pytest.raises(InputError, match=r"finetune: trained: head .* weights: none is a random one; give weights"):
+        check_params(tree, source="params.yaml")
+    tree["finetune"]["weights"] = "own.pth"
+    assert check_params(tree, source="params.yaml").finetune.trained == "head"
+
+
 def test_a_warm_up_is_compared_only_where_every_batch_and_data_set_agree() -> None:
     tree = _tree()
     study = tree["studies"]["digits"]
