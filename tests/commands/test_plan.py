@@ -324,6 +324,42 @@ def test_more_maps_cost_their_time_and_landmarks_save_it() -> None:
     assert seconds(200_000) == seconds(200_000, landmarks="none")
 
 
+def _extractor_costs(**finetune: Any) -> tuple[cost.Cost, cost.Cost]:
+    """Of the stages finetune and extract of the digits preset."""
+    params = _preset("digits")
+    params = params.model_copy(update={"finetune": params.finetune.model_copy(update=finetune)})
+    run = jobs.finetune_run(params, "resnet18", _DIGITS)
+    stages_here = frozenset({"finetune@resnet18", "extract@resnet18"})
+    costs = jobs.stage_costs(params, stages_here, _DIGITS, {"finetune@resnet18": [run]}, {run.workload: _SPEED})
+    return costs["finetune@resnet18"], costs["extract@resnet18"]
+
+
+def test_folds_multiply_the_runs_and_each_sees_fewer_images() -> None:
+    """180 steps of 64 images, 0.4 s each, alone; of four folds four times 3/4 of them."""
+    (one, seen), (four, seen_by_four) = _extractor_costs(), _extractor_costs(folds=4)
+    steps = 8 * 1438 / 64
+    assert four.seconds - one.seconds == pytest.approx(2 * steps * (0.4 + 0.01) + 3 * (0.1 + 2.4), rel=0.03)
+    assert four.disk == 4 * one.disk
+    assert four.memory - one.memory == 3 * _SPEED.weight_bytes
+    passes = 3 * (1438 + 359) * 1e-3
+    assert passes < seen_by_four.seconds - seen.seconds < 2 * passes
+    assert seen_by_four.disk == seen.disk
+
+
+def test_a_head_takes_passes_forward_and_no_steps() -> None:
+    (head, seen), (whole, seen_as_well) = _extractor_costs(trained="head"), _extractor_costs()
+    assert seen == seen_as_well
+    assert (1438 + 359) * 1e-3 < head.seconds - 4.5 < 0.1 * whole.seconds
+    more, _ = _extractor_costs(trained="head", folds=3)
+    assert head.seconds < more.seconds < 3 * head.seconds
+
+
+def test_a_replicate_costs_what_the_first_does() -> None:
+    run, again = (jobs.finetune_run(_preset("digits"), name, _DIGITS) for name in ("resnet18", "resnet18-r2"))
+    assert again.workload == run.workload
+    assert again.settings == replace(run.settings, seed=run.settings.seed + 2)
+
+
 def test_totals_add_time_and_disk_and_take_the_largest_memory() -> None:
     one = cost.Cost(seconds=1, memory=5, disk=10)
     two = cost.Cost(seconds=2, memory=3, disk=20)

@@ -29,6 +29,10 @@ _DECODE_FILE_S = 2.5e-4
 _READ_ARRAY_S = 1e-4
 _COPY_BYTES_PER_S = 1e9
 _PLACE_S = 3e-4  # of one point among landmarks
+# Logistic regression of 50 iterations, per image, feature and class; products and decomposition of an alignment.
+_HEAD_S = 2.5e-8
+_PRODUCT_S = 1e-10
+_ROTATION_S = 2e-9
 # As in training.loop and features.extract.
 _STATISTICS_IMAGES = 2048
 _CHUNK_BYTES = 256 * 2**20
@@ -104,23 +108,50 @@ def run_memory(settings: TrainSettings, speed: Speed, size: DataSize, *, workers
     return _BASE_MEMORY_WITH_TORCH + 3 * speed.weight_bytes + images + largest * speed.activation_bytes
 
 
-def finetune_cost(settings: TrainSettings, speed: Speed, size: DataSize, *, workers: int) -> Cost:
-    """One extractor."""
+def finetune_cost(settings: TrainSettings, speed: Speed, size: DataSize, *, folds: int, workers: int) -> Cost:
+    """One extractor: `folds` runs of `settings`, one after another, whose networks end in one file."""
     return Cost(
-        seconds=_START_WITH_TORCH_S + run_seconds(settings, speed, size, workers=workers),
-        memory=run_memory(settings, speed, size, workers=workers),
-        disk=_CACHED_TWICE * speed.weight_bytes,
+        seconds=_START_WITH_TORCH_S + folds * run_seconds(settings, speed, size, workers=workers),
+        memory=run_memory(settings, speed, size, workers=workers) + (folds - 1) * speed.weight_bytes,
+        disk=_CACHED_TWICE * folds * speed.weight_bytes,
     )
 
 
-def extract_cost(network: str, batch_size: int, image_size: int, speed: Speed, size: DataSize, *, workers: int) -> Cost:
-    """Forward passes over both splits. What one keeps at a time is below what training would keep."""
-    n = size.n_train + size.n_test
-    chunk = min(_CHUNK_BYTES, n * 3 * image_size * image_size)
+def head_cost(settings: TrainSettings, speed: Speed, size: DataSize, *, folds: int, workers: int) -> Cost:
+    """One extractor whose head alone is fitted: forward passes, and a logistic regression for each fold."""
+    dimensions, n_fit = feature_dimension(settings.network), images_per_fold(size.n_train, folds)
+    passes = size.n_train + folds * size.n_test
+    fit = _HEAD_S * n_fit * dimensions * settings.n_classes
     return Cost(
-        seconds=_START_WITH_TORCH_S + n / workers * speed.evaluation_s + n * size.decode_s,
-        memory=_BASE_MEMORY_WITH_TORCH + speed.weight_bytes + batch_size * speed.activation_bytes / 2 + chunk,
-        disk=_CACHED_TWICE * n * 4 * feature_dimension(network),
+        seconds=_START_WITH_TORCH_S
+        + passes / workers * speed.evaluation_s
+        + passes * size.decode_s
+        + folds * (speed.build_s + fit),
+        memory=_BASE_MEMORY_WITH_TORCH + (folds + 1) * speed.weight_bytes + 28.0 * size.n_train * dimensions,
+        disk=_CACHED_TWICE * folds * speed.weight_bytes,
+    )
+
+
+def images_per_fold(n_train: int, folds: int) -> int:
+    """Training images that each of the networks sees."""
+    return n_train if folds == 1 else n_train * (folds - 1) // folds
+
+
+def extract_cost(
+    settings: TrainSettings, batch_size: int, speed: Speed, size: DataSize, *, folds: int, workers: int
+) -> Cost:
+    """Forward passes of all folds' networks over both splits, side by side, and their alignment.
+
+    What one keeps at a time is below what training would keep.
+    """
+    n, dimensions = size.n_train + size.n_test, feature_dimension(settings.network)
+    chunk = min(_CHUNK_BYTES, n * 3 * settings.format.image_size**2)
+    alignment = (folds - 1) * (_PRODUCT_S * size.n_train * dimensions**2 / workers + _ROTATION_S * dimensions**3)
+    weights = folds * speed.weight_bytes + (folds - 1) * 8 * dimensions**2
+    return Cost(
+        seconds=_START_WITH_TORCH_S + folds * n / workers * speed.evaluation_s + n * size.decode_s + alignment,
+        memory=_BASE_MEMORY_WITH_TORCH + weights + batch_size * speed.activation_bytes / 2 + chunk,
+        disk=_CACHED_TWICE * 4 * (n * dimensions + size.n_train * settings.n_classes),
     )
 
 

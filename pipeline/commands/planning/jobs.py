@@ -40,13 +40,13 @@ class Run:
 
 
 def finetune_run(params: Params, network: str, size: DataSize) -> Run:
-    """The run of an extractor."""
+    """The run of an extractor, or of each of its folds."""
     config = params.finetune
     settings = effective_settings(
         config,
         network=architecture_of(network),
         n_classes=size.n_classes,
-        n_epoch=size.n_train,
+        n_epoch=cost.images_per_fold(size.n_train, config.folds),
         image_size=params.prepare.image_size,
         mean=(0.5,) * 3,
         std=(0.25,) * 3,
@@ -55,6 +55,7 @@ def finetune_run(params: Params, network: str, size: DataSize) -> Run:
         weight_decay=config.weight_decay,
         budget=config.budget,
         seed=config.seed + replicate_of(network),
+        skipped=config.trained == "head",
     )
     return Run(settings=settings, workers=workers_of(config), threads=threads_of(config))
 
@@ -106,15 +107,18 @@ def stage_costs(
                 costs[stage] = cost.prepare_cost(params.prepare, size)
             case "finetune":
                 (run,) = runs[stage]
-                costs[stage] = cost.finetune_cost(run.settings, speeds[run.workload], size, workers=run.workers)
+                of_kind = cost.finetune_cost if params.finetune.trained == "all" else cost.head_cost
+                costs[stage] = of_kind(
+                    run.settings, speeds[run.workload], size, folds=params.finetune.folds, workers=run.workers
+                )
             case "extract":
                 (run,) = runs[f"finetune@{item}"]
                 costs[stage] = cost.extract_cost(
-                    architecture_of(item),
+                    run.settings,
                     params.extract.batch_size,
-                    params.prepare.image_size,
                     speeds[run.workload],
                     size,
+                    folds=params.finetune.folds,
                     workers=local_gpus(),
                 )
             case "reduce":
