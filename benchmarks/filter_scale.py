@@ -73,24 +73,22 @@ def suspicion(coordinates: NDArray[np.float32], labels: NDArray[np.int64]) -> ND
 
 
 class Steps:
-    """Tells the process that watches which step runs, and keeps the seconds of each."""
+    """Tells the process that watches which step runs, and keeps the time of each."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
+        self._begun: list[tuple[str, float, float]] = []
 
     def begin(self, name: str) -> None:
-        now = time.perf_counter()
-        self._end(now)
-        self._name, self._start = name, now
+        self._begun.append((name, time.perf_counter(), time.process_time()))
         print(name, flush=True)
 
-    def end(self) -> dict[str, float]:
-        self._end(time.perf_counter())
-        return {f"{name}_s": round(seconds, 2) for name, seconds in self.seconds.items()}
-
-    def _end(self, now: float) -> None:
-        if hasattr(self, "_name"):
-            self.seconds[self._name] = now - self._start
+    def seconds(self) -> dict[str, float]:
+        """Wall time of each step and of all, and the time of all cores together, until now."""
+        names, *times = zip(*self._begun, ("", time.perf_counter(), time.process_time()), strict=True)
+        wall, cores = (np.diff(values).round(2) for values in times)
+        found = {f"{name}_s": value for name, value in zip(names, wall.tolist(), strict=False)}
+        used = {f"{name}_core_s": value for name, value in zip(names, cores.tolist(), strict=False)}
+        return {**found, "total_s": round(float(wall.sum()), 2), **used, "total_core_s": round(float(cores.sum()), 2)}
 
 
 def measure(folder: Path, config: ReduceConfig) -> dict[str, Any]:
@@ -116,7 +114,7 @@ def measure(folder: Path, config: ReduceConfig) -> dict[str, Any]:
         after = exact_neighbours(mapped.coordinates, rows, config.neighbors)
         steps.begin("filter")
         scores = suspicion(mapped.coordinates, labels)
-    seconds = steps.end()
+    seconds = steps.seconds()
     aurocs = {
         f"auroc_{name}": round(float(roc_auc_score(planted[of] > 0, scores[of])), 3)
         for name, of in (("outliers", planted != 2), ("wrong_labels", planted != 1))
@@ -124,7 +122,6 @@ def measure(folder: Path, config: ReduceConfig) -> dict[str, Any]:
     return {
         "landmarks": landmarks or 0,
         **seconds,
-        "total_s": round(sum(seconds.values()), 2),
         "recall": round(neighbour_recall(neighbours.rows[rows], exact), 4),
         "map_knn": round(knn_label_accuracy(after, rows, labels), 3),
         "pca_knn": round(knn_label_accuracy(exact, rows, labels), 3),

@@ -136,21 +136,39 @@ def _map(client: "Client", threads: int, task: Callable[[Item], Result], items: 
     # Some tasks are random and equal calls are rare, so none is looked up among earlier ones.
     sent = (client.submit(_run, _dumps((task, item)), threads, pure=False) for item in items)
     window = _AHEAD * sum(client.nthreads().values())
-    return _in_order(deque(islice(sent, window)), sent)
+    return _in_order(client, deque(islice(sent, window)), sent)
 
 
-def _in_order(pending: "deque[Future[Any]]", more: "Iterator[Future[Any]]") -> Iterator[Any]:
+def _in_order(client: "Client", pending: "deque[Future[Any]]", more: "Iterator[Future[Any]]") -> Iterator[Any]:
     from distributed import KilledWorker
 
     while pending:
+        future = pending.popleft()
         try:
-            result = pending.popleft().result()
+            _wait(client, future)
+            result = future.result()
         except KilledWorker as error:
             raise InputError(f"dask: a worker died ({error}); give workers more memory or start fewer") from None
         except CancelledError as error:
             raise InputError(f"dask.scheduler: the connection was lost ({error}); start the stage again") from None
         pending.extend(islice(more, 1))
         yield result
+
+
+def _wait(client: "Client", future: "Future[Any]") -> None:
+    """Until a task has ended, however long it takes, as long as there is anybody to do it."""
+    from distributed import wait
+
+    while not future.done():
+        try:
+            wait(future, timeout=_ANSWER_S)
+        except TimeoutError:
+            try:
+                left = client.nthreads()
+            except OSError as error:
+                raise InputError(f"dask.scheduler: it has ended ({error}); start it and the stage again") from None
+            if not left:
+                raise InputError("dask.scheduler: no worker is left; start workers and the stage again") from None
 
 
 def _run(payload: bytes, threads: int) -> Any:

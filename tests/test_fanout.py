@@ -120,6 +120,16 @@ def test_workers_that_would_give_other_bits_are_refused(monkeypatch: pytest.Monk
         pass
 
 
+def test_a_task_whose_workers_are_gone_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.fanout._ANSWER_S", 3)
+    with (
+        running_scheduler(workers=1) as address,
+        pytest.raises(InputError, match="no worker is left"),
+        fan_out(address, workers=1, threads=1) as run,
+    ):
+        list(run(os._exit, [3]))
+
+
 def test_dask_is_not_imported_for_a_plain_loop() -> None:
     program = (
         "import sys; from pipeline.fanout import fan_out\n"

@@ -11,6 +11,7 @@ from pipeline.reduction.quality import neighbour_recall, quality_sample
 
 _MOST_EXACT_PAIRS = 100_000**2
 _QUERIES = 8192
+_MOST_BYTES = 2**26
 # faiss computes |x|^2 + |y|^2 - 2xy in float32, which can confuse the last few; their true distances decide.
 _SPARE = 8
 _TUNING_SAMPLE = 500
@@ -96,8 +97,12 @@ class Search:
 
     def _nearest(self, queries: NDArray[np.float32], candidates: NDArray[np.int64], k: int) -> Found:
         candidates = np.sort(candidates, axis=1)
-        differences = self._points[candidates] - queries[:, None]
-        distances = np.sqrt(np.einsum("nkd,nkd->nk", differences, differences, dtype=np.float64))
+        distances = np.empty(candidates.shape)
+        rows = max(1, _MOST_BYTES // (4 * candidates.shape[1] * queries.shape[1]))
+        for start in range(0, len(queries), rows):
+            block = slice(start, start + rows)
+            differences = self._points[candidates[block]] - queries[block, None]
+            np.sqrt(np.einsum("nkd,nkd->nk", differences, differences, dtype=np.float64), out=distances[block])
         order = np.argsort(distances, axis=1, kind="stable")[:, :k]
         nearest = np.take_along_axis(distances, order, axis=1)
         return np.take_along_axis(candidates, order, axis=1), nearest.astype(np.float32)
