@@ -12,6 +12,7 @@ from pipeline.errors import InputError, mend_of
 _COMMANDS = {
     "calibrate": "find the map, space, min_samples and eps with which DBSCAN finds planted noise best",
     "doctor": "name every mismatch of the installation, with its repair",
+    "filter-features": "run the filter on features made elsewhere",
     "plan": "say which stages and cells would run, with time, memory and disk",
     "preset": "write params.yaml from presets/",
     "runs": "bring in cells that were trained elsewhere",
@@ -29,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m pipeline",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="commands:\n" + "\n".join(f"  {name:9} {purpose}" for name, purpose in _COMMANDS.items()),
+        epilog="commands:\n" + "\n".join(f"  {name:15} {purpose}" for name, purpose in _COMMANDS.items()),
     )
     parser.add_argument("command", choices=_COMMANDS, metavar="command", help="one of those below")
     parser.add_argument(
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     chosen = parser.parse_args(argv)
     try:
-        code: int = import_module(f"pipeline.commands.{chosen.command}").main(chosen.arguments)
+        code: int = import_module(f"pipeline.commands.{chosen.command.replace('-', '_')}").main(chosen.arguments)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

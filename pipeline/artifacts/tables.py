@@ -59,6 +59,12 @@ def _cast(table: pa.Table, types: Mapping[str, pa.DataType], path: Path) -> pa.T
     return table
 
 
+def lists(values: NDArray[Any]) -> pa.ListArray:
+    """(N, k), k >= 1, as a column of N lists, without a Python object for each number."""
+    n, k = values.shape
+    return pa.ListArray.from_arrays(np.arange(0, n * k + 1, k, dtype=np.int32), values.ravel())
+
+
 def list_column(table: pa.Table, name: str, path: Path) -> NDArray[Any]:
     """(N, k) of a column whose lists all have k >= 1 members; `path` is named in errors.
 

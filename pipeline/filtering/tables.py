@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipeline.artifacts.tables import lists
 from pipeline.config.filter import FilterConfig
 from pipeline.filtering.rules import share_for
 from pipeline.filtering.sieve import SHOWN_NEIGHBOURS, Labelling, Sieved
@@ -40,13 +41,6 @@ def points_table(images: pa.Table, evidence: Evidence, sieved: Sieved) -> pa.Tab
     for name, column in added.items():
         table = table.append_column(name, column)
     return table
-
-
-def lists(values: NDArray[np.int32] | NDArray[np.float32]) -> pa.ListArray:
-    """(N, k) as a column of N lists."""
-    n, k = values.shape
-    offsets = pa.array(np.arange(n + 1, dtype=np.int32) * k)
-    return pa.ListArray.from_arrays(offsets, pa.array(np.ascontiguousarray(values).reshape(-1)))
 
 
 def kept_and_dropped(points: pa.Table) -> tuple[pa.Table, pa.Table]:

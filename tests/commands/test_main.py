@@ -49,7 +49,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     modules = {path.stem for path in (_ROOT / "pipeline" / "commands").glob("*.py")} - {"__init__"}
     for command in modules:
-        assert f"\n  {command} " in shown
+        assert f"\n  {command.replace('_', '-')} " in shown
 
 
 @pytest.mark.parametrize("command", ["doctor", "plan", "preset", "schema", "validate"])
