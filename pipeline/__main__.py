@@ -15,6 +15,7 @@ _COMMANDS = {
     "filter-features": "run the filter on features made elsewhere",
     "plan": "say which stages and cells would run, with time, memory and disk",
     "preset": "write params.yaml from presets/",
+    "recurse": "filter, train the extractor again on what is left, filter again",
     "runs": "bring in cells that were trained elsewhere",
     "schema": "write the JSON schema of params.yaml for editors",
     "validate": "check params.yaml",

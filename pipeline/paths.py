@@ -122,6 +122,15 @@ class DataPaths:
         """Wall time and memory of each stage's last run. No stage depends on it."""
         return self.root / "report" / "resources.json"
 
+    # what `python -m pipeline recurse` writes; no stage depends on it
+    def recursive_rounds(self, network: str) -> Path:
+        """What each round of filtering and training again kept."""
+        return self.root / "recursive" / network / "rounds.json"
+
+    def recursive_overrides(self, network: str) -> Path:
+        """In the format of `overrides`: with these, `filter` keeps what the last round keeps."""
+        return self.root / "recursive" / network / "overrides.csv"
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkPaths:
@@ -137,6 +146,10 @@ class WorkPaths:
     def checkpoints(self, stage: str) -> Path:
         """A folder a run, named by its fingerprint, of what the stage's runs that are not finished can go on from."""
         return self.root / "checkpoints" / stage
+
+    def recursion(self, network: str) -> Path:
+        """The rounds of `python -m pipeline recurse`, a folder each."""
+        return self.root / "recursive" / network
 
     @property
     def downloads(self) -> Path:

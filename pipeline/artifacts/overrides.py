@@ -1,10 +1,11 @@
 """data/overrides.csv: what a person decided, image by image."""
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.artifacts.atomic import atomic_path
 from pipeline.errors import InputError
 
 COLUMNS = ("path", "sha256", "decision", "note", "timestamp")
@@ -48,6 +49,14 @@ def read_overrides(file: Path) -> list[Override]:
             )
         decided[image] = override
     return list(decided.values())
+
+
+def write_overrides(file: Path, overrides: Iterable[Override]) -> None:
+    """Write a file that `read_overrides` reads, atomically; an override's `line` is not looked at."""
+    with atomic_path(file) as temporary, temporary.open("w", encoding="utf-8", newline="") as text:
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows([getattr(override, column) for column in COLUMNS] for override in overrides)
 
 
 def locate_overrides(

@@ -104,11 +104,14 @@ def _written_by(stage: str) -> set[Path]:
 
 def test_every_path_belongs_to_a_stage_or_a_person() -> None:
     """No file of DataPaths is missing above."""
-    known = {path for stage in _STAGES for path in _written_by(stage)} | {DataPaths().overrides, DataPaths().resources}
+    paths = DataPaths()
+    known = {path for stage in _STAGES for path in _written_by(stage)} | {paths.overrides, paths.resources}
+    # Of a command, for a person.
+    known |= {paths.recursive_rounds(_NETWORK), paths.recursive_overrides(_NETWORK)}
     for name in vars(DataPaths):
         if name.startswith("_") or name in ("root", "provenance"):
             continue
-        member = getattr(DataPaths(), name)
+        member = getattr(paths, name)
         options: list[tuple[str, ...]] = [("train",), (_NETWORK,), (_STUDY,)] if callable(member) else []
         assert not options or any(member(*arguments) in known for arguments in options), name
         assert options or member in known, name

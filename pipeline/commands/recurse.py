@@ -1,0 +1,122 @@
+"""`python -m pipeline recurse --network NAME`: filter, train the extractor on what is left, filter again.
+
+Gahlot et al. (2020) leave "using the technique recursively" to future work. Round 0 is what
+`dvc repro` has written. In each round after it the extractor is trained on the images that the round
+before keeps, and judges all training images, so that images can come back. It ends when what is
+suspect has settled, or after the rounds asked for. An interrupted recursion goes on where it stopped;
+parameters, images, code or overrides that have changed start it anew.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pipeline.commands.recursion.first_round import inputs_of, read_first_round
+from pipeline.commands.recursion.processes import StageFailedError, StageProcesses
+from pipeline.commands.recursion.results import write_results
+from pipeline.commands.recursion.rounds import compare, has_settled, iterate
+from pipeline.commands.recursion.workplace import Workplace
+from pipeline.config.params import Params, load_params
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths, WorkPaths
+from pipeline.run_log import standard_log
+from pipeline.stages.harness import exit_codes, locked
+
+# Heading -> key and format.
+_COLUMNS = {
+    "round": ("round", "d"),
+    "kept": ("n_kept", ",d"),
+    "suspect": ("n_noise", ",d"),
+    "dropped": ("n_dropped", ",d"),
+    "Jaccard": ("jaccard", ".3f"),
+    "came back": ("n_back", ",d"),
+    "newly dropped": ("n_newly_dropped", ",d"),
+    "test top-1": ("top1", ".4f"),
+    "seconds": ("seconds", ",.0f"),
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the rounds, write data/recursive/<network>/ and print a table.
+
+    Returns:
+        0, or the exit code of a stage that failed. Ends the process as a stage does where the input is
+        bad (2) or it is asked to end (75 after SIGTERM, 130 after SIGINT).
+    """
+    arguments = _parse(argv)
+    with exit_codes():
+        params = load_params(arguments.params)
+        _check(arguments, params)
+        data, work = DataPaths(root=arguments.data), WorkPaths(root=arguments.work)
+        name = f"recurse@{arguments.network}"
+        with locked(work.lock(name), name):
+            try:
+                lines = _recurse(arguments, params, Workplace(data=data, work=work, network=arguments.network))
+            except StageFailedError as failed:
+                return failed.code
+        print("\n".join(lines))
+    return 0
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline recurse", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--network", required=True, help="one of `networks` in the parameter file")
+    parser.add_argument("--rounds", type=int, default=3, help="the most rounds after round 0 (default: 3)")
+    parser.add_argument(
+        "--settled",
+        type=float,
+        default=0.95,
+        help="end where two rounds in a row have this Jaccard index of what is suspect, above 0 to 1 (default: 0.95)",
+    )
+    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of all artefacts")
+    parser.add_argument("--work", type=Path, default=Path(".work"), help="folder for the rounds and for logs")
+    return parser.parse_args(argv)
+
+
+def _check(arguments: argparse.Namespace, params: Params) -> None:
+    if arguments.network not in params.networks:
+        raise InputError(f"--network {arguments.network}: not in {arguments.params}; it has {[*params.networks]}")
+    if arguments.rounds < 1:
+        raise InputError(f"--rounds {arguments.rounds}: nothing would be trained; give 1 or more")
+    if not 0 < arguments.settled <= 1:
+        raise InputError(
+            f"--settled {arguments.settled:g}: a Jaccard index is above 0 and at most 1; give one like 0.95"
+        )
+
+
+def _recurse(arguments: argparse.Namespace, params: Params, place: Workplace) -> list[str]:
+    """Returns what to print in the end."""
+    network, settle_at = place.network, arguments.settled
+    processes = StageProcesses(arguments.params, network)
+    with closing(standard_log(place.work.log(f"recurse@{network}"))) as log, processes.heeding_signals():
+        first = read_first_round(params, place.data, network)
+        place.begin(inputs_of(params, place.data, network, first.verdict), log)
+        next_round = partial(place.run_round, processes=processes, log=log)
+        verdicts = iterate(first.verdict, next_round, rounds=arguments.rounds, settle_at=settle_at)
+        write_results(place.data, network, first, verdicts, settle_at)
+    rows = compare(verdicts)
+    last, agreement = rows[-1]["round"], rows[-1]["jaccard"]
+    return [
+        *table([{**row, "seconds": place.seconds(row["round"])} for row in rows]),
+        f"settled in round {last}"
+        if has_settled(verdicts, settle_at)
+        else f"not settled: a Jaccard index of {agreement:.3f} is below {settle_at:g}; --rounds {last + 1} goes on",
+        f"to use round {last}: cp {place.data.recursive_overrides(network)} {place.data.overrides} && dvc repro",
+    ]
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A heading and one line a round, from rows of `compare` with `seconds` added."""
+    lines = [list(_COLUMNS)]
+    for row in rows:
+        values = ((row[key], form) for key, form in _COLUMNS.values())
+        lines.append(["" if value is None else format(value, form) for value, form in values])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        yield "  ".join(f"{text:>{width}}" for text, width in zip(line, widths, strict=True))

@@ -1,0 +1,88 @@
+"""The folder of a recursion: what it was begun with, and a folder for each round."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.commands.recursion.first_round import STAGES, read_verdict
+from pipeline.commands.recursion.kept_images import link, write_kept_images
+from pipeline.commands.recursion.processes import StageProcesses
+from pipeline.commands.recursion.rounds import Verdict
+from pipeline.paths import DataPaths, WorkPaths
+from pipeline.run_log import RunLog
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workplace:
+    """Where the rounds of one network are run.
+
+    Attributes:
+        data: of round 0.
+        work: of the command; each round has one of its own below it.
+    """
+
+    data: DataPaths
+    work: WorkPaths
+    network: str
+
+    def begin(self, inputs: Mapping[str, Any], log: RunLog) -> None:
+        """Go on with the rounds that were begun with the same `inputs`, or remove them and their results."""
+        folder = self.work.recursion(self.network)
+        record = folder / "inputs.json"
+        if record.exists():
+            known = read_json(record)
+            changed = [name for name in {**inputs, **known} if inputs.get(name) != known.get(name)]
+            if not changed:
+                return
+            log.info(f"starting anew: {', '.join(changed)} changed since these rounds were begun")
+        for path in (self.data.recursive_rounds(self.network), self.data.recursive_overrides(self.network)):
+            path.unlink(missing_ok=True)
+        if folder.exists():
+            shutil.rmtree(folder)
+        write_json(record, inputs)
+
+    def run_round(self, number: int, keep: NDArray[np.bool_], processes: StageProcesses, log: RunLog) -> Verdict:
+        """Run what is not finished of a round.
+
+        A stage writes its provenance last, so that this says that it has finished.
+
+        Args:
+            keep: (N,) images to train the extractor on.
+
+        Raises:
+            StageFailedError: a stage did.
+        """
+        kept, everything, work = self._places(number)
+        self._link(kept, everything)
+        if not kept.prepare_metrics.exists():
+            write_kept_images(self.data, kept, keep)
+        for stage in STAGES:
+            data = kept if stage == "finetune" else everything
+            if not data.provenance(stage, self.network).exists():
+                log.info(f"round {number}: {stage}" + (f" on {keep.sum()} images" if stage == "finetune" else ""))
+                processes.run(stage, data, work)
+        return read_verdict(everything, self.network)
+
+    def seconds(self, number: int) -> float:
+        """Wall time of a round's stages when they last ran; what DVC took from its cache counts nothing."""
+        work = self._places(number)[2] if number else self.work
+        files = [work.resources(f"{stage}@{self.network}") for stage in STAGES]
+        return sum(float(read_json(file)["wall_s"]) for file in files if file.exists())
+
+    def _places(self, number: int) -> tuple[DataPaths, DataPaths, WorkPaths]:
+        """Of a round: its extractor and the images that it is trained on; all images, judged by it; its work."""
+        folder = self.work.recursion(self.network) / f"round-{number}"
+        return DataPaths(root=folder / "kept"), DataPaths(root=folder / "all"), WorkPaths(root=folder / "work")
+
+    def _link(self, kept: DataPaths, everything: DataPaths) -> None:
+        """Anew each time, since the project may have been moved."""
+        for split_file in (self.data.images("test"), self.data.manifest("test")):
+            link(kept.prepare_metrics.with_name(split_file.name), split_file)
+        link(everything.prepare_metrics.parent, self.data.prepare_metrics.parent)
+        link(everything.extractor(self.network).parent, kept.extractor(self.network).parent)
+        link(everything.overrides, self.data.overrides)
