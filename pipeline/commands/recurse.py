@@ -54,7 +54,8 @@ def main(argv: Sequence[str]) -> int:
         name = f"recurse@{arguments.network}"
         with locked(work.lock(name), name):
             try:
-                lines = _recurse(arguments, params, Workplace(data=data, work=work, network=arguments.network))
+                place = Workplace(data=data, work=work, network=arguments.network, finetune=params.finetune)
+                lines = _recurse(arguments, params, place)
             except StageFailedError as failed:
                 return failed.code
         print("\n".join(lines))

@@ -95,6 +95,18 @@ def save_folded(
     _save(path, content)
 
 
+def write_with_folds(source: Path, target: Path, folds: NDArray[np.int32]) -> None:
+    """Write the extractor that `save_folded` wrote to `source` to `target`, with the folds of other images.
+
+    Args:
+        folds: (N,), of each image the fold whose network has not seen it.
+
+    Raises:
+        InputError: as `load_trained`.
+    """
+    _save(target, {**_content_of(source), "folds": torch.from_numpy(folds)})
+
+
 def _content(model: Network, settings: TrainSettings, class_names: Sequence[str]) -> dict[str, Any]:
     return {
         "network": settings.network,

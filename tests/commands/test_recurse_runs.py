@@ -27,6 +27,7 @@ from pipeline.commands.recursion.first_round import STAGES
 from pipeline.paths import DataPaths
 
 _ENDS_WITHIN_S = 45
+_ROUNDS_END_WITHIN_S = 500
 _TWO_ROUNDS = ("--rounds", "2", "--settled", "1")
 
 
@@ -45,7 +46,7 @@ def filtered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(filtered: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same after two rounds without interruption."""
     folder = _copy(filtered, tmp_path_factory.mktemp("finished") / "project")
-    done = run(recurse_command(folder, *_TWO_ROUNDS))
+    done = run(recurse_command(folder, *_TWO_ROUNDS), timeout=_ROUNDS_END_WITHIN_S)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -99,7 +100,7 @@ def test_finished_rounds_are_not_run_again(finished: Path) -> None:
     before = results(finished)
     files = {path: path.stat().st_mtime_ns for path in round_folder(finished, 1).rglob("*.provenance.json")}
     assert len(files) == len(STAGES) - 1
-    done = run(recurse_command(finished, *_TWO_ROUNDS))
+    done = run(recurse_command(finished, *_TWO_ROUNDS), timeout=_ROUNDS_END_WITHIN_S)
     assert (done.returncode, done.stderr) == (0, "")
     assert results(finished) == before
     assert {path: path.stat().st_mtime_ns for path in files} == files
@@ -116,7 +117,7 @@ def test_after_a_kill_in_fine_tuning_the_same_command_ends_in_the_same_bytes(
     folder = _copy(filtered, tmp_path / "project")
     assert _stopped(folder, partial(_has_checkpoint, folder), sent)[0] == code
     assert not DataPaths(root=round_folder(folder, 1) / "kept").extractor(NETWORK).exists()
-    done = run(recurse_command(folder, *_TWO_ROUNDS))
+    done = run(recurse_command(folder, *_TWO_ROUNDS), timeout=_ROUNDS_END_WITHIN_S)
     assert done.returncode == 0, done.stderr
     assert "going on from step" in done.stderr
     assert "starting anew" not in done.stderr

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from source_tree import ROOT
 
+from pipeline.paths import DataPaths
+
 _LARGEST = 1 << 20
 
 # Folders that exist on one machine only. The pattern does not match itself.
@@ -51,3 +53,15 @@ def test_test_files_have_names_of_their_own() -> None:
     """They are imported without their folder, by pytest and by mypy."""
     names = [path.name for path in _tracked() if path.is_relative_to(ROOT / "tests") and path.suffix == ".py"]
     assert sorted(names) == sorted(set(names))
+
+
+def test_decisions_of_a_recursion_are_not_taken_for_those_of_people() -> None:
+    """Files of the name of data/overrides.csv are tracked there alone."""
+    results = [DataPaths().recursive_overrides("resnet18"), DataPaths().recursive_rounds("resnet18")]
+    answer = subprocess.run(
+        ["git", "check-ignore", "--no-index", *map(str, results), str(DataPaths().overrides)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if answer.returncode > 1:
+        pytest.skip("not a git repository")
+    assert answer.stdout.splitlines() == [str(path) for path in results]

@@ -16,6 +16,7 @@ from pipeline.artifacts.prepared import digest_of
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.tables import read_parquet
 from pipeline.commands.recursion.rounds import Verdict
+from pipeline.config.networks import architecture_of
 from pipeline.config.params import Params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
@@ -85,7 +86,7 @@ def read_verdict(data: DataPaths, network: str) -> Verdict:
 
 def inputs_of(params: Params, data: DataPaths, network: str, first: Verdict) -> dict[str, Any]:
     """All that decides the rounds after the first, by what a person would call it; plain values."""
-    weights = Path(params.finetune.weights.replace("{network}", network))
+    weights = Path(params.finetune.weights.replace("{network}", architecture_of(network)))
     decided = np.concatenate([np.packbits(first.is_noise), np.packbits(first.keep)])
     return {
         **_sections(params),
@@ -98,7 +99,8 @@ def inputs_of(params: Params, data: DataPaths, network: str, first: Verdict) -> 
 
 
 def _sections(params: Params) -> dict[str, Any]:
-    """What each stage writes as `parameters` to its provenance; where images lie is not in it."""
-    path = params.prepare.path
-    prepare = {**params.prepare.model_dump(mode="json"), "path": Path(path).name if path else None}
-    return {"prepare": prepare} | {stage: getattr(params, stage).model_dump(mode="json") for stage in STAGES}
+    """What each stage writes as `parameters` to its provenance; where images and labels lie is not in it."""
+    places = {"path": params.prepare.path, "labels": params.prepare.labels}
+    names = {key: Path(place).name if place else None for key, place in places.items()}
+    sections = {stage: getattr(params, stage).model_dump(mode="json") for stage in ("prepare", *STAGES)}
+    return {**sections, "prepare": {**sections["prepare"], **names}}

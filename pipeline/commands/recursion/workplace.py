@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.commands.recursion.extractor import hand_over_extractor
 from pipeline.commands.recursion.first_round import STAGES, read_verdict
 from pipeline.commands.recursion.kept_images import link, write_kept_images
 from pipeline.commands.recursion.processes import StageProcesses
 from pipeline.commands.recursion.rounds import Verdict
+from pipeline.config.finetune import FinetuneConfig
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
 
@@ -24,11 +26,13 @@ class Workplace:
     Attributes:
         data: of round 0.
         work: of the command; each round has one of its own below it.
+        finetune: the section by which the extractors are trained.
     """
 
     data: DataPaths
     work: WorkPaths
     network: str
+    finetune: FinetuneConfig
 
     def begin(self, inputs: Mapping[str, Any], log: RunLog) -> None:
         """Go on with the rounds that were begun with the same `inputs`, or remove them and their results."""
@@ -63,6 +67,8 @@ class Workplace:
             write_kept_images(self.data, kept, keep)
         for stage in STAGES:
             data = kept if stage == "finetune" else everything
+            if stage == "extract":
+                hand_over_extractor(kept, everything, self.network, keep, self.finetune)
             if not data.provenance(stage, self.network).exists():
                 log.info(f"round {number}: {stage}" + (f" on {keep.sum()} images" if stage == "finetune" else ""))
                 processes.run(stage, data, work)
@@ -84,5 +90,4 @@ class Workplace:
         for split_file in (self.data.images("test"), self.data.manifest("test")):
             link(kept.prepare_metrics.with_name(split_file.name), split_file)
         link(everything.prepare_metrics.parent, self.data.prepare_metrics.parent)
-        link(everything.extractor(self.network).parent, kept.extractor(self.network).parent)
         link(everything.overrides, self.data.overrides)

@@ -1,0 +1,130 @@
+"""`recurse`: what it begins anew, and what it refuses."""
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from made_up import NETWORK
+from made_up_recursion import by_hand, pretend_first_round, recurse_arguments, round_folder, write_project
+
+from pipeline.__main__ import main
+from pipeline.artifacts.tables import read_parquet, write_parquet
+from pipeline.commands.recursion.first_round import inputs_of, read_first_round
+from pipeline.commands.recursion.workplace import Workplace
+from pipeline.config.params import load_params
+from pipeline.paths import DataPaths, WorkPaths
+from pipeline.run_log import RunLog
+
+
+def _begun(folder: Path) -> tuple[Callable[[], list[str]], Path]:
+    """Begins a recursion and returns what it says, and a file of a round that was made before."""
+    data = DataPaths(root=folder / "data")
+    finetune = load_params(folder / "params.yaml").finetune
+    place = Workplace(data=data, work=WorkPaths(root=folder / "work"), network=NETWORK, finetune=finetune)
+
+    def begin() -> list[str]:
+        params = load_params(folder / "params.yaml")
+        said = io.StringIO()
+        first = read_first_round(params, data, NETWORK)
+        place.begin(inputs_of(params, data, NETWORK, first.verdict), RunLog(None, said))
+        return said.getvalue().splitlines()
+
+    assert begin() == []
+    made = round_folder(folder, 1) / "kept" / "made"
+    made.parent.mkdir(parents=True)
+    made.touch()
+    data.recursive_rounds(NETWORK).parent.mkdir(parents=True)
+    data.recursive_rounds(NETWORK).touch()
+    return begin, made
+
+
+def test_the_same_inputs_go_on(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    pretend_first_round(tmp_path)
+    begin, made = _begun(tmp_path)
+    assert begin() == []
+    assert made.exists()
+
+
+@pytest.mark.parametrize(
+    ("section", "keys"),
+    [
+        ("finetune", {"seed": 1}),
+        ("extract", {"batch_size": 7}),
+        ("reduce", {"neighbors": 6}),
+        ("filter", {"drop_share": 0.2}),
+    ],
+)
+def test_a_changed_section_starts_anew_and_is_named(tmp_path: Path, section: str, keys: dict[str, float]) -> None:
+    data = write_project(tmp_path)
+    pretend_first_round(tmp_path)
+    begin, made = _begun(tmp_path)
+    write_project(tmp_path, **{section: keys})
+    pretend_first_round(tmp_path)
+    assert begin() == [f"starting anew: {section} changed since these rounds were begun"]
+    assert not made.exists()
+    assert not data.recursive_rounds(NETWORK).exists()
+
+
+def test_changed_overrides_start_anew_and_are_named(tmp_path: Path) -> None:
+    data = write_project(tmp_path)
+    pretend_first_round(tmp_path)
+    begin, made = _begun(tmp_path)
+    pretend_first_round(tmp_path, overrides=[by_hand(data, 3, "drop")])
+    assert begin() == ["starting anew: data/filter, data/overrides.csv changed since these rounds were begun"]
+    assert not made.exists()
+
+
+def _nothing_filtered(folder: Path) -> list[str]:
+    DataPaths(root=folder / "data").points(NETWORK).unlink()
+    return []
+
+
+def _other_parameters(folder: Path) -> list[str]:
+    params = folder / "params.yaml"
+    params.write_text(params.read_text().replace("drop_share: 0.1", "drop_share: 0.2"))
+    return []
+
+
+def _other_overrides(folder: Path) -> list[str]:
+    data = DataPaths(root=folder / "data")
+    override = by_hand(data, 0, "drop")
+    with data.overrides.open("a") as file:
+        file.write(f"{override.path},{override.sha256},drop,,\n")
+    return []
+
+
+def _other_images(folder: Path) -> list[str]:
+    data = DataPaths(root=folder / "data")
+    points = read_parquet(data.points(NETWORK))
+    write_parquet(data.points(NETWORK), points.slice(1))
+    return []
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda _: ["--rounds", "0"], r"--rounds 0: nothing would be trained; give 1 or more"),
+        (lambda _: ["--settled", "0"], r"--settled 0: a Jaccard index is above 0 and at most 1; .*"),
+        (lambda _: ["--settled", "nan"], r"--settled nan: a Jaccard index is above 0 and at most 1; .*"),
+        (lambda _: ["--network", "resnet34"], r"--network resnet34: not in \S+params.yaml; it has \['resnet18'\]"),
+        (_nothing_filtered, r"\S+points.parquet: missing; run `dvc repro`"),
+        (_other_parameters, r"\S+: made with another section `filter` than there is now; run `dvc repro`"),
+        (_other_overrides, r"\S+points.parquet: made with another \S+overrides.csv; run `dvc repro`"),
+        (_other_images, r"\S+points.parquet: its images are not those of data/prepare; run `dvc repro`"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_begun(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], list[str]], said: str
+) -> None:
+    write_project(tmp_path)
+    pretend_first_round(tmp_path)
+    options = harm(tmp_path)
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main([*recurse_arguments(tmp_path), *options])
+    assert ended.value.code == 2
+    assert re.fullmatch(f"error: {said}\n", capsys.readouterr().err)
+    assert not WorkPaths(root=tmp_path / "work").recursion(NETWORK).exists()
