@@ -20,19 +20,12 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.label_noise.cases import KINDS, Case, cases_of, labels_of, load_images_and_truth
-from benchmarks.label_noise.extractor import (
-    Extractor,
-    check_same_work,
-    finish_case,
-    make_extractor,
-    reference_probabilities,
-)
+from benchmarks.label_noise.extractor import Extractor, finish_case, make_extractor, reference_probabilities
+from benchmarks.label_noise.planning import with_plan
 from benchmarks.label_noise.scoring import SCORERS, check_scorers, score_case, table_rows
 from benchmarks.measuring import print_table
 from pipeline import distributed
-from pipeline.artifacts.json_file import read_json, write_json
-from pipeline.artifacts.prepared import digest_of, load_prepared
-from pipeline.artifacts.provenance import sha256_of_file
+from pipeline.artifacts.prepared import load_prepared
 from pipeline.config.params import Params, load_params
 from pipeline.distributed import Ranks
 from pipeline.paths import DataPaths
@@ -46,7 +39,7 @@ def train_and_extract(arguments: argparse.Namespace, params: Params, ranks: Rank
     images = load_images_and_truth(arguments, data)
     cases = list(cases_of(arguments.kinds, arguments.rates, images))
     extractor = make_extractor(params, data, images, ranks, standard_log(None))
-    extractor = _with_plan(extractor, arguments)
+    extractor = with_plan(extractor, arguments)
     for case in cases:
         finish_case(
             extractor,
@@ -61,31 +54,6 @@ def _labels(case: Case, extractor: Extractor, arguments: argparse.Namespace) -> 
     by_instance = case.kind == "instance"
     probabilities = reference_probabilities(extractor, arguments.work / "reference") if by_instance else None
     return labels_of(case, extractor.images, seed=arguments.seed, probabilities=probabilities)
-
-
-def _with_plan(extractor: Extractor, arguments: argparse.Namespace) -> Extractor:
-    """All cases take as many steps: those of plan.json, or of a measurement that is written there."""
-    file = arguments.work / "plan.json"
-    params = extractor.params
-    identity = {
-        "data": digest_of(DataPaths(root=arguments.data)),
-        "labels": {
-            key: sha256_of_file(path) if (path := getattr(arguments, key)) else None for key in ("labels", "truth")
-        },
-        "images": len(extractor.images.truth),
-        "seconds": arguments.seconds,
-        "seed": arguments.seed,
-        "network": params.networks[0],
-        "finetune": params.finetune.model_dump(mode="json", exclude={"budget", "schedule"}),
-        "reduce": params.reduce.model_dump(mode="json"),
-    }
-    if check_same_work(file, identity):
-        steps = read_json(file)["steps"]
-        print(f"plan: {steps} steps for every case, as {file} has it")
-        return extractor.with_steps(steps)
-    planned = extractor.planned(arguments.seconds)
-    write_json(file, {**identity, "steps": planned.settings.steps})
-    return planned
 
 
 def parse() -> argparse.Namespace:

@@ -103,7 +103,7 @@ def labels_of(case: Case, images: Images, *, seed: int, probabilities: NDArray[n
         assert images.given is not None
         return images.given
     kind = KINDS[KINDS.index(case.kind)]
-    rng = np.random.default_rng([seed, KINDS.index(kind), round(case.rate * 1e6)])
+    rng = np.random.default_rng([seed, KINDS.index(kind)])
     transitions = _cifar10_transitions(images.class_names) if kind == "asymmetric" else None
     noisy = plant(images.truth, kind, case.rate, rng=rng, probabilities=probabilities, transitions=transitions)
     if (noisy == images.truth).all():

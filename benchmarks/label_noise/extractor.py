@@ -4,7 +4,6 @@ What is there already is not made again, and training goes on from its last chec
 """
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from benchmarks.label_noise.mapping import write_map
 from benchmarks.label_noise.own_process import in_own_process
 from benchmarks.measuring import seconds_of
 from pipeline.artifacts.arrays import create_array, write_array
-from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.prepared import PreparedData
 from pipeline.config.duration import Duration
 from pipeline.config.params import Params
@@ -37,9 +36,6 @@ from pipeline.training.interruptions import Pauses, end_and_due, make_pauses
 from pipeline.training.loop import TrainedRun, train
 from pipeline.training.settings import TrainSettings, effective_settings
 from pipeline.training.weights import TrainedNetwork, load_trained, save_trained
-
-# The difference of two lengths must be this long to tell the speed from noise.
-_LEAST_TIMED_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,23 +89,12 @@ class Extractor:
         batch_size = self.params.finetune.eval_batch_size
         return evaluate(network.model, test, labels, batch_size=batch_size, ranks=self.ranks).top1
 
-    def planned(self, seconds: float) -> "Extractor":
-        """With the number of steps that takes `seconds`, by a measurement before any training."""
-        labels = self.images.truth
-
-        def run(steps: int) -> float:
-            short = replace(self.settings, steps=steps, warmup_steps=0)
-            return seconds_of(lambda: self._train(labels, short, title="speed", pauses=None, log=RunLog.silent()))
-
-        each = seconds_per_step(run)
-        steps = max(1, int(seconds / each))
-        batch, n = self.settings.batch_size, len(labels)
-        print(
-            f"plan: {each:.4f} s for a step of {batch} images, so {seconds:g} s make {steps} steps, "
-            f"{steps * batch / n:.2f} epochs of {n} images, for every case",
-            flush=True,
+    def seconds(self, steps: int) -> float:
+        """Of a run of so many steps, to learn how fast it is; its result goes nowhere."""
+        short = replace(self.settings, steps=steps, warmup_steps=0)
+        return seconds_of(
+            lambda: self._train(self.images.truth, short, title="speed", pauses=None, log=RunLog.silent())
         )
-        return self.with_steps(steps)
 
     def with_steps(self, steps: int) -> "Extractor":
         """Cosine over so many steps, after a tenth of warm-up, whatever params.yaml has for its own budget."""
@@ -175,15 +160,6 @@ def make_extractor(params: Params, data: PreparedData, images: Images, ranks: Ra
     return Extractor(params=params, data=data, images=images, ranks=ranks, log=log, settings=cosine)
 
 
-def seconds_per_step(run: Callable[[int], float]) -> float:
-    """From the seconds that runs of two lengths take, which leaves out what is done once a run."""
-    run(1)
-    steps = 4
-    while (extra := run(1 + steps) - run(1)) < _LEAST_TIMED_S:
-        steps *= 4
-    return extra / steps
-
-
 def finish_case(
     extractor: Extractor, folder: Path, labels_of: Callable[[], NDArray[np.int64]], about: dict[str, Any]
 ) -> None:
@@ -232,21 +208,6 @@ def reference_probabilities(extractor: Extractor, folder: Path) -> NDArray[np.fl
         extractor.embed(folder, extractor.network(folder, extractor.images.truth, short))
     probabilities: NDArray[np.float32] = np.load(file)
     return probabilities
-
-
-def check_same_work(file: Path, identity: dict[str, Any]) -> bool:
-    """Whether `file` holds a plan of this identity.
-
-    Raises:
-        InputError: it holds one of another.
-    """
-    if not file.exists():
-        return False
-    plan, wanted = read_json(file), json.loads(json.dumps(identity))
-    different = [key for key in wanted if plan.get(key) != wanted[key]]
-    if different:
-        raise InputError(f"{file}: is of another {different[0]}; choose another --work, or delete that folder")
-    return True
 
 
 @torch.inference_mode()
