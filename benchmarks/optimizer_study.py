@@ -99,7 +99,11 @@ class Runner:
 
     def _run(self, settings: TrainSettings, split: str) -> CellResult:
         cell = Cell(
-            arm="full", learning_rate=settings.learning_rate, n_train=int(self._members.sum()), settings=settings
+            arm="full",
+            filter_network="",
+            learning_rate=settings.learning_rate,
+            n_train=int(self._members.sum()),
+            settings=settings,
         )
         title = f"{settings.optimizer}, batch {settings.batch_size}, rate {settings.learning_rate:g}, {split}"
         members: NDArray[np.bool_] = self._members

@@ -155,6 +155,7 @@ def write_study(data: DataPaths, params: Params, name: str, outcome: Outcome = d
             "reason": "",
             "model": model,
             "arm": arm,
+            "filter_network": study.filter_network,
             "batch_size": batch_size,
             "learning_rate": learning_rate,
             "peak_learning_rate": learning_rate * 2,

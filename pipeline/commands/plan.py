@@ -70,13 +70,16 @@ def _changed(params: Path) -> tuple[frozenset[str] | None, str]:
 def _study_plan(
     params: Params, name: str, size: DataSize, running: frozenset[str], data: DataPaths, work: WorkPaths
 ) -> StudyPlan:
-    stage, network = f"train@{name}", params.studies[name].filter_network
-    filtered = f"filter@{network}" not in running
-    if "prepare" not in running and filtered:
+    stage, networks = f"train@{name}", params.studies[name].filter_networks
+    filtered = {network: f"filter@{network}" not in running for network in networks}
+    if "prepare" not in running and all(filtered.values()):
         plan = plan_from_ledger(params, name, data, work)
         # DVC restores what is complete; the ledger may have lost cells that nobody needs any more.
         return plan if stage in running else StudyPlan(total=plan.total, skipped=plan.skipped, missing=[])
-    return plan_from_sizes(params, name, size, kept_images(params, network, size.n_train, data, filtered=filtered))
+    kept = {
+        network: kept_images(params, network, size.n_train, data, filtered=known) for network, known in filtered.items()
+    }
+    return plan_from_sizes(params, name, size, kept)
 
 
 def table(stages: Sequence[str], costs: dict[str, Cost], studies: dict[str, StudyPlan]) -> Iterator[str]:

@@ -108,11 +108,13 @@ def _check_across_sections(params: Params, source: str) -> None:
     _check_replicates(f"{source}: reduce.tsne.random_state", params.reduce.tsne.random_state, params.networks)
     for name, study in params.studies.items():
         key = f"{source}: studies.{name}"
-        if study.filter_network not in params.networks:
-            raise InputError(
-                f"{key}.filter_network: {study.filter_network} is not one of networks "
-                f"{list(params.networks)}; add it there or choose one of them"
-            )
+        for network in study.filter_networks:
+            if network not in params.networks:
+                which = "filter_network" if network == study.filter_network else f"filter_draws: {study.filter_draws}"
+                raise InputError(
+                    f"{key}.{which}: {network} is not one of networks "
+                    f"{list(params.networks)}; add it there or choose one of them"
+                )
         try:
             recipe = study.effective_recipe(params.train)
         except ValidationError as error:

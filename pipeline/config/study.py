@@ -22,6 +22,8 @@ class Study(Section):
 
     Attributes:
         filter_network: whose kept images make the `filtered` arm and size the random ones.
+        filter_draws: how many filters drawn anew the study compares: that of `filter_network` and of its
+            replicates -r1, -r2, ... in `networks`. With one, results are conditional on it.
         arms: `full`; `filtered`; `random` (as many of each class as the filter kept, drawn anew
             for every seed); `random_uniform` (as many in all, classes ignored).
         budget: how long each cell trains.
@@ -31,6 +33,7 @@ class Study(Section):
     """
 
     filter_network: Network
+    filter_draws: Positive = 1
     models: Annotated[tuple[Model, ...], Field(min_length=1)]
     arms: Annotated[tuple[Arm, ...], Field(min_length=1)]
     batch_sizes: Annotated[tuple[Annotated[Positive, Field(ge=2)], ...], Field(min_length=1)]
@@ -48,6 +51,11 @@ class Study(Section):
             if len(set(values)) < len(values):
                 raise ValueError(f"{key} names a value twice: {list(values)}")
         return self
+
+    @property
+    def filter_networks(self) -> tuple[Network, ...]:
+        """Whose filters the study draws on, `filter_network` first."""
+        return (self.filter_network, *(f"{self.filter_network}-r{draw}" for draw in range(1, self.filter_draws)))
 
     def effective_recipe(self, train: TrainConfig) -> TrainConfig:
         """The `train` section with this study's `recipe` laid over it, key by key and section by section.

@@ -1,6 +1,6 @@
 """What a study's runs say of its arms: accuracies, and differences between paired runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,9 @@ from pipeline.stats import Estimate, mean_estimate, paired_difference, pooled_di
 TREATED = "filtered"
 """The arm that the others are compared with."""
 
+Pair = tuple[float, float]
+"""Top-1 of the treated and of the control run, in percent."""
+
 _CONTROLS = ("random", "full", "random_uniform")
 
 
@@ -19,9 +22,10 @@ class ArmAccuracy:
     """One arm at one setting.
 
     Attributes:
-        top1: over the finished seeds, 0 to 1; None if no seed finished.
+        top1: over the finished seeds, or over the means of the draws of the filter where the arm has
+            several; 0 to 1, None if no seed finished.
         balanced_accuracy: mean over the finished seeds, 0 to 1.
-        planned: cells, whether they finished or not.
+        planned: seeds or draws, whether they finished or not.
     """
 
     setting: Setting
@@ -49,15 +53,20 @@ class PooledDifference:
     """Filtered minus `control` over the settings of a study, in percentage points of top-1.
 
     Attributes:
-        estimate: seeds are its replicates; None if no setting has both arms at every seed.
-        settings: how many settings each seed's mean is over.
+        estimate: None if no setting has both arms everywhere. Its replicates are draws of the filter where
+            the study has several, since seeds of one draw share its luck; seeds otherwise.
+        settings: how many settings each replicate's mean is over.
         left_out: settings in which some seed lacks an arm, because its run was skipped or diverged.
+        draws: of the filter.
+        seeds: of each draw.
     """
 
     control: str
     estimate: Estimate | None
     settings: int
     left_out: int
+    draws: int
+    seeds: int
 
 
 def controls_of(runs: Sequence[Run]) -> list[str]:
@@ -81,33 +90,47 @@ def arm_accuracies(runs: Sequence[Run], confidence: float) -> list[ArmAccuracy]:
 
 
 def differences(runs: Sequence[Run], control: str, confidence: float) -> list[Difference]:
-    """Filtered minus `control` for each setting, over the seeds at which both finished."""
+    """Filtered minus `control` for each setting, over the pairs of which both finished.
+
+    With several draws of the filter, over the means of the draws.
+    """
     found = []
     for setting, pairs in _pairs(runs, control).items():
         estimate = None
         if pairs:
-            treated, controls = zip(*pairs.values(), strict=True)
+            treated, controls = zip(*_replicates(pairs, several=len(_draws(runs)) > 1), strict=True)
             estimate = paired_difference(treated, controls, confidence)
         found.append(Difference(setting=setting, control=control, estimate=estimate))
     return found
 
 
 def pooled(runs: Sequence[Run], control: str, confidence: float) -> PooledDifference:
-    """Filtered minus `control` over all settings in which every seed has both arms."""
-    seeds = sorted({run.seed for run in runs})
+    """Filtered minus `control` over all settings in which every seed of every draw has both arms."""
+    seeds, draws = sorted({run.seed for run in runs}), _draws(runs)
     pairs = _pairs(runs, control)
-    complete = [by_seed for by_seed in pairs.values() if len(by_seed) == len(seeds)]
+    complete = [found for found in pairs.values() if len(found) == len(seeds) * len(draws)]
     estimate = None
     if complete:
-        matrix = np.array([[by_seed[seed][0] - by_seed[seed][1] for by_seed in complete] for seed in seeds])
-        estimate = pooled_difference(matrix, confidence)
+        # Axes: setting, replicate, treated before control.
+        values = np.array([_replicates(found, several=len(draws) > 1) for found in complete])
+        estimate = pooled_difference((values[:, :, 0] - values[:, :, 1]).T, confidence)
     return PooledDifference(
-        control=control, estimate=estimate, settings=len(complete), left_out=len(pairs) - len(complete)
+        control=control,
+        estimate=estimate,
+        settings=len(complete),
+        left_out=len(pairs) - len(complete),
+        draws=len(draws),
+        seeds=len(seeds),
     )
 
 
 def _arm_accuracy(group: Sequence[Run], confidence: float) -> ArmAccuracy:
-    top1 = [run.top1 for run in group if run.top1 is not None]
+    draws: dict[str, list[float]] = {run.filter_network: [] for run in group}
+    for run in group:
+        if run.top1 is not None:
+            draws[run.filter_network].append(run.top1)
+    several = len(draws) > 1
+    top1 = [float(np.mean(seeds)) for seeds in draws.values() if seeds] if several else next(iter(draws.values()))
     balanced = [run.balanced_accuracy for run in group if run.balanced_accuracy is not None]
     first = group[0]
     return ArmAccuracy(
@@ -115,7 +138,7 @@ def _arm_accuracy(group: Sequence[Run], confidence: float) -> ArmAccuracy:
         arm=first.arm,
         top1=mean_estimate(top1, confidence) if top1 else None,
         balanced_accuracy=float(np.mean(balanced)) if balanced else None,
-        planned=len(group),
+        planned=len(draws) if several else len(group),
         n_train=first.n_train,
         steps=first.steps,
         epochs=first.epochs,
@@ -123,15 +146,31 @@ def _arm_accuracy(group: Sequence[Run], confidence: float) -> ArmAccuracy:
     )
 
 
-def _pairs(runs: Sequence[Run], control: str) -> dict[Setting, dict[int, tuple[float, float]]]:
-    """Setting -> seed -> (filtered, control) top-1 in percent, where both finished."""
-    found = {(run.setting, run.arm, run.seed): 100 * run.top1 for run in runs if run.top1 is not None}
-    seeds = sorted({run.seed for run in runs})
-    return {
-        setting: {
-            seed: (found[setting, TREATED, seed], found[setting, control, seed])
-            for seed in seeds
-            if (setting, TREATED, seed) in found and (setting, control, seed) in found
-        }
-        for setting in settings_of(runs)
-    }
+def _draws(runs: Sequence[Run]) -> list[str]:
+    """The networks whose filters made the treated arm, sorted."""
+    return sorted({run.filter_network for run in runs if run.arm == TREATED})
+
+
+def _replicates(pairs: Mapping[tuple[str, int], Pair], *, several: bool) -> list[Pair]:
+    """What an interval may take for independent: the pairs of one draw, or the means of each of `several`."""
+    if not several:
+        return list(pairs.values())
+    by_draw: dict[str, list[Pair]] = {}
+    for (draw, _), pair in pairs.items():
+        by_draw.setdefault(draw, []).append(pair)
+    return [tuple(np.mean(group, axis=0).tolist()) for group in by_draw.values()]
+
+
+def _pairs(runs: Sequence[Run], control: str) -> dict[Setting, dict[tuple[str, int], Pair]]:
+    """Setting -> (filter network, seed) -> (filtered, control) top-1 in percent, where both finished."""
+    found = {(run.setting, run.arm, run.filter_network, run.seed): run.top1 for run in runs if run.top1 is not None}
+    # All draws of the filter have the full data in common.
+    shared = {(run.setting, run.seed): run.top1 for run in runs if run.arm == "full" and run.top1 is not None}
+    pairs: dict[Setting, dict[tuple[str, int], Pair]] = {setting: {} for setting in settings_of(runs)}
+    for (setting, arm, draw, seed), treated in sorted(found.items()):
+        if arm != TREATED:
+            continue
+        other = shared.get((setting, seed)) if control == "full" else found.get((setting, control, draw, seed))
+        if other is not None:
+            pairs[setting][draw, seed] = 100 * treated, 100 * other
+    return pairs

@@ -15,6 +15,7 @@ _RUN_COLUMNS = (
     "reason",
     "model",
     "arm",
+    "filter_network",
     "batch_size",
     "learning_rate",
     "peak_learning_rate",
@@ -52,6 +53,7 @@ class Run:
 
     setting: Setting
     arm: str
+    filter_network: str
     seed: int
     status: str
     reason: str

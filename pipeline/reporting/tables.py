@@ -112,7 +112,7 @@ def accuracy_table(study: Mapping[str, Any], confidence: float) -> Table:
         )
     return _table(
         f"{_setting_heads(study['varying'])}; arm; top-1, mean (%); sd (points); {100 * confidence:g} % interval (%); "
-        "n (seeds); balanced accuracy (%); peak learning rate; training images; steps; epochs",
+        "n (seeds, or draws of the filter); balanced accuracy (%); peak learning rate; training images; steps; epochs",
         rows,
         text="model; arm",
     )
@@ -135,7 +135,7 @@ def difference_table(study: Mapping[str, Any], confidence: float) -> Table:
         )
     return _table(
         f"difference; {_setting_heads(study['varying'])}; mean (points); sd (points); "
-        f"{100 * confidence:g} % interval (points); n (paired seeds)",
+        f"{100 * confidence:g} % interval (points); n (paired seeds, or draws)",
         rows,
         text="difference; model",
     )

@@ -64,6 +64,9 @@ def pooled_sentence(pooled: PooledDifference, confidence: float) -> str:
         return f"{pair}: nothing to compare, since in no setting all seeds of both arms finished."
     estimate = pooled.estimate
     over = f"n = {plural(estimate.n, 'seed')}, each the mean over {plural(pooled.settings, 'setting')}"
+    if pooled.draws > 1:
+        mean_over = f"{plural(pooled.seeds, 'seed')} and {plural(pooled.settings, 'setting')}"
+        over = f"n = {plural(estimate.n, 'draw')} of the filter, each the mean over {mean_over}"
     if estimate.low is None or estimate.high is None:
         found = f"{points(estimate.mean)} percentage points of top-1 ({over}): no interval, hence no conclusion"
     else:

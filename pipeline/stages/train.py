@@ -49,9 +49,10 @@ def resolve_cells(
 ) -> tuple[list[Cell], list[NDArray[np.bool_]], list[Identity | None]]:
     """The study's cells, the rows (N,) bool each trains on, and what it is known by, None if it is skipped."""
     study = context.params.studies[str(context.item)]
-    keep = _kept_rows(context, len(data.train.labels))
+    n = len(data.train.labels)
+    keep = {network: _kept_rows(context, network, n) for network in study.filter_networks}
     summary = DataSummary(n_classes=len(data.class_names), image_size=data.image_size, mean=data.mean, std=data.std)
-    cells = cells_of(study, context.params.train, summary, len(keep), int(keep.sum()))
+    cells = cells_of(study, context.params.train, summary, n, {name: int(rows.sum()) for name, rows in keep.items()})
     members = [members_of(cell, data.train.labels, keep) for cell in cells]
     data_digest = distributed.broadcast(digest_of(context.data) if ranks.is_main else None)
     identities = [
@@ -77,9 +78,9 @@ def _keeps_weights(cell: Cell, cells: list[Cell]) -> bool:
     return cell.settings.seed == cells[0].settings.seed
 
 
-def _kept_rows(context: StageContext, n_train: int) -> NDArray[np.bool_]:
+def _kept_rows(context: StageContext, network: str, n_train: int) -> NDArray[np.bool_]:
     """(n_train,) bool from the filter's kept.csv."""
-    path = context.data.kept(context.params.studies[str(context.item)].filter_network)
+    path = context.data.kept(network)
     columns = {"sample_id": pa.int64(), "path": pa.string(), "label_name": pa.string()}
     kept = read_csv(path, columns)
     ids = kept["sample_id"].to_numpy()
@@ -117,7 +118,7 @@ def _run(
     for count, i in enumerate(todo, start=1):
         settings, identity = cells[i].settings, identities[i]
         assert identity is not None, "what is skipped is not to do"
-        what = f"{cells[i].arm}, batch {settings.batch_size}, seed {settings.seed}"
+        what = f"{cells[i].arm} of {cells[i].filter_network}, batch {settings.batch_size}, seed {settings.seed}"
         title = f"{context.name} {count}/{len(todo)}: {what}"
         kept = _keeps_weights(cells[i], cells)
         weights = context.work.cells / f".{identity.key}.weights.{os.getpid()}.tmp" if kept else None
@@ -151,10 +152,7 @@ def _assemble(context: StageContext, cells: list[Cell], keys: list[str], ledger:
     remove_leftovers(paths.runs(name).parent)
     remove_leftovers(paths.trained_weights(name).parent)
     results: list[CellResult | None] = [ledger.get(key) if key else None for key in keys]
-    rows = [
-        row_of(name, study.filter_network, cell, key, result)
-        for cell, key, result in zip(cells, keys, results, strict=True)
-    ]
+    rows = [row_of(name, cell, key, result) for cell, key, result in zip(cells, keys, results, strict=True)]
     write_parquet(paths.runs(name), pa.Table.from_pylist(rows, schema=RUNS_SCHEMA))
     history = [
         {"study": name, "fingerprint": key, **vars(record)}
@@ -178,7 +176,7 @@ def _assemble(context: StageContext, cells: list[Cell], keys: list[str], ledger:
             "train": study.effective_recipe(context.params.train).model_dump(mode="json"),
             "study": study.model_dump(mode="json"),
         },
-        inputs=[paths.images("train"), paths.images("test"), paths.kept(study.filter_network)],
+        inputs=[paths.images("train"), paths.images("test"), *map(paths.kept, study.filter_networks)],
         outputs=[*outputs, paths.trained_weights(name)],
     )
 
@@ -195,8 +193,8 @@ def _scores(cells: list[Cell], results: list[CellResult | None]) -> dict[Variant
 def _accuracies(cells: list[Cell], results: list[CellResult | None]) -> dict[str, float]:
     """Mean top-1 per variant, for `dvc metrics`; the report has the rest."""
     return {
-        f"{model} {arm} batch {batch} lr {rate:g} wd {decay:g}": float(np.mean(values))
-        for (model, arm, batch, rate, decay), values in _scores(cells, results).items()
+        f"{model} {arm} {network} batch {batch} lr {rate:g} wd {decay:g}": float(np.mean(values))
+        for (model, arm, network, batch, rate, decay), values in _scores(cells, results).items()
     }
 
 

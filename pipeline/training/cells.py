@@ -104,7 +104,7 @@ def _evaluate(model: Network, splits: Splits, settings: TrainSettings, batch_siz
     return evaluate(model, images, labels, batch_size=batch_size, ranks=ranks)
 
 
-def row_of(study: str, filter_network: str, cell: Cell, key: str, result: CellResult | None) -> dict[str, object]:
+def row_of(study: str, cell: Cell, key: str, result: CellResult | None) -> dict[str, object]:
     """A cell's line in data/train/<study>.parquet; `result` is None for a skipped cell."""
     settings = cell.settings
     # A run that diverged stopped early.
@@ -118,7 +118,7 @@ def row_of(study: str, filter_network: str, cell: Cell, key: str, result: CellRe
         "reason": cell.skipped or ("the loss stopped being finite" if result and result.status == "diverged" else ""),
         "model": settings.network,
         "arm": cell.arm,
-        "filter_network": filter_network,
+        "filter_network": cell.filter_network,
         "batch_size": settings.batch_size,
         "simulated_workers": settings.simulated_workers,
         "bn_group": worker_parts(settings.batch_size, settings.simulated_workers, settings.bn_group)[0].group_sizes[0],

@@ -1,6 +1,7 @@
 """The cells of a study: which runs a grid means, and which of them cannot be."""
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,19 +27,21 @@ class Cell:
     """One run of a study, or the reason why it is skipped.
 
     Attributes:
+        filter_network: whose filter the arm comes from; `full` has the study's first.
         learning_rate: as written in the study, before scaling.
         n_train: images of the arm.
         skipped: empty, or why there is nothing to run.
     """
 
     arm: str
+    filter_network: str
     learning_rate: float
     n_train: int
     settings: TrainSettings
     skipped: str = ""
 
 
-def cells_of(study: Study, train: TrainConfig, data: DataSummary, n_full: int, n_kept: int) -> list[Cell]:
+def cells_of(study: Study, train: TrainConfig, data: DataSummary, n_full: int, n_kept: Mapping[str, int]) -> list[Cell]:
     """All cells of a study, arms innermost so that comparisons complete early.
 
     A batch that is larger than any arm of its comparison would repeat images within one batch; it
@@ -46,25 +49,25 @@ def cells_of(study: Study, train: TrainConfig, data: DataSummary, n_full: int, n
 
     Args:
         n_full: training images.
-        n_kept: images that the filter keeps; the size of all arms but `full`.
+        n_kept: images that the filter of each of the study's filter networks keeps; the sizes of all arms but `full`.
 
     Raises:
         InputError: a cell that is not skipped cannot be trained, e.g. its warm-up is longer than the budget.
     """
     recipe = study.effective_recipe(train)
-    sizes = {arm: n_full if arm == "full" else n_kept for arm in study.arms}
+    sizes = {(arm, network): n_full if arm == "full" else n_kept[network] for arm, network in arms_of(study)}
     smallest = min(sizes, key=lambda arm: sizes[arm])
     grid = itertools.product(
-        study.models, study.batch_sizes, study.learning_rates, study.weight_decays, study.seeds, study.arms
+        study.models, study.batch_sizes, study.learning_rates, study.weight_decays, study.seeds, sizes
     )
     cells = []
-    for model, batch_size, learning_rate, weight_decay, seed, arm in grid:
-        too_large = batch_size > sizes[smallest]
+    for model, batch_size, learning_rate, weight_decay, seed, (arm, network) in grid:
+        size, too_large = sizes[arm, network], batch_size > sizes[smallest]
         settings = effective_settings(
             recipe,
             network=model,
             n_classes=data.n_classes,
-            n_epoch=n_full if study.match == "steps" else sizes[arm],
+            n_epoch=n_full if study.match == "steps" else size,
             image_size=data.image_size,
             mean=data.mean,
             std=data.std,
@@ -75,12 +78,13 @@ def cells_of(study: Study, train: TrainConfig, data: DataSummary, n_full: int, n
             seed=seed,
             skipped=too_large,
         )
-        reason = f"batch {batch_size} is larger than the {sizes[smallest]} images of arm {smallest}"
+        reason = f"batch {batch_size} is larger than the {sizes[smallest]} images of arm {smallest[0]}"
         cells.append(
             Cell(
                 arm=arm,
+                filter_network=network,
                 learning_rate=learning_rate,
-                n_train=sizes[arm],
+                n_train=size,
                 settings=settings,
                 skipped=reason if too_large else "",
             )
@@ -88,16 +92,37 @@ def cells_of(study: Study, train: TrainConfig, data: DataSummary, n_full: int, n
     return cells
 
 
-def members_of(cell: Cell, labels: NDArray[np.int64], keep: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """(N,) bool: the rows that a cell trains on."""
-    return arm_members(cell.arm, labels, keep, seed=cell.settings.seed)
+def arms_of(study: Study) -> list[tuple[str, str]]:
+    """Arm and filter network of every arm that is trained: `full` once, the others for each draw of the filter."""
+    return [
+        (arm, network)
+        for arm in study.arms
+        for network in (study.filter_networks[:1] if arm == "full" else study.filter_networks)
+    ]
 
 
-Variant = tuple[str, str, int, float, float]
-"""What the seeds of a study repeat: model, arm, batch size, learning rate, weight decay."""
+def members_of(cell: Cell, labels: NDArray[np.int64], keep: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.bool_]:
+    """(N,) bool: the rows that a cell trains on.
+
+    Args:
+        keep: filter network -> (N,) what its filter keeps.
+    """
+    draw = list(keep).index(cell.filter_network)
+    return arm_members(cell.arm, labels, keep[cell.filter_network], seed=cell.settings.seed, draw=draw)
+
+
+Variant = tuple[str, str, str, int, float, float]
+"""What the seeds of a study repeat: model, arm, filter network, batch size, learning rate, weight decay."""
 
 
 def variant_of(cell: Cell) -> Variant:
     """Everything that tells a cell from the others but its seed."""
     settings = cell.settings
-    return settings.network, cell.arm, settings.batch_size, cell.learning_rate, settings.weight_decay
+    return (
+        settings.network,
+        cell.arm,
+        cell.filter_network,
+        settings.batch_size,
+        cell.learning_rate,
+        settings.weight_decay,
+    )

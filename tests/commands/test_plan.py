@@ -199,7 +199,7 @@ def test_kept_images_follow_the_wanted_share() -> None:
 
 def test_every_cell_of_the_grid_is_missing_where_nothing_ran() -> None:
     params = _preset("digits")
-    plan = plan_from_sizes(params, "digits", _DIGITS, 1366)
+    plan = plan_from_sizes(params, "digits", _DIGITS, {NETWORK: 1366})
     assert (plan.total, len(plan.missing), plan.skipped) == (27, 27, {})
 
 
@@ -228,7 +228,7 @@ def _both_plans(folder: Path) -> list[StudyPlan]:
     size = data_size(params.prepare, data, prepared=True)
     return [
         plan_from_ledger(params, "tiny", data, WorkPaths(root=folder / "work")),
-        plan_from_sizes(params, "tiny", size, n_kept=54),
+        plan_from_sizes(params, "tiny", size, n_kept={NETWORK: 54}),
     ]
 
 
@@ -252,7 +252,7 @@ def test_stage_and_plan_refuse_the_same_warm_up(tmp_path: Path, capsys: pytest.C
     with pytest.raises(InputError, match=said):
         plan_from_ledger(params, "tiny", data, WorkPaths(root=tmp_path / "work"))
     with pytest.raises(InputError, match=said):
-        plan_from_sizes(params, "tiny", data_size(params.prepare, data, prepared=True), n_kept=54)
+        plan_from_sizes(params, "tiny", data_size(params.prepare, data, prepared=True), n_kept={NETWORK: 54})
 
 
 # What it takes
@@ -369,7 +369,9 @@ def test_totals_add_time_and_disk_and_take_the_largest_memory() -> None:
 
 def test_weights_of_one_seed_count_in_the_ledger() -> None:
     params = _preset("digits")
-    runs = {"train@digits": jobs.study_runs(params, "digits", plan_from_sizes(params, "digits", _DIGITS, 1366))}
+    runs = {
+        "train@digits": jobs.study_runs(params, "digits", plan_from_sizes(params, "digits", _DIGITS, {NETWORK: 1366}))
+    }
     speeds = {run.workload: _SPEED for run in runs["train@digits"]}
     costs = jobs.stage_costs(params, frozenset({"train@digits"}), _DIGITS, runs, speeds)
     # 9 of the 27 cells, the best network and its copy in DVC's cache.

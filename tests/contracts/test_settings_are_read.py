@@ -68,8 +68,10 @@ def _attributes_read() -> set[str]:
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
     }
-    # The one method of a model that reads a key for others.
-    return found | {"recipe"} if Study.effective_recipe.__name__ in found else found
+    # The members of a model that read a key for others.
+    members = {Study.effective_recipe.__name__: {"recipe"}, "filter_networks": {"filter_draws"}}
+    assert hasattr(Study, "filter_networks")
+    return found | {key for name, keys in members.items() if name in found for key in keys}
 
 
 _ALL = sorted(set(_models(Params)), key=lambda model: model.__name__)

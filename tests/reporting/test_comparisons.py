@@ -8,10 +8,13 @@ from pipeline.reporting.runs import Run, Setting
 from pipeline.stats import paired_difference
 
 
-def run(arm: str, seed: int, top1: float | None, batch_size: int = 32, rate: float = 0.1) -> Run:
+def run(
+    arm: str, seed: int, top1: float | None, batch_size: int = 32, rate: float = 0.1, network: str = "resnet18"
+) -> Run:
     return Run(
         setting=Setting("resnet18", batch_size, rate, 5e-4),
         arm=arm,
+        filter_network=network,
         seed=seed,
         status="finished" if top1 is not None else "diverged",
         reason="" if top1 is not None else "the loss is not finite",
@@ -97,3 +100,32 @@ def test_accuracies_come_by_setting_and_then_in_the_studys_order_of_arms() -> No
 def test_what_there_is_to_compare_with() -> None:
     assert controls_of(runs({"full": [0.8], "filtered": [0.8], "random_uniform": [0.8]})) == ["full", "random_uniform"]
     assert controls_of(runs({"full": [0.8], "random": [0.8]})) == []
+
+
+def test_seeds_of_one_draw_of_the_filter_count_once() -> None:
+    """Two draws of two seeds: `full` is common to both, `random` is each draw's own."""
+    treated: dict[str, list[float | None]] = {"resnet18": [0.90, 0.92], "resnet18-r1": [0.86, 0.84]}
+    chance: dict[str, list[float | None]] = {"resnet18": [0.89, 0.89], "resnet18-r1": [0.85, 0.85]}
+    study = [run("full", seed, 0.88) for seed in range(2)]
+    for arm, table in (("filtered", treated), ("random", chance)):
+        study += [run(arm, seed, top1, network=draw) for draw, row in table.items() for seed, top1 in enumerate(row)]
+    for control, means in (("full", [3, -3]), ("random", [2, 0])):
+        found = pooled(study, control, 0.95)
+        assert (found.draws, found.seeds) == (2, 2)
+        (by_setting,) = differences(study, control, 0.95)
+        for estimate in (found.estimate, by_setting.estimate):
+            assert estimate is not None
+            assert estimate.n == 2
+            assert estimate.mean == pytest.approx(np.mean(means))
+            assert estimate.sd == pytest.approx(np.std(means, ddof=1))
+    accuracies = {row.arm: row for row in arm_accuracies(study, 0.95)}
+    assert accuracies["filtered"].top1 is not None
+    assert (accuracies["filtered"].top1.n, accuracies["filtered"].planned) == (2, 2)
+    assert accuracies["filtered"].top1.sd == pytest.approx(np.std([0.91, 0.85], ddof=1))
+
+
+def test_a_seed_that_one_draw_lacks_makes_the_setting_incomplete() -> None:
+    table: dict[str, list[float | None]] = {"resnet18": [0.9, 0.9], "resnet18-r1": [0.9, None]}
+    study = [run("filtered", seed, top1, network=draw) for draw, row in table.items() for seed, top1 in enumerate(row)]
+    study += [run("full", seed, 0.8) for seed in range(2)]
+    assert pooled(study, "full", 0.95).left_out == 1

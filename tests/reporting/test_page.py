@@ -112,7 +112,7 @@ def test_the_page_says_what_was_found(parsed: Parsed) -> None:
     text = " ".join(parsed.text.split())
     assert "resnet18 keeps 92.50 % of the training images and drops 6" in text
     assert "filtered against random: higher top-1" in text
-    assert "conditional on that draw" in text
+    assert "is conditional on it" in text
     assert "4 classes" in text
     assert "Cells without a result" not in text
     assert "12.3" in text

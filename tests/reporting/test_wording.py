@@ -4,6 +4,8 @@ from pipeline.reporting.comparisons import PooledDifference
 from pipeline.reporting.wording import count, percent, plural, points, pooled_sentence
 from pipeline.stats import mean_estimate
 
+_COUNTS = {"draws": 1, "seeds": 3}
+
 
 @pytest.mark.parametrize(
     ("value", "text"), [(0.424, "+0.42"), (-0.1, "−0.10"), (-0.001, "+0.00"), (0.0, "+0.00"), (None, "–")]
@@ -35,13 +37,25 @@ def test_plain_numbers() -> None:
     ],
 )
 def test_the_sentence_claims_no_more_than_the_interval(differences: list[float], says: str) -> None:
-    pooled = PooledDifference(control="full", estimate=mean_estimate(differences, 0.95), settings=2, left_out=0)
+    pooled = PooledDifference(
+        control="full", estimate=mean_estimate(differences, 0.95), settings=2, draws=1, seeds=3, left_out=0
+    )
     assert says in pooled_sentence(pooled, 0.95)
 
 
 def test_the_sentence_says_what_is_missing() -> None:
-    nothing = PooledDifference(control="random_uniform", estimate=None, settings=0, left_out=3)
+    nothing = PooledDifference(control="random_uniform", estimate=None, settings=0, **_COUNTS, left_out=3)
     assert pooled_sentence(nothing, 0.9).startswith("filtered against random uniform: nothing to compare")
-    some = PooledDifference(control="full", estimate=mean_estimate([1.0, 2.0], 0.9), settings=1, left_out=3)
+    some = PooledDifference(
+        control="full", estimate=mean_estimate([1.0, 2.0], 0.9), settings=1, draws=1, seeds=3, left_out=3
+    )
     assert pooled_sentence(some, 0.9).endswith("; 3 incomplete settings left out.")
     assert "90 % interval" in pooled_sentence(some, 0.9)
+
+
+def test_draws_of_the_filter_are_the_replicates_where_there_are_several() -> None:
+    estimate = mean_estimate([1.0, 1.1, 0.9], 0.95)
+    found = PooledDifference(control="full", estimate=estimate, settings=2, left_out=0, draws=3, seeds=5)
+    assert pooled_sentence(found, 0.95).endswith(
+        "n = 3 draws of the filter, each the mean over 5 seeds and 2 settings)."
+    )

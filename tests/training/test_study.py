@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_up import NETWORK
 from made_up_training import TINY_STUDY
 
 from pipeline.config.study import Study, TrainConfig
@@ -19,11 +20,12 @@ from pipeline.training.study import Cell, DataSummary, cells_of, members_of, var
 
 DATA = DataSummary(n_classes=4, image_size=16, mean=(0.5,) * 3, std=(0.25,) * 3)
 N_FULL, N_KEPT = 100, 80
+KEPT = {NETWORK: N_KEPT, f"{NETWORK}-r1": N_KEPT - 30}
 
 
 def _cells(train: Any = None, **study: Any) -> list[Cell]:
     grid = Study.model_validate_json(json.dumps({**TINY_STUDY, **study}))
-    return cells_of(grid, TrainConfig.model_validate(train or {}), DATA, N_FULL, N_KEPT)
+    return cells_of(grid, TrainConfig.model_validate(train or {}), DATA, N_FULL, KEPT)
 
 
 def test_every_combination_is_a_cell_once() -> None:
@@ -99,10 +101,34 @@ def test_the_studys_recipe_lies_over_the_common_one() -> None:
 def test_members_are_drawn_with_the_cells_seed() -> None:
     labels = np.arange(N_FULL) % 4
     keep = np.arange(N_FULL) % 5 > 0
-    members = {(c.arm, c.settings.seed): members_of(c, labels, keep) for c in _cells()}
+    members = {(c.arm, c.settings.seed): members_of(c, labels, {NETWORK: keep}) for c in _cells()}
     assert members["full", 0].all()
     assert members["filtered", 0].tolist() == members["filtered", 1].tolist() == keep.tolist()
     assert members["random", 0].tolist() != members["random", 1].tolist()
+
+
+def test_draws_of_the_filter_have_arms_of_their_own_and_the_full_data_in_common() -> None:
+    cells = _cells(filter_draws=2, seeds=[0], match="epochs")
+    assert [(c.arm, c.filter_network, c.n_train) for c in cells] == [
+        ("full", "resnet18", 100),
+        ("filtered", "resnet18", 80),
+        ("filtered", "resnet18-r1", 50),
+        ("random", "resnet18", 80),
+        ("random", "resnet18-r1", 50),
+    ]
+    labels = np.arange(N_FULL) % 4
+    first = np.arange(N_FULL) % 5 > 0
+    # Another filter with the same counts.
+    keep = {"resnet18": first, "resnet18-r1": np.roll(first, 20)}
+    members = [members_of(c, labels, keep) for c in cells]
+    assert (members[3] != members[4]).any()
+    assert members[2].tolist() == keep["resnet18-r1"].tolist()
+    assert len({variant_of(c) for c in cells}) == 5
+
+
+def test_a_batch_is_compared_with_the_smallest_draw() -> None:
+    assert all(c.skipped for c in _cells(filter_draws=2, batch_sizes=[60]))
+    assert not any(c.skipped for c in _cells(batch_sizes=[60]))
 
 
 def test_variants_are_what_seeds_repeat() -> None:
@@ -132,7 +158,7 @@ def _result(status: Any, step: int) -> CellResult:
 
 def test_rows_have_the_contracts_columns() -> None:
     (cell, *_) = _cells()
-    row = row_of("s", "resnet18", cell, "k", _result("finished", 2))
+    row = row_of("s", cell, "k", _result("finished", 2))
     assert list(row) == RUNS_SCHEMA.names
     assert HISTORY_SCHEMA.names == ["study", "fingerprint", *Record.__dataclass_fields__]
 
@@ -141,7 +167,7 @@ def test_measured_values_are_those_that_were_measured() -> None:
     (cell, *_) = _cells(budget={"steps": 10})
 
     def measured(result: CellResult | None) -> tuple[object, ...]:
-        row = row_of("s", "resnet18", cell, "k", result)
+        row = row_of("s", cell, "k", result)
         return tuple(row[key] for key in ("status", "steps", "examples", "epochs", "top1", "loss"))
 
     assert measured(_result("finished", 10)) == ("finished", 10, 200, 2.0, 0.5, 1.0)
@@ -151,11 +177,11 @@ def test_measured_values_are_those_that_were_measured() -> None:
 
 def test_what_a_cell_ran_on_and_in_which_groups_is_told() -> None:
     (cell, *_) = _cells({"simulated_workers": 4, "bn_group": 2}, batch_sizes=[20])
-    row = row_of("s", "resnet18", cell, "k", _result("finished", 10))
+    row = row_of("s", cell, "k", _result("finished", 10))
     noise = ("critical_batch", "critical_batch_low", "critical_batch_high")
     assert [row[key] for key in noise] == [33.0, 20.0, None]
     assert {"critical_batch", "low", "high"} <= {field.name for field in dataclasses.fields(NoiseScale)}
     told = ("simulated_workers", "bn_group", "workers", "trained_on", "micro_batch", "skipped_steps", "critical_batch")
     assert [row[key] for key in told] == [4, 2, 2, "4 processes; 2 processes", 7, 1, 33.0]
-    skipped = row_of("s", "resnet18", cell, "", None)
+    skipped = row_of("s", cell, "", None)
     assert [skipped[key] for key in told] == [4, 2, None, None, None, None, None]

@@ -1,6 +1,7 @@
 """Which cells of a study are still to be trained."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -43,8 +44,8 @@ def plan_from_ledger(params: Params, name: str, data: DataPaths, work: WorkPaths
     return StudyPlan(total=len(cells), skipped=_skipped(cells), missing=[cells[i] for i in todo])
 
 
-def plan_from_sizes(params: Params, name: str, size: DataSize, n_kept: int) -> StudyPlan:
-    """Every cell that can run, for data that are not there yet."""
+def plan_from_sizes(params: Params, name: str, size: DataSize, n_kept: Mapping[str, int]) -> StudyPlan:
+    """Every cell that can run, for data that are not there yet; `n_kept` images are left by each network's filter."""
     summary = DataSummary(
         n_classes=size.n_classes, image_size=params.prepare.image_size, mean=(0.5,) * 3, std=(0.25,) * 3
     )

@@ -20,7 +20,7 @@ def stage_graph(params: Params) -> Graph:
         for network in params.networks:
             graph[f"{stage}@{network}"] = (before if before == "prepare" else f"{before}@{network}",)
     for name, study in params.studies.items():
-        graph[f"train@{name}"] = (f"filter@{study.filter_network}",)
+        graph[f"train@{name}"] = tuple(f"filter@{network}" for network in study.filter_networks)
     graph["report"] = tuple(stage for stage in graph if stage.startswith(("filter", "train")))
     return graph
 
