@@ -6,6 +6,7 @@ every task, and workers whose libraries or CPU are others are refused.
 """
 
 import io
+import logging
 import pickle
 import tempfile
 from collections import deque
@@ -74,6 +75,7 @@ def _local_cluster(workers: int) -> Iterator["Client"]:
             host="127.0.0.1",
             dashboard_address=None,
             memory_limit=0,
+            silence_logs=logging.ERROR,  # not that a worker took its time to end
             local_directory=scratch,
         ) as cluster,
         Client(cluster) as client,

@@ -1,8 +1,9 @@
 """What each stage takes: measured speeds for what torch does, calibrated formulas for the rest.
 
-The constants are seconds of one core of an AMD EPYC (numpy 2.4, openTSNE 1.0.4, scikit-learn 1.9;
-maps of 360 to 12,000 points and 60,000 JPEG files), rounded; other machines differ. DVC keeps each
-output a second time in its cache, so disk counts twice.
+The constants are seconds of one core of an AMD EPYC (numpy 2.4, openTSNE 1.0.4, scikit-learn 1.9,
+faiss 1.15; maps of 360 to 12,000 points, PCA and neighbours of 10,000 to 400,000, and 60,000 JPEG
+files), rounded; other machines differ. DVC keeps each output a second time in its cache, so disk
+counts twice.
 """
 
 import math
@@ -28,11 +29,12 @@ _BASE_MEMORY_WITH_TORCH = 0.9e9
 _DECODE_FILE_S = 2.5e-4
 _READ_ARRAY_S = 1e-4
 _COPY_BYTES_PER_S = 1e9
-_PLACE_S = 3e-4  # of one point among landmarks
 # Logistic regression of 50 iterations, per image, feature and class; products and decomposition of an alignment.
 _HEAD_S = 2.5e-8
 _PRODUCT_S = 1e-10
 _ROTATION_S = 2e-9
+_PASSES = 4  # over the features: to check them, and for the mean, the axes and the projection
+_PLACE_S = 1e-4  # of one point among landmarks
 # As in training.loop and features.extract.
 _STATISTICS_IMAGES = 2048
 _CHUNK_BYTES = 256 * 2**20
@@ -163,7 +165,8 @@ def reduce_cost(config: ReduceConfig, network: str, size: DataSize, *, cores: in
     n, dimensions = size.n_train, feature_dimension(network)
     kept = config.pca.n_components or dimensions
     fitted = landmark_count(config.landmarks, n) or n
-    pca = 4e-11 * n * dimensions**2 + 2e-10 * dimensions**3 if config.pca.n_components else 0.0
+    pca = 1e-11 * n * dimensions**2 + 9e-10 * dimensions**3 if config.pca.n_components else 0.0
+    reading = _PASSES * 4.0 * n * dimensions / _COPY_BYTES_PER_S
     settings = [config.map_settings(number) for number in range(1 + len(config.more_maps))]
     maps = sum(
         tsne_seconds(points, one.early_exaggeration_iter + one.n_iter, kept)
@@ -172,7 +175,7 @@ def reduce_cost(config: ReduceConfig, network: str, size: DataSize, *, cores: in
     placing = len(settings) * _PLACE_S * (n - fitted)
     largest = max(one.perplexity for one in settings)
     return Cost(
-        seconds=_START_S + (pca + maps + placing + search_seconds(n, kept)) / min(config.tsne.n_jobs, cores),
+        seconds=_START_S + reading + (pca + maps + placing + search_seconds(n, kept)) / min(config.tsne.n_jobs, cores),
         memory=_BASE_MEMORY
         + (24.0 * dimensions**2 + 2e8 if config.pca.n_components else 0.0)
         + fitted * 40 * 3 * largest
@@ -183,7 +186,7 @@ def reduce_cost(config: ReduceConfig, network: str, size: DataSize, *, cores: in
 
 def search_seconds(n: int, dimensions: int) -> float:
     """Core seconds of the search for the nearest others of n points: all pairs, or lists of 4 sqrt(n) in all."""
-    pairs = 7e-9 * n**2 if n <= 100_000 else 1e-7 * n**1.5
+    pairs = 3.5e-9 * n**2 if n <= 100_000 else 1e-7 * n**1.5
     return pairs * max(1.0, dimensions / 50)
 
 
