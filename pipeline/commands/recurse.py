@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.commands.recursion.first_round import inputs_of, read_first_round
+from pipeline.commands.recursion.first_round import FirstRound, inputs_of, read_first_round
 from pipeline.commands.recursion.processes import StageFailedError, StageProcesses
 from pipeline.commands.recursion.results import write_results
 from pipeline.commands.recursion.rounds import compare, has_settled, iterate
-from pipeline.commands.recursion.workplace import Workplace
+from pipeline.commands.recursion.workplace import Workplace, changed_inputs
 from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
@@ -94,12 +94,14 @@ def _check(arguments: argparse.Namespace, params: Params) -> None:
 def _recurse(arguments: argparse.Namespace, params: Params, place: Workplace) -> list[str]:
     """Returns what to print in the end."""
     network, settle_at = place.network, arguments.settled
-    processes = StageProcesses(arguments.params, network)
+    processes = StageProcesses(network)
     with closing(standard_log(place.work.log(f"recurse@{network}"))) as log, processes.heeding_signals():
-        first = read_first_round(params, place.data, network)
-        place.begin(inputs_of(params, place.data, network, first.verdict), log)
-        next_round = partial(place.run_round, processes=processes, log=log)
+        first, inputs = _inputs(params, place)
+        copied = place.begin(arguments.params, inputs, log)
+        next_round = partial(place.run_round, params=copied, processes=processes, log=log)
         verdicts = iterate(first.verdict, next_round, rounds=arguments.rounds, settle_at=settle_at)
+        if changed := changed_inputs(inputs, _inputs(load_params(arguments.params), place)[1]):
+            raise InputError(f"{changed}: changed while the rounds ran; run the same command again to start anew")
         write_results(place.data, network, first, verdicts, settle_at)
     rows = compare(verdicts)
     last, agreement = rows[-1]["round"], rows[-1]["jaccard"]
@@ -110,6 +112,12 @@ def _recurse(arguments: argparse.Namespace, params: Params, place: Workplace) ->
         else f"not settled: a Jaccard index of {agreement:.3f} is below {settle_at:g}; --rounds {last + 1} goes on",
         f"to use round {last}: cp {place.data.recursive_overrides(network)} {place.data.overrides} && dvc repro",
     ]
+
+
+def _inputs(params: Params, place: Workplace) -> tuple[FirstRound, dict[str, Any]]:
+    """Round 0, and all that decides the next ones."""
+    first = read_first_round(params, place.data, place.network)
+    return first, inputs_of(params, place.data, place.network, first.verdict)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

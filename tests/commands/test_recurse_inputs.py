@@ -5,13 +5,18 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made_up import NETWORK
 from made_up_recursion import by_hand, pretend_first_round, recurse_arguments, round_folder, write_project
+from numpy.typing import NDArray
 
 from pipeline.__main__ import main
+from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.overrides import read_overrides
 from pipeline.artifacts.tables import read_parquet, write_parquet
-from pipeline.commands.recursion.first_round import inputs_of, read_first_round
+from pipeline.commands.recursion.first_round import inputs_of, read_first_round, read_verdict
+from pipeline.commands.recursion.rounds import Verdict
 from pipeline.commands.recursion.workplace import Workplace
 from pipeline.config.params import load_params
 from pipeline.paths import DataPaths, WorkPaths
@@ -25,10 +30,11 @@ def _begun(folder: Path) -> tuple[Callable[[], list[str]], Path]:
     place = Workplace(data=data, work=WorkPaths(root=folder / "work"), network=NETWORK, finetune=finetune)
 
     def begin() -> list[str]:
-        params = load_params(folder / "params.yaml")
-        said = io.StringIO()
+        file, said = folder / "params.yaml", io.StringIO()
+        params = load_params(file)
         first = read_first_round(params, data, NETWORK)
-        place.begin(inputs_of(params, data, NETWORK, first.verdict), RunLog(None, said))
+        copy = place.begin(file, inputs_of(params, data, NETWORK, first.verdict), RunLog(None, said))
+        assert copy.read_bytes() == file.read_bytes()
         return said.getvalue().splitlines()
 
     assert begin() == []
@@ -128,3 +134,60 @@ def test_bad_input_is_one_line_and_nothing_is_begun(
     assert ended.value.code == 2
     assert re.fullmatch(f"error: {said}\n", capsys.readouterr().err)
     assert not WorkPaths(root=tmp_path / "work").recursion(NETWORK).exists()
+
+
+def _play(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, meanwhile: Callable[[], object] = lambda: None
+) -> list[list[bool]]:
+    """Rounds that agree with round 0 but for its first suspect; returns what each is given to train on."""
+    given: list[list[bool]] = []
+
+    def run_round(place: Workplace, number: int, keep: NDArray[np.bool_], **_: object) -> Verdict:
+        given.append(keep.tolist())
+        meanwhile()
+        noise = read_verdict(place.data, NETWORK).is_noise.copy()
+        noise[noise.argmax()] = False
+        return Verdict(is_noise=noise, keep=~noise, top1=0.75)
+
+    monkeypatch.setattr(Workplace, "run_round", run_round)
+    return given
+
+
+def test_rounds_are_told_and_handed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_project(tmp_path)
+    pretend_first_round(tmp_path)
+    given = _play(monkeypatch, tmp_path)
+    assert main(recurse_arguments(tmp_path)) == 0
+    assert [sum(keep) for keep in given] == [108, 109]
+    told = read_json(data.recursive_rounds(NETWORK))
+    assert [row["n_kept"] for row in told["rounds"]] == [108, 109, 109]
+    assert (told["settled"], told["overrides_added"]) == (True, 1)
+    (decided,) = read_overrides(data.recursive_overrides(NETWORK))
+    assert (decided.decision, decided.note, decided.timestamp) == ("keep", "recursive filter, round 2", "")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == [
+        *("round", "kept", "suspect", "dropped", "Jaccard", "came", "back"),
+        *("newly", "dropped", "test", "top-1", "seconds"),
+    ]
+    assert lines[2].split() == ["1", "109", "11", "11", "0.917", "1", "0", "0.7500", "0"]
+    assert lines[4:] == [
+        "settled in round 2",
+        f"to use round 2: cp {data.recursive_overrides(NETWORK)} {data.overrides} && dvc repro",
+    ]
+
+
+def test_results_of_inputs_that_changed_meanwhile_are_not_handed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_project(tmp_path)
+    pretend_first_round(tmp_path)
+    decided = [by_hand(data, 3, "drop")]
+    _play(monkeypatch, tmp_path, lambda: pretend_first_round(tmp_path, overrides=decided))
+    with pytest.raises(SystemExit) as ended:
+        main(recurse_arguments(tmp_path))
+    assert ended.value.code == 2
+    said = "data/filter, data/overrides.csv: changed while the rounds ran; run the same command again to start anew"
+    assert capsys.readouterr().err.splitlines()[-1] == f"error: {said}"
+    assert not data.recursive_rounds(NETWORK).exists()

@@ -26,12 +26,12 @@ class StageProcesses:
     """Runs stages one at a time, as `dvc repro` would.
 
     Args:
-        params: the parameter file.
         network: the item of every stage.
     """
 
-    def __init__(self, params: Path, network: str) -> None:
-        self._params, self._network = params, network
+    def __init__(self, network: str) -> None:
+        self._network = network
+        self._starting = False
         self._running: subprocess.Popen[bytes] | None = None
         self._asked: int | None = None
 
@@ -50,15 +50,16 @@ class StageProcesses:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def run(self, stage: str, data: DataPaths, work: WorkPaths) -> None:
+    def run(self, stage: str, params: Path, data: DataPaths, work: WorkPaths) -> None:
         """Run a stage to its end; what it prints goes where this process's words go.
 
         Raises:
             StageFailedError: it ended with another code than 0, and has said why.
         """
-        places = {"--network": self._network, "--params": self._params, "--data": data.root, "--work": work.root}
+        places = {"--network": self._network, "--params": params, "--data": data.root, "--work": work.root}
         command = [sys.executable, "-m", f"pipeline.stages.{stage}"]
         command += [str(part) for pair in places.items() for part in pair]
+        self._starting = True
         # Of a session of its own: Ctrl-C in a terminal reaches this process, which passes it on once.
         self._running = subprocess.Popen(
             command,
@@ -66,6 +67,9 @@ class StageProcesses:
             start_new_session=True,
             preexec_fn=partial(signal_on_parents_death, signal.SIGKILL),
         )
+        self._starting = False
+        if self._asked is not None:
+            self._running.send_signal(self._asked)
         code = self._running.wait()
         self._running = None
         if self._asked is not None and code <= 0:
@@ -83,10 +87,10 @@ class StageProcesses:
 
     def _pass_on(self, number: int, _: FrameType | None) -> None:
         self._asked = number
-        if self._running is None:
-            self._end("stopped between two stages")
-        else:
+        if self._running is not None:
             self._running.send_signal(number)
+        elif not self._starting:
+            self._end("stopped between two stages")
 
     def _end(self, where: str) -> None:
         if self._asked == signal.SIGINT:

@@ -3,11 +3,13 @@
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.artifacts.atomic import write_bytes
 from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.commands.recursion.extractor import hand_over_extractor
 from pipeline.commands.recursion.first_round import STAGES, read_verdict
@@ -34,29 +36,42 @@ class Workplace:
     network: str
     finetune: FinetuneConfig
 
-    def begin(self, inputs: Mapping[str, Any], log: RunLog) -> None:
-        """Go on with the rounds that were begun with the same `inputs`, or remove them and their results."""
+    def begin(self, params: Path, inputs: Mapping[str, Any], log: RunLog) -> Path:
+        """Go on with the rounds that were begun with the same `inputs`, or remove them and their results.
+
+        Args:
+            params: the parameter file.
+
+        Returns:
+            A copy of it. Rounds take long, and what people edit meanwhile must not come into half of one; the
+            overrides are copied as well.
+        """
         folder = self.work.recursion(self.network)
         record = folder / "inputs.json"
-        if record.exists():
-            known = read_json(record)
-            changed = [name for name in {**inputs, **known} if inputs.get(name) != known.get(name)]
-            if not changed:
-                return
-            log.info(f"starting anew: {', '.join(changed)} changed since these rounds were begun")
-        for path in (self.data.recursive_rounds(self.network), self.data.recursive_overrides(self.network)):
-            path.unlink(missing_ok=True)
-        if folder.exists():
-            shutil.rmtree(folder)
-        write_json(record, inputs)
+        known = read_json(record) if record.exists() else None
+        if known is not None and (changed := changed_inputs(known, inputs)):
+            log.info(f"starting anew: {changed} changed since these rounds were begun")
+        if known is None or changed:
+            for path in (self.data.recursive_rounds(self.network), self.data.recursive_overrides(self.network)):
+                path.unlink(missing_ok=True)
+            if folder.exists():
+                shutil.rmtree(folder)
+            write_json(record, inputs)
+        copy = folder / "params.yaml"
+        write_bytes(copy, params.read_bytes())
+        write_bytes(self._overrides, self.data.overrides.read_bytes())
+        return copy
 
-    def run_round(self, number: int, keep: NDArray[np.bool_], processes: StageProcesses, log: RunLog) -> Verdict:
+    def run_round(
+        self, number: int, keep: NDArray[np.bool_], *, params: Path, processes: StageProcesses, log: RunLog
+    ) -> Verdict:
         """Run what is not finished of a round.
 
         A stage writes its provenance last, so that this says that it has finished.
 
         Args:
             keep: (N,) images to train the extractor on.
+            params: the copy that `begin` has made.
 
         Raises:
             StageFailedError: a stage did.
@@ -71,7 +86,7 @@ class Workplace:
                 hand_over_extractor(kept, everything, self.network, keep, self.finetune)
             if not data.provenance(stage, self.network).exists():
                 log.info(f"round {number}: {stage}" + (f" on {keep.sum()} images" if stage == "finetune" else ""))
-                processes.run(stage, data, work)
+                processes.run(stage, params, data, work)
         return read_verdict(everything, self.network)
 
     def seconds(self, number: int) -> float:
@@ -90,4 +105,14 @@ class Workplace:
         for split_file in (self.data.images("test"), self.data.manifest("test")):
             link(kept.prepare_metrics.with_name(split_file.name), split_file)
         link(everything.prepare_metrics.parent, self.data.prepare_metrics.parent)
-        link(everything.overrides, self.data.overrides)
+        link(everything.overrides, self._overrides)
+
+    @property
+    def _overrides(self) -> Path:
+        """The copy."""
+        return self.work.recursion(self.network) / "overrides.csv"
+
+
+def changed_inputs(known: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
+    """Names of what differs; empty if nothing does."""
+    return ", ".join(name for name in {**inputs, **known} if inputs.get(name) != known.get(name))
