@@ -11,6 +11,7 @@ from made_up_training import TINY, build_resnet
 from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.prepared import load_prepared
 from pipeline.artifacts.tables import read_parquet
+from pipeline.commands.recursion import kept_images
 from pipeline.commands.recursion.extractor import hand_over_extractor
 from pipeline.commands.recursion.kept_images import write_kept_images
 from pipeline.config.params import load_params
@@ -20,7 +21,10 @@ from pipeline.training.weights import load_folded, save_folded
 
 
 @pytest.mark.parametrize("storage", ["array", "files"])
-def test_the_images_kept_are_a_prepared_data_set_of_their_own(tmp_path: Path, storage: str) -> None:
+def test_the_images_kept_are_a_prepared_data_set_of_their_own(
+    tmp_path: Path, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_images, "_BLOCK_BYTES", 7 * 3 * SIZE**2)
     whole = write_project(tmp_path, prepare={"storage": storage})
     part, keep = DataPaths(root=tmp_path / "kept"), np.arange(N) % 3 > 0
     keep[: N // len(CLASSES)] = False  # filter.allow_empty lets a class go
