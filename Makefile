@@ -56,10 +56,10 @@ bench: setup ## measure: everything in benchmarks/
 
 # Only ignored files inside the stages' own folders: overrides.csv, params.yaml and images stay.
 clean: ## delete the stages' outputs and .work, after a question (YES=1: without)
-	@git clean -ndX -- $(STAGES:%=data/%) .work
+	@git clean -ndX -- $(STAGES:%=data/%) data/recursive .work
 	@[ -n "$(YES)" ] || { printf 'Delete these? [y/N] '; read -r answer && [ "$$answer" = y ]; } \
 	  || { echo 'nothing deleted'; exit 1; }
-	@git clean -qfdX -- $(STAGES:%=data/%) .work
+	@git clean -qfdX -- $(STAGES:%=data/%) data/recursive .work
 	@echo 'deleted; `dvc repro` takes finished stages from .dvc/cache, `dvc repro --force` runs them anew'
 
 lock: setup ## write requirements.lock anew from pyproject.toml
