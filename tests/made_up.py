@@ -93,8 +93,9 @@ def write_features(data: DataPaths, train: NDArray[np.float32], test: NDArray[np
 def write_predictions(data: DataPaths, labels: NDArray[np.int64]) -> None:
     """data/extract/<network>.parquet and .probabilities.npy: every prediction is right, and 90 % sure."""
     confidence = np.full(len(labels), 0.9, dtype=np.float32)
-    probabilities = np.full((len(labels), int(labels.max()) + 1), 0.1 / max(1, int(labels.max())), dtype=np.float32)
-    probabilities[np.arange(len(labels)), labels] = 0.9
+    others = int(labels.max())
+    probabilities = np.full((len(labels), others + 1), 0.1 / max(1, others), dtype=np.float32)
+    probabilities[np.arange(len(labels)), labels] = 0.9 if others else 1
     write_array(data.probabilities(NETWORK), probabilities)
     table = {"sample_id": np.arange(len(labels)), "predicted": labels, "confidence": confidence}
     write_parquet(data.predictions(NETWORK), pa.table(table))

@@ -3,9 +3,13 @@
 from pipeline.config.filter import FilterConfig
 from pipeline.config.scorers import DbscanScorer
 from pipeline.errors import InputError
-from pipeline.selection.calibration import k_distances, knee, search_planted
+from pipeline.selection.calibration import PLANTED_SHARE, k_distances, knee, search_planted
 from pipeline.selection.decision import ShareRule
 from pipeline.selection.evidence import Evidence
+
+
+# Below, the best radius for planted images may call nearly every image noise.
+_LEAST_ABOVE_CHANCE = 2
 
 
 def share_for(config: FilterConfig, network: str) -> float | None:
@@ -38,4 +42,11 @@ def rule_for(config: FilterConfig, network: str, evidence: Evidence) -> ShareRul
         return knee(ordered)
     if not evidence.has("classes"):
         raise InputError("filter.eps: tuned plants images in other classes, and there is one only; use knee")
-    return search_planted(points, evidence.labels, min_samples, each=evidence.each).eps
+    found = search_planted(points, evidence.labels, min_samples, each=evidence.each)
+    if found.average_precision < _LEAST_ABOVE_CHANCE * PLANTED_SHARE:
+        raise InputError(
+            f"filter.eps: tuned finds no radius: images planted in other classes are found with an average precision "
+            f"of {found.average_precision:.3f}, by chance {PLANTED_SHARE:g}, so these {config.scorer.space} places do "
+            "not tell classes apart; train the extractor longer, or give drop_share"
+        )
+    return found.eps

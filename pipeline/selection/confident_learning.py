@@ -21,7 +21,9 @@ def _values(evidence: Evidence) -> NDArray[np.float64]:
             "filter.scorer: confident_learning needs cleanlab; pip install 'batchsieve[cleanlab]', or take "
             "self_confidence"
         ) from None
-    named = find_label_issues(evidence.labels, np.asarray(evidence.probabilities, dtype=np.float64), n_jobs=1)
+    probabilities = np.asarray(evidence.probabilities, dtype=np.float64)
+    # Classes of a single image may be named too; whether a class may be emptied is decided later.
+    named = find_label_issues(evidence.labels, probabilities, n_jobs=1, min_examples_per_class=0)
     return (np.asarray(named, dtype=np.float64) + np.clip(1 - confidence(evidence), 0, 1)) / 2
 
 

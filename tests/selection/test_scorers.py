@@ -109,3 +109,40 @@ def test_every_image_gets_a_phrase(scorer: dict[str, Any]) -> None:
     phrases = SCORERS[name].phrases(judged)
     assert len(phrases) == _N
     assert all(phrase and "nan" not in phrase for phrase in phrases)
+
+
+def _uniform(n: int, labels: np.ndarray) -> Evidence:
+    """All images alike, in place and in the network's eyes."""
+    n_classes = int(labels.max()) + 1
+    return Evidence(
+        labels=labels,
+        maps=np.zeros((2, n, 2), dtype=np.float32),
+        components=np.zeros((n, 3), dtype=np.float32),
+        neighbours=np.stack([np.delete(np.arange(n), row)[:25] for row in range(n)]),
+        probabilities=np.full((n, n_classes), 1 / n_classes, dtype=np.float32),
+    )
+
+
+@_ALL
+def test_images_that_are_all_alike_are_all_judged_alike(scorer: dict[str, Any]) -> None:
+    name, options = split_options(scorer)
+    values = SCORERS[name].values(_uniform(60, np.arange(60) % 2), **options)
+    assert not np.isnan(values).any()
+    # Neighbours' labels differ where nothing else does.
+    if name not in {*_CHANCE, "knn_agreement"}:
+        assert len(np.unique(values)) == 1
+
+
+@pytest.mark.parametrize(
+    "scorer", [one for one in _EACH if not SCORERS[one["name"]].least_per_class], ids=lambda one: one["name"]
+)
+def test_classes_of_one_image_are_no_trouble(scorer: dict[str, Any]) -> None:
+    evidence, _ = _planted(0)
+    labels = evidence.labels.copy()
+    labels[0], labels[1] = 2, 3
+    probabilities = np.column_stack([evidence.probabilities, np.full((_N, 2), 0.01)]).astype(np.float32)
+    few = Evidence(**{**vars(evidence), "labels": labels, "probabilities": probabilities})
+    name, options = split_options(scorer)
+    values = SCORERS[name].values(few, **options)
+    assert values.shape == (_N,)
+    assert not np.isnan(values).any()

@@ -200,6 +200,17 @@ def test_some_image_is_kept_even_if_classes_may_go(tmp_path: Path, capsys: pytes
     assert not data.kept(NETWORK).exists()
 
 
+def test_no_radius_is_tuned_on_a_map_that_tells_no_classes_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = _project(tmp_path, drop_share=None, eps="tuned")
+    write_embedding(data, np.random.default_rng(0).normal(size=(_N, 2)).astype(np.float32))
+    with pytest.raises(SystemExit) as ended:
+        _run(tmp_path)
+    assert ended.value.code == 2
+    assert "filter.eps: tuned finds no radius" in capsys.readouterr().err
+
+
 def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
     data = _project(tmp_path)
     runs = []

@@ -1,0 +1,57 @@
+"""Which space and radius find planted images."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up import NETWORK, class_blobs, write_embedding, write_manifest, write_params, write_predictions
+
+from pipeline.__main__ import main
+from pipeline.artifacts.arrays import write_array
+from pipeline.artifacts.json_file import read_json
+from pipeline.paths import DataPaths
+
+
+def _project(folder: Path, n_classes: int = 3) -> list[str]:
+    """Classes that lie apart among the components and on the second map, and on one heap on the first."""
+    data = DataPaths(root=folder / "data")
+    places, labels = class_blobs(np.random.default_rng(0), n_classes=n_classes, per_class=100, dimensions=2)
+    write_manifest(data, "train", labels)
+    write_predictions(data, labels)
+    write_embedding(data, places)
+    heap = np.random.default_rng(1).normal(size=places.shape).astype(np.float32)
+    write_array(data.maps(NETWORK), np.stack([heap, places]))
+    data.overrides.write_text("path,sha256,decision,note,timestamp\n")
+    params = write_params(folder, reduce={"more_maps": [{"perplexity": 50.0}]})
+    return ["calibrate", "--network", NETWORK, "--params", str(params), "--data", str(data.root)]
+
+
+def test_the_space_in_which_classes_lie_apart_comes_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*_project(tmp_path), "--min-samples", "3", "5", "--json", str(tmp_path / "rows.json")]) == 0
+    rows = read_json(tmp_path / "rows.json")
+    assert len(rows) == 6
+    assert {row["space"] for row in rows[:4]} == {"components", "map, perplexity 50.0"}
+    assert {row["space"] for row in rows[4:]} == {"map"}
+    assert rows[0]["average_precision"] > 0.6 > 0.1 > rows[-1]["average_precision"]
+    said = capsys.readouterr().out
+    assert "eps: tuned" in said.splitlines()[-1] or "perplexity 50.0" in said.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"--min-samples": "0"}, "--min-samples 0: give numbers from 1 on"),
+        ({"--network": "resnet50"}, "--network resnet50: not in"),
+        ({"--data": "nowhere"}, "nowhere/prepare/train.parquet: missing; run `dvc repro`"),
+    ],
+)
+def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: dict[str, Any], message: str) -> None:
+    command = _project(tmp_path)
+    assert main([*command, *(part for pair in arguments.items() for part in pair)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_one_class_has_no_other_to_plant_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(_project(tmp_path, n_classes=1)) == 2
+    assert "one class only" in capsys.readouterr().err
