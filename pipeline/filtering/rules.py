@@ -7,7 +7,6 @@ from pipeline.selection.calibration import PLANTED_SHARE, k_distances, knee, sea
 from pipeline.selection.decision import ShareRule
 from pipeline.selection.evidence import Evidence
 
-
 # Below, the best radius for planted images may call nearly every image noise.
 _LEAST_ABOVE_CHANCE = 2
 

@@ -140,6 +140,7 @@ def test_classes_of_one_image_are_no_trouble(scorer: dict[str, Any]) -> None:
     evidence, _ = _planted(0)
     labels = evidence.labels.copy()
     labels[0], labels[1] = 2, 3
+    assert evidence.probabilities is not None
     probabilities = np.column_stack([evidence.probabilities, np.full((_N, 2), 0.01)]).astype(np.float32)
     few = Evidence(**{**vars(evidence), "labels": labels, "probabilities": probabilities})
     name, options = split_options(scorer)
