@@ -1,9 +1,11 @@
-"""What the operating system does for a process: relatives, the end of its parent, freed memory."""
+"""What the operating system does for a process: relatives, the end of its parent, freed and peak memory."""
 
 import ctypes
+import resource
 import signal
 from pathlib import Path
 
+_STATUS = Path("/proc/self/status")
 _PR_SET_PDEATHSIG = 1
 # From glibc's malloc.h; each with the value that keeps memory.
 _KEEP = {"M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": (-1, -1)}
@@ -35,3 +37,14 @@ def children_of(pid: int) -> list[int]:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
     except OSError:
         return []
+
+
+def peak_memory_kib() -> int:
+    """The most resident memory that this program has had, in KiB.
+
+    What getrusage tells begins with the memory of the process that started this one, since Linux keeps
+    the number over `exec`; it serves where /proc has none.
+    """
+    lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines() if _STATUS.exists() else []
+    found = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
+    return found[0] if found else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

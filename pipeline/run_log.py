@@ -11,6 +11,7 @@ from typing import Any, Protocol, TextIO
 from tqdm import tqdm
 
 from pipeline.artifacts.json_file import write_json
+from pipeline.processes import peak_memory_kib
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -122,7 +123,7 @@ class ResourceMeter:
             gpu_bytes: peak memory on a GPU, if there was one.
         """
         wall = time.monotonic() - self._start + earlier_seconds
-        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        own = peak_memory_kib()
         # Linux reports KiB; children are the largest single worker, not their sum.
         children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         record: dict[str, float] = {"wall_s": round(wall, 2), "peak_memory_mb": round(max(own, children) / 1024, 1)}

@@ -3,12 +3,17 @@
 import io
 import json
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from pipeline.processes import peak_memory_kib
 from pipeline.run_log import ResourceMeter, RunLog
+
+_ROOT = Path(__file__).parents[1]
 
 
 class _Terminal(io.StringIO):
@@ -113,3 +118,42 @@ def test_resources(tmp_path: Path, clock: list[float]) -> None:
     assert 10 < record["peak_memory_mb"] < 1e6
     meter.write(tmp_path / "work" / "train.json")
     assert "images_per_s" not in json.loads((tmp_path / "work" / "train.json").read_text())
+
+
+_MEASURED = """
+import sys
+from pathlib import Path
+from pipeline.run_log import ResourceMeter
+ResourceMeter().write(Path(sys.argv[1]))
+"""
+_LARGE_THEN_STARTS_IT = """
+import subprocess, sys
+filled = b"1" * (400 << 20)
+subprocess.run([sys.executable, "-c", sys.argv[1], sys.argv[2]], check=True)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="elsewhere the system tells no better")
+def test_peak_memory_is_not_that_of_the_process_that_started_this_one(tmp_path: Path) -> None:
+    path = tmp_path / "stage.json"
+    subprocess.run([sys.executable, "-c", _LARGE_THEN_STARTS_IT, _MEASURED, str(path)], check=True, cwd=_ROOT)
+    assert json.loads(path.read_text())["peak_memory_mb"] < 300
+
+
+def test_peak_memory_is_of_what_was_freed_too() -> None:
+    before = peak_memory_kib()
+    size_kib = 2 * before
+    held = b"1" * (1024 * size_kib)
+    assert len(held) == 1024 * size_kib
+    del held
+    assert peak_memory_kib() >= size_kib
+
+
+def test_peak_memory_is_found_where_linux_tells_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    expected = peak_memory_kib()
+    for status in ("Name: python\n", None):
+        place = tmp_path / f"status of {status is not None}"
+        if status is not None:
+            place.write_text(status)
+        monkeypatch.setattr("pipeline.processes._STATUS", place)
+        assert peak_memory_kib() >= expected / 2
