@@ -100,7 +100,7 @@ def draw(curves: Mapping[str, Sequence[tuple[int, float]]], path: Path) -> None:
 def main() -> None:
     """Run all of it, print the distances and one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--out", type=Path, default=Path(".work/large_batch_simulation"), help="folder of the results")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--precision", choices=PRECISIONS, help="run one of them here")
     parser.add_argument("--reduction", choices=("ddp", "tree"), default="ddp")

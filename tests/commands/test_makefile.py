@@ -115,6 +115,20 @@ def test_the_callers_environment_does_not_leak(project: Path) -> None:
     assert shown["PATH"].split(":")[0] == str(project / ".venv/bin")
 
 
+def test_bench_runs_every_program_that_starts_without_arguments_until_one_fails(project: Path) -> None:
+    shutil.copytree(_ROOT / "benchmarks", project / "benchmarks")
+    _script(project / ".venv/bin/python", 'echo "$@" >> calls; [ "$2" != benchmarks.training_costs ]')
+    (project / ".venv/.installed").touch()
+    assert _make(project, "bench").returncode != 0
+    *_, last = called = (project / "calls").read_text().split("\n")[:-1]
+    names = [call.removeprefix("-m benchmarks.") for call in called]
+    assert {"import_time", "large_batch_simulation", "loop_speed"} < set(names)
+    assert not {"filter_gallery", "optimizer_study", "measuring", "label_noise"} & set(names)
+    assert last == "-m benchmarks.training_costs", "the one after it is not run"
+    for name in names:
+        assert "required=True" not in (_ROOT / f"benchmarks/{name}.py").read_text()
+
+
 @pytest.fixture
 def outputs(project: Path) -> dict[str, Path]:
     """A repository in which the pipeline has run, and a person's own files."""
