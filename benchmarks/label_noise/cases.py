@@ -1,12 +1,15 @@
-"""What is audited: the labels that a network is trained on, and the truth about them."""
+"""What is audited: the labels that a network is trained on, the truth about them, and how it is trained."""
 
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.model_selection import train_test_split
 
 from pipeline.artifacts.prepared import PreparedData
 from pipeline.artifacts.tables import read_parquet
@@ -15,7 +18,11 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from pipeline.selection.noise import NoiseKind, plant
 
-KINDS: tuple[NoiseKind, ...] = ("symmetric", "asymmetric", "instance")
+KINDS: tuple[NoiseKind, ...] = get_args(NoiseKind)
+
+Variant = Literal["scratch", "fine_tuned", "frozen"]
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
+"""Of the extractor: random weights, or those of a file, trained all; those of a file with a head of its own."""
 
 # Which class of CIFAR-10 is taken for which (Patrini et al. 2017, Making Deep Neural Networks Robust to Label Noise).
 CIFAR10_PAIRS = {
@@ -29,16 +36,16 @@ CIFAR10_PAIRS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Images:
-    """The training images that take part.
+    """The training images that take part, N of the M prepared ones.
 
     Attributes:
-        pixels: uint8 (N, S, S, 3), may be memory-mapped.
+        taken: (M,) bool, which they are.
         truth: (N,) clean classes.
         given: (N,) classes that came with the data, where these are audited; None where noise alone is planted.
         class_names: by class.
     """
 
-    pixels: NDArray[np.uint8]
+    taken: NDArray[np.bool_]
     truth: NDArray[np.int64]
     given: NDArray[np.int64] | None
     class_names: tuple[str, ...]
@@ -46,52 +53,66 @@ class Images:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One audit: `given` from the data, or noise of a kind and a rate."""
+    """One audit: `given` from the data, or noise of a kind and a rate; by which extractor, of how many folds."""
 
     kind: str
     rate: float = 0.0
+    variant: Variant = "scratch"
+    folds: int = 1
 
     @property
     def name(self) -> str:
         """Of its folder and its rows."""
-        return f"{self.kind}-{self.rate:g}" if self.kind in KINDS else self.kind
+        labels = f"{self.kind}-{self.rate:g}" if self.kind in KINDS else self.kind
+        return f"{labels}-{self.variant}-folds{self.folds}"
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether its networks are trained by steps; a head is fitted to its optimum."""
+        return self.variant != "frozen"
 
 
 def load_images_and_truth(arguments: argparse.Namespace, data: PreparedData) -> Images:
-    """The first `--images` training images of a fixed order, with the labels of `--labels` and `--truth`.
+    """`--images` training images, the same share of every class, with the labels of `--labels` and `--truth`.
 
     Raises:
-        InputError: a file that does not fit the data, or labels without an error among them.
+        InputError: a file that does not fit the data, labels without an error among them, or a number of
+            images that cannot be drawn.
     """
     paths = DataPaths(root=arguments.data)
     own = data.train.labels
     truth = _labels(arguments.truth, "--truth", own, paths, data.class_names)
     given = _labels(arguments.labels, "--labels", own, paths, data.class_names)
-    n = min(arguments.images or len(own), len(own))
-    rows = np.sort(np.random.default_rng(0).permutation(len(own))[:n])
+    taken = _stratified(truth, arguments.images)
     audited = arguments.labels is not None or arguments.truth is not None
-    if audited and (given[rows] == truth[rows]).all():
+    if audited and (given[taken] == truth[taken]).all():
         raise InputError(
             f"{arguments.labels or arguments.truth}: no label differs from the truth; there is none to find"
         )
     return Images(
-        pixels=data.train.images if n == len(own) else data.train.images[rows],
-        truth=truth[rows],
-        given=given[rows] if audited else None,
+        taken=taken,
+        truth=truth[taken],
+        given=given[taken] if audited else None,
         class_names=data.class_names,
     )
 
 
-def cases_of(kinds: Sequence[str] | None, rates: Sequence[float], images: Images) -> Iterator[Case]:
-    """Labels from a file first, then every kind at every rate; without such a file, all kinds by default."""
-    if images.given is not None:
-        yield Case(kind="given")
-    for kind in KINDS if kinds is None and images.given is None else kinds or ():
-        yield from (Case(kind=kind, rate=rate) for rate in rates)
+def cases_of(arguments: argparse.Namespace, images: Images) -> Iterator[Case]:
+    """Labels from a file first, then every kind at every rate; without such a file, all kinds by default.
+
+    Each by every variant of the extractor and every number of folds.
+    """
+    kinds = arguments.kinds
+    if kinds is None:
+        kinds = KINDS if images.given is None else ()
+    audits = [] if images.given is None else [("given", 0.0)]
+    audits += product(kinds, arguments.rates)
+    for (kind, rate), variant, folds in product(audits, arguments.variants, arguments.folds):
+        yield Case(kind=kind, rate=rate, variant=variant, folds=folds)
 
 
 def labels_of(case: Case, images: Images, *, seed: int, probabilities: NDArray[np.float32] | None) -> NDArray[np.int64]:
-    """(N,) the labels to train on.
+    """(N,) the labels to train on: those of a kind and a rate are the same for all extractors.
 
     Args:
         probabilities: (N, K) of the reference model, for noise by instance.
@@ -111,6 +132,20 @@ def labels_of(case: Case, images: Images, *, seed: int, probabilities: NDArray[n
     return noisy
 
 
+def _stratified(truth: NDArray[np.int64], count: int | None) -> NDArray[np.bool_]:
+    """(M,) which of the images to take; None: all."""
+    n = len(truth)
+    taken = np.ones(n, dtype=np.bool_)
+    if count is None or count == n:
+        return taken
+    try:
+        _, left = train_test_split(np.arange(n), train_size=count, test_size=n - count, stratify=truth, random_state=0)
+    except ValueError as error:
+        raise InputError(f"--images: {count} of {n} cannot be drawn: {error}; give another number") from None
+    taken[left] = False
+    return taken
+
+
 def _cifar10_transitions(class_names: Sequence[str]) -> dict[int, int]:
     missing = sorted({*CIFAR10_PAIRS, *CIFAR10_PAIRS.values()} - set(class_names))
     if missing:
@@ -123,7 +158,7 @@ def _cifar10_transitions(class_names: Sequence[str]) -> dict[int, int]:
 def _labels(
     file: Path | None, key: str, own: NDArray[np.int64], paths: DataPaths, class_names: Sequence[str]
 ) -> NDArray[np.int64]:
-    """(N,) the prepared labels, but for those that the file lists."""
+    """(M,) the prepared labels, but for those that the file lists."""
     labels = own.copy()
     if file is not None:
         manifests = {

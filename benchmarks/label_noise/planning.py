@@ -2,75 +2,106 @@
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.label_noise.extractor import Extractor
+import numpy as np
+
+from benchmarks.label_noise.cases import Case, Images
+from benchmarks.label_noise.folders import take_images
+from benchmarks.label_noise.own_process import in_own_process
+from benchmarks.label_noise.speed import seconds_per_step
 from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.artifacts.prepared import digest_of
 from pipeline.artifacts.provenance import sha256_of_file
+from pipeline.config.params import Params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 
-# The difference of two lengths must be this long to tell the speed from noise.
-_LEAST_TIMED_S = 1.0
+# A case has these of its own, and by one process as its speed is measured.
+_OF_CASES = {"budget", "schedule", "folds", "trained", "weights", "workers"}
 
 
-def with_plan(extractor: Extractor, arguments: argparse.Namespace) -> Extractor:
-    """With as many steps as take `--seconds`; plan.json in `--work` keeps the number for all cases and runs.
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What all cases have in common.
+
+    Attributes:
+        base: the prepared images that take part, with the labels that they were prepared with.
+        seconds: training time of an extractor, all its folds together.
+        each: seconds a step; None where no case takes any.
+    """
+
+    base: DataPaths
+    seconds: float
+    each: float | None
+
+    def steps(self, folds: int) -> int:
+        """For each of so many networks."""
+        assert self.each is not None
+        return max(1, int(self.seconds / folds / self.each))
+
+
+def make_plan(arguments: argparse.Namespace, params: Params, images: Images, cases: Sequence[Case]) -> Plan:
+    """plan.json in `--work` keeps the speed for all cases and runs.
 
     Raises:
-        InputError: `--work` holds a plan of other data or arguments.
+        InputError: `--work` holds a plan of other data or arguments, or the images are too few.
     """
-    file = arguments.work / "plan.json"
-    identity = _identity(extractor, arguments)
-    if file.exists():
-        steps = _steps_of(file, identity)
-        print(f"plan: {steps} steps for every case, as {file} has it", flush=True)
-        return extractor.with_steps(steps)
-    each = seconds_per_step(extractor.seconds)
-    steps = max(1, int(arguments.seconds / each))
-    batch, n = extractor.settings.batch_size, len(extractor.images.truth)
-    print(
-        f"plan: {each:.4f} s for a step of {batch} images, so {arguments.seconds:g} s make {steps} steps, "
-        f"{steps * batch / n:.2f} epochs of {n} images, for every case",
-        flush=True,
+    file, config = arguments.work / "plan.json", params.finetune
+    if config.workers not in ("auto", 1):
+        raise InputError(f"finetune.workers: {config.workers}, but speed is measured with one process; set auto or 1")
+    identity = _identity(arguments, params, images)
+    each = _known_speed(file, identity) if file.exists() else None
+    everything = DataPaths(root=arguments.data)
+    base = everything if images.taken.all() else DataPaths(root=arguments.work / "images")
+    if not file.exists() and base is not everything:
+        take_images(everything, base, images.taken)
+    timed = [case for case in cases if case.has_budget or case.kind == "instance"]
+    if timed and each is None:
+        if config.batch_size > len(images.truth):
+            raise InputError(
+                f"finetune.batch_size: {config.batch_size} is more than the {len(images.truth)} images; "
+                "give more --images"
+            )
+        each, _ = in_own_process(seconds_per_step, params, base.root)
+    write_json(file, {**identity, "seconds_per_step": each})
+    plan = Plan(base=base, seconds=arguments.seconds, each=each)
+    for folds in sorted({case.folds for case in timed if case.has_budget}):
+        print(_described(plan, folds, config.batch_size, len(images.truth)), flush=True)
+    return plan
+
+
+def _described(plan: Plan, folds: int, batch_size: int, n: int) -> str:
+    steps, seen = plan.steps(folds), n if folds == 1 else n * (folds - 1) / folds
+    return (
+        f"plan: {plan.each:.4f} s for a step of {batch_size} images, so {plan.seconds:g} s in {folds} "
+        f"{'network' if folds == 1 else 'networks'} make {steps} steps each, {steps * batch_size / seen:.2f} epochs"
     )
-    write_json(file, {**identity, "steps": steps})
-    return extractor.with_steps(steps)
 
 
-def seconds_per_step(run: Callable[[int], float]) -> float:
-    """From the seconds that runs of two lengths take, which leaves out what is done once a run."""
-    run(1)
-    steps = 4
-    while (extra := run(1 + steps) - run(1)) < _LEAST_TIMED_S:
-        steps *= 4
-    return extra / steps
-
-
-def _identity(extractor: Extractor, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the folders of all cases have in common; their own kinds and rates are in their names."""
-    files = {key: getattr(arguments, key) for key in ("labels", "truth")}
-    params = extractor.params
+def _identity(arguments: argparse.Namespace, params: Params, images: Images) -> dict[str, Any]:
+    """What the folders of all cases have in common; their kinds, rates, variants and folds are in their names."""
+    files: dict[str, Path | None] = {key: getattr(arguments, key) for key in ("labels", "truth")}
     identity = {
         "data": digest_of(DataPaths(root=arguments.data)),
         **{key: sha256_of_file(file) if file else None for key, file in files.items()},
-        "images": len(extractor.images.truth),
+        "images": int(np.count_nonzero(images.taken)),
         "seconds": arguments.seconds,
         "seed": arguments.seed,
         "network": params.networks[0],
-        # The plan has a budget and a schedule of its own.
-        "finetune": params.finetune.model_dump(mode="json", exclude={"budget", "schedule"}),
-        "reduce": params.reduce.model_dump(mode="json"),
+        "finetune": params.finetune.model_dump(mode="json", exclude=_OF_CASES),
+        **{section: getattr(params, section).model_dump(mode="json") for section in ("extract", "reduce", "filter")},
     }
     return dict(json.loads(json.dumps(identity)))
 
 
-def _steps_of(file: Path, identity: dict[str, Any]) -> int:
+def _known_speed(file: Path, identity: dict[str, Any]) -> float | None:
     plan = read_json(file)
     different = [key for key in identity if key not in plan or plan[key] != identity[key]]
     if different:
         raise InputError(f"{file}: is of another {different[0]}; choose another --work, or delete that folder")
-    return int(plan["steps"])
+    known: float | None = plan.get("seconds_per_step")
+    return known

@@ -1,4 +1,4 @@
-"""benchmarks/label_noise at toy size, through the real process."""
+"""benchmarks/label_noise at toy size, through the real processes."""
 
 import json
 import shutil
@@ -8,88 +8,149 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_up_training import NAMES, run, write_project
+from made_up import NETWORK
+from made_up_recursion import write_project
+from made_up_training import run, write_imagenet_weights
 
-from benchmarks.label_noise.planning import seconds_per_step
+from benchmarks.label_noise.__main__ import main
+from benchmarks.label_noise.speed import from_two_lengths
+from pipeline.artifacts.tables import read_parquet
+from pipeline.paths import DataPaths
 
 # Each of many processes imports PyTorch or scikit-learn.
-_TIMEOUT_S = 280
-_REDUCE: dict[str, Any] = {
-    "pca": {"n_components": 8},
-    "tsne": {"perplexity": 5.0, "n_iter": 20, "early_exaggeration_iter": 20, "n_jobs": 1},
-    "neighbors": 5,
-}
+_TIMEOUT_S = 500
+_TOY: dict[str, Any] = {"budget": {"steps": 30}, "batch_size": 16, "checkpoint": {"steps": 50}}
+_CHEAP = ["--scorers", "self_confidence", "knn_vote", "--resamples", "20"]
 
 
 def _command(folder: Path, *arguments: str) -> list[str]:
-    places = {"--data": folder / "data", "--params": folder / "params.yaml", "--work": folder / "work"}
+    places = {"--data": folder / "data", "--params": folder / "params.yaml", "--work": folder / "bench"}
     given = [str(part) for pair in places.items() for part in pair]
-    return [sys.executable, "-m", "benchmarks.label_noise", *given, "--resamples", "20", *arguments]
+    return [sys.executable, "-m", "benchmarks.label_noise", *given, *arguments]
+
+
+def _bench(folder: Path, *arguments: str) -> dict[str, dict[str, Any]]:
+    """Results by case, after a run that must succeed."""
+    done = run(_command(folder, *arguments), timeout=_TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout.splitlines()[-1])["results"]
+    return {result["case"]: result for result in printed}
+
+
+def _stamps(work: Path) -> dict[Path, int]:
+    """When each provenance file was written."""
+    return {path: path.stat().st_mtime_ns for path in work.rglob("*provenance.json")}
 
 
 def test_speed_is_that_of_the_steps_alone_however_fast_they_are() -> None:
-    assert seconds_per_step(lambda steps: 100 + 0.5 * steps) == pytest.approx(0.5)
-    assert seconds_per_step(lambda steps: 3 + 0.001 * steps) == pytest.approx(0.001)
+    assert from_two_lengths(lambda steps: 100 + 0.5 * steps) == pytest.approx(0.5)
+    assert from_two_lengths(lambda steps: 3 + 0.001 * steps) == pytest.approx(0.001)
+
+
+def test_bad_input_gets_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    done = run(_command(tmp_path, "--images", "12", *_CHEAP))
+    assert done.returncode == 2
+    assert done.stderr == "error: finetune.batch_size: 20 is more than the 12 images; give more --images\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--images", "10"], "error: finetune.batch_size: 20 is more than the 10 images; give more --images"),
-        (["--labels", "none.csv"], "error: --labels: none.csv does not exist; give a CSV with the columns path,label"),
+        ("--labels none.csv", "--labels: none.csv does not exist; give a CSV with the columns path,label"),
+        ("--variants frozen", "--variants: frozen starts from weights; give their file by --weights"),
+        ("--weights a.pth", "--weights: a.pth is for fine_tuned and frozen; name one in --variants"),
+        ("--weights a.pth --variants frozen", "--weights: a.pth does not exist; give a file with a state dict"),
+        ("--seconds 0", "--seconds: 0 is no time to train in; give more than 0"),
+        ("--summarize --seconds 3", "--summarize: reads what is in --work and runs nothing; leave out --data"),
     ],
-    ids=["few images", "no file"],
 )
-def test_bad_input_gets_one_line(tmp_path: Path, arguments: list[str], expected: str) -> None:
-    write_project(tmp_path, reduce=_REDUCE)
-    done = run(_command(tmp_path, *arguments))
-    assert done.returncode == 2
-    assert done.stderr.splitlines() == [expected]
+def test_arguments_that_cannot_be_are_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: str,
+    expected: str,
+) -> None:
+    write_project(tmp_path)
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", _command(tmp_path, *_CHEAP, *arguments.split())[2:])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err == f"error: {expected}\n"
 
 
 @pytest.mark.slow
-def test_from_a_prepared_folder_to_a_table_and_the_second_time_without_training(tmp_path: Path) -> None:
-    write_project(tmp_path, reduce=_REDUCE, finetune={"weights": "none"})
-    arguments = ["--kinds", "instance", "--rates", "0.2", "--seconds", "0.5"]
-    done = run(_command(tmp_path, *arguments, "--scorers", "self_confidence", "dbscan"), timeout=_TIMEOUT_S)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("plan: ")
-    printed = json.loads(done.stdout.splitlines()[-1])
-    steps = json.loads((tmp_path / "work/plan.json").read_text())["steps"]
-    (result,) = printed["results"]
-    folder = tmp_path / "work/instance-0.2"
-    assert result == json.loads((folder / "results.json").read_text())
-    assert (result["case"], result["steps"], result["n"], result["n_wrong"]) == (folder.name, steps, 60, 12)
-    labels, probabilities = np.load(folder / "labels.npy"), np.load(folder / "probabilities.npy")
-    assert (labels != np.load(folder / "truth.npy")).sum() == 12
-    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
-    assert probabilities.shape == (60, len(NAMES))
-    assert np.load(folder / "features.npy").shape[0] == 60 == len(np.load(folder / "map.npy"))
-    trained = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*.npy")}
-    again = run(_command(tmp_path, *arguments, "--scorers", "self_confidence"), timeout=_TIMEOUT_S)
-    assert again.returncode == 0, again.stderr
-    assert f"plan: {steps} steps for every case, as " in again.stdout
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*.npy")} == trained
+def test_cases_of_one_and_two_folds_are_run_by_the_stages_once_and_summarized(tmp_path: Path) -> None:
+    data, work = write_project(tmp_path, finetune=_TOY), tmp_path / "bench"
+    arguments = ["--kinds", "symmetric", "--rates", "0.2", "--folds", "1", "2", "--images", "80", "--seconds", "1"]
+    results = _bench(tmp_path, *arguments, *_CHEAP)
+    names = [f"symmetric-0.2-scratch-folds{folds}" for folds in (1, 2)]
+    assert list(results) == names
+    each = json.loads((work / "plan.json").read_text())["seconds_per_step"]
+    labels = []
+    for folds, (name, result) in enumerate(results.items(), start=1):
+        case = DataPaths(root=work / name / "data")
+        assert result == json.loads((work / name / "results.json").read_text())
+        assert (result["n"], result["n_wrong"], result["steps"]) == (80, 16, max(1, int(1 / folds / each)))
+        assert np.unique(read_parquet(case.predictions(NETWORK))["fold"].to_numpy()).tolist() == list(range(folds))
+        assert case.points(NETWORK).exists()
+        assert list(result["advantage"]) == ["knn_vote"]
+        labels.append(read_parquet(case.manifest("train"))["label"].to_pylist())
+    assert labels[0] == labels[1]
+    before = _stamps(work)
+    assert len(before) == 8
+    again = _bench(tmp_path, *arguments, "--scorers", "self_confidence")
+    assert _stamps(work) == before
+    assert list(again[names[0]]["scorers"]) == ["self_confidence"]
     other = run(_command(tmp_path, *arguments, "--seed", "1"))
     assert other.returncode == 2
     assert "plan.json: is of another seed; choose another --work" in other.stderr
+    summary = run([sys.executable, "-m", "benchmarks.label_noise", "--work", str(work), "--summarize"])
+    assert summary.returncode == 0, summary.stderr
+    assert [case["case"] for case in json.loads((work / "summary.json").read_text())["cases"]] == names
+    assert read_parquet(data.manifest("train")).num_rows == 120, "the prepared data stay as they are"
 
 
 @pytest.mark.slow
-def test_a_case_that_lost_its_last_files_makes_them_alike_from_its_network(tmp_path: Path) -> None:
-    write_project(tmp_path, reduce=_REDUCE, finetune={"weights": "none"})
+def test_a_frozen_extractor_needs_no_plan_and_a_lost_stage_alone_is_made_again(tmp_path: Path) -> None:
+    write_project(tmp_path, finetune=_TOY)
+    weights = write_imagenet_weights(tmp_path / "weights")
     annotated = tmp_path / "annotated.csv"
-    annotated.write_text("path,label\n" + "".join(f"train/ash/{row:05}.png,birch\n" for row in (0, 4, 8)))
-    arguments = ["--labels", str(annotated), "--seconds", "0.2", "--scorers", "self_confidence"]
-    assert run(_command(tmp_path, *arguments), timeout=_TIMEOUT_S).returncode == 0
-    folder = tmp_path / "work/given"
-    labels, truth = (np.load(folder / f"{name}.npy") for name in ("labels", "truth"))
-    np.testing.assert_array_equal(np.flatnonzero(labels != truth), [0, 4, 8])
-    kept = {name: (folder / name).read_bytes() for name in ("labels.npy", "probabilities.npy", "map.npy")}
-    network = (folder / "network.pt").stat().st_mtime_ns
-    (folder / "finished.json").unlink()
-    (folder / "probabilities.npy").unlink()
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    assert run(_command(tmp_path, *arguments), timeout=_TIMEOUT_S).returncode == 0
-    assert {name: (folder / name).read_bytes() for name in kept} == kept
-    assert (folder / "network.pt").stat().st_mtime_ns == network
+    rows = range(10, 13)
+    annotated.write_text("path,label\n" + "".join(f"train/ash/{row}.png,birch\n" for row in rows))
+    arguments = ["--labels", str(annotated), "--variants", "frozen", "--weights", str(weights), *_CHEAP]
+    (result,) = _bench(tmp_path, *arguments).values()
+    assert (result["n"], result["n_wrong"], result["steps"], result["epochs"]) == (120, 3, None, None)
+    assert json.loads((tmp_path / "bench/plan.json").read_text())["seconds_per_step"] is None
+    case = DataPaths(root=tmp_path / "bench/given-frozen-folds1/data")
+    features, finetuned = case.features(NETWORK).read_bytes(), case.provenance("finetune", NETWORK).stat().st_mtime_ns
+    shutil.rmtree(case.features(NETWORK).parent)
+    (again,) = _bench(tmp_path, *arguments).values()
+    assert case.features(NETWORK).read_bytes() == features
+    assert case.provenance("finetune", NETWORK).stat().st_mtime_ns == finetuned
+    measured = [{name: found["measures"] for name, found in one["scorers"].items()} for one in (result, again)]
+    assert measured[0] == measured[1]
+
+
+@pytest.mark.slow
+def test_noise_by_instance_follows_a_reference_trained_on_the_truth_for_a_fifth(tmp_path: Path) -> None:
+    write_project(tmp_path, finetune=_TOY)
+    (result,) = _bench(
+        tmp_path, "--kinds", "instance", "--rates", "0.1", "--seconds", "2", "--scorers", "self_confidence"
+    ).values()
+    assert (result["case"], result["n_wrong"]) == ("instance-0.1-scratch-folds1", 12)
+    reference = tmp_path / "bench/reference-scratch-folds1"
+    known = json.loads((reference / "case.json").read_text())
+    assert known["steps"] == -(-result["steps"] // 5)
+    data = DataPaths(root=reference / "data")
+    truth = read_parquet(DataPaths(root=tmp_path / "data").manifest("train"))["label"]
+    assert read_parquet(data.manifest("train"))["label"].equals(truth)
+    # The wrong label is the class that the reference prefers of all others.
+    probabilities = np.load(data.probabilities(NETWORK)).copy()
+    probabilities[np.arange(120), truth.to_numpy()] = -1
+    given = read_parquet(DataPaths(root=tmp_path / f"bench/{result['case']}/data").manifest("train"))[
+        "label"
+    ].to_numpy()
+    wrong = given != truth.to_numpy()
+    np.testing.assert_array_equal(given[wrong], probabilities.argmax(axis=1)[wrong])

@@ -1,15 +1,21 @@
 """What benchmarks/label_noise audits: planted labels, and those of files."""
 
 import argparse
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from made_up import write_params
+from made_up_recursion import write_project
 from made_up_training import NAMES, write_prepared
 
 from benchmarks.label_noise.cases import CIFAR10_PAIRS, Case, Images, cases_of, labels_of, load_images_and_truth
+from benchmarks.label_noise.folders import case_params, is_made, make_folder, take_images
 from pipeline.artifacts.prepared import load_prepared
+from pipeline.artifacts.tables import read_parquet
+from pipeline.config.params import check_params, load_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 
@@ -18,8 +24,7 @@ _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hor
 
 def _images(class_names: tuple[str, ...] = _CIFAR10, per_class: int = 20) -> Images:
     truth = np.repeat(np.arange(len(class_names)), per_class)
-    pixels = np.zeros((len(truth), 1, 1, 3), dtype=np.uint8)
-    return Images(pixels=pixels, truth=truth, given=None, class_names=class_names)
+    return Images(taken=np.ones(len(truth), dtype=np.bool_), truth=truth, given=None, class_names=class_names)
 
 
 def _load(folder: Path, **arguments: Any) -> Images:
@@ -63,21 +68,26 @@ def test_seeds_and_rates_draw_apart() -> None:
     assert len(set(drawn)) == 4
 
 
+def _names(images: Images, **arguments: Any) -> list[str]:
+    defaults = {"kinds": None, "rates": [0.1], "variants": ["scratch"], "folds": [1]}
+    return [case.name for case in cases_of(argparse.Namespace(**{**defaults, **arguments}), images)]
+
+
 def test_all_kinds_are_planted_unless_labels_are_given() -> None:
     images = _images()
-    audited = Images(pixels=images.pixels, truth=images.truth, given=images.truth, class_names=images.class_names)
-    names = {
-        "neither": [case.name for case in cases_of(None, [0.1, 0.2], images)],
-        "kinds": [case.name for case in cases_of(["instance"], [0.1], images)],
-        "labels": [case.name for case in cases_of(None, [0.1], audited)],
-        "both": [case.name for case in cases_of(["symmetric"], [0.3], audited)],
-    }
-    assert names == {
-        "neither": [f"{kind}-{rate}" for kind in ("symmetric", "asymmetric", "instance") for rate in (0.1, 0.2)],
-        "kinds": ["instance-0.1"],
-        "labels": ["given"],
-        "both": ["given", "symmetric-0.3"],
-    }
+    audited = dataclasses.replace(images, given=images.truth)
+    kinds = ("symmetric", "asymmetric", "instance")
+    assert _names(images, rates=[0.1, 0.2]) == [
+        f"{kind}-{rate}-scratch-folds1" for kind in kinds for rate in (0.1, 0.2)
+    ]
+    assert _names(images, kinds=["instance"]) == ["instance-0.1-scratch-folds1"]
+    assert _names(audited) == ["given-scratch-folds1"]
+    assert _names(audited, kinds=["symmetric"], rates=[0.3]) == ["given-scratch-folds1", "symmetric-0.3-scratch-folds1"]
+
+
+def test_every_audit_is_done_by_every_variant_and_number_of_folds() -> None:
+    names = _names(_images(), kinds=["symmetric"], rates=[0.2], variants=["scratch", "frozen"], folds=[1, 5])
+    assert names == [f"symmetric-0.2-{variant}-folds{folds}" for variant in ("scratch", "frozen") for folds in (1, 5)]
 
 
 def test_labels_of_a_file_are_audited_against_the_prepared_ones_and_the_other_way_round(tmp_path: Path) -> None:
@@ -97,9 +107,62 @@ def test_a_file_without_an_error_is_refused(tmp_path: Path) -> None:
         _load(tmp_path, labels=_csv(tmp_path, "train/ash/00000.png,ash\n"))
 
 
-def test_some_images_are_the_same_ones_each_time_with_their_labels(tmp_path: Path) -> None:
-    everything, some, again = _load(tmp_path), _load(tmp_path, images=10), _load(tmp_path, images=10)
-    assert len(some.pixels) == len(some.truth) == 10
-    np.testing.assert_array_equal(some.pixels, again.pixels)
-    rows = [next(row for row, image in enumerate(everything.pixels) if (image == one).all()) for one in some.pixels]
-    np.testing.assert_array_equal(some.truth, everything.truth[rows])
+def test_some_images_are_the_same_ones_each_time_as_many_of_each_class(tmp_path: Path) -> None:
+    everything, some, again = _load(tmp_path), _load(tmp_path, images=12), _load(tmp_path, images=12)
+    assert everything.taken.all()
+    np.testing.assert_array_equal(some.taken, again.taken)
+    np.testing.assert_array_equal(some.truth, everything.truth[some.taken])
+    assert np.bincount(some.truth).tolist() == [3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("count", [1, 41])
+def test_a_number_of_images_that_cannot_be_drawn_is_refused(tmp_path: Path, count: int) -> None:
+    with pytest.raises(InputError, match=rf"^--images: {count} of 40 cannot be drawn: .*; give another number$"):
+        _load(tmp_path, images=count)
+
+
+def test_a_case_has_its_labels_and_parameters_and_the_prepared_files(tmp_path: Path) -> None:
+    images, base, folder = _load(tmp_path / "data"), DataPaths(root=tmp_path / "data"), tmp_path / "case"
+    labels = (images.truth + 1) % len(NAMES)
+    params = load_params(write_params(tmp_path, filter={"drop_share": 0.125}))
+    case = Case(kind="symmetric", rate=0.1, folds=3)
+    own = case_params(params, case, steps=47, weights=None)
+    assert not is_made(folder, case, own, None)
+    make_folder(folder, case, base, labels=labels, truth=images.truth, class_names=NAMES, params=own, weights=None)
+    assert is_made(folder, case, own, None)
+    made, data = load_params(folder / "params.yaml"), DataPaths(root=folder / "data")
+    finetune = made.finetune
+    assert (finetune.budget.steps, finetune.schedule.model_dump()["warmup"]["steps"], finetune.folds) == (47, 4, 3)
+    assert (finetune.schedule.name, finetune.weights, finetune.trained) == ("cosine", "none", "all")
+    assert (made.filter, made.reduce, made.extract) == (params.filter, params.reduce, params.extract)
+    loaded, manifest = load_prepared(data, folder=None), read_parquet(data.manifest("train"))
+    np.testing.assert_array_equal(loaded.train.labels, labels)
+    assert manifest["label_name"].to_pylist() == [NAMES[label] for label in labels]
+    unchanged = [name for name in manifest.column_names if not name.startswith("label")]
+    assert manifest.select(unchanged).equals(read_parquet(base.manifest("train")).select(unchanged))
+    for file in ("train.npy", "test.npy", "test.parquet", "metrics.json"):
+        assert (folder / "data/prepare" / file).samefile(tmp_path / "data/prepare" / file)
+    with pytest.raises(InputError, match=r"case\.json: is of another steps; choose another --work, or delete"):
+        is_made(folder, case, case_params(params, case, steps=48, weights=None), None)
+
+
+def test_a_frozen_extractor_starts_from_the_file_and_keeps_the_budget_that_it_does_not_use(tmp_path: Path) -> None:
+    params = load_params(write_params(tmp_path))
+    weights = tmp_path / "weights.pth"
+    made = check_params(
+        case_params(params, Case(kind="given", variant="frozen"), steps=None, weights=weights), source="made"
+    )
+    assert (made.finetune.trained, made.finetune.weights) == ("head", str(weights))
+    assert (made.finetune.budget, made.finetune.schedule) == (params.finetune.budget, params.finetune.schedule)
+
+
+def test_some_images_are_prepared_as_if_there_were_no_others(tmp_path: Path) -> None:
+    everything, part = write_project(tmp_path), DataPaths(root=tmp_path / "part")
+    whole = load_prepared(everything, folder=None)
+    arguments = argparse.Namespace(data=everything.root, labels=None, truth=None, images=12)
+    some = load_images_and_truth(arguments, whole)
+    take_images(everything, part, some.taken)
+    loaded = load_prepared(part, folder=None)
+    np.testing.assert_array_equal(loaded.train.images, whole.train.images[some.taken])
+    np.testing.assert_array_equal(loaded.train.labels, some.truth)
+    np.testing.assert_array_equal(loaded.test.images, whole.test.images)

@@ -1,81 +1,72 @@
-"""Phase (b) of benchmarks/label_noise on made-up arrays: what scorers say, and what it cost."""
+"""Phase (b) of benchmarks/label_noise on made-up artefacts: what scorers say, and what it cost."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import class_blobs
+from made_up import NETWORK
+from made_up_label_noise import write_case
 from numpy.typing import NDArray
 
+from benchmarks.filter_gallery import CHOICES as SHOWN
+from benchmarks.label_noise import choices
+from benchmarks.label_noise.choices import CHOICES, COMPARISONS, NAMES, check_names, knn_vote
 from benchmarks.label_noise.own_process import in_own_process
-from benchmarks.label_noise.scoring import (
-    SCORERS,
-    Arrays,
-    check_scorers,
-    cleanlab_issues,
-    cleanlab_self_confidence,
-    knn_vote,
-    score_case,
-    self_confidence,
-    table_rows,
-)
-from pipeline.artifacts.arrays import write_array
-from pipeline.artifacts.json_file import write_json
+from benchmarks.label_noise.scoring import score_case, suspicion
+from benchmarks.label_noise.tables import advantage_rows, heading, scorer_rows, summarize
 from pipeline.errors import InputError
+from pipeline.filtering.inputs import load_inputs
+from pipeline.paths import DataPaths
 from pipeline.selection.detection import detection
-from pipeline.selection.noise import plant
-
-MIN_SAMPLES = 5
-
-
-def _arrays(n_per_class: int = 100) -> tuple[Arrays, NDArray[np.int64]]:
-    """Four classes far apart, a tenth of the labels wrong, probabilities that follow the features; and the truth."""
-    rng = np.random.default_rng(0)
-    features, truth = class_blobs(rng, 4, n_per_class, 8)
-    centres = np.stack([features[truth == label].mean(axis=0) for label in range(4)])
-    odds = np.exp(-np.linalg.norm(features[:, None] - centres, axis=2) / 3)
-    arrays = Arrays(
-        labels=plant(truth, "symmetric", 0.1, rng=rng),
-        features=features,
-        probabilities=(odds / odds.sum(axis=1, keepdims=True)).astype(np.float32),
-        coordinates=features[:, :2],
-        min_samples=MIN_SAMPLES,
-    )
-    return arrays, truth
+from pipeline.selection.evidence import Evidence
+from pipeline.selection.scorers import SCORERS
 
 
-def _write_case(folder: Path) -> Path:
-    arrays, truth = _arrays()
-    for name in ("labels", "features", "probabilities"):
-        write_array(folder / f"{name}.npy", getattr(arrays, name))
-    write_array(folder / "map.npy", arrays.coordinates)
-    write_array(folder / "truth.npy", truth)
-    n_wrong = int((arrays.labels != truth).sum())
-    write_json(folder / "finished.json", {"n_wrong": n_wrong, "map": {"seconds": 1000.0, "peak_memory_mb": 1e6}})
-    return folder
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> tuple[DataPaths, NDArray[np.bool_]]:
+    """A case's data, and which of its labels are wrong."""
+    folder = tmp_path_factory.mktemp("case")
+    wrong = write_case(folder)
+    return DataPaths(root=folder / "data"), wrong
 
 
-@pytest.mark.parametrize("name", SCORERS)
-def test_a_scorer_finds_wrong_labels_where_classes_lie_apart(name: str) -> None:
-    arrays, truth = _arrays()
-    values = SCORERS[name](arrays)
-    assert values.shape == truth.shape
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("grid", "random")])
+def test_every_way_of_suspecting_finds_wrong_labels_where_classes_lie_apart(
+    case: tuple[DataPaths, NDArray[np.bool_]], name: str
+) -> None:
+    data, wrong = case
+    values, seconds = suspicion(name, data, NETWORK)
+    assert values.shape == wrong.shape
     assert values.dtype == np.float64
-    assert detection(values, arrays.labels != truth)["auroc"] > 0.95
+    assert detection(values, wrong)["auroc"] > 0.9
+    assert 0 < seconds < 60
 
 
-def test_self_confidence_is_that_of_cleanlab() -> None:
-    arrays, _ = _arrays()
-    np.testing.assert_allclose(self_confidence(arrays), cleanlab_self_confidence(arrays), atol=1e-6)
+def test_chance_ranks_all_images_too(case: tuple[DataPaths, NDArray[np.bool_]]) -> None:
+    data, wrong = case
+    for name in ("grid", "random"):
+        assert 0.2 < detection(suspicion(name, data, NETWORK)[0], wrong)["auroc"] < 0.8
 
 
-def test_issues_are_ranked_before_all_others() -> None:
+def test_every_scorer_of_the_registry_and_of_the_gallery_takes_part() -> None:
+    assert {scorer["name"] for scorer in CHOICES.values()} == set(SCORERS)
+    assert all(scorer in CHOICES.values() for scorer in SHOWN.values())
+
+
+def test_the_projects_self_confidence_ranks_as_cleanlabs(case: tuple[DataPaths, NDArray[np.bool_]]) -> None:
+    own, theirs = (suspicion(name, case[0], NETWORK)[0] for name in ("self_confidence", "cleanlab_self_confidence"))
+    np.testing.assert_allclose(own, theirs, atol=1e-6)
+
+
+def test_issues_are_ranked_before_all_others(case: tuple[DataPaths, NDArray[np.bool_]]) -> None:
     from cleanlab.filter import find_label_issues
 
-    arrays, _ = _arrays()
-    values = cleanlab_issues(arrays)
-    ranked = find_label_issues(arrays.labels, arrays.probabilities, return_indices_ranked_by="self_confidence")
+    evidence = load_inputs(case[0], NETWORK).evidence
+    values, _ = suspicion("cleanlab_issues", case[0], NETWORK)
+    ranked = find_label_issues(
+        evidence.labels, np.asarray(evidence.probabilities), return_indices_ranked_by="self_confidence", n_jobs=1
+    )
     np.testing.assert_array_equal(np.argsort(-values, kind="stable")[: len(ranked)], ranked)
     assert (values > 0).sum() == len(ranked)
 
@@ -83,42 +74,70 @@ def test_issues_are_ranked_before_all_others() -> None:
 def test_the_vote_by_hand() -> None:
     features = np.arange(27, dtype=np.float32)[:, None]
     labels = np.array([1] + [0] * 26)
-    one = Arrays(labels=labels, features=features, probabilities=features, coordinates=features, min_samples=1)
     # Of the 25 nearest of the last image, the first is none.
-    np.testing.assert_allclose(knn_vote(one)[[0, 1, 26]], [1, 1 / 25, 0])
+    np.testing.assert_allclose(knn_vote(Evidence(labels=labels), features)[[0, 1, 26]], [1, 1 / 25, 0])
 
 
-def test_results_hold_measures_differences_and_costs_of_every_scorer(tmp_path: Path) -> None:
-    names = ["self_confidence", "dbscan"]
-    results = score_case(
-        _write_case(tmp_path / "made-up"), names, reference="self_confidence", min_samples=MIN_SAMPLES, resamples=20
-    )
-    assert json.loads((tmp_path / "made-up/results.json").read_text()) == results
-    assert list(results["scorers"]) == names
-    own, other = results["scorers"].values()
-    assert own["less_reference"] == {}
-    auroc = other["measures"]["auroc"]["value"] - own["measures"]["auroc"]["value"]
-    assert other["less_reference"]["auroc"]["value"] == pytest.approx(auroc)
-    assert own["seconds"] < 100
-    assert own["peak_memory_mb"] < 1e5
-    # Whoever looks at the map pays for it.
-    assert other["seconds"] > 1000
-    assert other["peak_memory_mb"] == 1e6
-    rows = table_rows(results)
-    assert [row["scorer"] for row in rows] == names
-    assert rows[0]["AUROC"] == f"{own['measures']['auroc']['value']:.4f}"
+def test_results_hold_measures_costs_and_the_advantage_of_the_default(tmp_path: Path) -> None:
+    folder = tmp_path / "made-up"
+    wrong = write_case(folder)
+    names = ["random", "self_confidence", "dbscan_map"]
+    results = score_case(folder, names, default="self_confidence", resamples=50)
+    assert json.loads((folder / "results.json").read_text()) == results
+    assert (results["n"], results["n_wrong"], results["test_top1"]) == (240, wrong.sum(), 0.75) == (240, 24, 0.75)
+    assert results["epochs"] == 30 * 32 / 192
+    assert results["filter"] == {"n_dropped": 2, "precision": 1.0, "recall": 2 / 24}
+    assert results["stages"]["reduce"] == {"wall_s": 1.5, "peak_memory_mb": 300.0}
+    assert set(results["scorers"]) == set(names)
+    measured = {name: found["measures"]["auroc"]["value"] for name, found in results["scorers"].items()}
+    # Chance is nobody's competitor.
+    assert list(results["advantage"]) == ["dbscan_map"]
+    advantage = results["advantage"]["dbscan_map"]["auroc"]
+    assert advantage["value"] == pytest.approx(measured["self_confidence"] - measured["dbscan_map"])
+    assert advantage["low"] <= advantage["value"] <= advantage["high"]
+    assert all(found["peak_memory_mb"] > 10 for found in results["scorers"].values())
+    rows = scorer_rows(results)
+    assert [row["scorer"] for row in rows] == ["dbscan_map", "self_confidence", "random"]
+    assert rows[1]["AUROC"] == f"{measured['self_confidence']:.4f}"
+    (less,) = advantage_rows(results)
+    assert (less["default"], less["less"]) == ("self_confidence", "dbscan_map")
+    assert less["AUROC"].startswith(f"{advantage['value']:+.4f} [")
+    assert "24 of 240 labels are wrong; 5.00 epochs" in heading(results)
+    assert "out of fold probabilities; the filter dropped 2, 100.0% of them wrong, and found 8.3%" in heading(results)
 
 
-def test_a_reference_that_does_not_run_is_refused() -> None:
-    with pytest.raises(InputError, match=r"^--reference: dbscan is not among --scorers knn_vote; add it"):
-        check_scorers(["knn_vote"], "dbscan")
+def test_the_summary_holds_all_cases_and_means_of_what_ran_in_each(tmp_path: Path) -> None:
+    for name, scorers in (("a", ["self_confidence", "margin"]), ("b", ["self_confidence"])):
+        write_case(tmp_path / name, n_per_class=30, kind=name)
+        score_case(tmp_path / name, scorers, default="self_confidence", resamples=5)
+    (row,) = summarize(tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert [case["case"] for case in summary["cases"]] == ["a", "b"]
+    assert list(summary["means"]) == ["self_confidence"] == [row["scorer"]]
+    each = [case["scorers"]["self_confidence"]["measures"]["auroc"]["value"] for case in summary["cases"]]
+    assert summary["means"]["self_confidence"]["auroc"] == pytest.approx(np.mean(each))
+    with pytest.raises(InputError, match=r"^--work: .*none holds no results of a case; run the benchmark"):
+        summarize(tmp_path / "none")
 
 
-def test_without_cleanlab_its_scorers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.label_noise.scoring.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"^--scorers: cleanlab is not installed; pip install"):
-        check_scorers(["knn_vote", "cleanlab_issues"], "knn_vote")
-    check_scorers(["knn_vote"], "knn_vote")
+def test_a_default_that_does_not_run_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^--default: margin is not among --scorers knn_vote; add it"):
+        check_names(("knn_vote",), "margin", neighbours=25)
+
+
+def test_fewer_neighbours_than_a_scorer_looks_at_are_refused_before_anything_is_trained() -> None:
+    for name in ("knn_agreement", "confidence_and_knn"):
+        with pytest.raises(InputError, match=rf"^--scorers: {name} looks at 25 neighbours, .* is 24; raise it"):
+            check_names(("margin", name), "margin", neighbours=24)
+    check_names(("margin", "knn_vote", "knn_distance"), "margin", neighbours=1)
+
+
+def test_without_cleanlab_what_needs_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choices, "find_spec", lambda name: None)
+    for name in ("cleanlab_issues", "confident_learning"):
+        with pytest.raises(InputError, match=rf"^--scorers: {name} needs cleanlab; pip install"):
+            check_names(("margin", name), "margin", neighbours=25)
+    check_names(tuple(name for name in COMPARISONS if "cleanlab" not in name), "dbscan_map", neighbours=25)
 
 
 def _fill(megabytes: int) -> int:
@@ -128,5 +147,5 @@ def _fill(megabytes: int) -> int:
 def test_peak_memory_is_that_of_the_work_and_not_of_who_asked() -> None:
     _fill(700)
     (_, little), (_, much) = (in_own_process(_fill, megabytes) for megabytes in (1, 300))
-    assert little.peak_memory_mb < 600
-    assert much.peak_memory_mb - little.peak_memory_mb == pytest.approx(299, abs=30)
+    assert little < 600
+    assert much - little == pytest.approx(299, abs=30)

@@ -1,0 +1,80 @@
+"""How fast the extractor trains here: the loop of the stage `finetune` on a few steps."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.measuring import seconds_of
+from pipeline import distributed
+from pipeline.artifacts.prepared import load_prepared
+from pipeline.config.duration import Duration
+from pipeline.config.networks import architecture_of
+from pipeline.config.params import Params
+from pipeline.paths import DataPaths
+from pipeline.run_log import RunLog
+from pipeline.training.images import load_images
+from pipeline.training.loop import train
+from pipeline.training.settings import effective_settings
+
+# The difference of two lengths must be this long to tell the speed from noise.
+_LEAST_TIMED_S = 1.0
+
+
+def seconds_per_step(params: Params, data: Path) -> float:
+    """Wall seconds of one step of `finetune` on the prepared images in `data`, by one process.
+
+    Weights and normalisation decide none of it, so they are left at random and the data set's own.
+
+    Raises:
+        InputError: as the stage would.
+    """
+    config = params.finetune
+    prepared = load_prepared(DataPaths(root=data), folder=params.prepare.folder)
+    labels = torch.from_numpy(prepared.train.labels)
+    settings = effective_settings(
+        config,
+        network=architecture_of(params.networks[0]),
+        n_classes=len(prepared.class_names),
+        n_epoch=len(labels),
+        image_size=prepared.image_size,
+        mean=prepared.mean,
+        std=prepared.std,
+        batch_size=config.batch_size,
+        learning_rate=config.learning_rate,
+        weight_decay=config.weight_decay,
+        budget=Duration(steps=1),
+        seed=config.seed,
+        skipped=True,
+    )
+    with distributed.session(config.threads_per_worker) as ranks:
+        images = load_images(prepared.train.source, settings, training=True, device=ranks.device)
+        on_device, everyone = labels.to(ranks.device), np.ones(len(labels), dtype=np.bool_)
+
+        def seconds(steps: int) -> float:
+            short = replace(settings, steps=steps, schedule="constant", schedule_options={}, warmup_steps=0)
+            return seconds_of(
+                lambda: train(
+                    short,
+                    images,
+                    on_device,
+                    everyone,
+                    ranks=ranks,
+                    log=RunLog.silent(),
+                    title="speed",
+                    micro_batch=config.micro_batch,
+                )
+            )
+
+        return from_two_lengths(seconds)
+
+
+def from_two_lengths(run: Callable[[int], float]) -> float:
+    """Seconds a step, from the seconds that runs of two lengths take: what is done once a run is left out."""
+    run(1)
+    steps = 4
+    while (extra := run(1 + steps) - run(1)) < _LEAST_TIMED_S:
+        steps *= 4
+    return extra / steps

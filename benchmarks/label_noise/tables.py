@@ -1,0 +1,97 @@
+"""What is printed of results, and the summary of all cases."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.label_noise.choices import COMPARISONS, NAMES
+from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.errors import InputError
+from pipeline.selection.detection import MEASURES
+
+_TITLES = {
+    "auroc": "AUROC",
+    "average_precision": "avg_precision",
+    # As many are named as are wrong, so that the three are one number.
+    "f1_at_true_share": "P=R=F1@true",
+    "precision_at_5_percent": "P@5%",
+    "recall_at_5_percent": "R@5%",
+}
+
+
+def heading(results: Mapping[str, Any]) -> str:
+    """A line about the case, its extractor and its filter."""
+    epochs = "a head alone" if results["epochs"] is None else f"{results['epochs']:.2f} epochs"
+    filtered = results["filter"]
+    precision = "" if filtered["precision"] is None else f", {filtered['precision']:.1%} of them wrong"
+    seen = "out of fold" if results["folds"] > 1 else "in-sample"
+    return (
+        f"{results['case']}: {results['n_wrong']} of {results['n']} labels are wrong; {epochs}, top-1 "
+        f"{results['test_top1']:.4f} on the test images; {seen} probabilities; the filter dropped "
+        f"{filtered['n_dropped']}{precision}, and found {filtered['recall']:.1%} of the wrong ones"
+    )
+
+
+def scorer_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
+    """A row a scorer."""
+    return [
+        {
+            "case": results["case"],
+            "scorer": name,
+            **{_TITLES[measure]: f"{found['measures'][measure]['value']:.4f}" for measure in MEASURES},
+            "seconds": f"{found['seconds']:.1f}",
+            "peak_MB": f"{found['peak_memory_mb']:.0f}",
+        }
+        for name in NAMES
+        if (found := results["scorers"].get(name))
+    ]
+
+
+def advantage_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
+    """A row a comparison: the default less it, with the ends of the 95 % interval."""
+    return [
+        {
+            "case": results["case"],
+            "default": results["default"],
+            "less": name,
+            **{_TITLES[measure]: _with_interval(found[measure]) for measure in ("auroc", "f1_at_true_share")},
+        }
+        for name in COMPARISONS
+        if (found := results["advantage"].get(name))
+    ]
+
+
+def summarize(work: Path) -> list[dict[str, str]]:
+    """Write summary.json: the results of all cases in `work`, and each scorer's means over them.
+
+    A scorer that was not run in every case has no means. Returns a row a scorer that has.
+
+    Raises:
+        InputError: there is no case with results.
+    """
+    cases = [read_json(file) for file in sorted(work.glob("*/results.json"))]
+    if not cases:
+        raise InputError(f"--work: {work} holds no results of a case; run the benchmark without --summarize first")
+    common = [name for name in NAMES if all(name in case["scorers"] for case in cases)]
+    means = {
+        name: {
+            measure: float(np.mean([case["scorers"][name]["measures"][measure]["value"] for case in cases]))
+            for measure in MEASURES
+        }
+        for name in common
+    }
+    write_json(work / "summary.json", {"cases": cases, "means": means})
+    return [
+        {
+            "cases": str(len(cases)),
+            "scorer": name,
+            **{_TITLES[measure]: f"{value:.4f}" for measure, value in means[name].items()},
+        }
+        for name in common
+    ]
+
+
+def _with_interval(found: Mapping[str, float]) -> str:
+    return f"{found['value']:+.4f} [{found['low']:+.4f}, {found['high']:+.4f}]"
