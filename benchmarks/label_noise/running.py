@@ -90,10 +90,10 @@ def _run_case(
             weights=weights,
         )
     data, network = DataPaths(root=folder / "data"), params.networks[0]
-    processes = StageProcesses(folder / "params.yaml", network)
+    processes = StageProcesses(network)
     with processes.heeding_signals():
         for stage in stages:
             # A stage writes its provenance last.
             if not data.provenance(stage, network).exists():
                 print(f"{case.name}: {stage}", flush=True)
-                processes.run(stage, data, WorkPaths(root=folder / "work"))
+                processes.run(stage, folder / "params.yaml", data, WorkPaths(root=folder / "work"))
