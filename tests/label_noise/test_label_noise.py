@@ -103,7 +103,7 @@ def test_cases_of_one_and_two_folds_are_run_by_the_stages_once_and_summarized(tm
     again = _bench(tmp_path, *arguments, "--scorers", "self_confidence")
     assert _stamps(work) == before
     assert list(again[names[0]]["scorers"]) == ["self_confidence"]
-    other = run(_command(tmp_path, *arguments, "--seed", "1"))
+    other = run(_command(tmp_path, *arguments, *_CHEAP, "--seed", "1"))
     assert other.returncode == 2
     assert "plan.json: is of another seed; choose another --work" in other.stderr
     summary = run([sys.executable, "-m", "benchmarks.label_noise", "--work", str(work), "--summarize"])
