@@ -15,7 +15,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from benchmarks.measuring import Row, print_results, ratio_spread, seconds_of
+from benchmarks.measuring import print_results, ratio_spread, seconds_of
+from benchmarks.printing import Row
 from pipeline import distributed
 from pipeline.distributed import Ranks
 from pipeline.features.extract import extract_features

@@ -1,15 +1,15 @@
-"""What the benchmarks share: seconds, ratios with their spread, and the table and JSON they print."""
+"""What the benchmarks share: seconds, ratios with their spread, and the JSON they print."""
 
 import argparse
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
-Row = Mapping[str, str | int | float]
+from benchmarks.printing import Row, print_table
 
 
 def seconds_of(work: Callable[[], object]) -> float:
@@ -35,13 +35,6 @@ def anonymous_bytes(pid: int) -> int:
         return 0
     found = [line.split()[1] for line in status.splitlines() if line.startswith("RssAnon:")]
     return 1024 * int(found[0]) if found else 0
-
-
-def print_table(rows: Sequence[Row]) -> None:
-    """Columns as wide as their widest entry."""
-    widths = {name: max(len(name), *(len(str(row[name])) for row in rows)) for name in rows[0]}
-    for line in ({name: name for name in widths}, *rows):
-        print("  ".join(f"{line[name]!s:>{width}}" for name, width in widths.items()))
 
 
 def print_results(arguments: argparse.Namespace, rows: Sequence[Row]) -> None:

@@ -24,7 +24,8 @@ from typing import Self
 
 import numpy as np
 
-from benchmarks.measuring import Row, print_results
+from benchmarks.measuring import print_results
+from benchmarks.printing import Row
 from benchmarks.study_overhead import stage_of, write_project
 from pipeline.processes import children_of
 

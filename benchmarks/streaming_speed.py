@@ -25,7 +25,8 @@ from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
-from benchmarks.measuring import Row, print_results, ratio_spread, seconds_of
+from benchmarks.measuring import print_results, ratio_spread, seconds_of
+from benchmarks.printing import Row
 from pipeline.artifacts.prepared import ImageFiles
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.batching import SampleStream

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from benchmarks.loop_speed import made_up_images, settings_for
-from benchmarks.measuring import Row, print_results, ratio_spread, seconds_of
+from benchmarks.measuring import print_results, ratio_spread, seconds_of
+from benchmarks.printing import Row
 from pipeline import distributed
 from pipeline.distributed import Ranks
 from pipeline.run_log import RunLog

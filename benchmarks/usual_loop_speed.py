@@ -25,7 +25,8 @@ from torch.utils.data import DataLoader
 from torchvision import transforms
 
 from benchmarks.loop_speed import N_CLASSES, made_up_images, settings_for
-from benchmarks.measuring import Row, print_results, ratio_spread, seconds_of
+from benchmarks.measuring import print_results, ratio_spread, seconds_of
+from benchmarks.printing import Row
 from pipeline import distributed
 from pipeline.distributed import Ranks
 from pipeline.run_log import RunLog

@@ -12,7 +12,6 @@ import numpy as np
 from benchmarks.label_noise.cases import Case, Images
 from benchmarks.label_noise.folders import take_images
 from benchmarks.label_noise.own_process import in_own_process
-from benchmarks.label_noise.speed import seconds_per_step
 from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.artifacts.prepared import digest_of
 from pipeline.artifacts.provenance import sha256_of_file
@@ -66,6 +65,9 @@ def make_plan(arguments: argparse.Namespace, params: Params, images: Images, cas
                 f"finetune.batch_size: {config.batch_size} is more than the {len(images.truth)} images; "
                 "give more --images"
             )
+        # Imported here: torch takes seconds, and all else that needs it is in the stages' own processes.
+        from benchmarks.label_noise.speed import seconds_per_step
+
         each, _ = in_own_process(seconds_per_step, params, base.root)
     write_json(file, {**identity, "seconds_per_step": each})
     plan = Plan(base=base, seconds=arguments.seconds, each=each)
