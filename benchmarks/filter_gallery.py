@@ -41,6 +41,7 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
     "self_confidence": {"name": "self_confidence"},
     "margin": {"name": "margin"},
     "el2n": {"name": "el2n"},
+    "confident_learning": {"name": "confident_learning"},
     "ensemble": {"name": "ensemble", "of": [{"name": "self_confidence"}, {"name": "knn_agreement", "k": 25}]},
     "grid": {"name": "grid", "cells": 20, "seed": 0},
     "random": {"name": "random", "seed": 0},

@@ -45,23 +45,8 @@ def mean_estimate(values: ArrayLike, confidence: float) -> Estimate:
     return Estimate(n=n, mean=mean, sd=sd, low=mean - half, high=mean + half)
 
 
-def paired_difference(treated: ArrayLike, control: ArrayLike, confidence: float) -> Estimate:
-    """Mean of `treated` - `control`, pair by pair, with the paired t interval.
-
-    Args:
-        treated, control: (n,) each; element i of both shares its seed and all but the treatment.
-
-    Raises:
-        ValueError: as `mean_estimate`, or different lengths.
-    """
-    left, right = _sample(treated, ndim=1), _sample(control, ndim=1)
-    if left.shape != right.shape:
-        raise ValueError(f"pairs need equal lengths, got {len(left)} and {len(right)}")
-    return mean_estimate(left - right, confidence)
-
-
 def pooled_difference(differences: ArrayLike, confidence: float) -> Estimate:
-    """Mean difference over several settings, with seeds as the replicates.
+    """Mean difference over several settings, with seeds (or other independent draws) as the replicates.
 
     The settings of one seed share its initialisation, its order and its draw of the random arm, so
     their differences are not independent: each seed counts once, with its mean over the settings.
@@ -73,6 +58,38 @@ def pooled_difference(differences: ArrayLike, confidence: float) -> Estimate:
         ValueError: as `mean_estimate`.
     """
     return mean_estimate(_sample(differences, ndim=2).mean(axis=1), confidence)
+
+
+def crossed_difference(differences: ArrayLike, confidence: float) -> Estimate:
+    """Mean of differences that share draws of one factor along rows and of another along columns.
+
+    With d_ij = m + a_i + b_j + e_ij, the variance of the mean is var(a)/I + var(b)/J + var(e)/(IJ). The means of the
+    rows have the variance var(a) + var(e)/J between them, those of the columns var(b) + var(e)/I, so that the sum of
+    both divided by their numbers is never too small. Degrees of freedom after Satterthwaite (1946,
+    doi:10.2307/3002019).
+
+    Args:
+        differences: (I, J), e.g. draws of a filter by seeds, against a control that all draws have in common.
+
+    Returns:
+        n is I, the number of rows; sd that between the rows. No interval where I or J is 1.
+
+    Raises:
+        ValueError: as `mean_estimate`.
+    """
+    values = _sample(differences, ndim=2)
+    _check_confidence(confidence)
+    mean = float(values.mean())
+    if min(values.shape) == 1:
+        return Estimate(n=len(values), mean=mean, sd=None, low=None, high=None)
+    parts = [values.mean(axis=1 - axis).var(ddof=1) / values.shape[axis] for axis in (0, 1)]
+    sd = float(values.mean(axis=1).std(ddof=1))
+    variance = sum(parts)
+    if variance == 0:
+        return Estimate(n=len(values), mean=mean, sd=sd, low=mean, high=mean)
+    freedom = variance**2 / sum(part**2 / (size - 1) for part, size in zip(parts, values.shape, strict=True))
+    half = float(stats.t.ppf((1 + confidence) / 2, freedom)) * variance**0.5
+    return Estimate(n=len(values), mean=mean, sd=sd, low=mean - half, high=mean + half)
 
 
 def wilson_interval(successes: int, n: int, confidence: float) -> tuple[float, float]:

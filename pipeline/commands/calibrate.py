@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.config.params import Params, load_params
+from pipeline.artifacts.json_file import read_json
+from pipeline.config.params import load_params
 from pipeline.errors import InputError
 from pipeline.filtering.inputs import load_inputs
 from pipeline.paths import DataPaths
@@ -35,28 +36,44 @@ def main(argv: Sequence[str]) -> int:
     params = load_params(arguments.params)
     if arguments.network not in params.networks:
         raise InputError(f"--network {arguments.network}: not in {arguments.params}; it has {[*params.networks]}")
-    if min(arguments.min_samples) < 1:
-        raise InputError(f"--min-samples {min(arguments.min_samples)}: give numbers from 1 on")
-    evidence = load_inputs(DataPaths(root=arguments.data), arguments.network).evidence
+    if min(arguments.min_samples) < 2:
+        raise InputError(
+            f"--min-samples {min(arguments.min_samples)}: give numbers from 2 on; with 1 nothing is noise"
+        )
+    data = DataPaths(root=arguments.data)
+    evidence = load_inputs(data, arguments.network).evidence
     if not evidence.has("classes"):
         raise InputError("calibrate: there is one class only, and planted images need another; set filter.eps: knee")
-    rows = sorted(_rows(evidence, params, arguments.min_samples), key=lambda row: -row["average_precision"])
+    made = read_json(data.reduce_metrics(arguments.network))["maps"]
+    rows = sorted(_rows(evidence, made, arguments.min_samples), key=lambda row: -row["average_precision"])
+    if not rows:
+        raise InputError(
+            "calibrate: there is no radius to choose: images lie on one another, or no class has so many as "
+            "--min-samples; give smaller numbers"
+        )
     _print(rows)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     return 0
 
 
-def _rows(evidence: Evidence, params: Params, min_samples: Sequence[int]) -> Iterator[dict[str, Any]]:
+def _rows(
+    evidence: Evidence, made: Sequence[Mapping[str, Any]], min_samples: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    """A row for each space and min_samples; `made` is what `reduce` says of its maps."""
     assert evidence.maps is not None
+    main = made[0]["tsne"]["requested"]
     spaces: list[tuple[str, Space, Evidence]] = [("components", "components", evidence)]
     for index in range(len(evidence.maps)):
-        changes = params.reduce.more_maps[index - 1] if index else {}
+        asked = made[index]["tsne"]["requested"]
+        changes = {key: value for key, value in asked.items() if value != main[key]}
         spaces.append((_map_name(changes), "map", evidence.on_map(index)))
     for name, space, seen in spaces:
         points = seen.points(space)
         for least in min_samples:
             found = search_planted(points, seen.labels, least)
+            if found is None:
+                continue
             radii = release_radii_by_class(points, seen.labels, min_samples=least)
             distances = k_distances(points, seen.labels, least)
             yield {

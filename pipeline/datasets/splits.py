@@ -25,13 +25,19 @@ def draw_val(
 
 
 def draw_folds(
-    paths: Sequence[str], labels: Sequence[int] | NDArray[np.int64], count: int, *, seed: int
+    paths: Sequence[str],
+    labels: Sequence[int] | NDArray[np.int64],
+    count: int,
+    *,
+    seed: int,
+    contents: Sequence[str],
 ) -> NDArray[np.int32]:
     """The part, 0 to `count` - 1, that each row is in: (N,) int32.
 
     Each class is cut along the ranking of its images by a hash of their paths, into parts that
     differ by one image at most. So one image more or less moves at most one other of its class
-    across each cut, and none of another class.
+    across each cut, and none of another class. Then copies join the first image of their `contents`
+    (hashes), whatever their labels: a network that has seen a copy has seen the image.
     """
     of_class = np.asarray(labels, dtype=np.int64)
     hashes = _hashes(paths, f"{seed}/{_FOLDS}")
@@ -41,7 +47,8 @@ def draw_folds(
         ranked = rows[np.argsort(hashes[rows], kind="stable")]
         # Classes begin at different parts, or the first part would get the odd image of each.
         parts[ranked] = (np.arange(len(rows)) * count // len(rows) + label) % count
-    return parts
+    _, firsts, group = np.unique(np.asarray(contents), return_index=True, return_inverse=True)
+    return parts[firsts[group]]
 
 
 def _draw(

@@ -1,5 +1,7 @@
 """Which share or threshold the `filter` section asks for."""
 
+import numpy as np
+
 from pipeline.config.filter import FilterConfig
 from pipeline.config.scorers import DbscanScorer
 from pipeline.errors import InputError
@@ -32,20 +34,20 @@ def rule_for(config: FilterConfig, network: str, evidence: Evidence) -> ShareRul
     assert isinstance(config.scorer, DbscanScorer)
     points, min_samples = evidence.points(config.scorer.space), config.scorer.min_samples
     ordered = k_distances(points, evidence.labels, min_samples, each=evidence.each)
-    if not (ordered > 0).any():
+    if not (np.isfinite(ordered) & (ordered > 0)).any():
         raise InputError(
-            f"filter.eps: {config.eps} finds no radius, since each image has {min_samples - 1} duplicates on the "
-            "map; give a number, or a larger filter.scorer.min_samples"
+            f"filter.eps: {config.eps} finds no radius, since among the {config.scorer.space} places each image lies "
+            f"on its {min_samples} nearest, itself counted; give a number, or a larger filter.scorer.min_samples"
         )
     if config.eps == "knee":
         return knee(ordered)
     if not evidence.has("classes"):
         raise InputError("filter.eps: tuned plants images in other classes, and there is one only; use knee")
     found = search_planted(points, evidence.labels, min_samples, each=evidence.each)
-    if found.average_precision < _LEAST_ABOVE_CHANCE * PLANTED_SHARE:
+    if found is None or found.average_precision < _LEAST_ABOVE_CHANCE * PLANTED_SHARE:
         raise InputError(
-            f"filter.eps: tuned finds no radius: images planted in other classes are found with an average precision "
-            f"of {found.average_precision:.3f}, by chance {PLANTED_SHARE:g}, so these {config.scorer.space} places do "
-            "not tell classes apart; train the extractor longer, or give drop_share"
+            "filter.eps: tuned finds no radius: images planted in other classes are found hardly better than by "
+            f"chance, so the {config.scorer.space} places do not tell classes apart; train the extractor longer, or "
+            "give drop_share"
         )
     return found.eps

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from pipeline.artifacts.overrides import Override
 from pipeline.config.filter import FilterConfig
 from pipeline.errors import InputError
 from pipeline.filtering.rules import rule_for
-from pipeline.selection.decision import Decision, decide
+from pipeline.selection.decision import Decision, ShareRule, decide
 from pipeline.selection.ensemble import looks_at_map, split_options
 from pipeline.selection.evidence import Evidence, Judged
 from pipeline.selection.reasons import by_hand, neighbour_phrases, network_phrases
@@ -30,11 +31,13 @@ class Labelling:
         network: whose features these are; `drop_share` may differ by network.
         names: of the classes.
         overrides: row -> what a person decided.
+        draw: number of the replicate, added to the seeds of scorers that draw.
     """
 
     network: str
     names: Sequence[str]
     overrides: Mapping[int, Override]
+    draw: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +46,9 @@ class Sieved:
 
     Attributes:
         keep: (N,) after people's overrides.
-        stability: Jaccard index of what goes by the first map and by each of the others; empty where no
-            other map is known or the scorer looks at none.
+        stability: Jaccard index of what goes by the first map and by each of the others, at the same share
+            where a radius was given or found, since maps have scales of their own; empty where no other
+            map is known or the scorer looks at none.
     """
 
     decision: Decision
@@ -59,7 +63,7 @@ def sieve(evidence: Evidence, config: FilterConfig, known: Labelling) -> Sieved:
     Raises:
         InputError: the scorer cannot work on this evidence, or a class would be left empty.
     """
-    scorer = config.scorer.model_dump()
+    scorer = _drawn(config.scorer.model_dump(), known.draw)
     check_scorer(evidence, scorer, known.names, "filter.scorer")
     rule = rule_for(config, known.network, evidence)
     decision = decide(evidence, scorer, rule)
@@ -72,17 +76,30 @@ def sieve(evidence: Evidence, config: FilterConfig, known: Labelling) -> Sieved:
         raise InputError(
             f"filter.{_rule_key(config)}: every image goes; drop fewer, or keep some in data/overrides.csv"
         )
-    name, options = split_options(scorer)
-    stability = []
-    if evidence.maps is not None and looks_at_map(SCORERS[name], options):
-        others = (evidence.on_map(index) for index in range(1, len(evidence.maps)))
-        stability = [jaccard(decision.is_noise, decide(other, scorer, rule).is_noise) for other in others]
     return Sieved(
         decision=decision,
         keep=keep,
         reasons=_reasons(evidence, config, decision, known),
-        stability=stability,
+        stability=_stability(evidence, scorer, rule, decision),
     )
+
+
+def _drawn(scorer: Mapping[str, Any], draw: int) -> dict[str, Any]:
+    """The scorer and its members with every seed moved by `draw`."""
+    moved = {key: value + draw if key == "seed" else value for key, value in scorer.items()}
+    return moved | {"of": [_drawn(member, draw) for member in scorer["of"]]} if "of" in scorer else moved
+
+
+def _stability(
+    evidence: Evidence, scorer: Mapping[str, Any], rule: ShareRule | float, decision: Decision
+) -> list[float]:
+    name, options = split_options(scorer)
+    # Averaged over all maps, an ensemble has none that counts alone.
+    if evidence.maps is None or "of" in options or not looks_at_map(SCORERS[name], options):
+        return []
+    share = rule if isinstance(rule, ShareRule) else ShareRule(share=float(decision.is_noise.mean()))
+    others = (evidence.on_map(index) for index in range(1, len(evidence.maps)))
+    return [jaccard(decision.is_noise, decide(other, scorer, share).is_noise) for other in others]
 
 
 def _check_no_class_is_empty(
@@ -106,7 +123,7 @@ def _rule_key(config: FilterConfig) -> str:
 
 def _reasons(evidence: Evidence, config: FilterConfig, decision: Decision, known: Labelling) -> list[str]:
     names = known.names
-    name, options = split_options(config.scorer.model_dump())
+    name, options = split_options(_drawn(config.scorer.model_dump(), known.draw))
     judged = Judged(
         evidence=evidence, options=options, values=decision.values, thresholds=decision.thresholds, names=names
     )

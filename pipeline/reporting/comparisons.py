@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.reporting.runs import Run, Setting
-from pipeline.stats import Estimate, mean_estimate, paired_difference, pooled_difference
+from pipeline.stats import Estimate, crossed_difference, mean_estimate, pooled_difference
 
 TREATED = "filtered"
 """The arm that the others are compared with."""
 
-Pair = tuple[float, float]
-"""Top-1 of the treated and of the control run, in percent."""
+Pairs = Mapping[tuple[str, int], float]
+"""(filter network, seed) -> filtered minus control, in points of top-1."""
 
 _CONTROLS = ("random", "full", "random_uniform")
 
@@ -26,6 +26,7 @@ class ArmAccuracy:
             several; 0 to 1, None if no seed finished.
         balanced_accuracy: mean over the finished seeds, 0 to 1.
         planned: seeds or draws, whether they finished or not.
+        n_train: mean over the draws.
     """
 
     setting: Setting
@@ -92,16 +93,13 @@ def arm_accuracies(runs: Sequence[Run], confidence: float) -> list[ArmAccuracy]:
 def differences(runs: Sequence[Run], control: str, confidence: float) -> list[Difference]:
     """Filtered minus `control` for each setting, over the pairs of which both finished.
 
-    With several draws of the filter, over the means of the draws.
+    With several draws of the filter, over the seeds that all draws have.
     """
-    found = []
-    for setting, pairs in _pairs(runs, control).items():
-        estimate = None
-        if pairs:
-            treated, controls = zip(*_replicates(pairs, several=len(_draws(runs)) > 1), strict=True)
-            estimate = paired_difference(treated, controls, confidence)
-        found.append(Difference(setting=setting, control=control, estimate=estimate))
-    return found
+    several = len(_draws(runs)) > 1
+    return [
+        Difference(setting=setting, control=control, estimate=_estimate([pairs], control, several, confidence))
+        for setting, pairs in _pairs(runs, control).items()
+    ]
 
 
 def pooled(runs: Sequence[Run], control: str, confidence: float) -> PooledDifference:
@@ -109,19 +107,33 @@ def pooled(runs: Sequence[Run], control: str, confidence: float) -> PooledDiffer
     seeds, draws = sorted({run.seed for run in runs}), _draws(runs)
     pairs = _pairs(runs, control)
     complete = [found for found in pairs.values() if len(found) == len(seeds) * len(draws)]
-    estimate = None
-    if complete:
-        # Axes: setting, replicate, treated before control.
-        values = np.array([_replicates(found, several=len(draws) > 1) for found in complete])
-        estimate = pooled_difference((values[:, :, 0] - values[:, :, 1]).T, confidence)
     return PooledDifference(
         control=control,
-        estimate=estimate,
+        estimate=_estimate(complete, control, len(draws) > 1, confidence),
         settings=len(complete),
         left_out=len(pairs) - len(complete),
         draws=len(draws),
         seeds=len(seeds),
     )
+
+
+def _estimate(settings: Sequence[Pairs], control: str, several: bool, confidence: float) -> Estimate | None:
+    """Mean over settings, pairs and draws; seeds are the replicates, or draws where there are several.
+
+    `full` is one run a seed for all draws, so that its noise is in all their means: rows and columns both vary.
+    """
+    common = sorted(set.intersection(*(set(pairs) for pairs in settings))) if settings else []
+    draws = sorted({draw for draw, _ in common})
+    seeds = [seed for seed in sorted({seed for _, seed in common}) if all((draw, seed) in common for draw in draws)]
+    if not seeds:
+        return None
+    # Axes: setting, draw, seed.
+    values = np.array([[[pairs[draw, seed] for seed in seeds] for draw in draws] for pairs in settings])
+    if not several:
+        return pooled_difference(values[:, 0].T, confidence)
+    if control == "full":
+        return crossed_difference(values.mean(axis=0), confidence)
+    return pooled_difference(values.mean(axis=2).T, confidence)
 
 
 def _arm_accuracy(group: Sequence[Run], confidence: float) -> ArmAccuracy:
@@ -139,7 +151,7 @@ def _arm_accuracy(group: Sequence[Run], confidence: float) -> ArmAccuracy:
         top1=mean_estimate(top1, confidence) if top1 else None,
         balanced_accuracy=float(np.mean(balanced)) if balanced else None,
         planned=len(draws) if several else len(group),
-        n_train=first.n_train,
+        n_train=round(float(np.mean([run.n_train for run in group]))),
         steps=first.steps,
         epochs=first.epochs,
         peak_learning_rate=first.peak_learning_rate,
@@ -151,26 +163,16 @@ def _draws(runs: Sequence[Run]) -> list[str]:
     return sorted({run.filter_network for run in runs if run.arm == TREATED})
 
 
-def _replicates(pairs: Mapping[tuple[str, int], Pair], *, several: bool) -> list[Pair]:
-    """What an interval may take for independent: the pairs of one draw, or the means of each of `several`."""
-    if not several:
-        return list(pairs.values())
-    by_draw: dict[str, list[Pair]] = {}
-    for (draw, _), pair in pairs.items():
-        by_draw.setdefault(draw, []).append(pair)
-    return [tuple(np.mean(group, axis=0).tolist()) for group in by_draw.values()]
-
-
-def _pairs(runs: Sequence[Run], control: str) -> dict[Setting, dict[tuple[str, int], Pair]]:
-    """Setting -> (filter network, seed) -> (filtered, control) top-1 in percent, where both finished."""
+def _pairs(runs: Sequence[Run], control: str) -> dict[Setting, Pairs]:
+    """The pairs of each setting of which both finished."""
     found = {(run.setting, run.arm, run.filter_network, run.seed): run.top1 for run in runs if run.top1 is not None}
     # All draws of the filter have the full data in common.
     shared = {(run.setting, run.seed): run.top1 for run in runs if run.arm == "full" and run.top1 is not None}
-    pairs: dict[Setting, dict[tuple[str, int], Pair]] = {setting: {} for setting in settings_of(runs)}
+    pairs: dict[Setting, dict[tuple[str, int], float]] = {setting: {} for setting in settings_of(runs)}
     for (setting, arm, draw, seed), treated in sorted(found.items()):
         if arm != TREATED:
             continue
         other = shared.get((setting, seed)) if control == "full" else found.get((setting, control, draw, seed))
         if other is not None:
-            pairs[setting][draw, seed] = 100 * treated, 100 * other
-    return pairs
+            pairs[setting][draw, seed] = 100 * (treated - other)
+    return dict(pairs)

@@ -4,6 +4,7 @@ Neither looks at test images: the knee needs no truth, and planted noise brings 
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ def k_distances(
     points: NDArray[np.float64], labels: NDArray[np.int64], min_samples: int, *, each: TaskMap = map
 ) -> NDArray[np.float64]:
     """(N,) ascending: distance of points (N, d) to their `min_samples`-th nearest of the class, themselves counted."""
-    return np.sort(each_class(_CoreDistances(min_samples), labels, points, each=each))
+    return np.sort(each_class(partial(core_distances, min_samples=min_samples), labels, points, each=each))
 
 
 def knee(ordered: NDArray[np.float64]) -> float:
@@ -59,7 +60,7 @@ class PlantedSearch:
 
 def search_planted(
     points: NDArray[np.float64], labels: NDArray[np.int64], min_samples: int, *, each: TaskMap = map
-) -> PlantedSearch:
+) -> PlantedSearch | None:
     """Give `PLANTED_SHARE` of the images to another class, five times anew, and see at which eps DBSCAN finds them.
 
     The images stay where they are: what is tuned is how far from its class an image must be. Labels
@@ -68,6 +69,9 @@ def search_planted(
     Args:
         points: (N, d); the map or the principal components.
         labels: (N,), two classes at least.
+
+    Returns:
+        None if there is no radius to choose: all points lie on one another, or no class has `min_samples`.
     """
     classes = np.unique(labels)
     assert len(classes) > 1
@@ -81,6 +85,8 @@ def search_planted(
         radii.append(release_radii_by_class(points, moved, min_samples=min_samples, each=each))
         planted.append(np.isin(np.arange(len(labels)), rows))
     thresholds = curve_thresholds(np.concatenate(radii), n=1000)
+    if not len(thresholds):
+        return None
     scores = np.mean([_f1(*draw, thresholds) for draw in zip(radii, planted, strict=True)], axis=0)
     precision = [
         average_precision_score(truth, np.nan_to_num(values, posinf=np.finfo(np.float64).max))
@@ -97,13 +103,3 @@ def _f1(values: NDArray[np.float64], truth: NDArray[np.bool_], thresholds: NDArr
     found = truth.sum() - np.searchsorted(np.sort(values[truth]), thresholds, side="right")
     called = len(values) - np.searchsorted(np.sort(values), thresholds, side="right")
     return np.asarray(2 * found / (called + truth.sum()))
-
-
-class _CoreDistances:
-    """A picklable task."""
-
-    def __init__(self, min_samples: int) -> None:
-        self._min_samples = min_samples
-
-    def __call__(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
-        return core_distances(points, self._min_samples)

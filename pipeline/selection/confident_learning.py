@@ -7,6 +7,8 @@ from pipeline.errors import InputError
 from pipeline.selection.evidence import Evidence, Judged, Scorer
 from pipeline.selection.self_confidence import belief_phrases, confidence
 
+_EDGE = 1e-9
+
 
 def _values(evidence: Evidence) -> NDArray[np.float64]:
     """1/2 to 1 for images that `find_label_issues` names, 0 to 1/2 for others, by 1 - probability of the label.
@@ -24,12 +26,14 @@ def _values(evidence: Evidence) -> NDArray[np.float64]:
     probabilities = np.asarray(evidence.probabilities, dtype=np.float64)
     # Classes of a single image may be named too; whether a class may be emptied is decided later.
     named = find_label_issues(evidence.labels, probabilities, n_jobs=1, min_examples_per_class=0)
-    return (np.asarray(named, dtype=np.float64) + np.clip(1 - confidence(evidence), 0, 1)) / 2
+    # Inside the two halves, so that none meets the boundary.
+    doubt = np.clip(1 - confidence(evidence), _EDGE, 1 - _EDGE)
+    return np.asarray((named + doubt) / 2, dtype=np.float64)
 
 
 def _phrases(judged: Judged) -> list[str]:
     return [
-        f"{belief}; confident learning {'names' if value >= 0.5 else 'does not name'} it"
+        f"{belief}; confident learning {'names' if value > 0.5 else 'does not name'} it"
         for belief, value in zip(belief_phrases(judged), judged.values.tolist(), strict=True)
     ]
 

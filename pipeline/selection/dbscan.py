@@ -62,7 +62,7 @@ def release_radii_by_class(
     points: NDArray[np.float64], labels: NDArray[np.int64], *, min_samples: int, each: TaskMap = map
 ) -> NDArray[np.float64]:
     """`release_radii` (N,) of each class of points (N, d) among its own."""
-    return each_class(partial(_release_radii, min_samples=min_samples), labels, points, each=each)
+    return each_class(partial(release_radii, min_samples=min_samples), labels, points, each=each)
 
 
 def settle(radii: NDArray[np.float64], eps: NDArray[np.float64], noise: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -107,13 +107,9 @@ def _phrases(judged: Judged) -> list[str]:
     return phrases
 
 
-# Tasks stand at the top of the module, so that other processes can find them.
-def _release_radii(points: NDArray[np.float64], *, min_samples: int) -> NDArray[np.float64]:
-    return release_radii(points, min_samples)
-
-
+# At the top of the module, so that other processes can find it.
 def _cluster(points: NDArray[np.float64], eps: NDArray[np.float64], *, min_samples: int) -> NDArray[np.int32]:
     return cluster(points, float(eps[0]), min_samples)
 
 
-SCORER = Scorer(values=_values, phrases=_phrases, clusters=_clusters, least_per_class="min_samples")
+SCORER = Scorer(values=_values, phrases=_phrases, clusters=_clusters, least_per_class=("min_samples",))

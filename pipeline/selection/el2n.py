@@ -8,15 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.selection.evidence import Evidence, Judged, Scorer
-from pipeline.selection.self_confidence import belief_phrases
+from pipeline.selection.self_confidence import belief_phrases, row_blocks
 
 
 def _values(evidence: Evidence) -> NDArray[np.float64]:
     """|p - y| / sqrt(2), 0 to 1, of the probabilities p and the label as a unit vector y."""
     assert evidence.probabilities is not None
-    errors = np.array(evidence.probabilities, dtype=np.float64)
-    errors[np.arange(len(errors)), evidence.labels] -= 1
-    return np.asarray(np.linalg.norm(errors, axis=1) / np.sqrt(2))
+    squares = np.empty(len(evidence.labels))
+    for rows in row_blocks(evidence.probabilities):
+        errors = np.array(evidence.probabilities[rows], dtype=np.float64)
+        errors[np.arange(len(errors)), evidence.labels[rows]] -= 1
+        squares[rows] = (errors**2).sum(axis=1)
+    return np.sqrt(squares / 2)
 
 
 def _phrases(judged: Judged) -> list[str]:

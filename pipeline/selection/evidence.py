@@ -89,7 +89,7 @@ class Scorer:
             can follow.
         phrases: N phrases that say what the values mean.
         needs: the parts of the evidence without which it cannot work; with an option `space`, that space too.
-        least_per_class: the option, if any, that no class may have fewer images than.
+        least_per_class: the options, if any, that no class may have fewer images than.
         clusters: from evidence, thresholds (N,) and options, clusters (N,) int32 numbered from 0 within
             each class, noise -1; for scorers that find clusters.
     """
@@ -97,5 +97,5 @@ class Scorer:
     values: Callable[..., NDArray[np.float64]]
     phrases: Callable[[Judged], list[str]]
     needs: frozenset[Need] = field(default=frozenset())
-    least_per_class: str | None = None
+    least_per_class: tuple[str, ...] = ()
     clusters: Callable[..., NDArray[np.int32]] | None = None

@@ -63,4 +63,6 @@ def _phrases(judged: Judged) -> list[str]:
     ]
 
 
-SCORER = Scorer(values=_values, phrases=_phrases, clusters=_clusters, least_per_class="min_cluster_size")
+SCORER = Scorer(
+    values=_values, phrases=_phrases, clusters=_clusters, least_per_class=("min_cluster_size", "min_samples")
+)

@@ -48,12 +48,10 @@ def check_scorer(evidence: Evidence, scorer: Mapping[str, Any], names: Sequence[
 def _check_class_sizes(
     evidence: Evidence, name: str, options: Mapping[str, Any], names: Sequence[str], key: str
 ) -> None:
-    option = SCORERS[name].least_per_class
-    if option is None:
-        return
-    for label, count in zip(*np.unique(evidence.labels, return_counts=True), strict=True):
-        if count < options[option]:
-            raise InputError(
-                f"{key}.{option}: {options[option]}, but class {names[label]!r} has {count} images; give at most "
-                f"{count}, or add images to the class"
-            )
+    for option in SCORERS[name].least_per_class:
+        for label, count in zip(*np.unique(evidence.labels, return_counts=True), strict=True):
+            if count < options[option]:
+                raise InputError(
+                    f"{key}.{option}: {options[option]}, but class {names[label]!r} has {count} images; give at most "
+                    f"{count}, or add images to the class"
+                )

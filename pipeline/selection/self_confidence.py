@@ -5,6 +5,14 @@ from numpy.typing import NDArray
 
 from pipeline.selection.evidence import Evidence, Judged, Scorer
 
+_BLOCK_BYTES = 2**26
+
+
+def row_blocks(probabilities: NDArray[np.float32]) -> list[slice]:
+    """Rows of (N, C) in blocks of which a copy in double precision is small: the whole may be larger than memory."""
+    size = max(1, _BLOCK_BYTES // (8 * probabilities.shape[1]))
+    return [slice(start, start + size) for start in range(0, len(probabilities), size)]
+
 
 def confidence(evidence: Evidence) -> NDArray[np.float64]:
     """(N,): probability, 0 to 1, that the network gives to the label of each image."""

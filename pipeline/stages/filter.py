@@ -6,6 +6,7 @@ from pipeline.artifacts.atomic import remove_leftovers
 from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_csv, write_parquet
+from pipeline.config.networks import replicate_of
 from pipeline.fanout import fan_out
 from pipeline.filtering.inputs import input_files, load_inputs
 from pipeline.filtering.sieve import Labelling, sieve
@@ -19,7 +20,7 @@ def filter_images(context: StageContext) -> None:
     data, config, network = context.data, context.params.filter, context.item
     remove_leftovers(data.points(network).parent)
     inputs = load_inputs(data, network)
-    known = Labelling(network=network, names=inputs.class_names, overrides=inputs.overrides)
+    known = Labelling(network=network, names=inputs.class_names, overrides=inputs.overrides, draw=replicate_of(network))
     # One thread for every task, wherever it runs: the number decides bits.
     with fan_out(context.dask.scheduler, workers=context.dask.workers, threads=1) as run:
         sieved = sieve(replace(inputs.evidence, each=run), config, known)

@@ -99,8 +99,9 @@ def _folds(context: StageContext, data: PreparedData) -> NDArray[np.int32]:
             f"finetune.folds: {config.folds}, but class {data.class_names[rarest]} has {counts[rarest]} training "
             f"images, so that a part would have none; give at most {counts[rarest]}"
         )
-    paths = read_parquet(context.data.manifest("train"), ["path"])["path"].to_pylist()
-    return draw_folds(paths, labels, config.folds, seed=_seed(context))
+    manifest = read_parquet(context.data.manifest("train"), ["path", "sha256"])
+    paths, contents = (manifest[name].to_pylist() for name in ("path", "sha256"))
+    return draw_folds(paths, labels, config.folds, seed=_seed(context), contents=contents)
 
 
 def _seed(context: StageContext) -> int:

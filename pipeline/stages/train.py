@@ -1,8 +1,9 @@
 """Train the cells of one study that are not in the ledger yet, and write them all as tables."""
 
+import itertools
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +52,7 @@ def resolve_cells(
     study = context.params.studies[str(context.item)]
     n = len(data.train.labels)
     keep = {network: _kept_rows(context, network, n) for network in study.filter_networks}
+    _check_draws_differ(keep, context)
     summary = DataSummary(n_classes=len(data.class_names), image_size=data.image_size, mean=data.mean, std=data.std)
     cells = cells_of(study, context.params.train, summary, n, {name: int(rows.sum()) for name, rows in keep.items()})
     members = [members_of(cell, data.train.labels, keep) for cell in cells]
@@ -60,6 +62,16 @@ def resolve_cells(
         for cell, rows in zip(cells, members, strict=True)
     ]
     return cells, members, identities
+
+
+def _check_draws_differ(keep: Mapping[str, NDArray[np.bool_]], context: StageContext) -> None:
+    """Equal filters would count as several draws, and their agreement as certainty."""
+    for left, right in itertools.combinations(keep, 2):
+        if np.array_equal(keep[left], keep[right]):
+            raise InputError(
+                f"studies.{context.item}.filter_draws: the filters of {left} and {right} keep the same images, so one "
+                "is no draw of its own; lower filter_draws, or take a scorer or an extractor that is drawn anew"
+            )
 
 
 def keys_of(identities: Sequence[Identity | None]) -> list[str]:

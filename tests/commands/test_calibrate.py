@@ -9,7 +9,7 @@ from made_up import NETWORK, class_blobs, write_embedding, write_manifest, write
 
 from pipeline.__main__ import main
 from pipeline.artifacts.arrays import write_array
-from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.paths import DataPaths
 
 
@@ -23,7 +23,9 @@ def _project(folder: Path, n_classes: int = 3) -> list[str]:
     heap = np.random.default_rng(1).normal(size=places.shape).astype(np.float32)
     write_array(data.maps(NETWORK), np.stack([heap, places]))
     data.overrides.write_text("path,sha256,decision,note,timestamp\n")
-    params = write_params(folder, reduce={"more_maps": [{"perplexity": 50.0}]})
+    made = [{"tsne": {"requested": {"perplexity": value, "random_state": 0}}} for value in (30.0, 50.0)]
+    write_json(data.reduce_metrics(NETWORK), {"maps": made})
+    params = write_params(folder)
     return ["calibrate", "--network", NETWORK, "--params", str(params), "--data", str(data.root)]
 
 
@@ -34,14 +36,24 @@ def test_the_space_in_which_classes_lie_apart_comes_first(tmp_path: Path, capsys
     assert {row["space"] for row in rows[:4]} == {"components", "map, perplexity 50.0"}
     assert {row["space"] for row in rows[4:]} == {"map"}
     assert rows[0]["average_precision"] > 0.6 > 0.1 > rows[-1]["average_precision"]
-    said = capsys.readouterr().out
-    assert "eps: tuned" in said.splitlines()[-1] or "perplexity 50.0" in said.splitlines()[-1]
+    said = capsys.readouterr().out.splitlines()
+    assert f"min_samples: {rows[0]['min_samples']}}}, eps: tuned}}" in "\n".join(said[-2:])
+
+
+def test_a_min_samples_that_no_class_has_is_left_out_and_alone_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = _project(tmp_path)
+    assert main([*command, "--min-samples", "5", "200", "--json", str(tmp_path / "rows.json")]) == 0
+    assert {row["min_samples"] for row in read_json(tmp_path / "rows.json")} == {5}
+    assert main([*command, "--min-samples", "200"]) == 2
+    assert "no class has so many" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"--min-samples": "0"}, "--min-samples 0: give numbers from 1 on"),
+        ({"--min-samples": "0"}, "--min-samples 0: give numbers from 2 on"),
         ({"--network": "resnet50"}, "--network resnet50: not in"),
         ({"--data": "nowhere"}, "nowhere/prepare/train.parquet: missing; run `dvc repro`"),
     ],

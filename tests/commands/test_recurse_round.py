@@ -67,7 +67,8 @@ def test_the_extractor_of_the_images_kept_is_one_of_all(tmp_path: Path, folds: i
     assert handed.folds is not None
     assert np.array_equal(handed.folds[keep], drawn)
     manifest = read_parquet(everything.manifest("train"))
-    all_drawn = draw_folds(manifest["path"].to_pylist(), manifest["label"].to_numpy(), folds, seed=config.seed)
+    paths, contents = (manifest[name].to_pylist() for name in ("path", "sha256"))
+    all_drawn = draw_folds(paths, manifest["label"].to_numpy(), folds, seed=config.seed, contents=contents)
     assert np.array_equal(handed.folds[~keep], all_drawn[~keep])
     for ours, theirs in zip(handed.networks, own.networks, strict=True):
         assert all(a.equal(b) for a, b in zip(ours.model.parameters(), theirs.model.parameters(), strict=True))

@@ -81,7 +81,7 @@ _LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=80)
 @settings(deadline=None)
 @given(labels=_LABELS, count=st.integers(2, 7), seed=st.integers(0, 99))
 def test_folds_share_out_each_class_evenly(labels: list[int], count: int, seed: int) -> None:
-    folds = draw_folds(_names(len(labels)), labels, count, seed=seed)
+    folds = draw_folds(_names(len(labels)), labels, count, seed=seed, contents=_names(len(labels)))
     assert folds.dtype == np.int32
     for label in set(labels):
         sizes = np.bincount(folds[np.array(labels) == label], minlength=count)
@@ -91,17 +91,17 @@ def test_folds_share_out_each_class_evenly(labels: list[int], count: int, seed: 
 
 def test_many_small_classes_do_not_fill_one_fold() -> None:
     labels = np.repeat(np.arange(40), 3)
-    assert np.bincount(draw_folds(_names(120), labels, 2, seed=0)).tolist() == [60, 60]
+    assert np.bincount(draw_folds(_names(120), labels, 2, seed=0, contents=_names(120))).tolist() == [60, 60]
 
 
 @settings(deadline=None)
 @given(n=st.integers(5, 60), where=st.integers(0, 60), count=st.integers(2, 5), seed=st.integers(0, 99))
 def test_an_added_image_moves_one_other_per_cut_at_most(n: int, where: int, count: int, seed: int) -> None:
     names, labels = _names(2 * n), [0] * n + [1] * n
-    before = dict(zip(names, draw_folds(names, labels, count, seed=seed), strict=True))
+    before = dict(zip(names, draw_folds(names, labels, count, seed=seed, contents=names), strict=True))
     place = min(where, n)
     longer, of_longer = [*names[:place], "class/new.png", *names[place:]], [0] * (n + 1) + [1] * n
-    after = dict(zip(longer, draw_folds(longer, of_longer, count, seed=seed), strict=True))
+    after = dict(zip(longer, draw_folds(longer, of_longer, count, seed=seed, contents=longer), strict=True))
     moved = [name for name in names if before[name] != after[name]]
     assert len(moved) <= count - 1
     assert all(name in names[:n] for name in moved)
@@ -110,7 +110,19 @@ def test_an_added_image_moves_one_other_per_cut_at_most(n: int, where: int, coun
 def test_folds_follow_the_paths_and_not_the_order_and_differ_for_another_seed() -> None:
     labels, names = np.arange(400) % 4, _names(400)
     order = np.random.default_rng(0).permutation(400)
-    folds = draw_folds(names, labels, 4, seed=1)
-    np.testing.assert_array_equal(folds[order], draw_folds([names[i] for i in order], labels[order], 4, seed=1))
-    changed = folds != draw_folds(names, labels, 4, seed=2)
+    folds = draw_folds(names, labels, 4, seed=1, contents=names)
+    np.testing.assert_array_equal(folds[order], _folds_of([names[i] for i in order], labels[order]))
+    changed = folds != draw_folds(names, labels, 4, seed=2, contents=names)
     assert 0.6 < changed.mean() < 0.9  # three quarters are expected
+
+
+def _folds_of(names: list[str], labels: np.ndarray) -> np.ndarray:
+    return draw_folds(names, labels, 4, seed=1, contents=names)
+
+
+def test_copies_of_an_image_share_a_part_whatever_their_names_and_labels() -> None:
+    names, labels = _names(60), np.arange(60) % 3
+    contents = [str(row // 2) for row in range(60)]
+    folds = draw_folds(names, labels, 4, seed=0, contents=contents)
+    np.testing.assert_array_equal(folds[0::2], folds[1::2])
+    assert len(set(folds.tolist())) == 4

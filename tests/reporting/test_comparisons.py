@@ -5,7 +5,7 @@ import pytest
 
 from pipeline.reporting.comparisons import arm_accuracies, controls_of, differences, pooled
 from pipeline.reporting.runs import Run, Setting
-from pipeline.stats import paired_difference
+from pipeline.stats import crossed_difference, mean_estimate
 
 
 def run(
@@ -36,7 +36,7 @@ def runs(table: Mapping[str, list[float | None]], batch_size: int = 32, rate: fl
 def test_differences_pair_by_seed_in_percentage_points() -> None:
     study = runs({"filtered": [0.90, 0.80, 0.85], "random": [0.88, 0.79, 0.80]})
     (found,) = differences(study[::-1], "random", 0.95)
-    expected = paired_difference([90, 80, 85], [88, 79, 80], 0.95)
+    expected = mean_estimate(np.subtract([90, 80, 85], [88, 79, 80]), 0.95)
     assert found.estimate is not None
     assert found.estimate.n == 3
     assert found.estimate.mean == pytest.approx(expected.mean)
@@ -109,6 +109,8 @@ def test_seeds_of_one_draw_of_the_filter_count_once() -> None:
     study = [run("full", seed, 0.88) for seed in range(2)]
     for arm, table in (("filtered", treated), ("random", chance)):
         study += [run(arm, seed, top1, network=draw) for draw, row in table.items() for seed, top1 in enumerate(row)]
+    # Against what all draws have in common, seeds vary too: the interval is that of both factors.
+    both = crossed_difference([[2, 4], [-2, -4]], 0.95)
     for control, means in (("full", [3, -3]), ("random", [2, 0])):
         found = pooled(study, control, 0.95)
         assert (found.draws, found.seeds) == (2, 2)
@@ -118,6 +120,8 @@ def test_seeds_of_one_draw_of_the_filter_count_once() -> None:
             assert estimate.n == 2
             assert estimate.mean == pytest.approx(np.mean(means))
             assert estimate.sd == pytest.approx(np.std(means, ddof=1))
+            expected = both if control == "full" else mean_estimate(means, 0.95)
+            assert (estimate.low, estimate.high) == pytest.approx((expected.low, expected.high))
     accuracies = {row.arm: row for row in arm_accuracies(study, 0.95)}
     assert accuracies["filtered"].top1 is not None
     assert (accuracies["filtered"].top1.n, accuracies["filtered"].planned) == (2, 2)

@@ -37,6 +37,8 @@ def test_distances_are_those_of_each_class() -> None:
 
 def test_planted_images_are_found_where_classes_lie_apart_and_not_where_they_overlap() -> None:
     apart, mixed = search_planted(*_blobs(0, 12), 5), search_planted(*_blobs(0, 0), 5)
+    assert apart is not None
+    assert mixed is not None
     assert apart.f1 > 0.9
     assert apart.average_precision > 0.9
     assert mixed.average_precision < 3 * PLANTED_SHARE
@@ -45,6 +47,13 @@ def test_planted_images_are_found_where_classes_lie_apart_and_not_where_they_ove
 def test_the_tuned_radius_drops_little_of_what_belongs_where_it_is() -> None:
     points, labels = _blobs(1, 12)
     found = search_planted(points, labels, 5)
+    assert found is not None
     noise = release_radii_by_class(points, labels, min_samples=5) > found.eps
     assert noise.mean() < 0.05
     assert found == search_planted(points, labels, 5)
+
+
+def test_where_no_radius_can_be_told_there_is_none() -> None:
+    labels = np.arange(40) % 2
+    assert search_planted(np.zeros((40, 2)), labels, 5) is None
+    assert search_planted(np.random.default_rng(0).normal(size=(40, 2)), labels, 30) is None

@@ -1,5 +1,6 @@
 """What every registered scorer promises; a new one is tested by being listed."""
 
+import pickle
 from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
@@ -11,6 +12,8 @@ from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import NearestNeighbors
 
 from pipeline.config.scorers import Scorer as ScorerConfig
+from pipeline.selection.budgets import Quota
+from pipeline.selection.decision import ShareRule, decide
 from pipeline.selection.ensemble import split_options
 from pipeline.selection.evidence import Evidence, Judged
 from pipeline.selection.scorers import SCORERS
@@ -78,7 +81,9 @@ def test_suspicion_is_not_negative_and_repeats(scorer: dict[str, Any]) -> None:
 @_ALL
 def test_how_tasks_run_changes_no_bit(scorer: dict[str, Any]) -> None:
     def backwards(function: Callable[[Any], Any], tasks: Iterable[Any]) -> list[Any]:
-        return [function(task) for task in reversed(list(tasks))][::-1]
+        """As on workers: pickled, and in another order."""
+        sent = [pickle.loads(pickle.dumps((function, task))) for task in reversed(list(tasks))]
+        return [own(task) for own, task in sent][::-1]
 
     evidence, _ = _planted(0)
     elsewhere = Evidence(**{**vars(evidence), "each": backwards})
@@ -97,6 +102,27 @@ def test_what_is_not_needed_may_be_missing(scorer: dict[str, Any]) -> None:
     missing = {field: None for need, field in fields.items() if need not in needs}
     bare = Evidence(**{**vars(evidence), **missing})
     assert SCORERS[name].values(bare, **options).tobytes() == SCORERS[name].values(evidence, **options).tobytes()
+
+
+_RULES = [
+    0.4,
+    *(ShareRule(share=share, quota=quota) for share in (0.0, 0.1) for quota in get_args(Quota)),
+]
+
+
+@_ALL
+@pytest.mark.parametrize("rule", _RULES, ids=str)
+def test_any_rule_follows_any_scorer(scorer: dict[str, Any], rule: ShareRule | float) -> None:
+    evidence, _ = _planted(0)
+    decision = decide(evidence, scorer, rule)
+    assert ((decision.scores >= 0) & (decision.scores <= 1)).all()
+    np.testing.assert_array_equal(decision.scores > 0.5, decision.is_noise)
+    for label in (0, 1):
+        rows = evidence.labels == label
+        assert (np.diff(decision.scores[rows][np.argsort(decision.values[rows])]) >= 0).all()
+    if isinstance(rule, ShareRule):
+        off = abs(decision.is_noise.mean() - rule.share)
+        assert off < 0.001 or decision.share_note is not None
 
 
 @_ALL

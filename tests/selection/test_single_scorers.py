@@ -38,7 +38,9 @@ def test_distances_by_hand() -> None:
     line = np.array([[0.0], [1], [3], [100]])
     np.testing.assert_array_equal(knn_distance.distances(line, 1), [1, 1, 2, 97])
     np.testing.assert_array_equal(knn_distance.distances(line, 9), [100, 99, 97, 100])
-    assert knn_distance.distances(line[:1], 3).tolist() == [np.inf]
+    assert np.isnan(knn_distance.distances(line[:1], 3)).all()
+    alone = Evidence(labels=np.array([0, 0, 0, 1]), components=line.astype(np.float32))
+    assert SCORERS["knn_distance"].values(alone, k=2).tolist() == [3, 2, 3, 3]
     evidence = Evidence(labels=np.array([0, 0, 0, 1]), components=line.astype(np.float32))
     np.testing.assert_allclose(SCORERS["centroid"].values(evidence), [4 / 3, 1 / 3, 5 / 3, 0])
 

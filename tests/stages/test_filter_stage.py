@@ -221,13 +221,23 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
     assert set(runs[0]) == {"points.parquet", "kept.csv", "dropped.csv", "metrics.json", "provenance.json"}
 
 
-def test_dasks_workers_give_equal_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"scorer": {"name": "hdbscan"}, "quota": "per_class"},
+        {"scorer": {"name": "knn_distance"}},
+        {"scorer": {"name": "centroid"}},
+        {"drop_share": None, "eps": "knee"},
+        {"drop_share": None, "eps": "tuned"},
+    ],
+    ids=str,
+)
+def test_dasks_workers_give_equal_bytes(tmp_path: Path, keys: dict[str, Any]) -> None:
     runs = []
-    members = [{"name": "dbscan"}, {"name": "hdbscan"}, {"name": "knn_distance"}, {"name": "centroid"}]
     for scheduler in ("none", "local"):
         folder = tmp_path / scheduler
         folder.mkdir()
-        data = _project(folder, scheduler=scheduler, scorer={"name": "ensemble", "of": members}, quota="per_class")
+        data = _project(folder, scheduler=scheduler, **keys)
         _run(folder)
         written = (data.points(NETWORK), data.kept(NETWORK), data.dropped(NETWORK), data.filter_metrics(NETWORK))
         runs.append([path.read_bytes() for path in written])

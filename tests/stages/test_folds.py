@@ -38,7 +38,7 @@ def _both(folder: Path) -> None:
 def _expected_folds(count: int, seed: int) -> NDArray[np.int32]:
     labels = np.arange(N) % len(NAMES)
     paths = [f"train/{NAMES[label]}/{row:05}.png" for row, label in enumerate(labels)]
-    return draw_folds(paths, labels, count, seed=seed)
+    return draw_folds(paths, labels, count, seed=seed, contents=paths)
 
 
 @pytest.fixture(scope="module")

@@ -29,9 +29,10 @@ def hand_over_extractor(
     # Imported here: torch takes seconds, and all else that needs it is in the stages' own processes.
     from pipeline.training.weights import load_folded, write_with_folds
 
-    images = read_parquet(everything.manifest("train"), ["path", "label"])
+    images = read_parquet(everything.manifest("train"), ["path", "label", "sha256"])
+    paths, contents = (images[name].to_pylist() for name in ("path", "sha256"))
     seed = config.seed + replicate_of(network)
-    folds = draw_folds(images["path"].to_pylist(), images["label"].to_numpy(), config.folds, seed=seed)
+    folds = draw_folds(paths, images["label"].to_numpy(), config.folds, seed=seed, contents=contents)
     trained = load_folded(kept.extractor(network)).folds
     assert trained is not None, "finetune has made folds"
     folds[keep] = trained
