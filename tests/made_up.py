@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ruamel.yaml import YAML
 
 from pipeline.artifacts.arrays import write_array
+from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.tables import write_parquet
 from pipeline.paths import DataPaths
 
@@ -62,9 +63,11 @@ def write_manifest(
     names: Sequence[str] | None = None,
     paths: Sequence[str] | None = None,
 ) -> None:
-    """data/prepare/<split>.parquet; each image's sha256 is that of its path."""
+    """data/prepare/<split>.parquet, and the names of the classes; each image's sha256 is that of its path."""
     names = names or [f"class{label}" for label in range(int(labels.max()) + 1)]
     paths = paths or [f"{split}/{names[label]}/{row:05}.png" for row, label in enumerate(labels)]
+    if split == "train":
+        write_json(data.prepare_metrics, {"class_names": list(names)})
     write_parquet(
         data.manifest(split),
         pa.table(

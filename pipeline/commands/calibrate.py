@@ -37,9 +37,7 @@ def main(argv: Sequence[str]) -> int:
     if arguments.network not in params.networks:
         raise InputError(f"--network {arguments.network}: not in {arguments.params}; it has {[*params.networks]}")
     if min(arguments.min_samples) < 2:
-        raise InputError(
-            f"--min-samples {min(arguments.min_samples)}: give numbers from 2 on; with 1 nothing is noise"
-        )
+        raise InputError(f"--min-samples {min(arguments.min_samples)}: give numbers from 2 on; with 1 nothing is noise")
     data = DataPaths(root=arguments.data)
     evidence = load_inputs(data, arguments.network).evidence
     if not evidence.has("classes"):

@@ -8,6 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.artifacts.arrays import open_array
+from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.overrides import Override, locate_overrides, read_overrides
 from pipeline.artifacts.tables import list_column, read_parquet
 from pipeline.errors import InputError
@@ -25,6 +26,9 @@ _PREDICTIONS = {"sample_id": pa.int64(), "predicted": pa.int64(), "confidence": 
 _EMBEDDING = {"sample_id": pa.int64(), "neighbours": pa.list_(pa.int32())}
 
 
+_ROWS = 8192
+
+
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
     """One network's training images, row = sample_id; `images` are the columns that the points begin with."""
@@ -39,6 +43,7 @@ def input_files(data: DataPaths, network: str) -> list[Path]:
     """The files that `load_inputs` reads, but for people's overrides."""
     return [
         data.manifest("train"),
+        data.prepare_metrics,
         data.predictions(network),
         data.probabilities(network),
         data.embedding(network),
@@ -61,7 +66,10 @@ def load_inputs(data: DataPaths, network: str) -> Inputs:
     embedding = read_parquet(data.embedding(network), _EMBEDDING)
     _check_rows(embedding, n, data.embedding(network))
     labels = manifest["label"].to_numpy()
-    names = dict(zip(labels.tolist(), manifest["label_name"].to_pylist(), strict=True))
+    # Classes without a training image have a name, too: a network may see them.
+    names = read_json(data.prepare_metrics)["class_names"]
+    if labels.max() >= len(names):
+        raise InputError(f"{data.manifest('train')}: has more classes than {data.prepare_metrics}; run `dvc repro`")
     images = manifest.select(list(_MANIFEST))
     for column in ("predicted", "confidence"):
         images = images.append_column(column, predictions[column])
@@ -74,9 +82,9 @@ def load_inputs(data: DataPaths, network: str) -> Inputs:
                 open_array(data.components(network), dtype=np.float32, ndim=2, rows=n), 0, data.components(network), n
             ),
             neighbours=_neighbours(embedding, n, data.embedding(network)),
-            probabilities=_probabilities(data.probabilities(network), labels),
+            probabilities=_probabilities(data.probabilities(network), n, len(names)),
         ),
-        class_names=[names.get(label, "") for label in range(max(names) + 1)],
+        class_names=names,
         overrides=locate_overrides(
             read_overrides(data.overrides),
             file=data.overrides,
@@ -97,16 +105,19 @@ def _finite(values: NDArray[np.float32], axis: int, path: Path, n: int) -> NDArr
     """Values with a row for each of `n` images along `axis`."""
     if values.shape[axis] != n:
         raise InputError(f"{path}: has {values.shape[axis]} rows for {n} images; delete it and run `dvc repro`")
-    bad = ~np.isfinite(values).all(axis=tuple(other for other in range(values.ndim) if other != axis))
-    if bad.any():
-        raise InputError(f"{path}: row {int(bad.argmax())} is not finite; delete it and run `dvc repro`")
+    # Block by block: the probabilities of a million images in a thousand classes fill the memory.
+    for start in range(0, n, _ROWS):
+        block = values[start : start + _ROWS] if axis == 0 else values[:, start : start + _ROWS]
+        bad = ~np.isfinite(block).all(axis=tuple(other for other in range(values.ndim) if other != axis))
+        if bad.any():
+            raise InputError(f"{path}: row {start + int(bad.argmax())} is not finite; delete it and run `dvc repro`")
     return values
 
 
-def _probabilities(path: Path, labels: NDArray[np.int64]) -> NDArray[np.float32]:
-    values = _finite(open_array(path, dtype=np.float32, ndim=2, rows=len(labels)), 0, path, len(labels))
-    if values.shape[1] <= labels.max() or values.min() < 0 or abs(values.sum(axis=1) - 1).max() > 1e-3:
-        raise InputError(f"{path}: rows are not probabilities of the classes; delete it and run `dvc repro`")
+def _probabilities(path: Path, n: int, n_classes: int) -> NDArray[np.float32]:
+    values = _finite(open_array(path, dtype=np.float32, ndim=2, rows=n), 0, path, n)
+    if values.shape[1] != n_classes or values.min() < 0 or abs(values.sum(axis=1) - 1).max() > 1e-3:
+        raise InputError(f"{path}: rows are no probabilities of {n_classes} classes; delete it and run `dvc repro`")
     return values
 
 

@@ -184,6 +184,7 @@ def _torn_map(data: DataPaths) -> None:
 def _small_class(data: DataPaths) -> None:
     labels = np.concatenate([np.zeros(_N - 2, dtype=np.int64), [1, 1]])
     write_manifest(data, "train", labels, names=["cat", "yak"])
+    write_predictions(data, labels)
 
 
 def _unknown_override(data: DataPaths) -> None:
@@ -202,8 +203,12 @@ _FILTER: list[tuple[str, Callable[[DataPaths], None] | dict[str, Any], str]] = [
     ("short map", _short_map, "resnet18.parquet: its 58 rows are not those of the 60 training images"),
     ("neighbours out of range", _foreign_neighbours, "names neighbours that are no training images"),
     ("ragged neighbours", _ragged_neighbours, "images have different numbers of neighbours"),
-    ("no probabilities", _no_probabilities, "probabilities.npy: rows are not probabilities of the classes"),
-    ("fewer classes", _probabilities_of_fewer_classes, "probabilities.npy: rows are not probabilities of the classes"),
+    ("no probabilities", _no_probabilities, "probabilities.npy: rows are no probabilities of 3 classes"),
+    (
+        "fewer classes",
+        _probabilities_of_fewer_classes,
+        "probabilities.npy: rows are no probabilities of 3 classes",
+    ),
     ("components", _nan_components, "resnet18.pca.npy: row 9 is not finite"),
     ("number for a list", _one_number_for_neighbours, "resnet18.parquet: column neighbours is no list"),
     ("nulls", _absent_confidence, "resnet18.parquet: column confidence has 30 nulls; delete it and run `dvc repro`"),

@@ -20,7 +20,8 @@ from made_up import (
 from sklearn.cluster import DBSCAN
 from sklearn.metrics import roc_auc_score
 
-from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.arrays import write_array
+from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.artifacts.overrides import COLUMNS
 from pipeline.artifacts.tables import read_parquet
 from pipeline.paths import DataPaths
@@ -146,6 +147,16 @@ def test_reasons_name_radius_and_neighbours(tmp_path: Path) -> None:
     # Neighbours are the next two rows, of the next two classes.
     assert suspect["reason"].endswith(f"1 of 2 nearest neighbours are {_NAMES[(suspect['label'] + 1) % 4]}")
     assert suspect["neighbour_labels"] == [(suspect["label"] + 1) % 4, (suspect["label"] + 2) % 4]
+
+
+def test_a_class_that_no_image_is_left_in_can_still_be_seen(tmp_path: Path) -> None:
+    data = _project(tmp_path)
+    write_json(data.prepare_metrics, {"class_names": [*_NAMES, "zebra"]})
+    probabilities = np.full((_N, 5), 0.01, dtype=np.float32)
+    probabilities[:, 4] = 0.96
+    write_array(data.probabilities(NETWORK), probabilities)
+    _run(tmp_path)
+    assert read_parquet(data.points(NETWORK))["reason"][0].as_py().endswith("the network sees zebra (96 %)")
 
 
 def test_names_of_any_kind_survive(tmp_path: Path) -> None:
