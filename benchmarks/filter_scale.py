@@ -1,10 +1,10 @@
 """How long from features to a keep list at ImageNet's size, in how much memory, and whether it finds what is wrong.
 
-PCA, t-SNE, neighbours and per-class DBSCAN through the functions that the stages call, on features
-in a memory-mapped file as `extract` leaves them. Every size runs in a process of its own, whose
-anonymous memory is sampled from outside: pages of the mapped features belong to the system, and go
-when something else needs them. Of all rows 2.5 % are planted outliers and 2.5 % bear a wrong label;
-AUROC says how well the filter's score tells them from the rest.
+PCA, t-SNE, neighbours and two scorers with all tables and reasons through the functions that the
+stages call, on features in a memory-mapped file as `extract` leaves them. Every size runs in a
+process of its own, whose anonymous memory is sampled from outside: pages of the mapped features
+belong to the system, and go when something else needs them. Of all rows 2.5 % are planted outliers
+and 2.5 % bear a wrong label; AUROC says how well each score tells them from the rest.
 
     python -m benchmarks.filter_scale --n 10000 50000 --dimensions 512
     python -m benchmarks.filter_scale --n 1281167 --scratch /a/folder/with/11/GB
@@ -17,31 +17,37 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from benchmarks.measuring import anonymous_bytes, print_results
 from benchmarks.reduce_speed import made_up_features
+from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.tables import write_csv, write_parquet
+from pipeline.config.filter import FilterConfig
 from pipeline.config.reduce import ReduceConfig
 from pipeline.fanout import fan_out
+from pipeline.filtering.sieve import Labelling, sieve
+from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
 from pipeline.reduction.checks import check_features
 from pipeline.reduction.landmarks import landmark_count
 from pipeline.reduction.neighbours import nearest_others
 from pipeline.reduction.pca import fit_principal_axes
 from pipeline.reduction.quality import exact_neighbours, knn_label_accuracy, neighbour_recall, quality_sample
 from pipeline.reduction.tsne import training_map
-from pipeline.selection.decision import ShareRule, decide
 from pipeline.selection.evidence import Evidence
 
 WRONG_SHARE = 0.025  # outliers, and as many wrong labels
 LEAST_OF_A_CLASS = 50
 BLOCK = 4096
 SAMPLE_S = 0.02
-STEPS = ("start", "check", "pca", "tsne", "neighbours", "quality", "filter")
+STEPS = ("start", "check", "pca", "tsne", "neighbours", "quality", "dbscan", "knn_agreement")
 
 
 def planted_features(folder: Path, n: int, dimensions: int, n_classes: int) -> dict[str, Path]:
@@ -66,10 +72,35 @@ def planted_features(folder: Path, n: int, dimensions: int, n_classes: int) -> d
     return paths
 
 
-def suspicion(coordinates: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The filter's score (n,) of each row, above 1/2 for those that are not in its keep list."""
-    scorer = {"name": "dbscan", "space": "map", "min_samples": 5}
-    return decide(Evidence(maps=coordinates[None], labels=labels), scorer, ShareRule(share=2 * WRONG_SHARE)).scores
+SCORERS: Mapping[str, Mapping[str, Any]] = {
+    "dbscan": {"name": "dbscan", "space": "map", "min_samples": 5},
+    "knn_agreement": {"name": "knn_agreement", "k": 25},
+}
+
+
+def write_tables(
+    folder: Path, evidence: Evidence, names: Sequence[str], scorer: Mapping[str, Any]
+) -> NDArray[np.float64]:
+    """The filter as its stage does it, tables and reasons included; returns the score (n,) of each row."""
+    config = FilterConfig.model_validate({"scorer": scorer, "drop_share": 2 * WRONG_SHARE})
+    known = Labelling(network="resnet50", names=names, overrides={})
+    sieved = sieve(evidence, config, known)
+    ids = np.arange(len(evidence.labels))
+    images = pa.table(
+        {
+            "sample_id": ids,
+            "path": pa.array([f"train/{row:08}.jpg" for row in ids.tolist()]),
+            "label": evidence.labels,
+            "label_name": pa.DictionaryArray.from_arrays(evidence.labels, list(names)).dictionary_decode(),
+        }
+    )
+    points = points_table(images, evidence, sieved)
+    kept, dropped = kept_and_dropped(points)
+    write_parquet(folder / "points.parquet", points)
+    write_csv(folder / "kept.csv", kept)
+    write_csv(folder / "dropped.csv", dropped)
+    write_json(folder / "metrics.json", filter_metrics(evidence, sieved, config, known))
+    return sieved.decision.scores
 
 
 class Steps:
@@ -92,7 +123,7 @@ class Steps:
 
 
 def measure(folder: Path, config: ReduceConfig) -> dict[str, Any]:
-    """Every step of `reduce` and `filter`, without their files, on the files of `planted_features`."""
+    """Every step of `reduce`, without its files, and of `filter` with them, on the files of `planted_features`."""
     steps = Steps()
     features = np.load(folder / "features.npy", mmap_mode="r")
     labels, planted = np.load(folder / "labels.npy"), np.load(folder / "planted.npy")
@@ -112,12 +143,19 @@ def measure(folder: Path, config: ReduceConfig) -> dict[str, Any]:
         rows = quality_sample(len(labels))
         exact = exact_neighbours(components, rows, config.neighbors)
         after = exact_neighbours(mapped.coordinates, rows, config.neighbors)
-        steps.begin("filter")
-        scores = suspicion(mapped.coordinates, labels)
+        names = [f"class {label}" for label in range(int(labels.max()) + 1)]
+        evidence = Evidence(
+            labels=labels, maps=mapped.coordinates[None], components=components, neighbours=neighbours.rows, each=run
+        )
+        scores = {}
+        for name, scorer in SCORERS.items():
+            steps.begin(name)
+            scores[name] = write_tables(folder, evidence, names, scorer)
     seconds = steps.seconds()
     aurocs = {
-        f"auroc_{name}": round(float(roc_auc_score(planted[of] > 0, scores[of])), 3)
-        for name, of in (("outliers", planted != 2), ("wrong_labels", planted != 1))
+        f"auroc_{name}_{what}": round(float(roc_auc_score(planted[of] > 0, found[of])), 3)
+        for name, found in scores.items()
+        for what, of in (("outliers", planted != 2), ("wrong_labels", planted != 1))
     }
     return {
         "landmarks": landmarks or 0,
@@ -126,7 +164,7 @@ def measure(folder: Path, config: ReduceConfig) -> dict[str, Any]:
         "map_knn": round(knn_label_accuracy(after, rows, labels), 3),
         "pca_knn": round(knn_label_accuracy(exact, rows, labels), 3),
         **aurocs,
-        "kept": round(float((scores <= 0.5).mean()), 4),
+        "kept": round(float((scores["dbscan"] <= 0.5).mean()), 4),
     }
 
 
