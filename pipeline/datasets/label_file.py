@@ -1,19 +1,19 @@
 """`prepare.labels`: a CSV of labels that stand before those of the data set, such as an annotator's."""
 
 import bisect
-import csv
 import difflib
-import unicodedata
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from pipeline.datasets.image_set import ImageSet
+from pipeline.datasets.label_csv import class_name, label_records, path_key
 from pipeline.errors import InputError
 
 _COLUMNS = ("path", "label")
 # Paths on either side of where an unknown one would stand that are compared with it.
 _COMPARED = 1000
+_SEVERAL = -1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,9 +21,9 @@ class GivenLabel:
     """One line of the file.
 
     Attributes:
-        path: of the image, as in the manifest.
+        path: of the image, as in the manifest but for Unicode's composition.
         name: of the class.
-        line: where the record ends in the file, from 1.
+        line: where the record begins in the file, from 1.
     """
 
     path: str
@@ -51,8 +51,9 @@ def read_label_file(file: Path, *, key: str) -> LabelFile:
     """
     source = f"{key}: {file}"
     labels: dict[str, GivenLabel] = {}
-    for given in _records(file, source):
-        earlier = labels.setdefault(given.path, given)
+    for line, record in label_records(file, source=source, needs=_COLUMNS):
+        given = GivenLabel(path=record["path"], name=record["label"], line=line)
+        earlier = labels.setdefault(path_key(given.path), given)
         if earlier is not given:
             raise InputError(
                 f"{source}: line {given.line}: {given.path!r} has a label in line {earlier.line} already; "
@@ -81,22 +82,29 @@ def locate_labels(
     Raises:
         InputError: a line about a test image, or about no image or class of the data set.
     """
-    rows = {path: row for row, path in enumerate(paths)}
-    numbers = {name: number for number, name in enumerate(class_names)}
+    rows = _rows_by_path(paths)
+    numbers = {class_name(name): number for number, name in enumerate(class_names)}
+    of_test, unused = ({path_key(path) for path in some} for some in (test_paths, left_out))
     located = {}
     for given in file.labels:
-        where = f"{file.source}: line {given.line}"
-        if given.path in test_paths:
+        where, path = f"{file.source}: line {given.line}", path_key(given.path)
+        if path in of_test:
             raise InputError(f"{where}: {given.path!r} is a test image, and those keep their labels; remove the line")
-        if given.path not in rows and given.path not in left_out:
+        if path not in rows and path not in unused:
             raise InputError(
                 f"{where}: {given.path!r} is not among the training images; {_nearest_path(given.path, paths)}"
             )
-        number = numbers.get(unicodedata.normalize("NFC", given.name))
+        number = numbers.get(class_name(given.name))
         if number is None:
             raise InputError(f"{where}: {given.name!r} is no class; {_nearest_class(given.name, class_names)}")
-        if given.path in rows:
-            located[rows[given.path]] = number
+        row = rows.get(path)
+        if row == _SEVERAL:
+            raise InputError(
+                f"{where}: {given.path!r} may be either of two images, whose paths differ in Unicode's composition "
+                "alone; rename one of them"
+            )
+        if row is not None:
+            located[row] = number
     return located
 
 
@@ -121,42 +129,13 @@ def relabel(images: ImageSet, file: LabelFile, *, left_out: Set[str]) -> ImageSe
     return replace(images, train=train, n_relabelled=changed)
 
 
-def _records(file: Path, source: str) -> Iterator[GivenLabel]:
-    try:
-        # A spreadsheet may have written a byte order mark.
-        with file.open(encoding="utf-8-sig", newline="") as text:
-            reader = csv.reader(text, strict=True)
-            header = _header(next(reader, []), source)
-            for fields in reader:
-                if fields:
-                    yield _given(fields, header, reader.line_num, source)
-    except FileNotFoundError:
-        raise InputError(f"{source} does not exist; give a CSV with the columns path,label") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{source}: cannot be read as UTF-8 CSV ({error}); mend or restore it") from None
-
-
-def _header(fields: list[str], source: str) -> list[str]:
-    if not fields:
-        raise InputError(f"{source}: is empty; give it the header path,label and a line per image")
-    missing = [name for name in _COLUMNS if name not in fields]
-    if missing:
-        close = difflib.get_close_matches(missing[0], fields, n=1)
-        mend = f"rename {close[0]!r}" if close else "add it"
-        raise InputError(f"{source}: line 1: has no column {missing[0]} among {','.join(fields)!r}; {mend}")
-    if len(fields) > len(_COLUMNS):
-        raise InputError(f"{source}: line 1: has the columns {','.join(fields)!r}; leave path and label alone")
-    return fields
-
-
-def _given(fields: list[str], header: list[str], line: int, source: str) -> GivenLabel:
-    if len(fields) != len(header):
-        raise InputError(
-            f"{source}: line {line}: has {len(fields)} fields, needs the {len(header)} of the header; "
-            "quote a field that holds a comma"
-        )
-    values = dict(zip(header, fields, strict=True))
-    return GivenLabel(path=values["path"], name=values["label"], line=line)
+def _rows_by_path(paths: Iterable[str]) -> dict[str, int]:
+    """Row of each path as it is looked up; `_SEVERAL` where that is the path of more than one."""
+    rows: dict[str, int] = {}
+    for row, path in enumerate(paths):
+        key = path_key(path)
+        rows[key] = _SEVERAL if key in rows else row
+    return rows
 
 
 def _nearest_path(path: str, paths: Sequence[str]) -> str:

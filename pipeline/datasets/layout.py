@@ -1,12 +1,12 @@
 """Which folders of an image folder are splits and which are classes."""
 
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from pipeline.datasets.image_set import SPLITS
 from pipeline.datasets.images import IMAGE_SUFFIXES
+from pipeline.datasets.label_csv import class_name
 from pipeline.datasets.tree import FileTree
 from pipeline.errors import InputError
 
@@ -100,18 +100,18 @@ def _check_splits(tree: FileTree, tops: Sequence[str], folders: Mapping[str, str
 
 
 def _classes(tree: FileTree, label: str) -> dict[str, list[str]]:
-    """Names of the files by class. Names that differ in Unicode's composition alone are one class."""
+    """Names of the files by class. Names that `class_name` spells alike are one class."""
     nested = [folder for folder in tree.folders if "/" in folder]
     if nested:
         raise InputError(f"prepare.path: {label}: {nested[0]} is a folder within a class; {_EXPECTED}")
     _refuse_loose_images(tree, label)
-    classes: dict[str, list[str]] = {unicodedata.normalize("NFC", folder): [] for folder in tree.folders}
+    classes: dict[str, list[str]] = {class_name(folder): [] for folder in tree.folders}
     if not classes:
         raise InputError(f"prepare.path: {label}: no class folders; {_EXPECTED}")
     for name in tree.files:
         folder, slash, _ = name.partition("/")
         if slash:
-            classes[unicodedata.normalize("NFC", folder)].append(name)
+            classes[class_name(folder)].append(name)
     empty = [name for name, files in classes.items() if not files]
     if empty:
         raise InputError(f"prepare.path: {label}: class folder {empty[0]} is empty; add images or remove it")

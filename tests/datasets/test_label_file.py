@@ -1,7 +1,9 @@
 """A file of labels: what it must look like, and which labels it decides."""
 
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from pipeline.datasets.image_set import ImageSet, Sample
 from pipeline.datasets.label_file import GivenLabel, LabelFile, locate_labels, read_label_file, relabel
 from pipeline.errors import InputError
 
+_FORMS: tuple[Literal["NFC"], Literal["NFD"]] = ("NFC", "NFD")
 _CLASSES = ("cat", "dog", "été")
 _TRAIN = ("train/cat/a, b.png", "train/cat/2.png", "train/dog/1.png", "train/été/1.png")
 _IMAGES = ImageSet(
@@ -60,6 +63,41 @@ def test_class_names_that_differ_in_composition_alone_are_one(tmp_path: Path) ->
     assert changed.train[1].label == _CLASSES.index("été")
 
 
+def test_white_space_around_a_class_name_counts_for_nothing(tmp_path: Path) -> None:
+    changed = relabel(_IMAGES, _read(tmp_path, "path,label\ntrain/cat/2.png, dog\u00a0\n"), left_out=frozenset())
+    assert changed.train[1].label == _CLASSES.index("dog")
+
+
+@pytest.mark.parametrize("forms", [_FORMS, _FORMS[::-1]])
+def test_paths_that_differ_in_composition_alone_are_one(
+    tmp_path: Path, forms: tuple[Literal["NFC", "NFD"], ...]
+) -> None:
+    spelled = {form: unicodedata.normalize(form, "train/été/1.png") for form in _FORMS}
+    of_images, of_file = (spelled[form] for form in forms)
+    images = replace(_IMAGES, train=(*_IMAGES.train[:3], Sample(path=of_images, label=2)))
+    changed = relabel(images, _read(tmp_path, f"path,label\n{of_file},dog\n"), left_out=frozenset())
+    assert changed.train[3] == Sample(path=of_images, label=_CLASSES.index("dog"))
+    without = replace(images, train=images.train[:3])
+    assert relabel(without, _read(tmp_path, f"path,label\n{of_file},dog\n"), left_out={of_images}).n_relabelled == 0
+    in_test = replace(without, test=(Sample(path=of_images, label=2),))
+    with pytest.raises(InputError, match="is a test image"):
+        relabel(in_test, _read(tmp_path, f"path,label\n{of_file},dog\n"), left_out=frozenset())
+    with pytest.raises(InputError, match=r"line 3: .* has a label in line 2 already"):
+        _read(tmp_path, f"path,label\n{of_file},dog\n{of_images},dog\n")
+
+
+def test_a_line_that_may_mean_two_images_is_refused(tmp_path: Path) -> None:
+    both = tuple(Sample(path=unicodedata.normalize(form, "train/été/1.png"), label=2) for form in _FORMS)
+    images = replace(_IMAGES, train=both)
+    with pytest.raises(InputError, match=r"'train/été/1\.png' may be either of two images, .*; rename one of them$"):
+        relabel(images, _read(tmp_path, "path,label\ntrain/été/1.png,dog\n"), left_out=frozenset())
+
+
+def test_lines_are_counted_where_records_begin(tmp_path: Path) -> None:
+    text = 'path,label\n"a\nb.png",dog\n\n"train/cat/\n2.png",dog\ntrain/cat/2.png,cat\n'
+    assert [given.line for given in _read(tmp_path, text).labels] == [2, 5, 7]
+
+
 def test_lines_about_images_that_were_left_out_are_passed_over(tmp_path: Path) -> None:
     file = _read(tmp_path, "path,label\ntrain/cat/broken.png,dog\ntrain/cat/2.png,dog\n")
     assert relabel(_IMAGES, file, left_out={"train/cat/broken.png"}).n_relabelled == 1
@@ -93,6 +131,7 @@ _BAD = {
     "unknown class": ("path,label\ntrain/cat/2.png,dogs\n", ": line 2: 'dogs' is no class; did you mean 'dog'?"),
     "strange class": ("path,label\ntrain/cat/2.png,7\n", ": line 2: '7' is no class; give one of cat, dog, été"),
     "Latin-1": ("path,label\ntrain/été/1.png,cat\n".encode("latin-1"), ": cannot be read as UTF-8 CSV ("),
+    "UTF-16": ("path,label\ntrain/cat/2.png,dog\n".encode("utf-16"), ": cannot be read as UTF-8 CSV ("),
     "open quote": ('path,label\n"train/cat/2.png,dog\n', ": cannot be read as UTF-8 CSV ("),
 }
 

@@ -56,6 +56,12 @@ def test_notes_beside_the_class_folders_are_no_matter() -> None:
     assert find_layout(_tree(*_SPLIT, "LICENSE", "train/notes.txt"), "x").class_names == ("cat", "dog")
 
 
+def test_white_space_around_a_folder_is_no_part_of_its_class() -> None:
+    layout = find_layout(_tree("train/cat /1.png", "train/dog/1.png", "test/cat/1.png", "test/dog/1.png"), "x")
+    assert layout.class_names == ("cat", "dog")
+    assert layout.splits["train"][0] == ("train/cat /1.png", 0)
+
+
 def test_composed_and_decomposed_names_are_one_class() -> None:
     """macOS writes an e and an accent, Linux one character."""
     composed, decomposed = "caf\u00e9", "cafe\u0301"
