@@ -57,8 +57,13 @@ class Sieved:
     stability: list[float]
 
 
-def sieve(evidence: Evidence, config: FilterConfig, known: Labelling) -> Sieved:
+def sieve(
+    evidence: Evidence, config: FilterConfig, known: Labelling, *, mend: str = "keep some in data/overrides.csv"
+) -> Sieved:
     """Score, choose, and let people overrule.
+
+    Args:
+        mend: what else than another number in the parameters keeps images that all would go; for messages.
 
     Raises:
         InputError: the scorer cannot work on this evidence, or a class would be left empty.
@@ -71,11 +76,9 @@ def sieve(evidence: Evidence, config: FilterConfig, known: Labelling) -> Sieved:
     for row, override in known.overrides.items():
         keep[row] = override.decision == "keep"
     if not config.allow_empty:
-        _check_no_class_is_empty(evidence, config, known.names, decision, keep)
+        _check_no_class_is_empty(evidence, config, known.names, decision, keep, mend)
     elif not keep.any():
-        raise InputError(
-            f"filter.{_rule_key(config)}: every image goes; drop fewer, or keep some in data/overrides.csv"
-        )
+        raise InputError(f"filter.{_rule_key(config)}: every image goes; drop fewer, or {mend}")
     return Sieved(
         decision=decision,
         keep=keep,
@@ -103,17 +106,22 @@ def _stability(
 
 
 def _check_no_class_is_empty(
-    evidence: Evidence, config: FilterConfig, names: Sequence[str], decision: Decision, keep: NDArray[np.bool_]
+    evidence: Evidence,
+    config: FilterConfig,
+    names: Sequence[str],
+    decision: Decision,
+    keep: NDArray[np.bool_],
+    mend: str,
 ) -> None:
     key = _rule_key(config)
-    mend = {"drop_share": "lower it"}.get(key, "raise it")
+    other_number = {"drop_share": "lower it"}.get(key, "raise it")
     for label in np.unique(evidence.labels):
         rows = evidence.labels == label
         if not keep[rows].any():
             raise InputError(
                 f"filter.{key}: {getattr(config, key)} leaves none of the {rows.sum()} images of class "
                 f"{names[label]!r} ({decision.is_noise[rows].sum()} exceed {decision.thresholds[rows][0]:.4g}, "
-                f"the rest dropped by hand); {mend}, keep some in data/overrides.csv, or set filter.allow_empty: true"
+                f"the rest dropped by hand); {other_number}, {mend}, or set filter.allow_empty: true"
             )
 
 

@@ -1,6 +1,7 @@
 """What features and settings must satisfy before anything is computed from them."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +11,30 @@ from pipeline.errors import InputError
 _ROWS = 8192
 
 
-def check_features(features: NDArray[np.float32], source: str) -> None:
+@dataclass(frozen=True, kw_only=True)
+class FeatureMends:
+    """What to do about features from which no map can be drawn, by what is wrong with them; ends of messages."""
+
+    not_finite: str
+    all_equal: str
+
+
+OF_AN_EXTRACTOR = FeatureMends(
+    not_finite=(
+        "the extractor has diverged: lower finetune.learning_rate, or delete the file if it is damaged, "
+        "and run `dvc repro`"
+    ),
+    all_equal="the extractor has collapsed: lower finetune.learning_rate or use more images, and run `dvc repro`",
+)
+
+
+def check_features(features: NDArray[np.float32], source: str, mends: FeatureMends = OF_AN_EXTRACTOR) -> None:
     """Refuse features from which no map can be drawn.
 
     Args:
         features: (N, D); read in blocks, so a memory map stays one.
         source: the file to name.
+        mends: for whoever made them.
 
     Raises:
         InputError: a value is NaN or infinite, or all rows are equal.
@@ -25,15 +44,11 @@ def check_features(features: NDArray[np.float32], source: str) -> None:
         block = features[start : start + _ROWS]
         bad = ~np.isfinite(block).all(axis=1)
         if bad.any():
-            raise InputError(
-                f"{source}: row {start + int(bad.argmax())} holds NaN or infinity; the extractor has diverged: "
-                "lower finetune.learning_rate, or delete the file if it is damaged, and run `dvc repro`"
-            )
+            raise InputError(f"{source}: row {start + int(bad.argmax())} holds NaN or infinity; {mends.not_finite}")
         all_equal = all_equal and bool((block == first).all())
     if all_equal:
         raise InputError(
-            f"{source}: all {len(features)} rows are equal, so the images cannot be told apart; the extractor "
-            "has collapsed: lower finetune.learning_rate or use more images, and run `dvc repro`"
+            f"{source}: all {len(features)} rows are equal, so the images cannot be told apart; {mends.all_equal}"
         )
 
 
