@@ -9,49 +9,32 @@ are one group, and scorers that compare no labels find what lies alone. The sect
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 from numpy.typing import NDArray
 
-from pipeline.artifacts.arrays import open_array, write_array
+from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_csv, write_parquet
+from pipeline.commands.features_given import Given, agreement, read_given
 from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError
 from pipeline.fanout import fan_out
+from pipeline.features.linear_probe import cross_validated_probabilities, probe_folds
 from pipeline.filtering.mapping import map_images
 from pipeline.filtering.sieve import Labelling, sieve
 from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
-from pipeline.reduction.checks import check_features
 from pipeline.run_log import standard_log
 from pipeline.selection.evidence import Evidence
-from pipeline.selection.linear_probe import cross_validated_probabilities
+from pipeline.selection.requirements import check_scorer
 from pipeline.selection.scorers import SCORERS
 
 _PROBE_FOLDS = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Given:
-    """What the files say of N rows.
-
-    Attributes:
-        labels: (N,) indices into `names`.
-        paths: as the file of labels has them; None if it has none.
-        probabilities: (N, C); None if none were given.
-    """
-
-    features: NDArray[np.float32]
-    labels: NDArray[np.int64]
-    names: list[str]
-    paths: list[str] | None
-    probabilities: NDArray[np.float32] | None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -62,91 +45,32 @@ def main(argv: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--features", type=Path, required=True, help=".npy, float (N, D)")
-    parser.add_argument("--labels", type=Path, help="CSV with N rows and a column label; a column path is passed on")
-    parser.add_argument("--probabilities", type=Path, help=".npy, float32 (N, C), classes in alphabetical order")
+    parser.add_argument("--labels", type=Path, help="UTF-8 CSV, N rows with a column label; a column path is passed on")
+    parser.add_argument(
+        "--probabilities",
+        type=Path,
+        help=".npy, float (N, C); classes by number if all labels are whole numbers, else in alphabetical order",
+    )
     parser.add_argument("--params", type=Path, default=Path("params.yaml"))
     parser.add_argument("--out", type=Path, required=True, help="a folder")
     arguments = parser.parse_args(argv)
     params = load_params(arguments.params)
     if isinstance(params.filter.drop_share, dict):
         raise InputError(f"{arguments.params}: filter.drop_share: is by network, and there is none; give one number")
-    _run(_read(arguments), params, arguments)
+    _run(read_given(arguments.features, arguments.labels, arguments.probabilities), params, arguments)
     return 0
-
-
-def _read(arguments: argparse.Namespace) -> Given:
-    features = _features(arguments.features)
-    check_features(features, str(arguments.features))
-    labels, names, paths = np.zeros(len(features), dtype=np.int64), ["all"], None
-    if arguments.labels:
-        labels, names, paths = _labels(arguments.labels, len(features))
-    return Given(
-        features=features,
-        labels=labels,
-        names=names,
-        paths=paths,
-        probabilities=_probabilities(arguments.probabilities, len(features), len(names)),
-    )
-
-
-def _features(path: Path) -> NDArray[np.float32]:
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise InputError(f"--features {path}: no such file") from None
-    except (ValueError, OSError) as error:
-        raise InputError(f"--features {path}: not a sound .npy file ({error}); write it by numpy.save") from None
-    if array.ndim != 2 or array.dtype.kind != "f" or 0 in array.shape:
-        raise InputError(f"--features {path}: is {array.dtype} {array.shape}; give floats of shape (N, D)")
-    # Single precision is mapped as it is; anything else fits into memory or does not.
-    return np.asanyarray(array, dtype=np.float32)
-
-
-def _labels(path: Path, n: int) -> tuple[NDArray[np.int64], list[str], list[str] | None]:
-    convert = pyarrow.csv.ConvertOptions(column_types={"label": pa.string(), "path": pa.string()})
-    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    try:
-        table = pyarrow.csv.read_csv(path, convert_options=convert, parse_options=parse)
-    except FileNotFoundError:
-        raise InputError(f"--labels {path}: no such file") from None
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"--labels {path}: not readable as CSV ({reason}); mend that line") from None
-    if "label" not in table.column_names:
-        raise InputError(f"--labels {path}: has the columns {table.column_names}; give a column label")
-    if len(table) != n:
-        raise InputError(
-            f"--labels {path}: has {len(table)} rows for {n} rows of features; give one for each, in order"
-        )
-    given = table["label"].to_pylist()
-    if "" in given:
-        raise InputError(f"--labels {path}: line {given.index('') + 2} has no label; give one, or leave the row out")
-    names = sorted(set(given))
-    number = {name: index for index, name in enumerate(names)}
-    paths = table["path"].to_pylist() if "path" in table.column_names else None
-    return np.array([number[name] for name in given], dtype=np.int64), names, paths
-
-
-def _probabilities(path: Path | None, n: int, n_classes: int) -> NDArray[np.float32] | None:
-    if path is None:
-        return None
-    values = open_array(path, dtype=np.float32, ndim=2, rows=n)
-    if values.shape[1] != n_classes or not np.isfinite(values).all() or abs(values.sum(axis=1) - 1).max() > 1e-3:
-        raise InputError(
-            f"--probabilities {path}: rows are no probabilities of {n_classes} classes; give {n_classes} columns, in "
-            "the alphabetical order of the labels, that sum to 1"
-        )
-    return values
 
 
 def _run(given: Given, params: Params, arguments: argparse.Namespace) -> None:
     out, config, log = arguments.out, params.filter, standard_log(None)
+    folds = _folds(given, config.scorer.model_dump())
+    _check_filter(given, params, probed=folds is not None)
     out.mkdir(parents=True, exist_ok=True)
     with fan_out(params.dask.scheduler, workers=params.dask.workers, threads=params.reduce.tsne.n_jobs) as run:
         mapped = map_images(
             given.features, given.labels, params.reduce, components_file=out / "components.npy", log=log, run=run
         )
-        probabilities, whose = _complete(given, config.scorer.model_dump(), mapped.components)
+        probabilities, about = _judged(given, mapped.components, folds)
         evidence = Evidence(
             labels=given.labels,
             maps=mapped.coordinates,
@@ -156,15 +80,65 @@ def _run(given: Given, params: Params, arguments: argparse.Namespace) -> None:
             each=run,
         )
         known = Labelling(network=arguments.features.stem, names=given.names, overrides={})
-        sieved = sieve(evidence, config, known)
+        sieved = sieve(evidence, config, known, mend="give more rows")
     points = points_table(_rows(given, probabilities), replace(evidence, each=map), sieved)
-    kept, dropped = kept_and_dropped(points)
-    metrics = filter_metrics(evidence, sieved, config, known)
+    metrics = {**filter_metrics(evidence, sieved, config, known), **about, "reduce": mapped.metrics}
     write_array(out / "maps.npy", mapped.coordinates)
+    _write(out, points, metrics, params, arguments)
+    _say(out, metrics)
+
+
+def _folds(given: Given, scorer: Mapping[str, Any]) -> NDArray[np.int64] | None:
+    """(N,) of a linear probe, where a scorer needs class probabilities and none were given."""
+    needs = {need for member in (scorer, *scorer.get("of", ())) for need in SCORERS[member["name"]].needs}
+    if given.probabilities is not None or "probabilities" not in needs or len(given.names) < 2:
+        return None
+    return probe_folds(given.labels, _PROBE_FOLDS, seed=0)
+
+
+def _check_filter(given: Given, params: Params, *, probed: bool) -> None:
+    """Refuse before the map, which may take an hour, what labels and settings decide."""
+    if params.filter.eps == "tuned" and len(given.names) < 2:
+        raise InputError("filter.eps: tuned plants images in other classes, and there is one only; use knee")
+
+    def unknown(*shape: int) -> NDArray[Any]:
+        """Stands for an array to come: nothing but its shape is looked at, and it takes no memory."""
+        return np.broadcast_to(np.float32(0), shape)
+
+    n = len(given.labels)
+    to_come = Evidence(
+        labels=given.labels,
+        maps=unknown(1, n, 2),
+        components=unknown(n, 1),
+        neighbours=unknown(n, params.reduce.neighbors),
+        probabilities=unknown(n, len(given.names)) if probed else given.probabilities,
+    )
+    check_scorer(to_come, params.filter.scorer.model_dump(), given.names, "filter.scorer")
+
+
+def _judged(
+    given: Given, components: NDArray[np.float32], folds: NDArray[np.int64] | None
+) -> tuple[NDArray[np.float32] | None, dict[str, Any]]:
+    """Class probabilities if there are any, and for metrics.json whose they are and how good."""
+    probabilities, whose, probe = given.probabilities, None, None
+    if probabilities is not None:
+        whose = "given"
+    elif folds is not None:
+        found = cross_validated_probabilities(components, given.labels, folds=folds, n_classes=len(given.names))
+        probabilities, whose = found.probabilities, f"linear probe, {_PROBE_FOLDS}-fold cross-validated"
+        probe = {"iterations": found.iterations, "converged": found.converged}
+    agree = None if probabilities is None else agreement(probabilities, given.labels)
+    return probabilities, {"probabilities": whose, "probabilities_agree": agree, "probe": probe}
+
+
+def _write(
+    out: Path, points: pa.Table, metrics: Mapping[str, Any], params: Params, arguments: argparse.Namespace
+) -> None:
+    kept, dropped = kept_and_dropped(points)
     write_parquet(out / "points.parquet", points)
     write_csv(out / "kept.csv", kept)
     write_csv(out / "dropped.csv", dropped)
-    write_json(out / "metrics.json", {**metrics, "probabilities": whose, "reduce": mapped.metrics})
+    write_json(out / "metrics.json", metrics)
     files = [path for path in (arguments.features, arguments.labels, arguments.probabilities) if path]
     write_provenance(
         out / "provenance.json",
@@ -173,24 +147,16 @@ def _run(given: Given, params: Params, arguments: argparse.Namespace) -> None:
         inputs=files,
         outputs=[out / name for name in ("points.parquet", "kept.csv", "dropped.csv", "metrics.json")],
     )
+
+
+def _say(out: Path, metrics: Mapping[str, Any]) -> None:
     if metrics["share_note"]:
         print(f"filter.drop_share: {metrics['share_note']}")
+    if (agree := metrics["probabilities_agree"]) is not None:
+        print(
+            f"{metrics['probabilities']} probabilities: the most probable class is the label in {agree:.2%} of the rows"
+        )
     print(f"{out}: {metrics['n_kept']} of {metrics['n_total']} kept ({metrics['kept_share']:.2%}); see dropped.csv")
-
-
-def _complete(
-    given: Given, scorer: Mapping[str, Any], components: NDArray[np.float32]
-) -> tuple[NDArray[np.float32] | None, str | None]:
-    """Class probabilities, and whose they are; of a linear probe where a scorer needs some and none were given."""
-    if given.probabilities is not None:
-        return given.probabilities, "given"
-    needs = {need for member in (scorer, *scorer.get("of", ())) for need in SCORERS[member["name"]].needs}
-    if "probabilities" not in needs or len(given.names) < 2:
-        return None, None
-    found = cross_validated_probabilities(
-        components, given.labels, n_classes=len(given.names), n_folds=_PROBE_FOLDS, seed=0
-    )
-    return found, f"linear probe, {_PROBE_FOLDS}-fold cross-validated"
 
 
 def _rows(given: Given, probabilities: NDArray[np.float32] | None) -> pa.Table:

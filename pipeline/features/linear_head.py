@@ -22,13 +22,15 @@ class LinearHead:
         weight: (n_classes, D) float64.
         bias: (n_classes,) float64.
         train_loss: mean cross-entropy on the images of the fit, in nats.
-        iterations: of L-BFGS; `MOST_ITERATIONS` where it stopped before it converged.
+        iterations: of L-BFGS.
+        converged: False where it stopped after `MOST_ITERATIONS`.
     """
 
     weight: NDArray[np.float64]
     bias: NDArray[np.float64]
     train_loss: float
     iterations: int
+    converged: bool
 
 
 def fit_head(features: NDArray[np.float32], labels: NDArray[np.int64]) -> LinearHead:
@@ -51,9 +53,11 @@ def fit_head(features: NDArray[np.float32], labels: NDArray[np.int64]) -> Linear
         # Of two classes it gives the difference of their logits.
         coefficients, intercepts = (np.concatenate([-half, half]) for half in (coefficients / 2, intercepts / 2))
     weight = coefficients / scaler.scale_
+    iterations = int(regression.n_iter_.max())
     return LinearHead(
         weight=weight,
         bias=intercepts - weight @ scaler.mean_,
         train_loss=float(log_loss(labels, model.predict_proba(exact))),
-        iterations=int(regression.n_iter_.max()),
+        iterations=iterations,
+        converged=iterations < MOST_ITERATIONS,
     )

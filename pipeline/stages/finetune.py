@@ -22,7 +22,6 @@ from pipeline.datasets.splits import draw_folds
 from pipeline.distributed import Ranks
 from pipeline.errors import InputError
 from pipeline.features.frozen import frozen_networks
-from pipeline.features.linear_head import MOST_ITERATIONS
 from pipeline.models.network import Network
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
@@ -184,7 +183,7 @@ def _fit_heads(
             progress=progress,
         )
         for number, (rows, (model, head)) in enumerate(zip(members, fitted, strict=True)):
-            if head.iterations >= MOST_ITERATIONS:
+            if not head.converged:
                 context.log.info(f"the head of fold {number} stopped after {head.iterations} iterations, unconverged")
             yield _Trained(model=model, settings=settings, n_train=int(rows.sum()), train_loss=head.train_loss)
     context.images.append(n)

@@ -1,6 +1,9 @@
 """The filter on features made elsewhere."""
 
 import csv
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from sklearn.metrics import roc_auc_score
 from pipeline.__main__ import main
 from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.tables import read_parquet
+from pipeline.commands import filter_features
 
 _N = 240
 _NAMES = ["cat", "dog", "yak"]
@@ -73,8 +77,84 @@ def test_probabilities_may_be_given(tmp_path: Path) -> None:
     probabilities[np.arange(_N), np.where(planted, (np.array(labels) + 1) % 3, labels)] = 0.8
     np.save(tmp_path / "p.npy", probabilities)
     assert main([*command, "--probabilities", str(tmp_path / "p.npy")]) == 0
-    assert read_json(tmp_path / "out/metrics.json")["probabilities"] == "given"
+    metrics = read_json(tmp_path / "out/metrics.json")
+    assert (metrics["probabilities"], metrics["probe"]) == ("given", None)
+    assert metrics["probabilities_agree"] == pytest.approx(1 - planted.mean())
     assert read_parquet(tmp_path / "out/points.parquet")["is_noise"].to_numpy()[planted].all()
+
+
+def test_the_probe_tells_how_it_ended_and_how_often_it_agrees(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, planted = _write(tmp_path, scorer={"name": "margin"})
+    assert main(command) == 0
+    metrics = read_json(tmp_path / "out/metrics.json")
+    assert metrics["probe"]["converged"] is True
+    assert len(metrics["probe"]["iterations"]) == 5
+    points = read_parquet(tmp_path / "out/points.parquet")
+    agree = (points["predicted"].to_numpy() == points["label"].to_numpy()).mean()
+    assert metrics["probabilities_agree"] == agree == pytest.approx(1 - planted.mean(), abs=0.02)
+    assert f"the most probable class is the label in {agree:.2%} of the rows" in capsys.readouterr().out
+
+
+def test_the_command_imports_no_torch() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", "import pipeline.commands.filter_features, sys; print('torch' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout == "False\n"
+
+
+def _one_class(folder: Path) -> None:
+    (folder / "y.csv").write_text("label\n" + "cat\n" * _N)
+
+
+def _class_of_three(folder: Path) -> None:
+    (folder / "y.csv").write_text("label\n" + "cat\n" * (_N - 3) + "dog\n" * 3)
+
+
+def _class_of_one(folder: Path) -> None:
+    (folder / "y.csv").write_text("label\n" + "cat\n" * (_N - 1) + "dog\n")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "keys", "message"),
+    [
+        (_one_class, {"scorer": {"name": "knn_agreement"}}, "filter.scorer: knn_agreement needs classes"),
+        (_one_class, {"scorer": {"name": "dbscan"}, "drop_share": None, "eps": "tuned"}, "filter.eps: tuned plants"),
+        (_class_of_three, {"scorer": {"name": "dbscan", "min_samples": 5}}, "class 'dog' has 3 images; give at most 3"),
+        (None, {"scorer": {"name": "knn_agreement", "k": 60}}, "filter.scorer.k: 60 neighbours, but 25 are known"),
+        (_class_of_one, {"scorer": {"name": "el2n"}}, "give --probabilities, or take knn_agreement"),
+    ],
+)
+def test_what_labels_and_settings_decide_is_refused_before_the_map(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    spoil: Callable[[Path], None] | None,
+    keys: dict[str, Any],
+    message: str,
+) -> None:
+    monkeypatch.setattr(filter_features, "map_images", lambda *_, **__: pytest.fail("drew a map"))
+    command, _ = _write(tmp_path, **keys)
+    if spoil:
+        spoil(tmp_path)
+    assert main(command) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_class_that_would_be_emptied_gets_a_mend_that_this_command_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, _ = _write(tmp_path, scorer={"name": "knn_distance"}, drop_share=None, threshold=1e-6)
+    assert main(command) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "raise it, give more rows, or set filter.allow_empty: true" in line
+    assert "overrides" not in line
 
 
 def test_runs_repeat(tmp_path: Path) -> None:
@@ -84,66 +164,3 @@ def test_runs_repeat(tmp_path: Path) -> None:
         assert main(command) == 0
         written.append({path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()})
     assert written[0] == written[1]
-
-
-def _bad_shape(folder: Path) -> None:
-    np.save(folder / "f.npy", np.zeros(7, dtype=np.float32))
-
-
-def _whole_numbers(folder: Path) -> None:
-    np.save(folder / "f.npy", np.zeros((_N, 3), dtype=np.int64))
-
-
-def _nan(folder: Path) -> None:
-    features = np.load(folder / "f.npy")
-    features[3, 1] = np.nan
-    np.save(folder / "f.npy", features)
-
-
-def _not_an_array(folder: Path) -> None:
-    (folder / "f.npy").write_text("no array")
-
-
-def _pickle(folder: Path) -> None:
-    np.save(folder / "f.npy", np.array([{}], dtype=object), allow_pickle=True)
-
-
-def _fewer_labels(folder: Path) -> None:
-    lines = (folder / "y.csv").read_text().splitlines()
-    (folder / "y.csv").write_text("\n".join(lines[:-1]))
-
-
-def _other_columns(folder: Path) -> None:
-    (folder / "y.csv").write_text("name,class\na,b\n")
-
-
-def _empty_label(folder: Path) -> None:
-    (folder / "y.csv").write_text((folder / "y.csv").read_text().replace("image 4.png,dog", "image 4.png,"))
-
-
-def _missing(folder: Path) -> None:
-    (folder / "f.npy").unlink()
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (_bad_shape, "f.npy: is float32 (7,); give floats of shape (N, D)"),
-        (_whole_numbers, "f.npy: is int64 (240, 3); give floats"),
-        (_nan, "f.npy: row 3 holds NaN"),
-        (_not_an_array, "f.npy: not a sound .npy file"),
-        (_pickle, "f.npy: not a sound .npy file"),
-        (_fewer_labels, "y.csv: has 239 rows for 240 rows of features"),
-        (_other_columns, "y.csv: has the columns ['name', 'class']; give a column label"),
-        (_empty_label, "y.csv: line 6 has no label"),
-        (_missing, "f.npy: no such file"),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str], spoil: Any, message: str) -> None:
-    command, _ = _write(tmp_path)
-    spoil(tmp_path)
-    assert main(command) == 2
-    error = capsys.readouterr().err.splitlines()
-    assert len(error) == 1
-    assert message in error[0]
