@@ -57,6 +57,8 @@ def main(argv: Sequence[str]) -> int:
     params = load_params(arguments.params)
     if isinstance(params.filter.drop_share, dict):
         raise InputError(f"{arguments.params}: filter.drop_share: is by network, and there is none; give one number")
+    if arguments.out.exists() and not arguments.out.is_dir():
+        raise InputError(f"--out {arguments.out}: is no folder; give another, or move the file away")
     _run(read_given(arguments.features, arguments.labels, arguments.probabilities), params, arguments)
     return 0
 
@@ -65,7 +67,6 @@ def _run(given: Given, params: Params, arguments: argparse.Namespace) -> None:
     out, config, log = arguments.out, params.filter, standard_log(None)
     folds = _folds(given, config.scorer.model_dump())
     _check_filter(given, params, probed=folds is not None)
-    out.mkdir(parents=True, exist_ok=True)
     with fan_out(params.dask.scheduler, workers=params.dask.workers, threads=params.reduce.tsne.n_jobs) as run:
         mapped = map_images(
             given.features, given.labels, params.reduce, components_file=out / "components.npy", log=log, run=run
@@ -153,9 +154,8 @@ def _say(out: Path, metrics: Mapping[str, Any]) -> None:
     if metrics["share_note"]:
         print(f"filter.drop_share: {metrics['share_note']}")
     if (agree := metrics["probabilities_agree"]) is not None:
-        print(
-            f"{metrics['probabilities']} probabilities: the most probable class is the label in {agree:.2%} of the rows"
-        )
+        whose = metrics["probabilities"]
+        print(f"probabilities ({whose}): the most probable class is the label in {agree:.2%} of the rows")
     print(f"{out}: {metrics['n_kept']} of {metrics['n_total']} kept ({metrics['kept_share']:.2%}); see dropped.csv")
 
 

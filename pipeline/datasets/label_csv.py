@@ -62,7 +62,7 @@ def _records(file: Path, source: str, needs: Sequence[str]) -> Iterator[tuple[in
         columns = f"columns {','.join(needs)}" if len(needs) > 1 else f"column {needs[0]}"
         raise InputError(f"{source} does not exist; give a CSV with the {columns}") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{source}: cannot be read as UTF-8 CSV ({error}); mend it, or save it anew as that") from None
+        raise InputError(f"{source}: cannot be read as UTF-8 CSV ({error}); mend it, or save it as UTF-8") from None
 
 
 def _columns(

@@ -107,6 +107,24 @@ def test_the_command_imports_no_torch() -> None:
     assert found.stdout == "False\n"
 
 
+def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command, _ = _write(tmp_path)
+    (tmp_path / "out").write_text("mine")
+    assert main(command) == 2
+    assert "out: is no folder; give another" in capsys.readouterr().err
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_where_settings_do_not_fit_the_features_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, _ = _write(tmp_path)
+    np.save(tmp_path / "f.npy", np.load(tmp_path / "f.npy")[:, :4])
+    assert main(command) == 2
+    assert "reduce.pca.n_components: 5 is more than" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def _one_class(folder: Path) -> None:
     (folder / "y.csv").write_text("label\n" + "cat\n" * _N)
 
