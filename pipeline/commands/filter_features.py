@@ -21,7 +21,7 @@ from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_csv, write_parquet
-from pipeline.commands.features_given import Given, agreement, read_given
+from pipeline.commands.foreign.given import Given, agreement, read_given
 from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError
 from pipeline.fanout import fan_out

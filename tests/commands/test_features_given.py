@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import DTypeLike, NDArray
 from sklearn.linear_model import LogisticRegression
 
-from pipeline.commands.features_given import Given, class_order, read_given
+from pipeline.commands.foreign.given import Given, class_order, read_given
 from pipeline.errors import InputError
 
 _LABELS = ["cat", "dog", "yak"] * 4

@@ -1,0 +1,1 @@
+"""What `python -m pipeline filter-features` is made of."""
