@@ -151,6 +151,7 @@ _BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "negative": (_save("p.npy", _NEGATIVE), "p.npy: row 0 holds -0.1"),
     "no sum of 1": (_save("p.npy", 2 * _probabilities()), "p.npy: row 0 sums to 2; give"),
+    "infinities": (_save("p.npy", np.tile([np.inf, -np.inf, 1], (_N, 1))), "p.npy: row 0 sums to nan; give"),
     "NaN probability": (_save("p.npy", np.full((_N, 3), np.nan)), "p.npy: row 0 sums to nan; give"),
     "other order": (
         _save("p.npy", _probabilities((2, 0, 1))),

@@ -1,1 +1,1 @@
-"""What `python -m pipeline filter-features` is made of."""
+"""The part of `filter-features` that reads what it is given."""

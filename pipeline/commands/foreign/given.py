@@ -123,7 +123,8 @@ def _probabilities(path: Path, labels: NDArray[np.int64], names: Sequence[str]) 
         raise InputError(
             f"{source}: has {values.shape[1]} columns for {len(names)} classes; give one for each of {order}"
         )
-    sums = values.sum(axis=1, dtype=np.float64)
+    with np.errstate(invalid="ignore"):  # opposite infinities give NaN, which is refused
+        sums = values.sum(axis=1, dtype=np.float64)
     wrong = ~(abs(sums - 1) <= 1e-3)
     if wrong.any():
         row = int(wrong.argmax())
