@@ -39,6 +39,7 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
     "knn_distance": {"name": "knn_distance", "k": 10},
     "centroid": {"name": "centroid"},
     "self_confidence": {"name": "self_confidence"},
+    "smoothed_confidence": {"name": "smoothed_confidence", "k": 25},
     "margin": {"name": "margin"},
     "el2n": {"name": "el2n"},
     "confident_learning": {"name": "confident_learning"},

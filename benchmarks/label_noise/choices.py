@@ -26,6 +26,7 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
     "knn_distance": {"name": "knn_distance", "k": 10},
     "centroid": {"name": "centroid"},
     "self_confidence": _CONFIDENCE,
+    "smoothed_confidence": {"name": "smoothed_confidence", "k": 25},
     "margin": _MARGIN,
     "el2n": {"name": "el2n"},
     "confident_learning": {"name": "confident_learning"},

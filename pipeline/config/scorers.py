@@ -58,6 +58,15 @@ class SelfConfidenceScorer(Section):
     name: Literal["self_confidence"]
 
 
+class SmoothedConfidenceScorer(Section):
+    """1 - probability of the label, averaged over the image and its `k` nearest neighbours; `k` is at most
+    `reduce.neighbors`.
+    """
+
+    name: Literal["smoothed_confidence"]
+    k: Positive = 25
+
+
 class MarginScorer(Section):
     """By how much the network prefers another class."""
 
@@ -98,6 +107,7 @@ SingleScorer = Annotated[
     | KnnDistanceScorer
     | CentroidScorer
     | SelfConfidenceScorer
+    | SmoothedConfidenceScorer
     | MarginScorer
     | ConfidentLearningScorer
     | El2nScorer
@@ -121,6 +131,7 @@ Scorer = Annotated[
     | KnnDistanceScorer
     | CentroidScorer
     | SelfConfidenceScorer
+    | SmoothedConfidenceScorer
     | MarginScorer
     | ConfidentLearningScorer
     | El2nScorer

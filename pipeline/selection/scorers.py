@@ -16,6 +16,7 @@ from pipeline.selection import (
     margin,
     random_draw,
     self_confidence,
+    smoothed_confidence,
 )
 from pipeline.selection.evidence import Scorer
 
@@ -31,6 +32,7 @@ _SINGLE: dict[str, Scorer] = {
     "margin": margin.SCORER,
     "random": random_draw.SCORER,
     "self_confidence": self_confidence.SCORER,
+    "smoothed_confidence": smoothed_confidence.SCORER,
 }
 
 SCORERS: dict[str, Scorer] = {**_SINGLE, "ensemble": ensemble.ensemble_of(_SINGLE)}

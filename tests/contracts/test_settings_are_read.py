@@ -44,6 +44,7 @@ _HANDED_ON: dict[type[BaseModel], Callable[..., Any]] = {
     scorers.KnnDistanceScorer: SCORERS["knn_distance"].values,
     scorers.MarginScorer: SCORERS["margin"].values,
     scorers.RandomScorer: SCORERS["random"].values,
+    scorers.SmoothedConfidenceScorer: SCORERS["smoothed_confidence"].values,
     scorers.SelfConfidenceScorer: SCORERS["self_confidence"].values,
 }
 _READ_FOR_THEMSELVES = {"name", "warmup"}

@@ -27,6 +27,19 @@ def test_beliefs_by_hand(name: str, expected: list[float]) -> None:
     np.testing.assert_allclose(SCORERS[name].values(_BELIEFS), expected, rtol=1e-6)
 
 
+def test_the_networks_view_of_neighbours_counts_half() -> None:
+    evidence = Evidence(
+        labels=np.array([0, 0, 2]),
+        probabilities=_PROBABILITIES,
+        neighbours=np.array([[1, 2], [2, 0], [0, 1]]),
+    )
+    values = SCORERS["smoothed_confidence"].values(evidence, k=2)
+    # Of label 0 the others have 0.1 and 0.25, 0.25 and 0.7; of label 2 they have 0.1 and 0.3.
+    expected = 1 - np.mean([[0.7, 0.1, 0.5], [0.175, 0.475, 0.2]], axis=0)
+    np.testing.assert_allclose(values, expected, rtol=1e-6)
+    np.testing.assert_allclose(SCORERS["smoothed_confidence"].values(evidence, k=1)[0], 1 - (0.7 + 0.1) / 2, rtol=1e-6)
+
+
 def test_neighbours_with_another_label_are_counted() -> None:
     neighbours = np.array([[1, 2, 3], [0, 2, 3], [3, 0, 1], [2, 1, 0]])
     evidence = Evidence(labels=np.array([0, 0, 1, 2]), neighbours=neighbours)
