@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ruamel.yaml import YAML
 
 from pipeline.artifacts.arrays import write_array
-from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.artifacts.tables import write_parquet
 from pipeline.paths import DataPaths
 
@@ -66,7 +66,8 @@ def write_manifest(
     """data/prepare/<split>.parquet, and the names of the classes; each image's sha256 is that of its path."""
     names = names or [f"class{label}" for label in range(int(labels.max()) + 1)]
     paths = paths or [f"{split}/{names[label]}/{row:05}.png" for row, label in enumerate(labels)]
-    if split == "train":
+    # Whole metrics of a made-up project stay as they are.
+    if split == "train" and not (data.prepare_metrics.exists() and "image_size" in read_json(data.prepare_metrics)):
         write_json(data.prepare_metrics, {"class_names": list(names)})
     write_parquet(
         data.manifest(split),

@@ -205,9 +205,14 @@ def _scores(cells: list[Cell], results: list[CellResult | None]) -> dict[Variant
 def _accuracies(cells: list[Cell], results: list[CellResult | None]) -> dict[str, float]:
     """Mean top-1 per variant, for `dvc metrics`; the report has the rest."""
     return {
-        f"{model} {arm} {network} batch {batch} lr {rate:g} wd {decay:g}": float(np.mean(values))
+        f"{model} {_arm(arm, network, cells)} batch {batch} lr {rate:g} wd {decay:g}": float(np.mean(values))
         for (model, arm, network, batch, rate, decay), values in _scores(cells, results).items()
     }
+
+
+def _arm(arm: str, network: str, cells: list[Cell]) -> str:
+    """With the filter's network only where it is not the study's first."""
+    return arm if network == cells[0].filter_network else f"{arm} of {network}"
 
 
 def _best_weights(cells: list[Cell], keys: list[str], results: list[CellResult | None], ledger: Ledger) -> bytes:
