@@ -266,7 +266,13 @@ def start(
             stderr=to,
             text=True,
             start_new_session=True,
+            preexec_fn=_heed_interrupts,
         )
+
+
+def _heed_interrupts() -> None:
+    """A shell's background job, and all that it starts, would ignore them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def descendants(pid: int) -> set[int]:
