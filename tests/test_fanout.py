@@ -136,7 +136,7 @@ def test_dask_is_not_imported_for_a_plain_loop() -> None:
         "with fan_out('none', workers=1, threads=1) as run: assert list(run(abs, [-1])) == [1]\n"
         "assert not {'dask', 'distributed'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
 
 
 @contextmanager

@@ -100,31 +100,7 @@ class RandomScorer(Section):
     seed: Seed = 0
 
 
-SingleScorer = Annotated[
-    DbscanScorer
-    | HdbscanScorer
-    | KnnAgreementScorer
-    | KnnDistanceScorer
-    | CentroidScorer
-    | SelfConfidenceScorer
-    | SmoothedConfidenceScorer
-    | MarginScorer
-    | ConfidentLearningScorer
-    | El2nScorer
-    | GridScorer
-    | RandomScorer,
-    Field(discriminator="name"),
-]
-
-
-class EnsembleScorer(Section):
-    """Mean rank over the scorers in `of`; those that look at the map, over all maps of `reduce.more_maps`."""
-
-    name: Literal["ensemble"]
-    of: Annotated[tuple[SingleScorer, ...], Field(min_length=1)]
-
-
-Scorer = Annotated[
+_Single = (
     DbscanScorer
     | HdbscanScorer
     | KnnAgreementScorer
@@ -137,6 +113,15 @@ Scorer = Annotated[
     | El2nScorer
     | GridScorer
     | RandomScorer
-    | EnsembleScorer,
-    Field(discriminator="name"),
-]
+)
+SingleScorer = Annotated[_Single, Field(discriminator="name")]
+
+
+class EnsembleScorer(Section):
+    """Mean rank over the scorers in `of`; those that look at the map, over all maps of `reduce.more_maps`."""
+
+    name: Literal["ensemble"]
+    of: Annotated[tuple[SingleScorer, ...], Field(min_length=1)]
+
+
+Scorer = Annotated[_Single | EnsembleScorer, Field(discriminator="name")]
