@@ -1,8 +1,9 @@
 """data/overrides.csv: what a person decided, image by image."""
 
 import csv
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.artifacts.atomic import atomic_path
@@ -10,6 +11,9 @@ from pipeline.errors import InputError
 
 COLUMNS = ("path", "sha256", "decision", "note", "timestamp")
 DECISIONS = ("keep", "drop")
+
+# What a spreadsheet runs as a formula (OWASP, "CSV Injection"; full-width signs in some locales), after any quotes.
+_FORMULA = re.compile(r"[\s']*[=+\-@＝＋－＠]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +24,7 @@ class Override:
         path, sha256: of the image, as in the manifest; both must agree, so that a decision never
             moves to another image.
         decision: keep or drop.
+        note: as typed. In the file an apostrophe stands before one that a spreadsheet would run as a formula.
         line: where the record ends in the file, from 1.
     """
 
@@ -54,9 +59,14 @@ def read_overrides(file: Path) -> list[Override]:
 def write_overrides(file: Path, overrides: Iterable[Override]) -> None:
     """Write a file that `read_overrides` reads, atomically; an override's `line` is not looked at."""
     with atomic_path(file) as temporary, temporary.open("w", encoding="utf-8", newline="") as text:
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows([getattr(override, column) for column in COLUMNS] for override in overrides)
+        plain = csv.writer(text, lineterminator="\n")
+        quoted = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
+        plain.writerow(COLUMNS)
+        for override in overrides:
+            harmless = replace(override, note=f"'{override.note}") if _FORMULA.match(override.note) else override
+            fields = [getattr(harmless, column) for column in COLUMNS]
+            # Before Python 3.13 a carriage return is left unquoted, which would end the line.
+            (quoted if "\r" in "".join(fields) else plain).writerow(fields)
 
 
 def locate_overrides(
@@ -113,4 +123,6 @@ def _override(file: Path, line: int, fields: list[str]) -> Override:
     values = dict(zip(COLUMNS, fields, strict=True))
     if values["decision"] not in DECISIONS:
         raise InputError(f"{file}: line {line}: decision {values['decision']!r} must be keep or drop")
+    if _FORMULA.match(values["note"]):
+        values["note"] = values["note"].removeprefix("'")
     return Override(**values, line=line)

@@ -1,13 +1,14 @@
 """Human decisions: round trip, and one clear line for every mistake."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.artifacts.overrides import COLUMNS, Override, locate_overrides, read_overrides
+from pipeline.artifacts.overrides import COLUMNS, Override, locate_overrides, read_overrides, write_overrides
 from pipeline.errors import InputError
 
 _HEADER = "path,sha256,decision,note,timestamp\n"
@@ -30,18 +31,36 @@ def test_the_header_alone_is_no_decision(tmp_path: Path) -> None:
 
 
 # Text as a person or a spreadsheet may leave it in a quoted field; NUL is no text.
-_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=20)
+_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+_BEFORE_A_SIGN = st.sampled_from(["", "'", "''", " ", "\xa0'"])
+_FORMULAS = st.tuples(_BEFORE_A_SIGN, st.sampled_from("=+-@＝"), _TEXT).map("".join)
 
 
 @given(
-    rows=st.lists(st.tuples(_TEXT, _TEXT, st.sampled_from(["keep", "drop"]), _TEXT, _TEXT), unique_by=lambda r: r[0])
+    rows=st.lists(
+        st.tuples(_TEXT, _TEXT, st.sampled_from(["keep", "drop"]), _TEXT | _FORMULAS, _TEXT), unique_by=lambda r: r[0]
+    )
 )
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, ...]]) -> None:
     path = tmp_path_factory.mktemp("o") / "overrides.csv"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([COLUMNS, *rows])
+    write_overrides(path, [Override(**dict(zip(COLUMNS, row, strict=True)), line=0) for row in rows])
     read = read_overrides(path)
     assert [(o.path, o.sha256, o.decision, o.note, o.timestamp) for o in read] == rows
+
+
+@pytest.mark.parametrize("note", ["=1+1", "+1", "-1", "@SUM(A1)", " =1", "＝1", "'=1"])
+def test_no_note_is_a_formula_in_the_file(tmp_path: Path, note: str) -> None:
+    path = tmp_path / "overrides.csv"
+    write_overrides(path, [replace(_override(), note=note)])
+    with path.open(encoding="utf-8", newline="") as text:
+        _, (*_, written, _) = csv.reader(text)
+    assert written == f"'{note}"
+
+
+@pytest.mark.parametrize("note", ["'tis blurred", "a=b", "", "=1"])
+def test_notes_written_by_hand_are_read_as_they_stand(tmp_path: Path, note: str) -> None:
+    (read,) = read_overrides(_file(tmp_path, _HEADER + f"a.png,aa,drop,{note},\n"))
+    assert read.note == note
 
 
 def test_spreadsheet_habits_are_harmless(tmp_path: Path) -> None:
