@@ -1,7 +1,7 @@
 """The report's figures: interactive ones for the page, files for papers and `dvc plots`."""
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,16 +10,13 @@ from numpy.typing import NDArray
 
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs
 from pipeline.reporting.summary import Summary
-from viz.figures.batch_curves import BatchCurve, batch_chart, batch_figure
+from viz.figures.batch_curves import batch_chart, batch_figure
 from viz.figures.gallery import image_grid, thumbnail
-from viz.figures.learning import LearningCurve, learning_chart, learning_figure
+from viz.figures.learning import learning_chart, learning_figure
 from viz.figures.maps import class_map
-from viz.figures.palette import LineKey
 from viz.figures.rendering import plotly_html, png, svg
 from viz.figures.shares import class_share_chart, eps_chart
-
-_TOP1 = "test top-1 (%)"
-_POINTS = "difference in top-1 (percentage points)"
+from viz.figures.study_curves import POINTS_TITLE, TOP1_TITLE, accuracy_curves, difference_curves, learning_panels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +35,9 @@ def study_charts(study: Summary) -> dict[str, str]:
     """`accuracy`, `differences` and `learning` of a study as markup; those without content are left out."""
     charts = {}
     if curves := accuracy_curves(study):
-        charts["accuracy"] = batch_chart(curves, y_title=_TOP1)
+        charts["accuracy"] = batch_chart(curves, y_title=TOP1_TITLE)
     if curves := difference_curves(study):
-        charts["differences"] = batch_chart(curves, y_title=_POINTS, zero_line=True)
+        charts["differences"] = batch_chart(curves, y_title=POINTS_TITLE, zero_line=True)
     if panels := learning_panels(study):
         charts["learning"] = learning_chart(panels)
     return {name: plotly_html(chart, element_id=f"{study['name']}-{name}") for name, chart in charts.items()}
@@ -97,9 +94,9 @@ def figure_files(inputs: ReportInputs, summary: Summary) -> Iterator[tuple[str, 
     """All figures as files: name and content, one after the other."""
     for study in summary["studies"]:
         if curves := accuracy_curves(study):
-            yield f"{study['name']}.accuracy.svg", svg(batch_figure(curves, y_title=_TOP1))
+            yield f"{study['name']}.accuracy.svg", svg(batch_figure(curves, y_title=TOP1_TITLE))
         if curves := difference_curves(study):
-            yield f"{study['name']}.differences.svg", svg(batch_figure(curves, y_title=_POINTS, zero_line=True))
+            yield f"{study['name']}.differences.svg", svg(batch_figure(curves, y_title=POINTS_TITLE, zero_line=True))
         if panels := learning_panels(study):
             yield f"{study['name']}.learning.svg", svg(learning_figure(panels))
     names = inputs.data.class_names
@@ -119,64 +116,9 @@ def most_suspect(network: NetworkInputs, n: int) -> NDArray[np.int64]:
     return order
 
 
-def accuracy_curves(study: Summary) -> list[BatchCurve]:
-    """One curve for each arm and variant, in percent."""
-    return _batch_curves(
-        (LineKey(row["arm"], row["variant"]), row["setting"]["batch_size"], _percent(row["top1"]))
-        for row in study["accuracy"]
-        if row["top1"]
-    )
-
-
-def difference_curves(study: Summary) -> list[BatchCurve]:
-    """One curve for each control and variant, in percentage points; in the control's colour."""
-    return _batch_curves(
-        (
-            (LineKey(row["control"], row["variant"]), row["setting"]["batch_size"], row["estimate"])
-            for row in study["differences"]
-            if row["estimate"]
-        ),
-        label="filtered − {}",
-    )
-
-
-def learning_panels(study: Summary) -> dict[str, list[LearningCurve]]:
-    """Panel title -> curves, one panel for each batch size."""
-    panels: dict[str, list[LearningCurve]] = {}
-    for row in sorted(study["learning"], key=lambda row: row["batch_size"]):
-        curve = LearningCurve(key=LineKey(row["arm"], row["variant"]), examples=row["examples"], loss=row["train_loss"])
-        panels.setdefault(f"batch size {row['batch_size']:,}", []).append(curve)
-    return panels
-
-
 def data_uri(media_type: str, content: bytes) -> str:
     """The content itself in place of an address."""
     return f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
-
-
-def _batch_curves(values: Iterable[tuple[LineKey, int, Mapping[str, Any]]], label: str = "{}") -> list[BatchCurve]:
-    lines: dict[LineKey, list[tuple[int, Mapping[str, Any]]]] = {}
-    for key, batch_size, estimate in values:
-        lines.setdefault(key, []).append((batch_size, estimate))
-    return [_batch_curve(key, label.format(key), sorted(line, key=lambda at: at[0])) for key, line in lines.items()]
-
-
-def _batch_curve(key: LineKey, label: str, line: Sequence[tuple[int, Mapping[str, Any]]]) -> BatchCurve:
-    estimates = [estimate for _, estimate in line]
-    return BatchCurve(
-        key=key,
-        label=label,
-        batch_sizes=[batch_size for batch_size, _ in line],
-        values=[estimate["mean"] for estimate in estimates],
-        low=[estimate["low"] for estimate in estimates],
-        high=[estimate["high"] for estimate in estimates],
-        n=[estimate["n"] for estimate in estimates],
-    )
-
-
-def _percent(estimate: Mapping[str, Any]) -> dict[str, Any]:
-    scaled = {key: estimate[key] and 100 * estimate[key] for key in ("mean", "low", "high")}
-    return {**estimate, **scaled}
 
 
 def _maps(network: NetworkInputs, inputs: ReportInputs) -> dict[str, tuple[Any, ...]]:

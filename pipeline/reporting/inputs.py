@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.prepared import PreparedData, load_prepared
 from pipeline.artifacts.provenance import sha256_of_file
+from pipeline.artifacts.runs import read_runs
 from pipeline.artifacts.tables import read_parquet
 from pipeline.config.params import Params
 from pipeline.config.study import Study
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
-from pipeline.reporting.runs import Run, read_runs
+from pipeline.stats.runs import Run, run_of
 
 _POINT_COLUMNS = ("path", "label", "predicted", "x", "y", "is_noise", "score", "reason", "keep")
 
@@ -89,7 +90,9 @@ def load_inputs(params: Params, paths: DataPaths) -> ReportInputs:
         prepare=read_json(paths.prepare_metrics),
         networks=[_load_network(name, data, paths) for name in params.networks],
         studies=[
-            StudyInputs(name=name, study=study, runs=read_runs(paths.runs(name), paths.history(name)))
+            StudyInputs(
+                name=name, study=study, runs=[run_of(row) for row in read_runs(paths.runs(name), paths.history(name))]
+            )
             for name, study in params.studies.items()
         ],
         versions=_versions(params, paths),

@@ -10,9 +10,10 @@ from markupsafe import Markup
 from ruamel.yaml import YAML
 
 from pipeline.config.params import Params
-from pipeline.reporting import tables, wording
+from pipeline.reporting import tables
 from pipeline.reporting.drawing import DroppedImage
 from pipeline.reporting.summary import Summary
+from pipeline.stats import study_tables, wording
 from viz.figures.palette import NOISE, class_color
 from viz.figures.rendering import plotly_script
 
@@ -84,11 +85,11 @@ def _study(study: Summary, params: Params, confidence: float) -> dict[str, Any]:
     return {
         **study,
         "config": params.studies[study["name"]],
-        "common": tables.common_settings(study),
-        "accuracy_table": tables.accuracy_table(study, confidence),
-        "difference_table": tables.difference_table(study, confidence),
-        "critical_batch_table": tables.critical_batch_table(study),
-        "excluded_table": tables.excluded_table(study),
+        "common": study_tables.common_settings(study),
+        "accuracy_table": study_tables.accuracy_table(study, confidence),
+        "difference_table": study_tables.difference_table(study, confidence),
+        "critical_batch_table": study_tables.critical_batch_table(study),
+        "excluded_table": study_tables.excluded_table(study),
     }
 
 

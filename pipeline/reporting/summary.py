@@ -4,9 +4,7 @@ Shares and accuracies are 0 to 1, differences are percentage points of top-1. Ta
 lists, which `dvc metrics` leaves out: what it shows is the headline.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,18 +12,9 @@ import numpy as np
 from pipeline.config.networks import architecture_of
 from pipeline.reporting import paper
 from pipeline.reporting.agreement import agreements
-from pipeline.reporting.comparisons import (
-    arm_accuracies,
-    controls_of,
-    differences,
-    pooled,
-    settings_of,
-)
-from pipeline.reporting.critical_batch import critical_batches
-from pipeline.reporting.inputs import NetworkInputs, ReportInputs, StudyInputs
-from pipeline.reporting.runs import Run, Setting, describe, varying_fields
-from pipeline.reporting.wording import pooled_sentence
-from pipeline.stats import Estimate, wilson_interval
+from pipeline.reporting.inputs import NetworkInputs, ReportInputs
+from pipeline.stats import wilson_interval
+from pipeline.stats.study import study_summary
 
 Summary = dict[str, Any]
 
@@ -34,7 +23,7 @@ def build_summary(inputs: ReportInputs) -> Summary:
     """The headline, and all tables and curves of the report."""
     confidence = inputs.params.report.confidence
     networks = [_network(network, inputs) for network in inputs.networks]
-    studies = [_study(study, confidence) for study in inputs.studies]
+    studies = [study_summary(study.name, study.runs, confidence) for study in inputs.studies]
     return {
         **_headline(networks, studies),
         "data": [_data(inputs)],
@@ -126,91 +115,3 @@ def _classes(network: NetworkInputs, class_names: Sequence[str]) -> list[Summary
         }
         for name, n, grey, gone in zip(class_names, totals, noise, dropped, strict=True)
     ]
-
-
-def _study(inputs: StudyInputs, confidence: float) -> Summary:
-    runs, controls = inputs.runs, controls_of(inputs.runs)
-    varying = varying_fields(settings_of(runs))
-    statuses = Counter(run.status for run in runs)
-    comparisons = [pooled(runs, control, confidence) for control in controls]
-    return {
-        "name": inputs.name,
-        "n_cells": len(runs),
-        "n_skipped": statuses["skipped"],
-        "n_diverged": statuses["diverged"],
-        "varying": list(varying),
-        "accuracy": [
-            {
-                **_named(row.setting, varying, row.arm),
-                **asdict(row),
-                "setting": row.setting._asdict(),
-                "top1": _estimate(row.top1),
-            }
-            for row in arm_accuracies(runs, confidence)
-        ],
-        "differences": [
-            {
-                **_named(row.setting, varying),
-                "setting": row.setting._asdict(),
-                "control": row.control,
-                "estimate": _estimate(row.estimate),
-            }
-            for control in controls
-            for row in differences(runs, control, confidence)
-        ],
-        "pooled": [
-            {**asdict(row), "estimate": _estimate(row.estimate), "sentence": pooled_sentence(row, confidence)}
-            for row in comparisons
-        ],
-        "critical_batch": [
-            {**_named(row.setting, varying, row.arm), **asdict(row), "setting": row.setting._asdict()}
-            for row in critical_batches(runs)
-        ],
-        "excluded": _excluded(runs),
-        "learning": _learning(runs, varying),
-    }
-
-
-def _named(setting: Setting, varying: Iterable[str], arm: str | None = None) -> dict[str, str]:
-    """`variant`, what beside arm and batch size tells a row from others, and a full `label`."""
-    variant = describe(setting, varying)
-    parts = [arm, f"batch {setting.batch_size}", variant]
-    return {"variant": variant, "label": ", ".join(part for part in parts if part)}
-
-
-def _estimate(estimate: Estimate | None) -> Summary | None:
-    return asdict(estimate) if estimate else None
-
-
-def _excluded(runs: Sequence[Run]) -> list[Summary]:
-    """Cells without a result, seeds of one setting, arm and reason together."""
-    groups: dict[tuple[Setting, str, str, str], list[int]] = defaultdict(list)
-    for run in runs:
-        if not run.finished:
-            groups[run.setting, run.arm, run.status, run.reason].append(run.seed)
-    return [
-        {"setting": setting._asdict(), "arm": arm, "status": status, "reason": reason, "seeds": sorted(seeds)}
-        for (setting, arm, status, reason), seeds in groups.items()
-    ]
-
-
-def _learning(runs: Sequence[Run], varying: Iterable[str]) -> list[Summary]:
-    """Mean training loss of the finished seeds of each setting and arm, where all of them recorded it."""
-    groups: dict[tuple[Setting, str], list[dict[int, float]]] = defaultdict(list)
-    for run in runs:
-        if run.finished:
-            groups[run.setting, run.arm].append(dict(run.history))
-    curves = []
-    for (setting, arm), histories in sorted(groups.items()):
-        shared = sorted(set.intersection(*(set(history) for history in histories)))
-        curves.append(
-            {
-                "variant": describe(setting, varying),
-                "batch_size": setting.batch_size,
-                "arm": arm,
-                "n": len(histories),
-                "examples": shared,
-                "train_loss": [float(np.mean([history[at] for history in histories])) for at in shared],
-            }
-        )
-    return curves

@@ -1,36 +1,10 @@
 """The summary's numbers as tables of text, units in their heads."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from pipeline.reporting.wording import (
-    NOTHING,
-    count,
-    image_interval,
-    number,
-    percent,
-    percent_interval,
-    plural,
-    points,
-    points_interval,
-    spread,
-)
-from pipeline.stats import Estimate
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """What a page or a document shows.
-
-    Attributes:
-        columns: heads; those in `text` are left-aligned, the others hold numbers.
-        rows: as many cells each as there are columns.
-    """
-
-    columns: Sequence[str]
-    text: frozenset[str]
-    rows: Sequence[Sequence[str]]
+from pipeline.stats.study_tables import Table, table_of
+from pipeline.stats.wording import NOTHING, count, number, percent
 
 
 def kept_table(networks: Sequence[Mapping[str, Any]]) -> Table:
@@ -50,7 +24,7 @@ def kept_table(networks: Sequence[Mapping[str, Any]]) -> Table:
         )
         for network in networks
     ]
-    return _table(
+    return table_of(
         "network; images; kept; kept (%); dropped (%); paper, CIFAR-10: kept (%); scorer; threshold; "
         "how the share came about; changed by hand (images)",
         rows,
@@ -61,7 +35,7 @@ def kept_table(networks: Sequence[Mapping[str, Any]]) -> Table:
 def agreement_table(agreements: Sequence[Mapping[str, Any]]) -> Table:
     """Pairs of filters."""
     rows = [(row["first"], row["second"], number(row["jaccard"]), number(row["chance"])) for row in agreements]
-    return _table("filter; other filter; Jaccard index of what goes; by chance", rows, text="filter; other filter")
+    return table_of("filter; other filter; Jaccard index of what goes; by chance", rows, text="filter; other filter")
 
 
 def extractor_table(networks: Sequence[Mapping[str, Any]], confidence: float) -> Table:
@@ -80,101 +54,13 @@ def extractor_table(networks: Sequence[Mapping[str, Any]], confidence: float) ->
         )
         for network in networks
     ]
-    return _table(
+    return table_of(
         f"network; test top-1 (%); {100 * confidence:g} % interval (%); balanced accuracy (%); "
         "variance in PCA (%); KL divergence of the map (nats); neighbours preserved (%); "
         "label = vote of neighbours, PCA (%); label = vote of neighbours, map (%)",
         rows,
         text="network",
     )
-
-
-def accuracy_table(study: Mapping[str, Any], confidence: float) -> Table:
-    """Top-1 of each arm at each setting."""
-    rows = []
-    for row in study["accuracy"]:
-        estimate = Estimate(**row["top1"]) if row["top1"] else None
-        n = estimate.n if estimate else 0
-        rows.append(
-            (
-                *_setting_cells(row["setting"], study["varying"]),
-                row["arm"],
-                percent(estimate.mean) if estimate else NOTHING,
-                spread(estimate.sd, scale=100) if estimate else NOTHING,
-                percent_interval(estimate) if estimate else NOTHING,
-                str(n) if n == row["planned"] else f"{n} of {row['planned']}",
-                percent(row["balanced_accuracy"]),
-                number(row["peak_learning_rate"]),
-                count(row["n_train"]),
-                count(row["steps"]),
-                number(row["epochs"]),
-            )
-        )
-    return _table(
-        f"{_setting_heads(study['varying'])}; arm; top-1, mean (%); sd (points); {100 * confidence:g} % interval (%); "
-        "n (seeds, or draws of the filter); balanced accuracy (%); peak learning rate; training images; steps; epochs",
-        rows,
-        text="model; arm",
-    )
-
-
-def difference_table(study: Mapping[str, Any], confidence: float) -> Table:
-    """Filtered minus each control at each setting."""
-    rows = []
-    for row in study["differences"]:
-        estimate = Estimate(**row["estimate"]) if row["estimate"] else None
-        rows.append(
-            (
-                f"filtered − {row['control']}",
-                *_setting_cells(row["setting"], study["varying"]),
-                points(estimate.mean) if estimate else NOTHING,
-                spread(estimate.sd) if estimate else NOTHING,
-                points_interval(estimate) if estimate else NOTHING,
-                str(estimate.n if estimate else 0),
-            )
-        )
-    return _table(
-        f"difference; {_setting_heads(study['varying'])}; mean (points); sd (points); "
-        f"{100 * confidence:g} % interval (points); n (paired seeds, or draws)",
-        rows,
-        text="difference; model",
-    )
-
-
-def critical_batch_table(study: Mapping[str, Any]) -> Table:
-    """Critical batch size of each arm at each setting that measured it."""
-    rows = [
-        (
-            *_setting_cells(row["setting"], study["varying"]),
-            row["arm"],
-            NOTHING if row["median"] is None else count(round(row["median"])),
-            image_interval(row["low"], row["high"]),
-            str(row["n"]) if row["n"] == row["planned"] else f"{row['n']} of {row['planned']}",
-        )
-        for row in study["critical_batch"]
-    ]
-    return _table(
-        f"{_setting_heads(study['varying'])}; arm; critical batch size, median (images); "
-        "95 % intervals of the runs (images); n (seeds)",
-        rows,
-        text="model; arm",
-    )
-
-
-def excluded_table(study: Mapping[str, Any]) -> Table:
-    """Cells that were skipped or that diverged."""
-    rows = [
-        (
-            *_setting_cells(row["setting"], study["varying"]),
-            row["arm"],
-            row["status"],
-            ", ".join(map(str, row["seeds"])),
-            row["reason"],
-        )
-        for row in study["excluded"]
-    ]
-    heads = f"{_setting_heads(study['varying'])}; arm; status; seeds; reason"
-    return _table(heads, rows, text="model; arm; status; seeds; reason")
 
 
 def class_table(networks: Sequence[Mapping[str, Any]]) -> Table:
@@ -198,7 +84,7 @@ def resource_table(resources: Mapping[str, Mapping[str, float]]) -> Table:
         )
         for stage, record in resources.items()
     ]
-    return _table("stage; time (s); peak memory (MB); images/s", rows, text="stage")
+    return table_of("stage; time (s); peak memory (MB); images/s", rows, text="stage")
 
 
 def version_table(versions: Iterable[Mapping[str, Any]]) -> Table:
@@ -208,20 +94,12 @@ def version_table(versions: Iterable[Mapping[str, Any]]) -> Table:
         for package, group in _by(versions, "package").items()
         for row in group
     ]
-    return _table("package; version; stages", rows, text="package; version; stages")
+    return table_of("package; version; stages", rows, text="package; version; stages")
 
 
 def digest_table(digests: Iterable[Mapping[str, Any]]) -> Table:
     """What the results were computed from."""
-    return _table("file; SHA-256", [(row["file"], row["sha256"]) for row in digests], text="file; SHA-256")
-
-
-def common_settings(study: Mapping[str, Any]) -> str:
-    """The parts of the setting that all cells share, e.g. `resnet18, learning rate 0.05`."""
-    first = study["accuracy"][0]["setting"]
-    fixed = [name for name in ("model", "learning_rate", "weight_decay") if name not in study["varying"]]
-    named = [first["model"] if name == "model" else f"{name.replace('_', ' ')} {first[name]}" for name in fixed]
-    return ", ".join([*named, plural(study["n_cells"], "cell")])
+    return table_of("file; SHA-256", [(row["file"], row["sha256"]) for row in digests], text="file; SHA-256")
 
 
 def _by(rows: Iterable[Mapping[str, Any]], key: str) -> dict[str, list[Mapping[str, Any]]]:
@@ -236,15 +114,3 @@ def _rule(network: Mapping[str, Any]) -> str:
         return "found: the threshold was given"
     requested = f"requested: {percent(network['requested_drop_share'])} % dropped, threshold computed"
     return f"{requested}; {network['share_note']}" if network["share_note"] else requested
-
-
-def _setting_heads(varying: Sequence[str]) -> str:
-    return "; ".join([*(name.replace("_", " ") for name in varying), "batch size"])
-
-
-def _setting_cells(setting: Mapping[str, Any], varying: Sequence[str]) -> list[str]:
-    return [*(str(setting[name]) for name in varying), count(setting["batch_size"])]
-
-
-def _table(heads: str, rows: Sequence[Sequence[str]], *, text: str) -> Table:
-    return Table(columns=heads.split("; "), text=frozenset(text.split("; ")), rows=rows)

@@ -11,18 +11,13 @@ from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
-from pipeline.reporting.drawing import accuracy_curves, difference_curves, learning_panels, study_charts
+from pipeline.reporting.drawing import study_charts
 from pipeline.reporting.inputs import load_inputs
 from pipeline.reporting.summary import Summary, build_summary
-from pipeline.reporting.tables import (
-    accuracy_table,
-    agreement_table,
-    critical_batch_table,
-    difference_table,
-    excluded_table,
-    kept_table,
-)
+from pipeline.reporting.tables import agreement_table, kept_table
+from pipeline.stats.study_tables import accuracy_table, critical_batch_table, difference_table, excluded_table
 from pipeline.training import noise_scale
+from viz.figures.study_curves import accuracy_curves, difference_curves, learning_panels
 
 Build = Callable[..., Summary]
 

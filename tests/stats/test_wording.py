@@ -1,8 +1,8 @@
 import pytest
 
-from pipeline.reporting.comparisons import PooledDifference
-from pipeline.reporting.wording import count, percent, plural, points, pooled_sentence
 from pipeline.stats import mean_estimate
+from pipeline.stats.comparisons import PooledDifference
+from pipeline.stats.wording import count, percent, plural, points, pooled_sentence
 
 _COUNTS = {"draws": 1, "seeds": 3}
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.reporting.runs import Run, Setting
-from pipeline.stats import Estimate, crossed_difference, mean_estimate, pooled_difference
+from pipeline.stats.estimates import Estimate, crossed_difference, mean_estimate, pooled_difference
+from pipeline.stats.runs import Run, Setting
 
 TREATED = "filtered"
 """The arm that the others are compared with."""

@@ -1,7 +1,7 @@
 """Numbers as people read them, and the sentences of the report's first lines."""
 
-from pipeline.reporting.comparisons import TREATED, PooledDifference
-from pipeline.stats import Estimate
+from pipeline.stats.comparisons import TREATED, PooledDifference
+from pipeline.stats.estimates import Estimate
 
 NOTHING = "–"
 """Stands where there is no value."""

@@ -3,9 +3,9 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from pipeline.reporting.comparisons import arm_accuracies, controls_of, differences, pooled
-from pipeline.reporting.runs import Run, Setting
 from pipeline.stats import crossed_difference, mean_estimate
+from pipeline.stats.comparisons import arm_accuracies, controls_of, differences, pooled
+from pipeline.stats.runs import Run, Setting
 
 
 def run(

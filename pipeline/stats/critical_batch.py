@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.reporting.runs import Run, Setting
+from pipeline.stats.runs import Run, Setting
 
 
 @dataclass(frozen=True, kw_only=True)

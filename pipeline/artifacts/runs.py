@@ -1,0 +1,69 @@
+"""A study's two tables, one row a cell and its curve, read together and checked against each other."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from pipeline.artifacts.tables import read_parquet
+from pipeline.config.study import Arm
+from pipeline.errors import InputError
+
+_RUN_COLUMNS = (
+    "fingerprint",
+    "status",
+    "reason",
+    "model",
+    "arm",
+    "filter_network",
+    "batch_size",
+    "learning_rate",
+    "peak_learning_rate",
+    "weight_decay",
+    "seed",
+    "n_train",
+    "steps",
+    "epochs",
+    "top1",
+    "balanced_accuracy",
+    "critical_batch",
+    "critical_batch_low",
+    "critical_batch_high",
+)
+_HISTORY_COLUMNS = ("fingerprint", "step", "examples", "train_loss")
+
+
+def read_runs(runs: Path, history: Path) -> list[dict[str, Any]]:
+    """The cells in a study's two tables, in the order of the file.
+
+    Returns:
+        The columns named above, and `history`: (optimizer steps done, training images processed,
+        training loss in nats or None where it was not finite), ascending.
+
+    Raises:
+        InputError: a file is missing or damaged, holds values that no study can give, or the two are of
+            different runs of the study, as while its stage replaces one after the other.
+    """
+    rows, curves = read_parquet(runs, _RUN_COLUMNS).to_pylist(), _read_curves(history)
+    for row in rows:
+        if row["arm"] not in get_args(Arm) or (row["status"] == "finished" and not _is_share(row["top1"])):
+            raise InputError(
+                f"{runs}: a row with arm {row['arm']}, status {row['status']}, top1 {row['top1']}; "
+                "run `dvc repro --force`"
+            )
+    recorded, finished = set(curves), {row["fingerprint"] for row in rows if row["status"] == "finished"}
+    if not finished <= recorded <= {row["fingerprint"] for row in rows}:
+        raise InputError(f"{history}: its runs are not those of {runs}; if no study is being trained, run `dvc repro`")
+    return [{**row, "history": tuple(sorted(curves.get(row["fingerprint"], ())))} for row in rows]
+
+
+def _is_share(value: float | None) -> bool:
+    return value is not None and math.isfinite(value) and 0 <= value <= 1
+
+
+def _read_curves(path: Path) -> Mapping[str, list[tuple[int, int, float | None]]]:
+    """Fingerprint -> [(steps, training images processed, training loss)]."""
+    curves: dict[str, list[tuple[int, int, float | None]]] = {}
+    for row in read_parquet(path, _HISTORY_COLUMNS).to_pylist():
+        curves.setdefault(row["fingerprint"], []).append((row["step"], row["examples"], row["train_loss"]))
+    return curves

@@ -1,0 +1,77 @@
+"""The training runs of a study: one for each cell of its grid."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class Setting(NamedTuple):
+    """What two runs must share, beside their seed, to be a pair. Never chosen by its accuracy."""
+
+    model: str
+    batch_size: int
+    learning_rate: float
+    weight_decay: float
+
+
+class LossRecord(NamedTuple):
+    """Where a run stood: optimizer steps done, training images processed, training loss (nats; None: not finite)."""
+
+    step: int
+    examples: int
+    loss: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One cell. `top1` and `balanced_accuracy` (0 to 1) are None unless it finished.
+
+    Attributes:
+        history: ascending.
+        critical_batch: in images, with the ends of its 95 % interval; None if it was not sampled or
+            cannot be told. With a lower end and no upper one there is no upper bound.
+    """
+
+    setting: Setting
+    arm: str
+    filter_network: str
+    seed: int
+    status: str
+    reason: str
+    peak_learning_rate: float
+    n_train: int
+    steps: int | None
+    epochs: float | None
+    top1: float | None
+    balanced_accuracy: float | None
+    history: tuple[LossRecord, ...]
+    critical_batch: float | None = None
+    critical_batch_low: float | None = None
+    critical_batch_high: float | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.status == "finished"
+
+
+def run_of(row: Mapping[str, Any]) -> Run:
+    """A row of a study's table, with its history, as `pipeline.artifacts.runs` reads it."""
+    others = {key: value for key, value in row.items() if key not in (*Setting._fields, "fingerprint", "history")}
+    return Run(
+        setting=Setting(*(row[name] for name in Setting._fields)),
+        history=tuple(LossRecord(*record) for record in row["history"]),
+        **others,
+    )
+
+
+def varying_fields(settings: Iterable[Setting]) -> tuple[str, ...]:
+    """The names of a setting's fields, without batch_size, that take more than one value."""
+    settings = list(settings)
+    names = [name for name in Setting._fields if name != "batch_size"]
+    return tuple(name for name in names if len({getattr(setting, name) for setting in settings}) > 1)
+
+
+def describe(setting: Setting, fields: Iterable[str]) -> str:
+    """E.g. `resnet18, lr 0.05`; empty without fields."""
+    short = {"batch_size": "batch ", "learning_rate": "lr ", "weight_decay": "wd ", "model": ""}
+    return ", ".join(f"{short[name]}{getattr(setting, name)}" for name in fields)

@@ -1,0 +1,142 @@
+"""A study's numbers as tables of text, units in their heads."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.stats.estimates import Estimate
+from pipeline.stats.wording import (
+    NOTHING,
+    count,
+    image_interval,
+    number,
+    percent,
+    percent_interval,
+    plural,
+    points,
+    points_interval,
+    spread,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """What a page or a document shows.
+
+    Attributes:
+        columns: heads; those in `text` are left-aligned, the others hold numbers.
+        rows: as many cells each as there are columns.
+    """
+
+    columns: Sequence[str]
+    text: frozenset[str]
+    rows: Sequence[Sequence[str]]
+
+
+def table_of(heads: str, rows: Sequence[Sequence[str]], *, text: str) -> Table:
+    """A table from its heads, separated by `; `, `text` naming those that are left-aligned."""
+    return Table(columns=heads.split("; "), text=frozenset(text.split("; ")), rows=rows)
+
+
+def accuracy_table(study: Mapping[str, Any], confidence: float) -> Table:
+    """Top-1 of each arm at each setting."""
+    rows = []
+    for row in study["accuracy"]:
+        estimate = Estimate(**row["top1"]) if row["top1"] else None
+        n = estimate.n if estimate else 0
+        rows.append(
+            (
+                *_setting_cells(row["setting"], study["varying"]),
+                row["arm"],
+                percent(estimate.mean) if estimate else NOTHING,
+                spread(estimate.sd, scale=100) if estimate else NOTHING,
+                percent_interval(estimate) if estimate else NOTHING,
+                str(n) if n == row["planned"] else f"{n} of {row['planned']}",
+                percent(row["balanced_accuracy"]),
+                number(row["peak_learning_rate"]),
+                count(row["n_train"]),
+                count(row["steps"]),
+                number(row["epochs"]),
+            )
+        )
+    return table_of(
+        f"{_setting_heads(study['varying'])}; arm; top-1, mean (%); sd (points); {100 * confidence:g} % interval (%); "
+        "n (seeds, or draws of the filter); balanced accuracy (%); peak learning rate; training images; steps; epochs",
+        rows,
+        text="model; arm",
+    )
+
+
+def difference_table(study: Mapping[str, Any], confidence: float) -> Table:
+    """Filtered minus each control at each setting."""
+    rows = []
+    for row in study["differences"]:
+        estimate = Estimate(**row["estimate"]) if row["estimate"] else None
+        rows.append(
+            (
+                f"filtered − {row['control']}",
+                *_setting_cells(row["setting"], study["varying"]),
+                points(estimate.mean) if estimate else NOTHING,
+                spread(estimate.sd) if estimate else NOTHING,
+                points_interval(estimate) if estimate else NOTHING,
+                str(estimate.n if estimate else 0),
+            )
+        )
+    return table_of(
+        f"difference; {_setting_heads(study['varying'])}; mean (points); sd (points); "
+        f"{100 * confidence:g} % interval (points); n (paired seeds, or draws)",
+        rows,
+        text="difference; model",
+    )
+
+
+def critical_batch_table(study: Mapping[str, Any]) -> Table:
+    """Critical batch size of each arm at each setting that measured it."""
+    rows = [
+        (
+            *_setting_cells(row["setting"], study["varying"]),
+            row["arm"],
+            NOTHING if row["median"] is None else count(round(row["median"])),
+            image_interval(row["low"], row["high"]),
+            str(row["n"]) if row["n"] == row["planned"] else f"{row['n']} of {row['planned']}",
+        )
+        for row in study["critical_batch"]
+    ]
+    return table_of(
+        f"{_setting_heads(study['varying'])}; arm; critical batch size, median (images); "
+        "95 % intervals of the runs (images); n (seeds)",
+        rows,
+        text="model; arm",
+    )
+
+
+def excluded_table(study: Mapping[str, Any]) -> Table:
+    """Cells that were skipped or that diverged."""
+    rows = [
+        (
+            *_setting_cells(row["setting"], study["varying"]),
+            row["arm"],
+            row["status"],
+            ", ".join(map(str, row["seeds"])),
+            row["reason"],
+        )
+        for row in study["excluded"]
+    ]
+    heads = f"{_setting_heads(study['varying'])}; arm; status; seeds; reason"
+    return table_of(heads, rows, text="model; arm; status; seeds; reason")
+
+
+def common_settings(study: Mapping[str, Any]) -> str:
+    """The parts of the setting that all cells share, e.g. `resnet18, learning rate 0.05`."""
+    first = study["accuracy"][0]["setting"]
+    fixed = [name for name in ("model", "learning_rate", "weight_decay") if name not in study["varying"]]
+    named = [first["model"] if name == "model" else f"{name.replace('_', ' ')} {first[name]}" for name in fixed]
+    return ", ".join([*named, plural(study["n_cells"], "cell")])
+
+
+def _setting_heads(varying: Sequence[str]) -> str:
+    return "; ".join([*(name.replace("_", " ") for name in varying), "batch size"])
+
+
+def _setting_cells(setting: Mapping[str, Any], varying: Sequence[str]) -> list[str]:
+    return [*(str(setting[name]) for name in varying), count(setting["batch_size"])]

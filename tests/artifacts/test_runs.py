@@ -1,0 +1,57 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up_report import params_with, write_study
+
+from pipeline.artifacts import runs as runs_module
+from pipeline.artifacts.runs import read_runs
+from pipeline.artifacts.tables import read_parquet, write_parquet
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths
+from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA
+
+
+def test_what_is_read_is_what_training_writes() -> None:
+    assert set(runs_module._RUN_COLUMNS) <= set(RUNS_SCHEMA.names)
+    assert set(runs_module._HISTORY_COLUMNS) <= set(HISTORY_SCHEMA.names)
+
+
+def test_each_cell_has_its_own_history(tmp_path: Path) -> None:
+    data = DataPaths(root=tmp_path)
+    write_study(data, params_with(), "digits")
+    rows = read_runs(data.runs("digits"), data.history("digits"))
+    assert len(rows) == 27
+    row = next(row for row in rows if row["seed"] == 2 and row["batch_size"] == 128)
+    assert [(step, examples) for step, examples, _ in row["history"]] == [(1, 128), (15, 15 * 128), (45, 45 * 128)]
+    assert [loss for *_, loss in row["history"]] == pytest.approx([2.5, 2.3 / 15 + 0.2, 2.3 / 45 + 0.2])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"arm": "best"}, {"top1": None}, {"top1": float("nan")}, {"top1": 90.0}], ids=lambda wrong: str(wrong)
+)
+def test_rows_that_no_study_gives_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    data = DataPaths(root=tmp_path)
+    write_study(data, params_with(seeds=[0]), "digits", lambda row: {"top1": 0.5, **wrong})
+    with pytest.raises(InputError, match=r"digits.parquet: a row with arm .* run `dvc repro"):
+        read_runs(data.runs("digits"), data.history("digits"))
+
+
+@pytest.mark.parametrize("replaced", ["runs", "history"])
+@pytest.mark.parametrize(("first", "then"), [([0, 1], [0]), ([0], [0, 1])])
+def test_tables_of_two_runs_of_the_study_are_never_mixed(
+    tmp_path: Path, replaced: str, first: list[int], then: list[int]
+) -> None:
+    old, new = DataPaths(root=tmp_path / "old"), DataPaths(root=tmp_path / "new")
+    write_study(old, params_with(seeds=first), "digits")
+    write_study(new, params_with(seeds=then), "digits")
+    getattr(new, replaced)("digits").replace(getattr(old, replaced)("digits"))
+    with pytest.raises(InputError, match=r"history.parquet: its runs are not those of .*digits.parquet; .*`dvc repro`"):
+        read_runs(old.runs("digits"), old.history("digits"))
+
+
+def test_a_run_that_diverged_at_once_or_was_skipped_needs_no_history(tmp_path: Path) -> None:
+    data = DataPaths(root=tmp_path)
+    write_study(data, params_with(seeds=[0]), "digits", lambda row: {"status": "diverged", "reason": "not finite"})
+    write_parquet(data.history("digits"), read_parquet(data.history("digits")).slice(0, 0))
+    assert {row["history"] for row in read_runs(data.runs("digits"), data.history("digits"))} == {()}
