@@ -169,20 +169,10 @@ def write_study(data: DataPaths, params: Params, name: str, outcome: Outcome = d
         rows.append(row)
         if row["status"] != "skipped":
             history += [
-                {
-                    "fingerprint": row["fingerprint"],
-                    "step": step,
-                    "examples": step * batch_size,
-                    "train_loss": 2.3 / step + seed / 10,
-                }
+                {"fingerprint": row["fingerprint"], "examples": step * batch_size, "train_loss": 2.3 / step + seed / 10}
                 for step in (1, 15, 45)
             ]
-    columns = [
-        ("fingerprint", pa.string()),
-        ("step", pa.int64()),
-        ("examples", pa.int64()),
-        ("train_loss", pa.float64()),
-    ]
+    columns = [("fingerprint", pa.string()), ("examples", pa.int64()), ("train_loss", pa.float64())]
     measured = [(name, pa.float64()) for name in _MEASURED]
     write_parquet(data.runs(name), _table(rows, measured))
     write_parquet(data.history(name), pa.Table.from_pylist(history, schema=pa.schema(columns)))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, get_args
 
@@ -30,21 +31,23 @@ _RUN_COLUMNS = (
     "critical_batch_low",
     "critical_batch_high",
 )
-_HISTORY_COLUMNS = ("fingerprint", "step", "examples", "train_loss")
+_HISTORY_COLUMNS = ("fingerprint", "examples", "train_loss")
 
 
 def read_runs(runs: Path, history: Path) -> list[dict[str, Any]]:
     """The cells in a study's two tables, in the order of the file.
 
     Returns:
-        The columns named above, and `history`: (optimizer steps done, training images processed,
-        training loss in nats or None where it was not finite), ascending.
+        The columns named above, and `history`: (training images processed, training loss in nats or
+        None where it was not finite), ascending.
 
     Raises:
         InputError: a file is missing or damaged, holds values that no study can give, or the two are of
             different runs of the study, as while its stage replaces one after the other.
     """
     rows, curves = read_parquet(runs, _RUN_COLUMNS).to_pylist(), _read_curves(history)
+    if not rows:
+        raise InputError(f"{runs}: holds no run; delete it and run `dvc repro`")
     for row in rows:
         if row["arm"] not in get_args(Arm) or (row["status"] == "finished" and not _is_share(row["top1"])):
             raise InputError(
@@ -54,16 +57,16 @@ def read_runs(runs: Path, history: Path) -> list[dict[str, Any]]:
     recorded, finished = set(curves), {row["fingerprint"] for row in rows if row["status"] == "finished"}
     if not finished <= recorded <= {row["fingerprint"] for row in rows}:
         raise InputError(f"{history}: its runs are not those of {runs}; if no study is being trained, run `dvc repro`")
-    return [{**row, "history": tuple(sorted(curves.get(row["fingerprint"], ())))} for row in rows]
+    return [{**row, "history": tuple(sorted(curves.get(row["fingerprint"], ()), key=itemgetter(0)))} for row in rows]
 
 
 def _is_share(value: float | None) -> bool:
     return value is not None and math.isfinite(value) and 0 <= value <= 1
 
 
-def _read_curves(path: Path) -> Mapping[str, list[tuple[int, int, float | None]]]:
-    """Fingerprint -> [(steps, training images processed, training loss)]."""
-    curves: dict[str, list[tuple[int, int, float | None]]] = {}
+def _read_curves(path: Path) -> Mapping[str, list[tuple[int, float | None]]]:
+    """Fingerprint -> [(training images processed, training loss)]."""
+    curves: dict[str, list[tuple[int, float | None]]] = {}
     for row in read_parquet(path, _HISTORY_COLUMNS).to_pylist():
-        curves.setdefault(row["fingerprint"], []).append((row["step"], row["examples"], row["train_loss"]))
+        curves.setdefault(row["fingerprint"], []).append((row["examples"], row["train_loss"]))
     return curves

@@ -14,20 +14,12 @@ class Setting(NamedTuple):
     weight_decay: float
 
 
-class LossRecord(NamedTuple):
-    """Where a run stood: optimizer steps done, training images processed, training loss (nats; None: not finite)."""
-
-    step: int
-    examples: int
-    loss: float | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """One cell. `top1` and `balanced_accuracy` (0 to 1) are None unless it finished.
 
     Attributes:
-        history: ascending.
+        history: (training images processed, training loss in nats or None where it was not finite), ascending.
         critical_batch: in images, with the ends of its 95 % interval; None if it was not sampled or
             cannot be told. With a lower end and no upper one there is no upper bound.
     """
@@ -44,7 +36,7 @@ class Run:
     epochs: float | None
     top1: float | None
     balanced_accuracy: float | None
-    history: tuple[LossRecord, ...]
+    history: tuple[tuple[int, float | None], ...]
     critical_batch: float | None = None
     critical_batch_low: float | None = None
     critical_batch_high: float | None = None
@@ -56,12 +48,8 @@ class Run:
 
 def run_of(row: Mapping[str, Any]) -> Run:
     """A row of a study's table, with its history, as `pipeline.artifacts.runs` reads it."""
-    others = {key: value for key, value in row.items() if key not in (*Setting._fields, "fingerprint", "history")}
-    return Run(
-        setting=Setting(*(row[name] for name in Setting._fields)),
-        history=tuple(LossRecord(*record) for record in row["history"]),
-        **others,
-    )
+    others = {key: value for key, value in row.items() if key not in (*Setting._fields, "fingerprint")}
+    return Run(setting=Setting(*(row[name] for name in Setting._fields)), **others)
 
 
 def varying_fields(settings: Iterable[Setting]) -> tuple[str, ...]:

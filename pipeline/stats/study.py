@@ -95,7 +95,7 @@ def _learning(runs: Sequence[Run], varying: Iterable[str]) -> list[dict[str, Any
     groups: dict[tuple[Setting, str], list[dict[int, float]]] = defaultdict(list)
     for run in runs:
         if run.finished:
-            groups[run.setting, run.arm].append({at.examples: at.loss for at in run.history if at.loss is not None})
+            groups[run.setting, run.arm].append({examples: loss for examples, loss in run.history if loss is not None})
     curves = []
     for (setting, arm), histories in sorted(groups.items()):
         shared = sorted(set.intersection(*(set(history) for history in histories)))

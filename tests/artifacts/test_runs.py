@@ -23,8 +23,8 @@ def test_each_cell_has_its_own_history(tmp_path: Path) -> None:
     rows = read_runs(data.runs("digits"), data.history("digits"))
     assert len(rows) == 27
     row = next(row for row in rows if row["seed"] == 2 and row["batch_size"] == 128)
-    assert [(step, examples) for step, examples, _ in row["history"]] == [(1, 128), (15, 15 * 128), (45, 45 * 128)]
-    assert [loss for *_, loss in row["history"]] == pytest.approx([2.5, 2.3 / 15 + 0.2, 2.3 / 45 + 0.2])
+    assert [examples for examples, _ in row["history"]] == [128, 15 * 128, 45 * 128]
+    assert [loss for _, loss in row["history"]] == pytest.approx([2.5, 2.3 / 15 + 0.2, 2.3 / 45 + 0.2])
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,11 @@ def test_a_run_that_diverged_at_once_or_was_skipped_needs_no_history(tmp_path: P
     write_study(data, params_with(seeds=[0]), "digits", lambda row: {"status": "diverged", "reason": "not finite"})
     write_parquet(data.history("digits"), read_parquet(data.history("digits")).slice(0, 0))
     assert {row["history"] for row in read_runs(data.runs("digits"), data.history("digits"))} == {()}
+
+
+def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
+    data = DataPaths(root=tmp_path)
+    write_study(data, params_with(), "digits")
+    write_parquet(data.runs("digits"), read_parquet(data.runs("digits")).slice(0, 0))
+    with pytest.raises(InputError, match=r"digits.parquet: holds no run; delete it and run `dvc repro`"):
+        read_runs(data.runs("digits"), data.history("digits"))

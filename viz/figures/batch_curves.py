@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from plotly import graph_objects as go
 
 from viz.figures.palette import LineKey, LineStyle, line_styles
-from viz.figures.rendering import matplotlib_style, plotly_layout
+from viz.figures.rendering import matplotlib_style, plotly_layout, plotly_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ def _plotly_trace(curve: BatchCurve, style: LineStyle, shift: float) -> Any:
             for size, low, high, n in zip(curve.batch_sizes, curve.low, curve.high, curve.n, strict=True)
         ],
         hovertemplate="batch size %{customdata[0]}: %{y:.2f}, %{customdata[1]}, n = %{customdata[2]}",
-        name=curve.label,
+        name=plotly_text(curve.label),
         mode="lines+markers",
         line={"color": style.color, "dash": style.dash[0], "width": 2},
         marker={"symbol": style.marker[0], "size": 8},

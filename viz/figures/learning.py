@@ -92,7 +92,7 @@ def _plotly_trace(curve: LearningCurve, style: LineStyle, *, in_legend: bool) ->
     return go.Scatter(
         x=list(curve.examples),
         y=list(curve.loss),
-        name=str(curve.key),
+        name=plotly_text(str(curve.key)),
         legendgroup=str(curve.key),
         showlegend=in_legend,
         mode="lines+markers" if len(curve.loss) == 1 else "lines",

@@ -27,14 +27,15 @@ _STYLE: Any = {
     "font.size": 10,
 }
 
-# Without these, plotly's toolbar offers to upload the figure to a server.
-_PLOTLY_CONFIG = {
+# Without the first two, plotly's toolbar offers to upload the figure to a server.
+PLOTLY_CONFIG: Any = {
     "showSendToCloud": False,
     "plotlyServerURL": "",
     "displaylogo": False,
     "responsive": True,
     "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
 }
+"""Of all charts that are read rather than explored: on the report's page and in the app."""
 
 
 @contextmanager
@@ -64,7 +65,7 @@ def plotly_html(figure: go.Figure, *, element_id: str) -> str:
     """
     # Not `to_html`: it drops the empty server address, and plotly's script would put its own in that place.
     tree = figure.to_dict()
-    arguments = [to_json_plotly(part) for part in (element_id, tree["data"], tree["layout"], _PLOTLY_CONFIG)]
+    arguments = [to_json_plotly(part) for part in (element_id, tree["data"], tree["layout"], PLOTLY_CONFIG)]
     return f'<div id="{element_id}"></div>\n<script>Plotly.newPlot({", ".join(arguments)})</script>'
 
 

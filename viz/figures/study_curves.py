@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pipeline.stats.runs import Run, describe
 from viz.figures.batch_curves import BatchCurve
 from viz.figures.learning import LearningCurve
 from viz.figures.palette import LineKey
+from viz.figures.run_curves import RunCurve, RunCurves
 
 TOP1_TITLE = "test top-1 (%)"
 POINTS_TITLE = "difference in top-1 (percentage points)"
@@ -39,6 +41,37 @@ def learning_panels(study: Mapping[str, Any]) -> dict[str, list[LearningCurve]]:
         curve = LearningCurve(key=LineKey(row["arm"], row["variant"]), examples=row["examples"], loss=row["train_loss"])
         panels.setdefault(f"batch size {row['batch_size']:,}", []).append(curve)
     return panels
+
+
+def run_curves(study: Mapping[str, Any], runs: Sequence[Run], batch_size: int) -> list[RunCurves]:
+    """One line for each arm and variant at `batch_size`: all runs that took a step, and the mean of the finished.
+
+    Args:
+        study: the summary of `runs`.
+    """
+    lines: dict[LineKey, list[RunCurve]] = {}
+    several = len({run.filter_network for run in runs}) > 1
+    for run in runs:
+        if run.setting.batch_size == batch_size and run.history:
+            key = LineKey(run.arm, describe(run.setting, study["varying"]))
+            lines.setdefault(key, []).append(_run_curve(run, several))
+    means = {
+        LineKey(row["arm"], row["variant"]): [
+            (examples // batch_size, loss) for examples, loss in zip(row["examples"], row["train_loss"], strict=True)
+        ]
+        for row in study["learning"]
+        if row["batch_size"] == batch_size
+    }
+    return [RunCurves(key=key, mean=means.get(key, []), runs=of_line) for key, of_line in sorted(lines.items())]
+
+
+def _run_curve(run: Run, several_draws: bool) -> RunCurve:
+    names = [f"seed {run.seed}", f"filter of {run.filter_network}" if several_draws else "", run.status]
+    return RunCurve(
+        name=", ".join(name for name in names if name not in ("", "finished")),
+        points=[(examples // run.setting.batch_size, loss) for examples, loss in run.history if loss is not None],
+        diverged=run.status == "diverged",
+    )
 
 
 def _batch_curves(values: Iterable[tuple[LineKey, int, Mapping[str, Any]]], label: str = "{}") -> list[BatchCurve]:

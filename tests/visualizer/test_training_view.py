@@ -1,0 +1,339 @@
+"""What the page of training results shows, against numpy and scipy on the rows of the same files."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dash import Dash, dcc, html
+from made_up_report import default_outcome, params_with, write_study
+from scipy import stats
+
+from pipeline.artifacts.tables import read_parquet
+from pipeline.config.params import Params
+from pipeline.paths import DataPaths
+from viz.figures.rendering import PLOTLY_CONFIG
+from viz.training import studies, study_view
+from viz.training_callbacks import batch_options, register, training_page
+
+_HOSTILE = '</script><img src="http://evil.example/x.png" onerror="alert(1)">'
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataPaths:
+    return DataPaths(root=tmp_path)
+
+
+def _parts(component: Any) -> Iterator[Any]:
+    """A component and everything below it."""
+    if isinstance(component, (list, tuple)):
+        for part in component:
+            yield from _parts(part)
+        return
+    yield component
+    children = getattr(component, "children", None)
+    if children is not None:
+        yield from _parts(children)
+
+
+def _all(component: Any, kind: Any) -> list[Any]:
+    return [part for part in _parts(component) if isinstance(part, kind)]
+
+
+def _text(component: Any) -> str:
+    return "\n".join(_all(component, str))
+
+
+def _figure(view: Any, name: str) -> Any:
+    return next(graph.figure for graph in _all(view, dcc.Graph) if graph.id == name)
+
+
+def _graphs(view: Any) -> set[str]:
+    return {graph.id for graph in _all(view, dcc.Graph)}
+
+
+def _tables(view: Any) -> list[list[dict[str, str]]]:
+    """Each table as rows, head -> cell."""
+    found = []
+    for table in _all(view, html.Table):
+        head, *rows = [[cell.children for cell in row.children] for row in _all(table, html.Tr)]
+        found.append([dict(zip(head, row, strict=True)) for row in rows])
+    return found
+
+
+def _rows(data: DataPaths) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = read_parquet(data.runs("digits")).to_pylist()
+    return rows
+
+
+def _view(data: DataPaths, params: Params, outcome: Any = default_outcome, batch_size: int | None = 128) -> Any:
+    write_study(data, params, "digits", outcome)
+    return study_view(data, "digits", params=params, batch_size=batch_size)
+
+
+def _t_interval(values: Any, confidence: float = 0.95) -> tuple[float, float]:
+    low, high = stats.t.interval(confidence, len(values) - 1, np.mean(values), stats.sem(values))
+    return float(low), float(high)
+
+
+def _ends(trace: Any) -> list[tuple[float, float]]:
+    bars = zip(trace.y, trace.error_y.arrayminus, trace.error_y.array, strict=True)
+    return [(y - below, y + above) for y, below, above in bars]
+
+
+def test_means_and_intervals_are_those_of_scipy(data: DataPaths) -> None:
+    view = _view(data, params_with(seeds=[0, 1, 2, 3]))
+    chart, rows = _figure(view, "study-accuracy"), _rows(data)
+    assert {trace.name for trace in chart.data} == {"full", "filtered", "random"}
+    for trace in chart.data:
+        for index, size in enumerate((32, 128, 512)):
+            top1 = [100 * row["top1"] for row in rows if (row["arm"], row["batch_size"]) == (trace.name, size)]
+            assert len(top1) == 4
+            assert trace.y[index] == pytest.approx(np.mean(top1))
+            assert _ends(trace)[index] == pytest.approx(_t_interval(top1))
+            assert trace.customdata[index][2] == 4
+    assert "n = 4 (seeds), each with its 95 % interval (Student's t)." in _text(view)
+
+
+def test_the_table_holds_n_mean_and_standard_deviation(data: DataPaths) -> None:
+    accuracy, _ = _tables(_view(data, params_with()))
+    assert len(accuracy) == 9
+    for shown in accuracy:
+        top1 = [row["top1"] for row in _rows(data) if _is_of(row, shown)]
+        assert shown["top-1, mean (%)"] == f"{100 * np.mean(top1):.2f}"
+        assert shown["sd (points)"] == f"{100 * np.std(top1, ddof=1):.2f}"
+        assert shown["n (seeds, or draws of the filter)"] == "3"
+
+
+def _is_of(row: Mapping[str, Any], shown: Mapping[str, str]) -> bool:
+    return (row["arm"], f"{row['batch_size']:,}") == (shown["arm"], shown["batch size"])
+
+
+def test_differences_are_paired_by_seed(data: DataPaths) -> None:
+    chart, rows = _figure(_view(data, params_with()), "study-differences"), _rows(data)
+    top1 = {(row["arm"], row["batch_size"], row["seed"]): 100 * row["top1"] for row in rows}
+    assert [trace.name for trace in chart.data] == ["filtered − random", "filtered − full"]
+    for trace in chart.data:
+        control = trace.name.removeprefix("filtered − ")
+        for index, size in enumerate((32, 128, 512)):
+            pairs = [top1["filtered", size, seed] - top1[control, size, seed] for seed in range(3)]
+            assert trace.y[index] == pytest.approx(np.mean(pairs))
+            assert _ends(trace)[index] == pytest.approx(_t_interval(pairs))
+
+
+def test_the_confidence_is_that_of_the_report(data: DataPaths) -> None:
+    params = params_with()
+    params = params.model_copy(update={"report": params.report.model_copy(update={"confidence": 0.8})})
+    view = _view(data, params)
+    trace = next(trace for trace in _figure(view, "study-accuracy").data if trace.name == "full")
+    top1 = [100 * row["top1"] for row in _rows(data) if (row["arm"], row["batch_size"]) == ("full", 32)]
+    assert _ends(trace)[0] == pytest.approx(_t_interval(top1, 0.8))
+    assert "80 % interval" in _text(view)
+
+
+def test_one_seed_has_no_interval_and_says_so(data: DataPaths) -> None:
+    view = _view(data, params_with(seeds=[7]))
+    for name in ("study-accuracy", "study-differences"):
+        for trace in _figure(view, name).data:
+            assert np.isnan(np.array(trace.error_y.array, dtype=float)).all()
+            assert {entry[1] for entry in trace.customdata} == {"no interval"}
+    assert "Means over n = 1 (seeds): no intervals, hence no conclusion." in _text(view)
+    assert "Student" not in _text(view)
+
+
+def _some_fail(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    if row["batch_size"] == 512:
+        return {"status": "skipped", "reason": f"512 is too large {_HOSTILE}", "steps": None}
+    if (row["batch_size"], row["arm"]) == (128, "full") and row["seed"] > 0:
+        return {"status": "diverged", "reason": "the loss stopped being finite"}
+    return default_outcome(row)
+
+
+def test_runs_without_a_result_are_named_with_their_reason(data: DataPaths) -> None:
+    view = _view(data, params_with(), _some_fail)
+    left_out = {(row["batch size"], row["arm"]): row for row in _tables(view)[-1]}
+    assert left_out["128", "full"] | {"batch size": "", "arm": ""} == {
+        "batch size": "",
+        "arm": "",
+        "status": "diverged",
+        "seeds": "1, 2",
+        "reason": "the loss stopped being finite",
+    }
+    assert {arm for size, arm in left_out if size == "512"} == {"full", "filtered", "random"}
+    text = _text(view)
+    assert "16 finished, 2 diverged, 9 skipped" in text
+    assert "n = 1 to 3 (seeds), each with its 95 % interval (Student's t); 1 point with n = 1 without one." in text
+    assert {tuple(trace.x) for trace in _figure(view, "study-loss").data} == {(1, 15, 45)}
+
+
+def test_loss_curves_are_all_runs_and_the_mean_of_the_finished(data: DataPaths) -> None:
+    chart = _figure(_view(data, params_with(), _some_fail), "study-loss")
+    thin = [trace for trace in chart.data if trace.line.width == 1]
+    thick = {trace.name: trace for trace in chart.data if trace.line.width != 1}
+    assert len(thin) == 9
+    loss = {seed: [2.3 / step + seed / 10 for step in (1, 15, 45)] for seed in range(3)}
+    np.testing.assert_allclose(thick["filtered"].y, np.mean(list(loss.values()), axis=0))
+    np.testing.assert_allclose(thick["full"].y, loss[0])
+    diverged = [trace for trace in thin if trace.marker.symbol == "x" and "markers" in trace.mode]
+    assert sorted(trace.hovertemplate.split(", step")[0] for trace in diverged) == [
+        "seed 1, diverged",
+        "seed 2, diverged",
+    ]
+    assert chart.layout.xaxis.title.text == "optimizer steps"
+
+
+def test_a_batch_size_without_steps_and_one_that_is_not_there_are_said(data: DataPaths) -> None:
+    params = params_with()
+    skipped = _view(data, params, _some_fail, batch_size=512)
+    assert "No run of this batch size took a step." in _text(skipped)
+    for size in (None, 33):
+        assert "Choose a batch size." in _text(study_view(data, "digits", params=params, batch_size=size))
+
+
+def test_nothing_finished_is_said(data: DataPaths) -> None:
+    view = _view(data, params_with(), lambda row: {"status": "diverged", "reason": "not finite"})
+    assert _graphs(view) == {"study-loss"}
+    assert "No run finished." in _text(view)
+    assert "nothing to compare" in _text(view)
+    assert len(_tables(view)[-1]) == 9
+
+
+def test_arms_that_cannot_be_compared_are_said(data: DataPaths) -> None:
+    view = _view(data, params_with(arms=["full", "random"]))
+    assert _graphs(view) == {"study-accuracy", "study-loss"}
+    assert "The study has no filtered arm, or nothing to compare it with." in _text(view)
+
+
+def test_every_model_and_learning_rate_has_its_own_line(data: DataPaths) -> None:
+    view = _view(data, params_with(models=["resnet18", "resnet50"], learning_rates=[0.01, 0.1]))
+    expected = {
+        f"{arm}, {model}, lr {rate}"
+        for arm in ("full", "filtered", "random")
+        for model in ("resnet18", "resnet50")
+        for rate in (0.01, 0.1)
+    }
+    assert {trace.name for trace in _figure(view, "study-accuracy").data} == expected
+    loss = _figure(view, "study-loss").data
+    assert {trace.name for trace in loss if trace.showlegend is not False} == expected
+    assert len(loss) == 12 * 3 + 12
+    accuracy = _tables(view)[0]
+    assert len({(row["model"], row["learning rate"], row["batch size"], row["arm"]) for row in accuracy}) == 36
+
+
+def test_only_studies_with_results_can_be_picked(data: DataPaths) -> None:
+    params = params_with()
+    assert studies(data, params) == []
+    page = training_page(data, params)
+    pickers = {picker.id: picker for picker in _all(page, dcc.Dropdown)}
+    assert (pickers["study"].options, pickers["study"].value) == ([], None)
+    assert "(digits); run `dvc repro`" in _text(study_view(data, None, params=params, batch_size=None))
+    write_study(data, params, "digits")
+    (data.runs("digits").parent / "leftover.parquet").write_bytes(b"")
+    assert studies(data, params) == ["digits"]
+
+
+@pytest.mark.parametrize("name", ["leftover", "../prepare/train", ["digits"], 3])
+def test_nothing_but_a_study_of_the_parameters_is_read(data: DataPaths, name: Any) -> None:
+    params = params_with()
+    write_study(data, params, "digits")
+    assert "no results of a study of params.yaml (digits)" in _text(
+        study_view(data, name, params=params, batch_size=32)
+    )
+    assert batch_options(data, params, name, None) == ([], None)
+
+
+@pytest.mark.parametrize("file", ["runs", "history"])
+@pytest.mark.parametrize(("content", "says"), [(None, "missing"), (b"PAR1 and no more", "damaged")])
+def test_files_missing_or_half_written_say_what_to_run(
+    data: DataPaths, file: str, content: bytes | None, says: str
+) -> None:
+    params = params_with()
+    write_study(data, params, "digits")
+    path: Path = getattr(data, file)("digits")
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    view: Any = study_view(data, "digits", params=params, batch_size=32)
+    assert (view.className, _graphs(view)) == ("problem", set())
+    assert f"{path}: {says}" in _text(view)
+    assert "run `dvc repro`" in _text(view)
+    assert batch_options(data, params, "digits", 32) == ([], None)
+
+
+def test_tables_of_two_runs_of_a_study_are_not_mixed(data: DataPaths, tmp_path: Path) -> None:
+    params, other = params_with(seeds=[0, 1]), DataPaths(root=tmp_path / "other")
+    write_study(data, params_with(), "digits")
+    write_study(other, params, "digits")
+    other.runs("digits").replace(data.runs("digits"))
+    view: Any = study_view(data, "digits", params=params, batch_size=32)
+    assert view.className == "problem"
+    assert "digits.history.parquet: its runs are not those of" in _text(view)
+
+
+def test_results_of_another_grid_than_that_of_the_parameters_are_called_so(data: DataPaths) -> None:
+    view = _view(data, params_with(seeds=[0, 1]))
+    assert "not the cells" not in _text(view)
+    view = study_view(data, "digits", params=params_with(seeds=[0, 1, 2]), batch_size=32)
+    assert "These are not the cells that studies.digits in params.yaml asks for now; run `dvc repro`." in _text(view)
+
+
+def test_hostile_names_are_text(data: DataPaths) -> None:
+    def hostile(row: Mapping[str, Any]) -> Mapping[str, Any]:
+        model = f"{_HOSTILE}{row['model']}" if row["seed"] else row["model"]
+        return {**_some_fail(row), "model": model}
+
+    view = _view(data, params_with(), hostile)
+    assert {type(part) for part in _parts(view) if not isinstance(part, str)} <= {
+        *(html.Div, html.H2, html.P, html.Table, html.Thead, html.Tbody, html.Tr, html.Th, html.Td, dcc.Graph)
+    }
+    for graph in _all(view, dcc.Graph):
+        labels = [trace.name + (trace.hovertemplate or "") for trace in graph.figure.data]
+        assert any("&lt;img" in label for label in labels)
+        assert not any("<img" in label for label in labels)
+    assert _HOSTILE in _text(view)
+
+
+def test_charts_cannot_be_uploaded_and_have_no_background(data: DataPaths) -> None:
+    assert (PLOTLY_CONFIG["showSendToCloud"], PLOTLY_CONFIG["plotlyServerURL"]) == (False, "")
+    graphs = _all(_view(data, params_with()), dcc.Graph)
+    assert len(graphs) == 3
+    for graph in graphs:
+        assert graph.config == PLOTLY_CONFIG
+        assert {graph.figure.layout.paper_bgcolor, graph.figure.layout.plot_bgcolor} == {"rgba(0,0,0,0)"}
+
+
+def test_a_batch_size_stays_chosen_where_the_next_study_has_it(data: DataPaths) -> None:
+    params = params_with()
+    write_study(data, params, "digits")
+    options, first = batch_options(data, params, "digits", None)
+    assert [option["value"] for option in options] == [32, 128, 512]
+    assert [batch_options(data, params, "digits", chosen)[1] for chosen in (512, 33)] == [512, 32]
+    assert first == 32
+
+
+def test_the_server_answers_the_pickers(data: DataPaths) -> None:
+    params = params_with()
+    write_study(data, params, "digits")
+    app = Dash("viz")
+    app.layout = training_page(data, params)
+    register(app, data, params)
+    client = app.server.test_client()
+    inputs = [
+        {"id": key, "property": "value", "value": value} for key, value in (("study", "digits"), ("study-batch", 128))
+    ]
+    answer = client.post(
+        "/_dash-update-component",
+        json={
+            "output": "training.children",
+            "outputs": {"id": "training", "property": "children"},
+            "inputs": inputs,
+            "changedPropIds": ["study-batch.value"],
+        },
+    )
+    assert answer.status_code == 200
+    shown = json.dumps(answer.json["response"]["training"]["children"])
+    for graph in ("study-accuracy", "study-differences", "study-loss"):
+        assert graph in shown

@@ -1,0 +1,51 @@
+"""The pickers of the page of training results, and what they ask for."""
+
+from typing import Any
+
+from dash import Dash, Input, Output, State, dcc, html
+
+from pipeline.config.params import Params
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths
+from viz.training import batch_sizes, studies, study_view
+
+
+def training_page(data: DataPaths, params: Params) -> html.Div:
+    """Pickers and an empty container; what stands in it is read when the browser asks."""
+    names = studies(data, params)
+    return html.Div(
+        [
+            html.Div("Study", className="name"),
+            dcc.Dropdown(names, names[0] if names else None, id="study", clearable=False),
+            html.Div("Batch size of the loss curves", className="name"),
+            dcc.Dropdown([], id="study-batch", clearable=False),
+            html.Div(id="training"),
+        ],
+        id="training-page",
+    )
+
+
+def batch_options(
+    data: DataPaths, params: Params, name: str | None, chosen: int | None
+) -> tuple[list[dict[str, Any]], int | None]:
+    """Options and value of the batch-size picker; what was chosen stays where the study has it."""
+    try:
+        sizes = batch_sizes(data, params, name)
+    except InputError:
+        # The view, which is asked next, says why.
+        return [], None
+    value = chosen if chosen in sizes else next(iter(sizes), None)
+    return [{"label": f"{size:,}", "value": size} for size in sizes], value
+
+
+def register(app: Dash, data: DataPaths, params: Params) -> None:
+    """Tie the pickers to the view."""
+    app.callback(
+        Output("study-batch", "options"),
+        Output("study-batch", "value"),
+        Input("study", "value"),
+        State("study-batch", "value"),
+    )(lambda name, chosen: batch_options(data, params, name, chosen))
+    app.callback(Output("training", "children"), Input("study", "value"), Input("study-batch", "value"))(
+        lambda name, batch_size: study_view(data, name, params=params, batch_size=batch_size)
+    )
