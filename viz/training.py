@@ -146,7 +146,7 @@ def _certainty(estimates: Sequence[Mapping[str, Any]], what: str, confidence: fl
     n = f"n = {sizes[0]}" if len(sizes) == 1 else f"n = {sizes[0]} to {sizes[-1]}"
     if without == len(estimates):
         return f"Means over {n} ({what}): no intervals, hence no conclusion."
-    lacking = f"; {plural(without, 'point')} with n = 1 without one" if without else ""
+    lacking = f"; {plural(without, 'point')} without one, for want of replicates" if without else ""
     return f"Means over {n} ({what}), each with its {100 * confidence:g} % interval (Student's t){lacking}."
 
 

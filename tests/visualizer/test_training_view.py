@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from dash import Dash, dcc, html
 from made_up_report import default_outcome, params_with, write_study
 from scipy import stats
 
-from pipeline.artifacts.tables import read_parquet
+from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.config.params import Params
 from pipeline.paths import DataPaths
 from viz.figures.rendering import PLOTLY_CONFIG
@@ -164,7 +165,10 @@ def test_runs_without_a_result_are_named_with_their_reason(data: DataPaths) -> N
     assert {arm for size, arm in left_out if size == "512"} == {"full", "filtered", "random"}
     text = _text(view)
     assert "16 finished, 2 diverged, 9 skipped" in text
-    assert "n = 1 to 3 (seeds), each with its 95 % interval (Student's t); 1 point with n = 1 without one." in text
+    assert (
+        "n = 1 to 3 (seeds), each with its 95 % interval (Student's t); 1 point without one, for want of replicates."
+        in text
+    )
     assert {tuple(trace.x) for trace in _figure(view, "study-loss").data} == {(1, 15, 45)}
 
 
@@ -182,6 +186,34 @@ def test_loss_curves_are_all_runs_and_the_mean_of_the_finished(data: DataPaths) 
         "seed 2, diverged",
     ]
     assert chart.layout.xaxis.title.text == "optimizer steps"
+
+
+def test_draws_of_the_filter_are_the_replicates_where_there_are_several(data: DataPaths) -> None:
+    """Two draws, two seeds: the mean of each draw counts once, and no run loses its name."""
+    params = params_with(["resnet18", "resnet18-r1"], seeds=[0, 1], filter_draws=2)
+    write_study(data, params, "digits")
+    first = read_parquet(data.runs("digits"))
+    other = [
+        {**row, "filter_network": "resnet18-r1", "top1": row["top1"] + 0.01}
+        for row in first.to_pylist()
+        if row["arm"] != "full"
+    ]
+    write_parquet(data.runs("digits"), pa.concat_tables([first, pa.Table.from_pylist(other, schema=first.schema)]))
+    view = study_view(data, "digits", params=params, batch_size=32)
+    assert "seeds, or draws of the filter where an arm has several" in _text(view)
+    assert "not the cells" not in _text(view)
+    trace = next(trace for trace in _figure(view, "study-accuracy").data if trace.name == "filtered")
+    rows = [row for row in _rows(data) if (row["arm"], row["batch_size"]) == ("filtered", 32)]
+    means = [
+        100 * np.mean([row["top1"] for row in rows if row["filter_network"] == draw])
+        for draw in ("resnet18", "resnet18-r1")
+    ]
+    assert _ends(trace)[0] == pytest.approx(_t_interval(means))
+    thin = [trace.hovertemplate for trace in _figure(view, "study-loss").data if trace.line.width == 1]
+    assert sorted(text.split(", step")[0] for text in thin)[:4] == [
+        *["seed 0, filter of resnet18"] * 3,
+        "seed 0, filter of resnet18-r1",
+    ]
 
 
 def test_a_batch_size_without_steps_and_one_that_is_not_there_are_said(data: DataPaths) -> None:
