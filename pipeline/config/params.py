@@ -60,7 +60,37 @@ def load_params(path: Path | str = "params.yaml") -> Params:
     Raises:
         InputError: naming the file, the key path, the value and the mend.
     """
-    return check_params(_read_yaml(Path(path)), source=str(path))
+    return check_params(parse_params(read_params_text(Path(path)), source=str(path)), source=str(path))
+
+
+def read_params_text(path: Path) -> str:
+    """The text of a parameter file, with its line ends.
+
+    Raises:
+        InputError: the file is missing, cannot be read or is not UTF-8.
+    """
+    try:
+        return path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; run in the project's folder or `make preset NAME=digits`") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({error}); it must be a UTF-8 text file") from None
+
+
+def parse_params(text: str, *, source: str) -> Any:
+    """The keys and values of a parameter file's text, not yet checked; `source` is named in errors.
+
+    Raises:
+        InputError: the text is not YAML, or gives a key twice.
+    """
+    try:
+        # YAML 1.2: `1e-3` is a number, `no` is a string, and a key given twice is an error.
+        return YAML(typ="safe", pure=True).load(text)
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}" if mark else "somewhere"
+        problem = getattr(error, "problem", None) or "cannot be parsed"
+        raise InputError(f"{source}: not valid YAML at {where}: {problem}") from None
 
 
 def check_params(tree: Any, *, source: str) -> Params:
@@ -74,23 +104,6 @@ def check_params(tree: Any, *, source: str) -> Params:
         raise InputError(f"{source}: cannot be read as plain keys and values ({error}); see presets/") from None
     _check_across_sections(params, source)
     return params
-
-
-def _read_yaml(path: Path) -> Any:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; run in the project's folder or `make preset NAME=digits`") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error}); it must be a UTF-8 text file") from None
-    try:
-        # YAML 1.2: `1e-3` is a number, `no` is a string, and a key given twice is an error.
-        return YAML(typ="safe", pure=True).load(text)
-    except YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}" if mark else "somewhere"
-        problem = getattr(error, "problem", None) or "cannot be parsed"
-        raise InputError(f"{path}: not valid YAML at {where}: {problem}") from None
 
 
 def _check_across_sections(params: Params, source: str) -> None:
