@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.artifacts.atomic import remove_leftovers
-from pipeline.artifacts.overrides import Override, read_overrides, write_overrides
+from pipeline.artifacts.overrides import DECISIONS, Override, read_overrides, write_overrides
 from pipeline.errors import InputError
 from viz.saving import ChangedMeanwhileError, exclusive, replacing, stamp_of
 
@@ -84,6 +84,7 @@ class Decisions:
             InputError: the note has a line break or another control character; the file is not valid,
                 read-only, or changes without end; the disk is full. Then nothing is written.
         """
+        assert decision in (None, *DECISIONS), decision
         _check_note(note)
         timestamp = _now()
 
