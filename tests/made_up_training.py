@@ -225,7 +225,7 @@ def stage(name: str, folder: Path, item: str | None = None) -> int:
     argv, threads = sys.argv, torch.get_num_threads()
     sys.argv = [name, *arguments(name, folder, item)]
     try:
-        with patch.object(loop, "_STATISTICS_IMAGES", 64):
+        with patch.object(loop, "STATISTICS_IMAGES", 64):
             importlib.import_module(f"pipeline.stages.{name}").main()
     except SystemExit as ended:
         return int(ended.code or 0)

@@ -30,7 +30,7 @@ from pipeline.training.state import Record, TrainState, start_state
 from pipeline.training.step import Stepper
 
 # Enough images that the statistics of the last layers, which have few pixels, settle.
-_STATISTICS_IMAGES = 2048
+STATISTICS_IMAGES = 2048
 # Of the parameters: two moments, a weight average and a bucket for the exchange.
 _COPIES = 4
 
@@ -239,7 +239,7 @@ def _finish(
         with torch.no_grad():
             for name, parameter in state.model.named_parameters():
                 parameter.copy_(averaged[name])
-    n_batches = math.ceil(_STATISTICS_IMAGES / settings.batch_size)
+    n_batches = math.ceil(STATISTICS_IMAGES / settings.batch_size)
     batches = [_batch(stream, settings.steps + index, settings.batch_size) for index in range(n_batches)]
     tree = settings.reduction == "tree"
     sum_over_ranks_ = distributed.tree_sum_ if tree else distributed.all_reduce_sum_

@@ -149,7 +149,7 @@ def _double(network: str, n_classes: int, **options: Any) -> Network:
 @contextmanager
 def _patched(case: Case) -> Iterator[None]:
     with ExitStack() as stack:
-        stack.enter_context(patch.object(loop, "_STATISTICS_IMAGES", 66))
+        stack.enter_context(patch.object(loop, "STATISTICS_IMAGES", 66))
         if case.double:
             stack.enter_context(patch.object(state, "build", _double))
             # The statistics are collected in float32.

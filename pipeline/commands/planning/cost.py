@@ -17,6 +17,7 @@ from pipeline.config.prepare import PrepareConfig
 from pipeline.config.reduce import ReduceConfig
 from pipeline.models import feature_dimension
 from pipeline.reduction.landmarks import landmark_count
+from pipeline.training.loop import STATISTICS_IMAGES
 from pipeline.training.memory import CPU_IMAGES
 from pipeline.training.settings import TrainSettings
 
@@ -35,8 +36,7 @@ _PRODUCT_S = 1e-10
 _ROTATION_S = 2e-9
 _PASSES = 4  # over the features: to check them, and for the mean, the axes and the projection
 _PLACE_S = 1e-4  # of one point among landmarks
-# As in training.loop and features.extract.
-_STATISTICS_IMAGES = 2048
+# As in features.extract.
 _CHUNK_BYTES = 256 * 2**20
 _CACHED_TWICE = 2
 
@@ -85,7 +85,7 @@ def run_seconds(settings: TrainSettings, speed: Speed, size: DataSize, *, worker
     Exchanging gradients between processes is not in it. Decoding files counts as if a GPU waited for it.
     """
     parts = sum(speed.part_s(images) for images in part_sizes(settings, workers))
-    statistics = math.ceil(_STATISTICS_IMAGES / settings.batch_size) * settings.batch_size / workers
+    statistics = math.ceil(STATISTICS_IMAGES / settings.batch_size) * settings.batch_size / workers
     if size.decode_s:
         loading = size.decode_s * (settings.steps * settings.batch_size + statistics * workers + size.n_test)
     else:
