@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.config.params import load_params
-from pipeline.config.scorers import DbscanScorer
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
-from viz.app import HOST, make_app
+from viz.app import make_app
 from viz.data import Source
+from viz.guard import LOOPBACK
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,13 +33,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     source = Source(DataPaths(root=arguments.data))
-    scorer = params.filter.scorer
-    min_samples = scorer.min_samples if isinstance(scorer, DbscanScorer) else DbscanScorer(name="dbscan").min_samples
-    app = make_app(source, params.networks, min_samples=min_samples)
+    app = make_app(source, params, params_file=arguments.params)
     # A line for every request would bury the address.
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     # All of it said here: Dash would take HOST, PORT and DASH_DEBUG from the environment.
-    app.run(host=HOST, port=arguments.port, debug=False)
+    app.run(host=LOOPBACK, port=arguments.port, debug=False)
     return 0
 
 
@@ -50,7 +48,7 @@ def _check_port(port: int) -> None:
         # As the server does: a port that was in use a moment ago is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            probe.bind((LOOPBACK, port))
         except OSError as error:
             raise InputError(
                 f"--port: {port} cannot be had ({error.strerror}); give another, e.g. --port 8051"

@@ -1,24 +1,22 @@
 """The Dash app with its one route of its own, for pictures."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from dash import Dash
+from dash import Dash, Input
 
+from pipeline.config.params import Params
 from pipeline.errors import InputError
-from viz import callbacks, layout
+from viz import callbacks, layout, training_callbacks
 from viz.data import Source
 from viz.figures.gallery import thumbnail
-
-HOST = "127.0.0.1"
-"""Nobody but this machine: the pictures may be private."""
+from viz.guard import protect
+from viz.training_callbacks import training_page
 
 # Addresses of pictures change with their content.
 _CACHE = "private, max-age=86400, immutable"
-
-# The browser itself refuses whatever is not from here. Dash has inline scripts; plotly's WebGL compiles its own.
-_POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
 
 
 class _OfflineDash(Dash):
@@ -28,18 +26,31 @@ class _OfflineDash(Dash):
         return super().interpolate_index(config=offline, **parts)
 
 
-def make_app(source: Source, networks: Sequence[str], *, min_samples: int) -> Dash:
+def make_app(
+    source: Source,
+    params: Params,
+    *,
+    params_file: Path,
+    token: str | None = None,
+    on_selection: Callable[[Sequence[int]], None] | None = None,
+) -> Dash:
     """The app, not yet listening. Everything it needs comes from this machine.
 
     Args:
-        networks: those to choose from.
-        min_samples: DBSCAN's, to begin with.
+        params: the networks to choose from, and the studies.
+        params_file: where they stand; the chosen limit may be written there.
+        token: see `guard.protect`.
+        on_selection: is told the rows selected on the map, whenever they change.
     """
     app = _OfflineDash("viz", title="batchsieve", update_title="", serve_locally=True, assets_folder="assets")
-    # A page elsewhere that has its own name point here does not get through.
-    app.server.config["TRUSTED_HOSTS"] = [HOST, "localhost"]
-    app.layout = layout.page(networks, min_samples)
-    callbacks.register(app, source)
+    protect(app.server, token=token)
+    # Anew for each page that is opened, as the files may be others by then.
+    app.layout = lambda: layout.page(params.networks, source.class_names(), training_page(source.data, params))
+    callbacks.register(app, source, params.networks, params_file)
+    training_callbacks.register(app, source.data, params)
+
+    if on_selection is not None:
+        app.callback(Input("selection", "data"))(on_selection)
 
     def picture(name: str) -> tuple[bytes | str, int, dict[str, str]]:
         plain = {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"}
@@ -54,11 +65,6 @@ def make_app(source: Source, networks: Sequence[str], *, min_samples: int) -> Da
         media_type, content = thumbnail(image)
         return content, 200, {"Content-Type": media_type, "Cache-Control": _CACHE}
 
-    def restrict(response: Any) -> Any:
-        response.headers["Content-Security-Policy"] = _POLICY
-        return response
-
-    app.server.after_request(restrict)
     # Every name below, as Dash answers whatever else there is with the page.
     app.server.add_url_rule("/thumbnail/<path:name>", view_func=picture)
     return app

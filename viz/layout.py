@@ -1,149 +1,227 @@
-"""The page: choices on the left, the map, and what it says of the chosen point on the right."""
+"""The page: choices on the left, maps in the middle, the chosen image and the pictures on the right."""
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from dash import dcc, html
-from numpy.typing import NDArray
 
-from viz.data import Points
-from viz.figures.explorer import COLORINGS
+from viz.figures.coloring import COLORINGS
+from viz.figures.explorer import no_map
+from viz.figures.rendering import PLOTLY_CONFIG
+from viz.parts import hint
+from viz.rules import JUDGES, MOST_MIN_SAMPLES, WRITTEN
 
-ALL_CLASSES = -1
-"""Value of the class picker that stands for all of them."""
+ALL = -1
+"""In the picker of the class that the sliders are for: all of them."""
 
-EVERY_CLASS: dict[str, Any] = {"label": "all", "value": ALL_CLASSES}
+EVERY_CLASS: dict[str, Any] = {"label": "all classes", "value": ALL}
 
-MOST_MIN_SAMPLES = 100
+VIEWS = {"explore": "Explore", "compare": "Compare", "training": "Training"}
 
-# Without the first two, plotly's toolbar offers to upload the map to a server.
-GRAPH_CONFIG: Any = {
-    "showSendToCloud": False,
-    "plotlyServerURL": "",
-    "displaylogo": False,
-    "scrollZoom": True,
-    "doubleClick": "autosize",
-    # Resetting would go back to the range at the last redrawing.
-    "modeBarButtonsToRemove": ["select2d", "lasso2d", "resetScale2d"],
+SORTS = {
+    "suspect": "most suspect first",
+    "trusted": "least suspect first",
+    "class": "by class",
+    "sure": "surest network first",
 }
 
+LISTS = {
+    "goes": "what goes",
+    "selection": "what is selected on the map",
+    "shown": "all that is shown",
+    "hand": "decided by hand",
+    "a": "only A drops",
+    "b": "only B drops",
+    "both": "A and B drop",
+}
+"""What the pictures are of; the last three compare."""
 
-def page(networks: Sequence[str], min_samples: int) -> html.Div:
-    """The whole page, before anything has been read."""
-    return html.Div([_choices(networks, min_samples), _map(), html.Aside(id="card", children=hint())], id="page")
+GRAPH_CONFIG: Any = PLOTLY_CONFIG | {
+    "displayModeBar": True,
+    "scrollZoom": True,
+    "modeBarButtonsToRemove": ["autoScale2d"],
+}
+_STATIC_CONFIG: Any = GRAPH_CONFIG | {"displayModeBar": False, "scrollZoom": False}
 
 
-def hint() -> html.P:
-    """What stands where a clicked point will be described."""
-    return html.P("Click a point to see its picture beside its nearest neighbours.", className="hint")
-
-
-def problem(message: str) -> html.Div:
-    """In the place of what cannot be shown; `message` says what to run."""
-    return html.Div([html.Strong("Nothing to show yet"), html.P(message)], className="problem", role="alert")
-
-
-def class_table(points: Points, keep: NDArray[np.bool_], noise: NDArray[np.bool_], *, setting: str) -> html.Table:
-    """Noise share and kept images of all and of each class, beside what the filter has written.
+def page(networks: Sequence[str], class_names: Sequence[str], training: Any = None) -> html.Div:
+    """The whole page, before anything has been read.
 
     Args:
-        keep, noise: (N,) each, at the radius on the slider.
-        setting: names that radius.
+        networks, class_names: those to choose from.
+        training: what the view of the training results begins with.
     """
-    head = ("class", "images", "noise", "kept", "filter kept")
-    rows = [("all", np.ones(len(keep), dtype=bool))]
-    rows += [(name, points.labels == label) for label, name in enumerate(points.class_names)]
-    return html.Table(
-        [
-            html.Caption(setting),
-            html.Thead(html.Tr([html.Th(text) for text in head])),
-            html.Tbody([_row(name, members, keep, noise, points.keep) for name, members in rows if members.any()]),
-        ]
-    )
-
-
-def point_lines(points: Points, row: int) -> list[html.P]:
-    """The text about one image."""
-    label, predicted = (points.class_names[values[row]] for values in (points.labels, points.predicted))
-    return [
-        html.P(html.Strong(f"#{row}  {label}")),
-        html.P(f"predicted {predicted}" + ("" if label == predicted else "  (another class)")),
-        html.P(f"score {points.score[row]:.3f}"),
-        html.P(points.reason[row].as_py()),
-    ]
-
-
-def tooltip(points: Points, row: int) -> list[Any]:
-    """What hovering shows."""
-    return [picture(points, row), *point_lines(points, row)]
-
-
-def card(points: Points, row: int) -> list[Any]:
-    """What a click shows: the image, and its nearest neighbours with their labels."""
-    neighbours = [
-        html.Figure([picture(points, other), html.Figcaption([f"#{other}", html.Br(), _label(points, other)])])
-        for other in points.neighbours[row].tolist()
-    ]
-    return [
-        html.Div([picture(points, row), html.Div(point_lines(points, row))], className="chosen"),
-        html.H2("Nearest by features"),
-        html.Div(neighbours, className="neighbours"),
-    ]
-
-
-def picture(points: Points, row: int) -> html.Img:
-    """The image; the stamp in the address makes a browser fetch it again after `prepare` has run again."""
-    return html.Img(src=f"/thumbnail/{row}.png?{points.stamp}", alt=f"image {row}: {_label(points, row)}")
-
-
-def _choices(networks: Sequence[str], min_samples: int) -> html.Div:
+    classes = [{"label": name, "value": label} for label, name in enumerate(class_names)]
     return html.Div(
         [
-            html.H1("batchsieve"),
-            *_named("Network", dcc.Dropdown(list(networks), networks[0], id="network", clearable=False)),
-            *_named("Class", dcc.Dropdown([EVERY_CLASS], ALL_CLASSES, id="class", clearable=False)),
-            *_named("Colour by", dcc.RadioItems(COLORINGS, next(iter(COLORINGS)), id="coloring", inline=True)),
-            *_named("eps (map units)", _eps_slider()),
-            *_named(
-                "min_samples",
-                dcc.Input(min_samples, id="min_samples", type="number", min=1, max=MOST_MIN_SAMPLES, step=1),
-            ),
-            html.Div(id="table"),
+            *_stores(),
+            _header(networks),
+            html.Aside([*_colors(), *_filters(classes), *_judging(classes)], id="choices"),
+            html.Main([*_maps(networks), html.Div(training, id="training-view")], id="middle"),
+            html.Aside([*_chosen(), *_pictures()], id="images"),
+            _parameters_dialog(),
         ],
-        id="choices",
+        id="page",
+        className="explore both",
     )
 
 
-def _eps_slider() -> dcc.Slider:
-    """Its range is the network's; see `callbacks.network_controls`."""
-    return dcc.Slider(id="eps", min=0, max=1, value=1, step=0.01, marks=None, updatemode="drag")
+def _stores() -> list[Any]:
+    initial: dict[str, Any] = {
+        "rule": None,  # what the controls below `Judge` say
+        "rule-b": None,  # of the second map
+        "drawn": None,  # of which artefacts the map is
+        "selection": [],  # rows
+        "focus": None,  # row of the chosen image
+        "command": None,  # what a key or a button asks for
+        "edited": 0,  # counts decisions saved
+    }  # fmt: skip
+    stores = [dcc.Store(id=name, data=value) for name, value in initial.items()]
+    return [dcc.Location(id="url", refresh=False), dcc.Interval(id="clock", interval=5000), *stores]
 
 
-def _map() -> html.Div:
-    graph = dcc.Graph(id="map", config=GRAPH_CONFIG, clear_on_unhover=True, responsive=True)
-    return html.Div([html.Div(id="problem"), graph, dcc.Tooltip(id="tooltip")], id="middle")
+def _header(networks: Sequence[str]) -> html.Header:
+    return html.Header(
+        [
+            html.H1("batchsieve"),
+            dcc.RadioItems(VIEWS, "explore", id="view", inline=True, className="tabs"),
+            dcc.Dropdown(list(networks), networks[0], id="network", clearable=False),
+            dcc.RadioItems(
+                {"map": "map", "both": "map and pictures", "pictures": "pictures"}, "both", id="width", inline=True,
+                className="tabs",
+            ),
+            html.Button("Dark / light", id="theme", className="plain"),
+        ]
+    )  # fmt: skip
 
 
-def _named(text: str, control: Any) -> tuple[html.Div, Any]:
-    return html.Div(text, className="name"), control
+def _colors() -> list[Any]:
+    names = {key: name for key, (name, _) in COLORINGS.items()}
+    return [*_named("Colour by", dcc.Dropdown(names, "decision", id="coloring", clearable=False))]
 
 
-def _label(points: Points, row: int) -> str:
-    return points.class_names[int(points.labels[row])]
+def _filters(classes: list[Any]) -> list[Any]:
+    scores = dcc.RangeSlider(0, 1, step=0.01, value=[0, 1], marks=None, id="scores", allow_direct_input=False)
+    return [
+        *_named("Classes shown", dcc.Dropdown(classes, [], id="classes", multi=True, placeholder="all")),
+        *_named("Scores shown (above 0.5 goes)", scores),
+    ]
 
 
-def _row(
-    name: str,
-    members: NDArray[np.bool_],
-    keep: NDArray[np.bool_],
-    noise: NDArray[np.bool_],
-    written: NDArray[np.bool_],
-) -> html.Tr:
-    values = (
-        f"{members.sum():,}",
-        f"{noise[members].mean():.1%}",
-        f"{keep[members].sum():,}",
-        f"{written[members].sum():,}",
+def _judging(classes: list[Any]) -> list[Any]:
+    return [
+        html.H2("What would go"),
+        *_named("Judge", dcc.Dropdown(dict(JUDGES), WRITTEN, id="judge", clearable=False)),
+        *_named("Settings of", dcc.Dropdown([EVERY_CLASS, *classes], ALL, id="scope", clearable=False)),
+        html.Div("Limit", id="unit", className="name"),
+        dcc.Slider(id="threshold", min=0, max=1, value=1, step=0.01, marks=None, updatemode="drag"),
+        *_named("Share that goes (%)", dcc.Slider(0, 50, 0.1, value=5, marks=None, id="share", updatemode="drag")),
+        html.Div(
+            _named(
+                "min_samples",
+                dcc.Input(5, id="min_samples", type="number", min=1, max=MOST_MIN_SAMPLES, step=1),
+            ),
+            id="min_samples-row",
+        ),
+        html.P(id="used", className="hint"),
+        html.Div(
+            [html.Button("As the filter did", id="reset"), html.Button("Write to params.yaml…", id="propose")],
+            className="buttons",
+        ),
+        dcc.Graph(id="curve", config=_STATIC_CONFIG),
+        html.Div(id="table"),
+    ]
+
+
+def _maps(networks: Sequence[str]) -> list[Any]:
+    graph = dcc.Graph(figure=no_map(), id="map", config=GRAPH_CONFIG, clear_on_unhover=True, responsive=True)
+    other = dcc.Graph(figure=no_map(), id="other", config=GRAPH_CONFIG, clear_on_unhover=True, responsive=True)
+    b = html.Div(
+        [
+            html.B("B"),
+            html.Div(
+                [
+                    dcc.Dropdown(list(networks), networks[-1], id="network-b", clearable=False),
+                    dcc.Dropdown(dict(JUDGES), "dbscan", id="judge-b", clearable=False),
+                    html.Span("share that goes (%)"),
+                    dcc.Input(5, id="share-b", type="number", min=0, max=50, step=0.01),
+                    html.Span("min_samples"),
+                    dcc.Input(5, id="min_samples-b", type="number", min=1, max=MOST_MIN_SAMPLES, step=1),
+                ]
+            ),
+        ],
+        id="b",
     )
-    return html.Tr([html.Th(name), *(html.Td(value) for value in values)])
+    return [
+        html.Div(id="problem"),
+        html.Div(id="banner"),
+        html.Div(id="legend"),
+        html.Div(id="notice", className="hint"),
+        html.Div(
+            [html.Div([graph, dcc.Tooltip(id="tooltip")], id="left"), html.Div([b, other], id="right")], id="maps"
+        ),
+        html.Div(id="differences"),
+    ]
+
+
+def _chosen() -> list[Any]:
+    return [
+        html.Div(hint(), id="card"),
+        html.Div(
+            [
+                dcc.Input(id="note", type="text", placeholder="note (optional; Enter)", maxLength=500),
+                html.Button([html.U("K"), "eep"], id="keep", className="stays"),
+                html.Button([html.U("D"), "rop"], id="drop", className="goes"),
+                html.Button([html.U("U"), "ndo"], id="undo"),
+            ],
+            className="buttons",
+        ),
+        html.P(id="saved", className="hint", role="status"),
+    ]
+
+
+def _pictures() -> list[Any]:
+    return [
+        html.H2("Pictures"),
+        html.Div(
+            [
+                dcc.Dropdown(LISTS, "goes", id="list", clearable=False),
+                dcc.Dropdown(SORTS, "suspect", id="sort", clearable=False),
+            ],
+            className="row",
+        ),
+        html.Div(
+            [
+                html.Button("◀", id="previous", title="previous page (Page Up)"),
+                html.Span(id="place"),
+                html.Button("▶", id="next", title="next page (Page Down)"),
+                html.Button("Keep selection", id="keep-selection", disabled=True),
+                html.Button("Drop selection", id="drop-selection", disabled=True),
+                html.Button("CSV", id="csv", title="save this list"),
+                dcc.Download(id="download"),
+            ],
+            className="buttons",
+        ),
+        dcc.Store(id="page-number", data=0),
+        dcc.Loading(html.Div(id="grid", className="tiles"), delay_show=400),
+        html.P("Arrows choose, K keeps, D drops, U undoes.", className="hint"),
+    ]
+
+
+def _parameters_dialog() -> html.Dialog:
+    return html.Dialog(
+        [
+            html.H2("Write to params.yaml"),
+            html.Pre(id="difference"),
+            html.P(id="written", role="status"),
+            html.Div(
+                [html.Button("Write", id="write"), html.Button("Close", id="close")],
+                className="buttons",
+            ),
+        ],
+        id="dialog",
+    )
+
+
+def _named(text: str, control: Any) -> list[Any]:
+    return [html.Div(text, className="name"), control]

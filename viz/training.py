@@ -23,7 +23,7 @@ from viz.figures.batch_curves import batch_chart
 from viz.figures.rendering import PLOTLY_CONFIG
 from viz.figures.run_curves import run_chart
 from viz.figures.study_curves import POINTS_TITLE, TOP1_TITLE, accuracy_curves, difference_curves, run_curves
-from viz.layout import problem
+from viz.parts import problem
 
 _NO_TEST_CURVE = (
     "The test images are read once, after the last step, so that there is no curve of the test accuracy. "

@@ -30,12 +30,18 @@ _ROWS = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inputs:
+class Known:
     """One network's training images, row = sample_id; `images` are the columns that the points begin with."""
 
     images: pa.Table
     evidence: Evidence
     class_names: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs(Known):
+    """With what people decided, by row."""
+
     overrides: dict[int, Override]
 
 
@@ -53,7 +59,23 @@ def input_files(data: DataPaths, network: str) -> list[Path]:
 
 
 def load_inputs(data: DataPaths, network: str) -> Inputs:
-    """Everything about the training images that one network says of them.
+    """Everything about the training images that one network and people say of them.
+
+    Raises:
+        InputError: a file is missing, damaged, or does not fit the others.
+    """
+    known = load_evidence(data, network)
+    overrides = locate_overrides(
+        read_overrides(data.overrides),
+        file=data.overrides,
+        paths=known.images["path"].to_pylist(),
+        sha256=known.images["sha256"].to_pylist(),
+    )
+    return Inputs(images=known.images, evidence=known.evidence, class_names=known.class_names, overrides=overrides)
+
+
+def load_evidence(data: DataPaths, network: str) -> Known:
+    """What one network says of the training images.
 
     Raises:
         InputError: a file is missing, damaged, or does not fit the others.
@@ -73,7 +95,7 @@ def load_inputs(data: DataPaths, network: str) -> Inputs:
     images = manifest.select(list(_MANIFEST))
     for column in ("predicted", "confidence"):
         images = images.append_column(column, predictions[column])
-    return Inputs(
+    return Known(
         images=images,
         evidence=Evidence(
             labels=labels,
@@ -85,12 +107,6 @@ def load_inputs(data: DataPaths, network: str) -> Inputs:
             probabilities=_probabilities(data.probabilities(network), n, len(names)),
         ),
         class_names=names,
-        overrides=locate_overrides(
-            read_overrides(data.overrides),
-            file=data.overrides,
-            paths=manifest["path"].to_pylist(),
-            sha256=manifest["sha256"].to_pylist(),
-        ),
     )
 
 

@@ -1,92 +1,136 @@
-"""The interactive map: every image a point, coloured by class or by what the filter does with it."""
+"""The interactive map: every image a point, and a ring around the chosen one."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from plotly import graph_objects as go
 
-from viz.figures.palette import SERIES, class_color
-from viz.figures.rendering import plotly_layout, plotly_text
+from viz.figures.coloring import Colors, Groups
+from viz.figures.palette import SERIES
+from viz.figures.rendering import plotly_layout
 
-COLORINGS = {"decision": "kept or dropped", "class": "class"}
-"""What the points' colours can tell: key -> name."""
+MOST_DRAWN = 100_000
+"""WebGL stays smooth up to about that many points."""
 
-# Beyond this many classes, those of one colour share a trace and have no entry in the legend.
-_MOST_NAMES = 20
+POINTS, RING = 0, 1
+"""Places of the two traces."""
+
 _MARGIN = 0.04
+# Of those drawn when there are too many: what goes takes at most this share, so that the rest is seen.
+_MOST_SUSPECT = 0.5
+
+Box = tuple[tuple[float, float], tuple[float, float]]
+"""Ends of a part of the map, by axis."""
+
+
+def rows_to_draw(
+    xy: NDArray[np.floating[Any]],
+    scores: NDArray[np.float64],
+    shown: NDArray[np.bool_],
+    *,
+    box: Box | None = None,
+    at_most: int = MOST_DRAWN,
+) -> NDArray[np.int64]:
+    """Rows of the points to draw, the most suspect last, so that they lie above.
+
+    Where more than `at_most` are shown: those inside the box first; then the most suspect, up to half,
+    and a sample of the others, which is always the same one.
+
+    Args:
+        xy: (N, 2) coordinates.
+        scores: (N,) 0 to 1, above 1/2 for what goes.
+        shown: (N,) whether the image is among those asked for.
+    """
+    rows = np.flatnonzero(shown)
+    if len(rows) > at_most and box is not None:
+        inside = [(xy[rows, axis] >= low) & (xy[rows, axis] <= high) for axis, (low, high) in enumerate(box)]
+        rows = rows[np.logical_and(*inside)]
+    order = np.argsort(scores[rows], kind="stable")
+    rows = rows[order]
+    if len(rows) <= at_most:
+        return rows
+    n_suspect = min(int((scores[rows] > 0.5).sum()), int(_MOST_SUSPECT * at_most))
+    others, suspect = rows[: len(rows) - n_suspect], rows[len(rows) - n_suspect :]
+    sample = np.random.default_rng(0).permutation(len(xy))[others].argsort(kind="stable")[: at_most - n_suspect]
+    return np.concatenate([others[np.sort(sample)], suspect])
 
 
 def explorer_map(
     xy: NDArray[np.floating[Any]],
-    labels: NDArray[np.int64],
-    keep: NDArray[np.bool_],
-    class_names: Sequence[str],
+    rows: NDArray[np.int64],
+    colors: Colors,
     *,
-    coloring: str,
-    only_class: int | None = None,
     view: str,
+    ring: int | None = None,
 ) -> go.Figure:
     """WebGL scatter; the custom data of each point is its row.
 
     Axes are left out: the coordinates of a t-SNE map have no unit and no direction.
 
     Args:
-        xy: (N, 2) coordinates.
-        labels: (N,) indices into `class_names`.
-        keep: (N,) False for what is dropped.
-        coloring: a key of `COLORINGS`.
-        only_class: the one class to show; None shows all.
-        view: what readers hide in the legend stays hidden over redrawing as long as this stays the same.
+        xy: (N, 2) coordinates of all images; the axes span them, so that filtering moves no place.
+        rows: those drawn, the last above.
+        view: zoom and selection stay over redrawing as long as this stays the same.
+        ring: row of the chosen image.
     """
-    assert coloring in COLORINGS, coloring
-    shown = np.ones(len(labels), dtype=bool) if only_class is None else labels == only_class
-    groups = _by_decision(keep) if coloring == "decision" else _by_class(labels, class_names)
-    layout = plotly_layout(x_title="", y_title="") | {"margin": {"l": 0, "r": 0, "t": 32, "b": 0}}
-    # The range is that of all images, so that choosing a class does not move the others' places.
+    layout = plotly_layout(x_title="", y_title="") | {"margin": {"l": 0, "r": 0, "t": 0, "b": 0}}
     axis = {"visible": False, "constrain": "domain"}
-    layout["xaxis"] = {**axis, "autorangeoptions": {"include": _range(xy[:, 0])}}
-    layout["yaxis"] = {**axis, "autorangeoptions": {"include": _range(xy[:, 1])}, "scaleanchor": "x"}
-    layout |= {"height": None, "uirevision": view, "showlegend": True, "dragmode": "pan", "hovermode": "closest"}
-    layout["legend"] |= {"itemsizing": "constant", "y": 1.0}
+    layout["xaxis"] = {**axis, "range": _range(xy[:, 0])}
+    layout["yaxis"] = {**axis, "range": _range(xy[:, 1]), "scaleanchor": "x"}
+    layout |= {
+        "height": None, "uirevision": view, "selectionrevision": view, "showlegend": False, "dragmode": "pan",
+        "hovermode": "closest", "hoverdistance": 12, "spikedistance": 0,
+    }  # fmt: skip
     figure = go.Figure(layout=layout)
-    size = float(np.clip(600 / np.sqrt(max(1, len(xy))), 3, 8))
-    for name, members, color in groups:
-        rows = np.flatnonzero(members & shown)
-        if len(rows):
-            figure.add_trace(_trace(xy, rows, name, color, size))
+    size = float(np.clip(600 / np.sqrt(max(1, len(rows))), 3, 9))
+    figure.add_trace(
+        go.Scattergl(
+            x=xy[rows, 0].astype(np.float32),
+            y=xy[rows, 1].astype(np.float32),
+            # A list: Dash does not find single values in an encoded array.
+            customdata=rows.tolist(),
+            mode="markers",
+            marker={"size": size, "opacity": 0.85, **marker_colors(colors, rows)},
+            unselected={"marker": {"opacity": 0.15}},
+            # The event comes without a text of plotly's own; the app shows the picture.
+            hoverinfo="none",
+        )
+    )
+    figure.add_trace(
+        go.Scattergl(
+            **ring_at(xy, ring),
+            mode="markers",
+            marker={"symbol": "circle-open", "size": 18, "color": SERIES[3], "line": {"width": 3}},
+            hoverinfo="skip",
+        )
+    )
     return figure
 
 
-def _by_decision(keep: NDArray[np.bool_]) -> list[tuple[str, NDArray[np.bool_], str]]:
-    # What is drawn last lies above: the few that go.
-    return [("kept", keep, SERIES[0]), ("dropped", ~keep, SERIES[1])]
+def no_map() -> go.Figure:
+    """In the place of a map that cannot be had; with the same traces, which may be patched."""
+    hidden = {"visible": False}
+    layout = {"template": "none", "xaxis": hidden, "yaxis": hidden, "showlegend": False}
+    clear = {"paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}
+    return go.Figure([go.Scattergl(x=[], y=[]), go.Scattergl(x=[], y=[])], layout=layout | clear)
 
 
-def _by_class(labels: NDArray[np.int64], class_names: Sequence[str]) -> list[tuple[str, NDArray[np.bool_], str]]:
-    if len(class_names) <= _MOST_NAMES:
-        return [(name, labels == index, class_color(index)) for index, name in enumerate(class_names)]
-    colors = [class_color(index) for index in range(len(class_names))]
-    return [
-        ("", np.isin(labels, [index for index, other in enumerate(colors) if other == color]), color)
-        for color in dict.fromkeys(colors)
-    ]
+def ring_at(xy: NDArray[np.floating[Any]], row: int | None) -> dict[str, list[float]]:
+    """Where the ring is: around one image, or nowhere."""
+    chosen = [] if row is None else [row]
+    return {"x": xy[chosen, 0].tolist(), "y": xy[chosen, 1].tolist()}
 
 
-def _trace(xy: NDArray[np.floating[Any]], rows: NDArray[np.int64], name: str, color: str, size: float) -> go.Scattergl:
-    return go.Scattergl(
-        x=xy[rows, 0].astype(np.float32),
-        y=xy[rows, 1].astype(np.float32),
-        # A list: Dash does not find single values in an encoded array.
-        customdata=rows.tolist(),
-        mode="markers",
-        name=plotly_text(name),
-        showlegend=bool(name),
-        marker={"color": color, "size": size, "opacity": 0.8},
-        # The event comes without a text of plotly's own; the app shows the picture.
-        hoverinfo="none",
-    )
+def marker_colors(colors: Colors, rows: NDArray[np.int64]) -> dict[str, Any]:
+    """What the points' marker needs: a number for each point, one byte where it can be, and their colours."""
+    if not isinstance(colors, Groups):
+        return {"color": colors.values[rows].astype(np.float32), "cmin": 0, "cmax": 1, "colorscale": "Cividis"}
+    distinct = list(dict.fromkeys(colors.colors))
+    place = np.array([distinct.index(color) for color in colors.colors], dtype=np.uint8)
+    n = len(distinct)
+    steps = [(end / n, color) for index, color in enumerate(distinct) for end in (index, index + 1)]
+    return {"color": place[colors.codes[rows]], "cmin": -0.5, "cmax": n - 0.5, "colorscale": steps}
 
 
 def _range(values: NDArray[np.floating[Any]]) -> list[float]:

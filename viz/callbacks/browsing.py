@@ -1,0 +1,150 @@
+"""The pictures beside the map: which, in what order, page by page."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from dash import Dash, Input, Output, State, ctx
+from numpy.typing import NDArray
+
+from pipeline.errors import InputError
+from viz import parts
+from viz.callbacks.exploring import Asked
+from viz.data import Source
+from viz.look import Look
+from viz.selection import selection_csv
+
+PAGE = 60
+
+_EMPTY = {
+    "goes": "Nothing would go.",
+    "selection": "Nothing is selected: choose the lasso or the box above the map and draw around points.",
+    "shown": "No image passes the filters by class and score.",
+    "hand": "Nobody has decided anything yet.",
+}
+
+
+def listed_rows(
+    look: Look, which: str, order: str, *, selection: Sequence[int] = (), other: Look | None = None
+) -> NDArray[np.int64]:
+    """Rows of the images asked for, among those shown.
+
+    Args:
+        which: a key of `layout.LISTS`; the comparing ones are empty without `other`.
+        order: a key of `layout.SORTS`.
+        selection: rows selected on the map.
+    """
+    goes = ~look.verdict.keep
+    goes_b = np.zeros_like(goes) if other is None else ~other.verdict.keep
+    chosen = np.zeros(len(goes), dtype=np.bool_)
+    match which:
+        case "goes":
+            chosen = goes
+        case "shown":
+            chosen[:] = True
+        case "selection":
+            chosen[[row for row in selection if 0 <= row < len(goes)]] = True
+        case "hand":
+            chosen[list(look.verdict.by_hand)] = True
+        case _ if other is not None:
+            chosen = {"a": goes & ~goes_b, "b": goes_b & ~goes, "both": goes & goes_b}[which]
+    rows = np.flatnonzero(chosen & look.shown)
+    points = look.points
+    keys = {
+        "suspect": -look.verdict.scores[rows],
+        "trusted": look.verdict.scores[rows],
+        "class": points.labels[rows],
+        "sure": -points.confidence[rows],
+    }
+    return rows[np.argsort(keys[order], kind="stable")]
+
+
+def browse(
+    source: Source,
+    asked: Asked,
+    which: str,
+    order: str,
+    page: int,
+    *,
+    selection: Sequence[int] = (),
+    other: Asked | None = None,
+) -> dict[str, Any]:
+    """One page of pictures, and where it is among the others."""
+    try:
+        look = asked.look(source)
+        compared = None if other is None else other.look(source)
+    except InputError as error:
+        return {"grid": parts.empty(str(error)), "place": "", "page": 0, "previous": True, "next": True}
+    rows = listed_rows(look, which, order, selection=selection, other=compared)
+    last = max(0, (len(rows) - 1) // PAGE)
+    page = min(max(0, page), last)
+    on_page = rows[page * PAGE : (page + 1) * PAGE].tolist()
+    nothing = _EMPTY.get(which, "None; two settings are compared in the view Compare.")
+    return {
+        "grid": [parts.tile(look, row) for row in on_page] or parts.empty(nothing),
+        "place": f"{len(rows):,} images, page {page + 1} of {last + 1}",
+        "page": page,
+        "previous": page == 0,
+        "next": page == last,
+    }
+
+
+def as_csv(source: Source, asked: Asked, which: str, order: str, selection: Sequence[int]) -> dict[str, str] | None:
+    """The list as a file to save; None if it cannot be had."""
+    try:
+        look = asked.look(source)
+    except InputError:
+        return None
+    rows = listed_rows(look, which, order, selection=selection)
+    content = selection_csv(look.points, look.verdict, rows.tolist())
+    return {"filename": f"{asked.network}-{which}.csv", "content": content, "type": "text/csv"}
+
+
+def register(app: Dash, source: Source) -> None:
+    """Tie the functions above to the page's controls."""
+    asked = (
+        Input("network", "value"), Input("rule", "data"), Input("classes", "value"), Input("scores", "value"),
+    )  # fmt: skip
+
+    @app.callback(
+        output={
+            "grid": Output("grid", "children"),
+            "place": Output("place", "children"),
+            "page": Output("page-number", "data"),
+            "previous": Output("previous", "disabled"),
+            "next": Output("next", "disabled"),
+        },
+        inputs={
+            "asked": asked,
+            "which": Input("list", "value"),
+            "order": Input("sort", "value"),
+            "_turned": (Input("previous", "n_clicks"), Input("next", "n_clicks")),
+            "selection": Input("selection", "data"),
+            "compared": (Input("view", "value"), Input("network-b", "value"), Input("rule-b", "data")),
+            "_edited": Input("edited", "data"),
+            "page": State("page-number", "data"),
+        },
+    )
+    def _browse(
+        asked: Sequence[Any], which: str, order: str, _turned: Any, selection: Sequence[int], compared: Sequence[Any],
+        _edited: int, page: int,
+    ) -> Mapping[str, Any]:  # fmt: skip
+        view, network_b, kept_b = compared
+        other = Asked(network=network_b, rule=kept_b) if view == "compare" and network_b else None
+        moved = {"previous": page - 1, "next": page + 1, "edited": page}.get(str(ctx.triggered_id), 0)
+        return browse(source, _asked(asked), which, order, moved, selection=selection or (), other=other)
+
+    app.callback(
+        Output("download", "data"),
+        Input("csv", "n_clicks"),
+        *(State(part.component_id, part.component_property) for part in asked),
+        State("list", "value"),
+        State("sort", "value"),
+        State("selection", "data"),
+        prevent_initial_call=True,
+    )(lambda _clicks, *values: as_csv(source, _asked(values[:4]), values[4], values[5], values[6] or ()))
+
+
+def _asked(values: Sequence[Any]) -> Asked:
+    network, rule, classes, scores = values
+    return Asked(network=network, rule=rule, classes=classes, scores=scores)

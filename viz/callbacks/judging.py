@@ -1,0 +1,214 @@
+"""The controls that say what would go: judge, limit, share and min_samples, for all classes or for one."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from dash import Dash, Input, Output, State, ctx, no_update
+
+from pipeline.errors import InputError
+from viz import layout, parts
+from viz.callbacks.linking import read_link
+from viz.data import Points, Source
+from viz.figures.curves import threshold_curve
+from viz.look import look_at, rule_from_json, rule_to_json
+from viz.rules import WRITTEN, Limit, Rule, distances_of, threshold_for, threshold_of, values_of
+
+_SLIDER_STEPS = 500
+
+UNITS = {"dbscan": "eps (map units)", "dbscan-components": "eps (units of the components)"}
+
+
+def changed(source: Source, points: Points, rule: Rule, label: int | None, control: str, value: Any) -> Rule:
+    """The rule after a reader has moved one control.
+
+    Args:
+        label: the class that the controls are for; None for all.
+        control: `judge`, `threshold`, `share` (in percent), `min_samples` or `reset`.
+        value: of that control.
+
+    Raises:
+        InputError: the judge cannot judge these images.
+    """
+    limit = rule.limit_of(label)
+    match control:
+        case "reset":
+            return Rule(limit=Limit(min_samples=_written_min_samples(points)))
+        case "judge":
+            return Rule(judge=value, limit=Limit(min_samples=_written_min_samples(points)))
+        case "threshold":
+            return rule.with_limit(label, replace(limit, threshold=value))
+        case "min_samples":
+            return rule.with_limit(label, replace(limit, min_samples=value))
+        case "share":
+            values = values_of(source, points, rule)
+            chosen = values if label is None else values[points.labels == label]
+            return rule.with_limit(label, replace(limit, threshold=threshold_for(chosen, value / 100)))
+        case _:
+            raise AssertionError(control)
+
+
+def controls(source: Source, points: Points, rule: Rule, label: int | None) -> dict[str, Any]:
+    """What the sliders show for a rule: the limit in force for a class or all, its range, and the share that goes.
+
+    The slider's range goes to twice the limit at least, and to where one image in a hundred exceeds it.
+    """
+    values, threshold = values_of(source, points, rule), threshold_of(source, points, rule, label)
+    rows = np.ones(len(points), dtype=np.bool_) if label is None else points.labels == label
+    finite = values[np.isfinite(values)]
+    greatest = max(2 * threshold, float(np.quantile(finite, 0.99)) if len(finite) else 0.0)
+    step = 10.0 ** math.floor(math.log10(greatest / _SLIDER_STEPS))
+    noise = look_at(source, points.network, rule_to_json(rule)).verdict.noise
+    return {
+        "rule": rule_to_json(rule),
+        "judge": rule.judge,
+        "max": math.ceil(greatest / step) * step,
+        "step": step,
+        "threshold": threshold,
+        "share": round(100 * float(noise[rows].mean()), 3) if rows.any() else 0.0,
+        "min_samples": rule.limit_of(label).min_samples,
+        "unit": UNITS.get(rule.judge, "limit of the score's value"),
+        "used": _used(points, rule),
+    }
+
+
+def adjust(
+    source: Source,
+    network: str,
+    kept: Mapping[str, Any] | None,
+    scope: int | None,
+    control: str | None,
+    value: Any,
+    *,
+    link: str = "",
+) -> dict[str, Any]:
+    """All controls after one has moved.
+
+    Args:
+        kept: the rule so far; None on a page just opened, where the link may bring one.
+        scope: the class that the controls are for, or `layout.ALL`.
+        control: that moved; `network` and `scope` as well as those of `changed`, None for none.
+        link: the query of the page's address.
+    """
+    try:
+        points = source.points(network)
+        label = scope if scope in range(len(points.class_names)) else None
+        rule = rule_from_json(kept if kept is not None else read_link(link).get("rule"))
+        if kept is None and rule == Rule():
+            rule = changed(source, points, rule, None, "reset", None)
+        if control == "network" and kept is not None:
+            # A radius on one map says nothing of another.
+            rule = Rule(judge=rule.judge, limit=Limit(min_samples=rule.limit.min_samples))
+        elif control in ("judge", "threshold", "share", "min_samples", "reset"):
+            rule = changed(source, points, rule, label, control, value)
+        return {**controls(source, points, rule, label), "scope": no_update if label is not None else layout.ALL}
+    except InputError as error:
+        # Missing artefacts are said by the map; what only this judge lacks is said here.
+        unchanged = dict.fromkeys(_OUTPUTS, no_update)
+        return unchanged | {"used": str(error), "judge": (rule_from_json(kept).judge if kept else WRITTEN)}
+
+
+def summarize(source: Source, network: str, kept: Mapping[str, Any] | None, scope: int | None) -> tuple[Any, Any]:
+    """The curve that the limit is read from, and the table of classes."""
+    try:
+        look = look_at(source, network, kept)
+        points, rule = look.points, look.rule
+        label = scope if scope in range(len(points.class_names)) else None
+        limits = [threshold_of(source, points, rule, one) for one in (None, *range(len(points.class_names)))]
+        ordered = distances_of(source, points, rule, label)
+    except InputError:
+        return no_update, None
+    least = rule.limit_of(label).min_samples
+    title = f"to the {least}th nearest" if rule.space else "value"
+    current = limits[0] if label is None else limits[1 + label]
+    return threshold_curve(ordered, current, title=title), parts.class_table(look, limits)
+
+
+def rule_b(
+    source: Source, network: str | None, judge: str, share: float | None, min_samples: int | None
+) -> dict[str, Any] | None:
+    """The second rule of a comparison, from its controls; None while they say nothing."""
+    if not network or share is None or min_samples is None:
+        return None
+    try:
+        points = source.points(network)
+        rule = Rule(judge=judge, limit=Limit(min_samples=min_samples))
+        if judge != WRITTEN or abs(share / 100 - points.is_noise.mean()) > _SAME_SHARE:
+            rule = changed(source, points, rule, None, "share", share)
+    except InputError:
+        return rule_to_json(Rule(judge=judge, limit=Limit(min_samples=min_samples)))
+    return rule_to_json(rule)
+
+
+_SAME_SHARE = 5e-5
+_OUTPUTS = {
+    "rule": Output("rule", "data"),
+    "judge": Output("judge", "value"),
+    "max": Output("threshold", "max"),
+    "step": Output("threshold", "step"),
+    "threshold": Output("threshold", "value"),
+    "share": Output("share", "value"),
+    "min_samples": Output("min_samples", "value"),
+    "unit": Output("unit", "children"),
+    "used": Output("used", "children"),
+    "scope": Output("scope", "value"),
+}
+
+
+def register(app: Dash, source: Source) -> None:
+    """Tie the functions above to the page's controls."""
+
+    @app.callback(
+        output=_OUTPUTS,
+        inputs={
+            "network": Input("network", "value"),
+            "scope": Input("scope", "value"),
+            "values": {
+                "judge": Input("judge", "value"),
+                "threshold": Input("threshold", "value"),
+                "share": Input("share", "value"),
+                "min_samples": Input("min_samples", "value"),
+                "reset": Input("reset", "n_clicks"),
+            },
+            "kept": State("rule", "data"),
+            "link": State("url", "search"),
+        },
+    )
+    def _adjust(network: str, scope: int, values: dict[str, Any], kept: Any, link: str) -> dict[str, Any]:
+        control = ctx.triggered_id if kept is not None else None
+        value = values.get(str(control))
+        if control in ("threshold", "share", "min_samples") and value is None:
+            # While a number is being typed.
+            return dict.fromkeys(_OUTPUTS, no_update)
+        answer = adjust(source, network, kept, scope, control, value, link=link or "")
+        # What the reader is moving is left to the reader.
+        return answer | ({control: no_update} if control in ("threshold", "share", "min_samples") else {})
+
+    app.callback(
+        Output("curve", "figure"),
+        Output("table", "children"),
+        Input("rule", "data"),
+        Input("scope", "value"),
+        Input("network", "value"),
+        Input("edited", "data"),
+    )(lambda rule, scope, network, _edited: summarize(source, network, rule, scope))
+    app.callback(
+        Output("rule-b", "data"),
+        Input("network-b", "value"),
+        Input("judge-b", "value"),
+        Input("share-b", "value"),
+        Input("min_samples-b", "value"),
+    )(lambda *values: rule_b(source, *values))
+
+
+def _written_min_samples(points: Points) -> int:
+    return int(points.scorer.get("min_samples", Limit().min_samples))
+
+
+def _used(points: Points, rule: Rule) -> str:
+    used = f"The filter used {points.scorer['name']}"
+    used += "" if points.eps is None else f", limit {points.eps:.4g}"
+    used += f": {points.is_noise.mean():.2%} go."
+    return used + (f" {len(rule.own)} classes have settings of their own." if rule.own else "")

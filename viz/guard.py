@@ -1,0 +1,52 @@
+"""Who may talk to the server: this machine, or whoever has the token; and never a page from elsewhere."""
+
+import hmac
+from typing import Any
+from urllib.parse import urlsplit
+
+from flask import Flask, Response, request
+
+LOOPBACK = "127.0.0.1"
+
+_COOKIE = "batchsieve-token"
+
+# The browser itself refuses whatever is not from here. Dash has inline scripts; plotly's WebGL compiles its own.
+_POLICY = (
+    "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'self' "
+    "http://127.0.0.1:* http://localhost:*"
+)
+
+
+def protect(server: Flask, *, token: str | None) -> None:
+    """Check every request before it is answered.
+
+    Args:
+        token: that a browser must bring, in the address once and then in a cookie; None on the loopback
+            address, where the host's name is checked instead.
+    """
+    if token is None:
+        # A page elsewhere that has its own name point here does not get through.
+        server.config["TRUSTED_HOSTS"] = [LOOPBACK, "localhost"]
+
+    @server.before_request
+    def check() -> tuple[str, int] | None:
+        origin = request.headers.get("Origin")
+        if request.method not in ("GET", "HEAD") and origin is not None and urlsplit(origin).netloc != request.host:
+            return "requests from other pages are refused", 403
+        if token is not None and not _brings(token):
+            return "the address needs ?token=..., as printed where the server was started", 403
+        return None
+
+    @server.after_request
+    def restrict(response: Response) -> Response:
+        response.headers["Content-Security-Policy"] = _POLICY
+        response.headers["Referrer-Policy"] = "no-referrer"
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        if token is not None and response.status_code != 403:
+            response.set_cookie(_COOKIE, token, httponly=True, samesite="Strict")
+        return response
+
+
+def _brings(token: str) -> bool:
+    given: Any = request.args.get("token") or request.cookies.get(_COOKIE) or ""
+    return hmac.compare_digest(given.encode(), token.encode())

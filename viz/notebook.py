@@ -1,0 +1,68 @@
+"""The app inside a Jupyter notebook."""
+
+import html
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pyarrow as pa
+from werkzeug.serving import make_server
+
+from pipeline.artifacts.tables import read_parquet
+from pipeline.config.params import load_params
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths
+from viz.app import make_app
+from viz.data import Source
+from viz.guard import LOOPBACK
+
+
+class Explorer:
+    """A running app, shown where a cell ends with it. It stops with the kernel, or by `close`.
+
+    Attributes:
+        url: of the page, for this machine's browsers only.
+    """
+
+    def __init__(self, network: str, *, data: DataPaths, params_file: Path, height: int) -> None:
+        self._data, self._network, self._height = data, network, height
+        self._selection: tuple[int, ...] = ()
+        app = make_app(Source(data), load_params(params_file), params_file=params_file, on_selection=self._remember)
+        self._server = make_server(LOOPBACK, 0, app.server, threaded=True)
+        self.url = f"http://{LOOPBACK}:{self._server.port}/?{urlencode({'state': json.dumps({'network': network})})}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    @property
+    def selection(self) -> list[int]:
+        """Sample ids of the images last selected with the lasso or the box, ascending."""
+        return sorted(self._selection)
+
+    def selected(self) -> pa.Table:
+        """The selected rows of the network's points.parquet.
+
+        Raises:
+            InputError: the file is missing or damaged.
+        """
+        return read_parquet(self._data.points(self._network)).take(self.selection)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _remember(self, rows: Sequence[int]) -> None:
+        self._selection = tuple(rows)
+
+    def _repr_html_(self) -> str:
+        style = f"width: 100%; height: {self._height}px; border: 1px solid #cccccc"
+        return f'<iframe src="{html.escape(self.url)}" style="{style}"></iframe>'
+
+
+def start(network: str | None, *, params: Path, data: Path, height: int) -> Explorer:
+    """See `viz.explore`."""
+    networks = load_params(params).networks
+    if network is not None and network not in networks:
+        raise InputError(f"network: {network} is none of {params}; give one of {', '.join(networks)}")
+    return Explorer(network or networks[0], data=DataPaths(root=data), params_file=params, height=height)

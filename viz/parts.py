@@ -1,0 +1,146 @@
+"""Pieces of the page: cards, tiles, tables, legends and messages."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from dash import html
+from numpy.typing import NDArray
+
+from viz.data import Points
+from viz.figures.coloring import MOST_NAMES, Colors, Groups
+from viz.look import Look
+from viz.rules import WRITTEN, Verdict
+
+# Gahlot et al. 2020, table I: dropped of the 50,000 training images of CIFAR-10.
+_PAPER_SHARES = {"resnet18": 0.0621, "resnet34": 0.0655, "resnet50": 0.07334, "resnet101": 0.05124, "resnet152": 0.0124}
+
+
+def hint() -> html.P:
+    """What stands where a clicked point will be described."""
+    return html.P("Click a point or a picture to see it beside its nearest neighbours.", className="hint")
+
+
+def problem(message: str) -> html.Div:
+    """In the place of what cannot be shown; `message` says what to run."""
+    return html.Div([html.Strong("Nothing to show yet"), html.P(message)], className="problem", role="alert")
+
+
+def empty(message: str) -> html.P:
+    """Where a list has no entry, and why."""
+    return html.P(message, className="hint empty")
+
+
+def point_lines(look: Look, row: int) -> list[html.P]:
+    """The text about one image: label, what the network sees, score, and the filter's reason."""
+    points, verdict = look.points, look.verdict
+    seen = points.class_names[points.predicted[row]]
+    return [
+        html.P(html.Strong(f"#{row}  {points.name(row)}")),
+        html.P(f"network: {seen} ({points.confidence[row]:.0%})", className=_doubt(points, row)),
+        html.P(["score ", html.B(f"{verdict.scores[row]:.3f}"), f" · {_fate(look, row)}"]),
+        html.P(["the filter: " if look.rule.judge != WRITTEN else "", points.reasons[row].as_py()]),
+    ]
+
+
+def tooltip(look: Look, row: int) -> list[Any]:
+    """What hovering shows."""
+    return [picture(look.points, row), *point_lines(look, row)]
+
+
+def card(look: Look, row: int) -> list[Any]:
+    """What a click shows: the image, and its nearest neighbours with their labels."""
+    points = look.points
+    neighbours = [tile(look, other) for other in points.neighbours[row].tolist()]
+    return [
+        html.Div([picture(points, row), html.Div(point_lines(look, row))], className="chosen"),
+        html.P(points.paths[row].as_py(), className="path"),
+        html.H2("Nearest by features"),
+        html.Div(neighbours, className="tiles"),
+    ]
+
+
+def tile(look: Look, row: int) -> html.Button:
+    """A picture to click; its frame says what becomes of the image."""
+    fate = "stays" if look.verdict.keep[row] else "goes"
+    classes = ["tile", fate, *(["hand"] if row in look.verdict.by_hand else [])]
+    data: Any = {"data-row": str(row)}
+    return html.Button(
+        [picture(look.points, row), html.Span(look.points.name(row))],
+        className=" ".join(classes),
+        title=f"#{row}, score {look.verdict.scores[row]:.3f}: {_fate(look, row)}",
+        # Dash takes any attribute that begins so, which its types do not say.
+        **data,
+    )
+
+
+def picture(points: Points, row: int) -> html.Img:
+    """The image; the stamp in the address makes a browser fetch it again after `prepare` has run again."""
+    return html.Img(src=f"/thumbnail/{row}.png?{points.stamp}", alt=f"image {row}: {points.name(row)}")
+
+
+def legend(colors: Colors, rows: NDArray[np.int64]) -> list[Any]:
+    """What each colour on the map says, with the number of images drawn in it."""
+    if not isinstance(colors, Groups):
+        return [html.Span("0"), html.Span(className="scale"), html.Span("1"), html.Span(colors.name)]
+    counts = np.bincount(colors.codes[rows], minlength=len(colors.names))
+    if len(colors.names) > MOST_NAMES:
+        return [html.Span(f"{(counts > 0).sum()} groups; colours repeat, hover to tell them apart")]
+    entries = zip(colors.names, colors.colors, counts.tolist(), strict=True)
+    return [
+        html.Span([html.I(style={"background": color}), name, html.Small(f" {count:,}")])
+        for name, color, count in entries
+        if count
+    ]
+
+
+def class_table(look: Look, thresholds: Sequence[float]) -> html.Table:
+    """What goes and stays of all and of each class, beside what the filter has written.
+
+    Args:
+        thresholds: of all classes together and of each.
+    """
+    points, verdict = look.points, look.verdict
+    head = ("class", "images", "goes", "stays", "filter kept", "limit")
+    groups = [("all", np.ones(len(points), dtype=np.bool_), thresholds[0])]
+    groups += [(name, points.labels == label, thresholds[1 + label]) for label, name in enumerate(points.class_names)]
+    body = []
+    for name, members, threshold in groups:
+        if not members.any():
+            continue
+        values = (
+            f"{members.sum():,}", f"{(~verdict.keep[members]).mean():.1%}", f"{verdict.keep[members].sum():,}",
+            f"{points.kept[members].sum():,}", f"{threshold:.3g}",
+        )  # fmt: skip
+        body.append(html.Tr([html.Th(name, title=name), *(html.Td(value) for value in values)]))
+    return html.Table(
+        [
+            html.Caption(_paper(points)),
+            html.Thead(html.Tr([html.Th(text) for text in head])),
+            html.Tbody(body),
+        ]
+    )
+
+
+def difference_line(a: Verdict, b: Verdict) -> html.P:
+    """How much two settings agree, in numbers."""
+    dropped = ~a.keep, ~b.keep
+    both, either = int((dropped[0] & dropped[1]).sum()), int((dropped[0] | dropped[1]).sum())
+    jaccard = f"{both / either:.3f}" if either else "none"
+    return html.P(
+        f"A drops {dropped[0].sum():,}, B drops {dropped[1].sum():,}, both {both:,}; Jaccard index {jaccard}."
+    )
+
+
+def _paper(points: Points) -> str:
+    share = _PAPER_SHARES.get(points.network)
+    return "" if share is None else f"In the paper (table I) {points.network} drops {share:.2%} of CIFAR-10."
+
+
+def _fate(look: Look, row: int) -> str:
+    fate = "stays" if look.verdict.keep[row] else "goes"
+    return f"{fate} by hand" if row in look.verdict.by_hand else fate
+
+
+def _doubt(points: Points, row: int) -> str:
+    return "" if points.predicted[row] == points.labels[row] else "doubt"
