@@ -5,7 +5,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from viz.figures.maps import class_map
+from viz.figures.coloring import Groups, Scale
+from viz.figures.maps import class_map, colored_map
 from viz.figures.palette import class_color
 from viz.figures.rendering import png
 
@@ -63,3 +64,34 @@ def test_fifty_thousand_points_stay_small() -> None:
 
 def test_a_map_of_no_points_can_be_drawn() -> None:
     assert png(class_map(np.empty((0, 2)), np.empty(0, dtype=int), ["a"], np.empty(0, dtype=bool)))
+
+
+def test_groups_have_their_colours_and_only_those_with_members_a_name(xy: NDArray[np.float64]) -> None:
+    groups = Groups(codes=np.arange(200) % 2 * 2, names=["_a", "none", "$c$"], colors=["#112233", "#445566", "#778899"])
+    figure = colored_map(xy, groups, np.arange(200) < 5)
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    assert [text.get_text().strip() for text in legend.get_texts()] == ["_a", "$c$"]
+    found = colours(png(figure))
+    assert {rgb("#112233"), rgb("#778899")} <= found
+    assert rgb("#445566") not in found
+
+
+def test_what_is_drawn_above_hides_what_lies_below() -> None:
+    xy = np.repeat([[0.0, 0.0], [1.0, 1.0]], 2, axis=0)
+    groups = Groups(codes=np.array([0, 1, 0, 1]), names=["low", "high"], colors=["#112233", "#778899"])
+    for above in (0, 1):
+        figure = colored_map(xy, groups, groups.codes == above)
+        legend = figure.axes[0].get_legend()
+        assert legend is not None
+        legend.remove()
+        found = colours(png(figure))
+        assert rgb(groups.colors[above]) in found
+        assert rgb(groups.colors[1 - above]) not in found
+
+
+def test_a_scale_goes_from_nought_to_one_whatever_the_values(xy: NDArray[np.float64]) -> None:
+    figure = colored_map(xy, Scale(values=np.full(200, 0.5), name="score"), np.zeros(200, dtype=bool))
+    _, bar = figure.axes
+    assert bar.get_ylabel() == "score"
+    assert bar.get_ylim() == (0, 1)

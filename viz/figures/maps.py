@@ -1,4 +1,4 @@
-"""Two-dimensional maps of the images, coloured by class, with the noise in grey."""
+"""Two-dimensional maps of the images for papers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,10 +7,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from viz.figures.palette import NOISE, class_color
+from viz.figures.coloring import MOST_NAMES, Colors, Groups, Scale
+from viz.figures.palette import NOISE, SCALE, class_color
 from viz.figures.rendering import matplotlib_style
-
-_MOST_NAMES = 20
 
 
 def class_map(
@@ -21,9 +20,7 @@ def class_map(
     *,
     legend: bool = True,
 ) -> Figure:
-    """Scatter of all images; rasterised, so that its size does not grow with their number.
-
-    Axes are left out: the coordinates of a t-SNE map have no unit and no direction.
+    """Scatter of all images coloured by class, with the noise in grey.
 
     Args:
         xy: (N, 2) coordinates.
@@ -32,25 +29,57 @@ def class_map(
         legend: name the classes beside the map (20 at most, for more there is no room).
     """
     noise = np.zeros(len(xy), dtype=bool) if is_noise is None else is_noise
-    colors = np.array([class_color(index) for index in range(len(class_names))])[labels]
+    names, colors = list(class_names), [class_color(index) for index in range(len(class_names))]
+    codes = np.where(noise, len(names), labels)
+    with_noise = Groups(codes=codes, names=[*names, "noise"], colors=[*colors, NOISE])
     with matplotlib_style():
-        figure = Figure(figsize=(7.0, 7.0))
-        axes = figure.add_axes((0, 0, 1, 1))
-        axes.set_axis_off()
-        axes.set_aspect("equal")
-        size = float(np.clip(40_000 / max(1, len(xy)), 1.5, 36))
-        for chosen, color in ((~noise, colors[~noise]), (noise, NOISE)):
-            axes.scatter(xy[chosen, 0], xy[chosen, 1], c=color, s=size, linewidths=0, rasterized=True)
-        if legend and len(class_names) <= _MOST_NAMES:
-            _add_legend(axes, class_names, has_noise=is_noise is not None)
+        figure = _scatter(xy, with_noise, noise)
+        if legend and len(names) <= MOST_NAMES:
+            shown = len(names) + (is_noise is not None)
+            _add_legend(figure, with_noise.names[:shown], with_noise.colors[:shown])
         return figure
 
 
-def _add_legend(axes: Any, class_names: Sequence[str], *, has_noise: bool) -> None:
-    entries = [(name, class_color(index)) for index, name in enumerate(class_names)]
-    if has_noise:
-        entries.append(("noise", NOISE))
-    for name, color in entries:
+def colored_map(xy: NDArray[np.floating[Any]], colors: Colors, above: NDArray[np.bool_]) -> Figure:
+    """Scatter of all images in the given colours, with a legend of the groups that have members, or a colour bar.
+
+    Args:
+        xy: (N, 2) coordinates.
+        above: (N,) what is drawn above the rest.
+    """
+    with matplotlib_style():
+        figure = _scatter(xy, colors, above)
+        if isinstance(colors, Groups):
+            found = np.unique(colors.codes).tolist()
+            if len(found) <= MOST_NAMES:
+                _add_legend(figure, [colors.names[code] for code in found], [colors.colors[code] for code in found])
+        return figure
+
+
+def _scatter(xy: NDArray[np.floating[Any]], colors: Colors, above: NDArray[np.bool_]) -> Figure:
+    """Rasterised, so that its size does not grow with the number of images.
+
+    Axes are left out: the coordinates of a t-SNE map have no unit and no direction.
+    """
+    figure = Figure(figsize=(7.0, 7.0))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    axes.set_aspect("equal")
+    size = float(np.clip(40_000 / max(1, len(xy)), 1.5, 36))
+    looks: dict[str, Any] = {"cmap": SCALE, "vmin": 0, "vmax": 1} if isinstance(colors, Scale) else {}
+    colored = colors.values if isinstance(colors, Scale) else np.array(colors.colors)[colors.codes]
+    for chosen in (~above, above):
+        drawn = axes.scatter(
+            xy[chosen, 0], xy[chosen, 1], c=colored[chosen], s=size, linewidths=0, rasterized=True, **looks
+        )
+    if isinstance(colors, Scale):
+        figure.colorbar(drawn, cax=figure.add_axes((1.03, 0.25, 0.03, 0.5)), label=colors.name)
+    return figure
+
+
+def _add_legend(figure: Figure, names: Sequence[str], colors: Sequence[str]) -> None:
+    axes = figure.axes[0]
+    for name, color in zip(names, colors, strict=True):
         # A leading underscore would hide the entry; a space before it shows the name.
         axes.scatter([], [], c=color, s=36, label=f" {name}")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -24,6 +24,10 @@ _CLASSES = (
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """For networks, studies and whatever else needs a few distinct colours."""
 
+# J. R. Nuñez et al., "Optimizing colormaps with consideration for color vision deficiency", PLoS ONE 13(7) (2018).
+SCALE = "cividis"
+"""For numbers from 0 to 1, as plotly and matplotlib both call it."""
+
 _ARMS = {"filtered": 0, "random": 1, "full": 2, "random_uniform": 3}
 
 # As plotly and as matplotlib call them.
