@@ -1,0 +1,88 @@
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up_points import CLASS_NAMES, NETWORK, write_points
+
+from pipeline.artifacts.overrides import Override
+from pipeline.paths import DataPaths
+from viz.data import Points, Source
+from viz.export import content
+from viz.export.content import content_of, rows_shown
+from viz.rules import Rule, Verdict, judge
+
+_N, _GOING = 40, 6
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> tuple[Points, Verdict]:
+    data = DataPaths(root=tmp_path)
+    labels = np.arange(_N) % len(CLASS_NAMES)
+    write_points(data, np.zeros((_N, 8, 8, 3), dtype=np.uint8), labels=labels, n_going=_GOING)
+    source = Source(data)
+    points = source.points(NETWORK)
+    return points, judge(source, points, Rule())
+
+
+def test_the_most_suspect_come_first_and_none_is_missing() -> None:
+    scores = np.random.default_rng(0).random(50)
+    rows = rows_shown(scores < 0.9, scores)
+    assert sorted(rows.tolist()) == list(range(50))
+    assert (np.diff(scores[rows]) <= 0).all()
+
+
+def test_beyond_the_limit_all_that_goes_and_a_fixed_sample_of_the_rest() -> None:
+    scores = np.random.default_rng(0).random(500)
+    keep = scores < 0.9
+    rows = rows_shown(keep, scores, most=200)
+    assert len(set(rows.tolist())) == 200
+    assert set(np.flatnonzero(~keep)) <= set(rows.tolist())
+    assert rows.tolist() == rows_shown(keep, scores, most=200).tolist()
+    assert (np.diff(scores[rows]) <= 0).all()
+
+
+def test_more_than_the_limit_may_go() -> None:
+    keep = np.arange(30) < 5
+    assert sorted(rows_shown(keep, np.zeros(30), most=10).tolist()) == list(range(5, 30))
+
+
+def test_columns_are_those_of_the_points(judged: tuple[Points, Verdict]) -> None:
+    points, verdict = judged
+    columns = {name: gzip.decompress(packed) for name, packed in content_of(points, verdict, {}).columns.items()}
+    rows = np.argsort(-verdict.scores, kind="stable")
+    assert np.frombuffer(columns["sample_id"], "<i4").tolist() == rows.tolist()
+    np.testing.assert_array_equal(np.frombuffer(columns["score"], "<f8"), verdict.scores[rows])
+    np.testing.assert_array_equal(np.frombuffer(columns["x"], "<f4"), points.coordinates[rows, 0])
+    assert json.loads(columns["path"]) == [points.paths[row].as_py() for row in rows.tolist()]
+    assert columns["sha256"].hex() == "".join(points.sha256[row].as_py() for row in rows.tolist())
+    neighbours = np.frombuffer(columns["neighbours"], "<i4").reshape(_N, -1)
+    np.testing.assert_array_equal(rows[neighbours], points.neighbours[rows])
+
+
+def test_a_sample_is_said_to_be_one_and_lacks_some_neighbours(
+    judged: tuple[Points, Verdict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(content.rows_shown, "__defaults__", (20,))
+    sampled = content_of(*judged, {})
+    assert "Shown are all that go and 14 drawn from the 34 that stay." in sampled.about["notes"]
+    neighbours = np.frombuffer(gzip.decompress(sampled.columns["neighbours"]), "<i4")
+    assert (neighbours == -1).any()
+    assert neighbours.max() < 20
+
+
+def test_decisions_by_hand_stand_beside_their_image(judged: tuple[Points, Verdict]) -> None:
+    override = Override(path="", sha256="", decision="keep", note="fine", timestamp="", line=2)
+    about = content_of(*judged, {_N - 1: override}).about
+    assert about["byHand"] == {"0": {"decision": "keep", "note": "fine"}}
+
+
+def test_clusters_that_are_whole_classes_are_no_coloring(judged: tuple[Points, Verdict]) -> None:
+    points, verdict = judged
+    offered = [coloring["key"] for coloring in content_of(points, verdict, {}).about["colorings"]]
+    assert "cluster" in offered
+    points.clusters[:] = 0
+    offered = [coloring["key"] for coloring in content_of(points, verdict, {}).about["colorings"]]
+    assert "cluster" not in offered
+    assert "class" in offered

@@ -1,0 +1,1 @@
+"""The map as one HTML file that needs neither a server nor a network."""

@@ -1,0 +1,27 @@
+// The format of viz/selection.py, byte for byte; a test compares the two.
+
+const CSV_COLUMNS = ["path", "sha256", "label_name", "predicted_name", "score", "keep", "reason"];
+const RUNS_AS_FORMULA = /^[=+\-@\t\r\n＝＋－＠']/;
+
+function csvLine(cells) {
+  const quoted = cells.map((cell) => (RUNS_AS_FORMULA.test(cell) ? `'${cell}` : cell).replaceAll('"', '""'));
+  return `"${quoted.join('","')}"\n`;
+}
+
+function selectionCsv(data, indices) {
+  const names = data.about.classNames;
+  const hex = (i) => Array.from(data.sha256.subarray(32 * i, 32 * i + 32), (b) => b.toString(16).padStart(2, "0"));
+  const lines = indices.map((i) => csvLine([
+    data.path[i], hex(i).join(""), names[data.label[i]], names[data.predicted[i]],
+    data.score[i].toFixed(6), data.keep[i] ? "true" : "false", data.reason[i],
+  ]));
+  return csvLine(CSV_COLUMNS) + lines.join("");
+}
+
+function saveText(text, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+}

@@ -1,0 +1,168 @@
+// What the reader has chosen, and everything that shows it. Text goes into the page as text, never as markup.
+
+const PER_PAGE = 60;
+const at = (id) => document.getElementById(id);
+
+class Page {
+  constructor(data) {
+    this.data = data;
+    this.pictures = new Pictures(data);
+    this.map = new ImageMap(at("map"), data);
+    this.lasso = null; // Set of images
+    this.pinned = null;
+    this.first = 0; // of the grid's page
+  }
+
+  async start() {
+    const { notes, colorings, classNames } = this.data.about;
+    for (const text of notes) at("notes").append(element("p", { textContent: text }));
+    for (const { key, name } of colorings) at("coloring").append(new Option(name, key));
+    classNames.forEach((name, label) => at("class").append(new Option(name, label)));
+    for (const id of ["coloring", "class", "decision", "least", "most"]) {
+      at(id).addEventListener("change", () => this.show());
+    }
+    at("forget").addEventListener("click", () => this.select(null));
+    at("save").addEventListener("click", () => {
+      saveText(selectionCsv(this.data, this.selection()), `${this.data.about.network}.selection.csv`);
+    });
+    at("previous").addEventListener("click", () => this.turn(-PER_PAGE));
+    at("next").addEventListener("click", () => this.turn(PER_PAGE));
+    await this.show();
+    const { div } = this.map;
+    div.on("plotly_hover", (event) => this.hover(event));
+    div.on("plotly_unhover", () => { at("tooltip").hidden = true; });
+    div.on("plotly_click", (event) => this.pin(this.map.imageOf(event)));
+    div.on("plotly_selected", (event) => {
+      // Redrawing tells of a selection too, but of no outline.
+      if (event?.lassoPoints || event?.range) this.select(new Set(this.map.imagesOf(event)));
+    });
+    div.on("plotly_deselect", () => this.select(null));
+    document.body.dataset.ready = "true";
+  }
+
+  /** Images that pass the filters, the most suspect first. */
+  shown() {
+    const { label, keep, score } = this.data;
+    const [only, stays] = [at("class").value, at("decision").value];
+    const [least, most] = [at("least").valueAsNumber, at("most").valueAsNumber];
+    const shown = [];
+    for (let i = 0; i < this.data.n; i++) {
+      // An empty field is no limit: comparisons with it are false.
+      if (score[i] < least || score[i] > most) continue;
+      if ((only === "" || label[i] === +only) && (stays === "" || keep[i] === +stays)) shown.push(i);
+    }
+    return shown;
+  }
+
+  /** Those of them within the lasso, if there is one. */
+  selection() {
+    const shown = this.shown();
+    return this.lasso ? shown.filter((i) => this.lasso.has(i)) : shown;
+  }
+
+  coloring() {
+    return this.data.about.colorings.find(({ key }) => key === at("coloring").value);
+  }
+
+  async show() {
+    this.showSelection();
+    await this.draw();
+  }
+
+  async draw() {
+    await this.map.draw(this.coloring(), this.shown(), this.lasso && ((i) => this.lasso.has(i)), this.pinned);
+  }
+
+  async select(lasso) {
+    this.lasso = lasso;
+    await this.show();
+  }
+
+  showSelection() {
+    const selection = this.selection();
+    const going = selection.filter((i) => !this.data.keep[i]).length;
+    const where = this.lasso ? "in the lasso" : "shown";
+    at("count").textContent = `${selection.length.toLocaleString("en")} ${where}, ${going.toLocaleString("en")} go`;
+    at("forget").hidden = !this.lasso;
+    this.first = 0;
+    this.showLegend(selection);
+    this.showGrid(selection);
+  }
+
+  showLegend(selection) {
+    const { key, names, colors, scale, title } = this.coloring();
+    if (scale) {
+      const bar = element("div", { className: "scale" });
+      bar.style.background = `linear-gradient(to right, ${scale.join(", ")})`;
+      const ends = element("div", { className: "ends" });
+      ends.append(...["0", title, "1"].map((textContent) => element("span", { textContent })));
+      at("legend").replaceChildren(bar, ends);
+      return;
+    }
+    const counts = names.map(() => 0);
+    for (const i of selection) counts[this.data.colors[key][i]]++;
+    const entries = names.map((name, code) => {
+      const entry = element("div", { className: "entry" });
+      const swatch = element("span", { className: "swatch" });
+      swatch.style.background = colors[code];
+      const count = element("output", { textContent: counts[code].toLocaleString("en") });
+      entry.append(swatch, element("span", { textContent: name }), count);
+      return entry;
+    });
+    at("legend").replaceChildren(...entries.filter((_, code) => counts[code]));
+  }
+
+  showGrid(selection) {
+    const end = Math.min(this.first + PER_PAGE, selection.length);
+    const pinned = (i) => this.pin(i);
+    at("grid").replaceChildren(...selection.slice(this.first, end).map((i) => this.pictures.cell(i, pinned)));
+    const numbers = [this.first + 1, end, selection.length].map((number) => number.toLocaleString("en"));
+    at("range").textContent = end ? `${numbers[0]} to ${numbers[1]} of ${numbers[2]}, by score` : "no images";
+    at("previous").disabled = this.first === 0;
+    at("next").disabled = end === selection.length;
+  }
+
+  turn(by) {
+    this.first += by;
+    this.showGrid(this.selection());
+  }
+
+  hover(event) {
+    const i = this.map.imageOf(event);
+    if (i === undefined) return;
+    const box = at("tooltip");
+    box.replaceChildren(this.pictures.of(i), ...this.lines(i));
+    box.hidden = false;
+    const { clientX: x, clientY: y } = event.event;
+    // On the side of the pointer where there is room.
+    box.style.left = `${x + 16 + box.offsetWidth < innerWidth ? x + 16 : x - 16 - box.offsetWidth}px`;
+    box.style.top = `${Math.max(0, Math.min(y + 16, innerHeight - box.offsetHeight))}px`;
+  }
+
+  async pin(i) {
+    if (i === undefined) return;
+    this.pinned = i;
+    const all = Array.from(this.data.neighbours.subarray(i * this.data.k, (i + 1) * this.data.k));
+    const here = all.filter((other) => other >= 0);
+    const neighbours = element("div", { className: "neighbours" });
+    neighbours.append(...here.map((other) => this.pictures.cell(other, (chosen) => this.pin(chosen))));
+    const large = element("div", { className: "large" });
+    large.append(this.pictures.of(i));
+    const path = element("p", { className: "quiet", textContent: this.data.path[i] });
+    const missing = here.length < all.length ? ` (${all.length - here.length} more are not on this page)` : "";
+    const heading = element("h2", { textContent: `Nearest by features${missing}` });
+    at("card").replaceChildren(large, ...this.lines(i), path, heading, neighbours);
+    await this.draw();
+  }
+
+  lines(i) {
+    return linesAbout(this.data, i).map((textContent) => element("p", { textContent }));
+  }
+}
+
+function fail(error) {
+  at("problem").textContent = error.message;
+  at("problem").hidden = false;
+}
+
+readData().then((data) => new Page(data).start()).catch(fail);
