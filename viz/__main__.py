@@ -1,58 +1,56 @@
-"""`python -m viz`: look at the maps and try other radii, in a browser on this machine."""
+"""`python -m viz`: look at the maps in a browser on this machine, or export them."""
 
-import argparse
-import logging
-import socket
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
-from pipeline.config.params import load_params
-from pipeline.errors import InputError
-from pipeline.paths import DataPaths
-from viz.app import make_app
-from viz.data import Source
-from viz.guard import LOOPBACK
+from pipeline.errors import InputError, mend_of
+
+_Main = Callable[[Sequence[str]], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until interrupted.
+    """Run a command; without a name, serve until interrupted.
 
     Returns:
-        The exit code: 2 with one line for bad input.
+        The exit code: 2 with one line for bad input, 130 when interrupted.
     """
-    parser = argparse.ArgumentParser(prog="python -m viz", description=__doc__)
-    parser.add_argument("--port", type=int, default=8050, help="default: 8050")
-    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="default: params.yaml")
-    parser.add_argument("--data", type=Path, default=Path("data"), help="default: data")
-    arguments = parser.parse_args(argv)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    command = _COMMANDS.get(arguments[0]) if arguments else None
     try:
-        params = load_params(arguments.params)
-        _check_port(arguments.port)
+        return command()(arguments[1:]) if command else _serve()(arguments)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    source = Source(DataPaths(root=arguments.data))
-    app = make_app(source, params, params_file=arguments.params)
-    # A line for every request would bury the address.
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    # All of it said here: Dash would take HOST, PORT and DASH_DEBUG from the environment.
-    app.run(host=LOOPBACK, port=arguments.port, debug=False)
-    return 0
+    except OSError as error:
+        if not (line := mend_of(error)):
+            raise
+        print(f"error: {line}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
 
 
-def _check_port(port: int) -> None:
-    if not 1 <= port <= 65535:
-        raise InputError(f"--port: {port} is no port; give one from 1024 to 65535")
-    with socket.socket() as probe:
-        # As the server does: a port that was in use a moment ago is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError as error:
-            raise InputError(
-                f"--port: {port} cannot be had ({error.strerror}); give another, e.g. --port 8051"
-            ) from None
+# Each is imported when called: an export needs no server.
+def _serve() -> _Main:
+    from viz.commands.serve import main
+
+    return main
+
+
+def _export() -> _Main:
+    from viz.commands.export import main
+
+    return main
+
+
+def _figure() -> _Main:
+    from viz.commands.figure import main
+
+    return main
+
+
+_COMMANDS: dict[str, Callable[[], _Main]] = {"export": _export, "figure": _figure}
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
 """A real Chromium, and pages that must neither complain nor ask for anything outside."""
 
+from __future__ import annotations
+
 import shutil
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("playwright", reason="the package playwright is not installed")
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
-
-# A busy machine is slow, not wrong.
-expect.set_options(timeout=30_000)
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request
 
 _CHROMIUM = shutil.which("chromium")
 _ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--use-angle=swiftshader"]
@@ -19,9 +19,10 @@ _INSIDE = ("file:", "data:", "blob:", "http://127.0.0.1:", "http://localhost:")
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
     if _CHROMIUM is None:
         pytest.skip("chromium is not installed (Debian's package chromium)")
-    with sync_playwright() as playwright:
+    with sync_api.sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=_CHROMIUM, args=_ARGUMENTS)
         yield running
         running.close()
@@ -34,13 +35,20 @@ def page(browser: Browser) -> Iterator[Page]:
     opened = context.new_page()
     problems: list[str] = []
 
-    def heed(message: ConsoleMessage) -> None:
+    def heed_console(message: ConsoleMessage) -> None:
         if message.type == "error":
             problems.append(message.text)
 
-    opened.on("console", heed)
-    opened.on("pageerror", lambda error: problems.append(str(error)))
-    opened.on("request", lambda request: request.url.startswith(_INSIDE) or problems.append(request.url))
+    def heed_error(error: Error) -> None:
+        problems.append(str(error))
+
+    def heed_request(request: Request) -> None:
+        if not request.url.startswith(_INSIDE):
+            problems.append(f"asked for {request.url}")
+
+    opened.on("console", heed_console)
+    opened.on("pageerror", heed_error)
+    opened.on("request", heed_request)
     yield opened
     context.close()
     assert not problems

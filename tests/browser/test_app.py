@@ -17,7 +17,6 @@ from urllib.parse import urlencode
 import numpy as np
 import pytest
 from made_up_points import CLASS_NAMES, NETWORK, write_points
-from playwright.sync_api import Page, expect
 
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.paths import DataPaths
@@ -25,6 +24,12 @@ from viz.data import Points, Source
 from viz.look import rule_to_json
 from viz.rules import Limit, Rule, judge
 from viz.selection import selection_csv
+
+pytest.importorskip("playwright", reason="the package playwright is not installed")
+from playwright.sync_api import Page, expect  # noqa: E402
+
+# A busy machine is slow, not wrong.
+expect.set_options(timeout=30_000)
 
 ROOT = Path(__file__).parents[2]
 N, GOING = 240, 12
@@ -120,7 +125,7 @@ def _pick(page: Page, control: str, name: str) -> None:
 def _lasso(page: Page, points: Points, label: int) -> None:
     """Drag around the points of a class."""
     page.locator("[data-title*=Lasso]").first.click()
-    places = np.array([_place(page, points, row) for row in np.flatnonzero(points.labels == label)])
+    places = np.array([_place(page, points, row) for row in np.flatnonzero(points.labels == label).tolist()])
     (left, top), (right, bottom) = places.min(axis=0) - 6, places.max(axis=0) + 6
     page.mouse.move(left, top)
     page.mouse.down()

@@ -57,6 +57,11 @@ def svg(figure: Figure) -> bytes:
     return _saved(figure, format="svg", metadata={"Date": None, "Creator": None})
 
 
+def pdf(figure: Figure) -> bytes:
+    """The figure as a PDF file."""
+    return _saved(figure, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
+
+
 def plotly_html(figure: go.Figure, *, element_id: str) -> str:
     """A `<div>` with the figure, for a page that holds `plotly_script()` before it.
 

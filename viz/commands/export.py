@@ -1,0 +1,36 @@
+"""`python -m viz export out.html`: the map with all pictures as one page that needs no server and no network.
+
+It shows the decisions of the filter, with those in overrides.csv as they are now.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.paths import DataPaths
+from viz.commands.inputs import add_folders, add_network, check_suffix, chosen_network
+from viz.data import Source
+from viz.export.content import content_of
+from viz.export.page import write_page
+from viz.rules import Rule, judge
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the page and say how large it is.
+
+    Raises:
+        InputError: wrong parameters or artefacts, an unknown network, a file name without .html, a full disk.
+    """
+    parser = argparse.ArgumentParser(prog="python -m viz export", description=__doc__)
+    parser.add_argument("file", type=Path, help="the page, .html")
+    add_network(parser)
+    add_folders(parser)
+    arguments = parser.parse_args(argv)
+    file: Path = arguments.file
+    check_suffix(file, [".html", ".htm"])
+    network = chosen_network(arguments.network, arguments.params)
+    source = Source(DataPaths(root=arguments.data))
+    points = source.points(network)
+    write_page(file, content_of(points, judge(source, points, Rule()), source.by_hand(points)))
+    print(f"{file}: written, {file.stat().st_size / 1e6:.1f} MB")
+    return 0

@@ -1,0 +1,51 @@
+"""`python -m viz figure out.svg`: the map for papers, as PNG, SVG or PDF.
+
+It shows the decisions of the filter, with those in overrides.csv as they are now.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from pipeline.artifacts.atomic import atomic_path
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths
+from viz.commands.inputs import add_folders, add_network, check_suffix, chosen_network
+from viz.data import Source
+from viz.facts import facts_of
+from viz.figures.coloring import COLORINGS, colors_by
+from viz.figures.maps import colored_map
+from viz.figures.rendering import pdf, png, svg
+from viz.rules import Rule, judge
+
+_FORMATS: Mapping[str, Callable[[Figure], bytes]] = {".png": png, ".svg": svg, ".pdf": pdf}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the figure.
+
+    Raises:
+        InputError: wrong parameters or artefacts, an unknown network or colouring, another suffix, a full disk.
+    """
+    parser = argparse.ArgumentParser(prog="python -m viz figure", description=__doc__)
+    parser.add_argument("file", type=Path, help="the figure, .png, .svg or .pdf")
+    parser.add_argument("--color", default="class", help=f"what colours tell: {', '.join(COLORINGS)}; default: class")
+    add_network(parser)
+    add_folders(parser)
+    arguments = parser.parse_args(argv)
+    file: Path = arguments.file
+    check_suffix(file, list(_FORMATS))
+    if arguments.color not in COLORINGS:
+        raise InputError(f"--color: {arguments.color!r} is not known; choose from {', '.join(COLORINGS)}")
+    network = chosen_network(arguments.network, arguments.params)
+    source = Source(DataPaths(root=arguments.data))
+    points = source.points(network)
+    verdict = judge(source, points, Rule())
+    colors = colors_by(arguments.color, facts_of(points, verdict))
+    content = _FORMATS[file.suffix.lower()](colored_map(points.coordinates, colors, ~verdict.keep))
+    with atomic_path(file) as temporary:
+        temporary.write_bytes(content)
+    print(f"{file}: written")
+    return 0

@@ -1,0 +1,69 @@
+"""`python -m viz`: look at the maps and try other radii, in a browser on this machine."""
+
+import argparse
+import logging
+import secrets
+import socket
+from collections.abc import Sequence
+
+from pipeline.config.params import load_params
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths
+from viz.app import make_app
+from viz.commands.inputs import add_folders
+from viz.data import Source
+from viz.guard import LOOPBACK
+
+_LOOPBACK = (LOOPBACK, "localhost")
+_EVERYWHERE = "0.0.0.0"
+
+_OTHERS = """other commands, each with its own --help:
+  export out.html       one offline page with the map and all pictures
+  figure out.svg        the map for papers, as PNG, SVG or PDF"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until interrupted.
+
+    Raises:
+        InputError: the parameters are wrong, or the port cannot be had.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m viz",
+        description=__doc__,
+        epilog=_OTHERS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--port", type=int, default=8050, help="default: 8050")
+    parser.add_argument(
+        "--host",
+        default=LOOPBACK,
+        help="address to serve at; default: this machine alone. Any other asks browsers for a token, which is printed",
+    )
+    add_folders(parser)
+    arguments = parser.parse_args(argv)
+    params = load_params(arguments.params)
+    _check_port(arguments.host, arguments.port)
+    token = None if arguments.host in _LOOPBACK else secrets.token_urlsafe(24)
+    app = make_app(Source(DataPaths(root=arguments.data)), params, params_file=arguments.params, token=token)
+    # A line for every request would bury the address.
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    host = socket.gethostname() if arguments.host == _EVERYWHERE else arguments.host
+    print(f"http://{host}:{arguments.port}/" + (f"?token={token}" if token else ""), flush=True)
+    # All of it said here: Dash would take HOST, PORT and DASH_DEBUG from the environment.
+    app.run(host=arguments.host, port=arguments.port, debug=False)
+    return 0
+
+
+def _check_port(host: str, port: int) -> None:
+    if not 1 <= port <= 65535:
+        raise InputError(f"--port: {port} is no port; give one from 1024 to 65535")
+    with socket.socket() as probe:
+        # As the server does: a port that was in use a moment ago is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise InputError(
+                f"--host, --port: {host}:{port} cannot be had ({error.strerror}); give another, e.g. --port 8051"
+            ) from None
