@@ -26,7 +26,7 @@ from viz.rules import Limit, Rule, judge
 from viz.selection import selection_csv
 
 pytest.importorskip("playwright", reason="the package playwright is not installed")
-from playwright.sync_api import Page, expect  # noqa: E402
+from playwright.sync_api import Page, expect
 
 # A busy machine is slow, not wrong.
 expect.set_options(timeout=30_000)
