@@ -1,0 +1,210 @@
+"""How fast does the visualizer answer?
+
+The app is served by a real process and used by a real Chromium (Debian's `chromium`, WebGL in
+software) on made-up points: seconds until the server listens, until the map is drawn, from a
+pointer's move to the tooltip, from a moved limit to the new counts (of one class and of all), from a
+new `min_samples` to the counts, and from the end of a lasso to the list of its pictures.
+
+    python -m benchmarks.viz_speed --n 2000 50000 1000000
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlencode
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from playwright.sync_api import Page, sync_playwright
+from ruamel.yaml import YAML
+
+from benchmarks.measuring import print_results
+from benchmarks.printing import Row
+from pipeline.artifacts.arrays import write_array
+from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.tables import lists, write_parquet
+from pipeline.paths import DataPaths
+
+NETWORK, PORT = "resnet18", 8099
+SIDE = 8
+
+
+def write_points(data: DataPaths, n: int, n_classes: int) -> NDArray[np.float32]:
+    """What the app reads of `n` images in blobs, a twentieth of them strays; gives the coordinates (n, 2)."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(n) % n_classes
+    centres = rng.uniform(-100, 100, (n_classes, 2))
+    xy = (centres[labels] + rng.normal(size=(n, 2)) * np.where(rng.random(n) < 0.05, 12, 2)[:, None]).astype(np.float32)
+    radii = rng.exponential(size=n)
+    noise = radii > np.quantile(radii, 0.95)
+    names = [f"class {label}" for label in range(n_classes)]
+    paths = pa.array([f"{row}.png" for row in range(n)])
+    identity = {
+        "sample_id": np.arange(n), "path": paths, "label": labels, "label_name": [names[label] for label in labels],
+        "sha256": paths,
+    }  # fmt: skip
+    write_array(data.images("train"), rng.integers(0, 256, (n, SIDE, SIDE, 3), dtype=np.uint8))
+    write_parquet(data.manifest("train"), pa.table(identity))
+    write_json(data.prepare_metrics, {"class_names": names, "image_size": SIDE})
+    filtered = {
+        "predicted": labels, "confidence": np.full(n, 0.9, dtype=np.float32),
+        "x": xy[:, 0].copy(), "y": xy[:, 1].copy(),
+        "cluster": np.where(noise, -1, 0).astype(np.int32), "is_noise": noise, "eps": np.full(n, 1.0),
+        "score": radii / (radii + np.quantile(radii, 0.95)), "reason": pa.array(["made up"] * n),
+        "neighbours": lists(rng.integers(0, n, (n, 10)).astype(np.int32)), "keep": ~noise,
+    }  # fmt: skip
+    write_parquet(data.points(NETWORK), pa.table({**identity, **filtered}))
+    scorer = {"name": "dbscan", "space": "map", "min_samples": 5}
+    write_json(data.filter_metrics(NETWORK), {"eps": 1.0, "settings": {"scorer": scorer}})
+    return xy
+
+
+def write_params(file: Path) -> None:
+    """The digits preset with that network alone."""
+    yaml = YAML(typ="safe", pure=True)
+    tree = yaml.load(Path("presets/digits.yaml").read_text(encoding="utf-8")) | {"networks": [NETWORK]}
+    with file.open("w", encoding="utf-8") as text:
+        yaml.dump(tree, text)
+
+
+def seconds_until(condition: Callable[[], bool], *, at_most: float = 300) -> float:
+    """From now until `condition` holds, looked at every few milliseconds."""
+    start = time.perf_counter()
+    while not condition():
+        if time.perf_counter() - start > at_most:
+            raise TimeoutError
+        time.sleep(0.003)
+    return time.perf_counter() - start
+
+
+def listens() -> bool:
+    """Whether the app answers."""
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{PORT}/", timeout=5).close()
+    except (urllib.error.URLError, ConnectionError):
+        return False
+    return True
+
+
+def place_of(page: Page, xy: NDArray[np.float32], row: int) -> tuple[float, float]:
+    """Pixels of a point in the window."""
+    x, y = page.evaluate(
+        """([x, y]) => {
+            const plot = document.querySelector("#map .js-plotly-plot");
+            const { xaxis, yaxis } = plot._fullLayout;
+            const box = plot.getBoundingClientRect();
+            return [box.left + xaxis._offset + xaxis.d2p(x), box.top + yaxis._offset + yaxis.d2p(y)];
+        }""",
+        xy[row].tolist(),
+    )
+    return x, y
+
+
+def use(page: Page, xy: NDArray[np.float32], rounds: int) -> dict[str, float]:
+    """Seconds of each interaction, the median of `rounds`."""
+    rule = {"judge": "dbscan", "limit": {"threshold": 1.0, "min_samples": 5}, "own": {}}
+    state = {"network": NETWORK, "rule": rule}
+    drawn = "document.querySelector('#map .js-plotly-plot')?._fullData?.[0]?.x?.length > 0"
+    start = time.perf_counter()
+    page.goto(f"http://127.0.0.1:{PORT}/?{urlencode({'state': json.dumps(state)})}")
+    page.wait_for_function(drawn, timeout=300_000)
+    page.wait_for_selector("#grid .tile", timeout=300_000)
+    taken = {"first_paint_s": time.perf_counter() - start}
+    page.wait_for_timeout(2000)
+    taken["hover_s"] = statistics.median(_hover(page, xy, row) for row in range(rounds))
+    taken["eps_all_s"] = statistics.median(_move(page, "threshold") for _ in range(rounds))
+    taken["min_samples_all_s"] = statistics.median(_min_samples(page, value) for value in range(6, 6 + rounds))
+    page.locator("#scope").click()
+    page.get_by_role("option").nth(1).click()
+    page.wait_for_timeout(3000)
+    taken["eps_class_s"] = statistics.median(_move(page, "threshold") for _ in range(rounds))
+    taken["lasso_s"] = statistics.median(_lasso(page) for _ in range(rounds))
+    return {name: round(seconds, 3) for name, seconds in taken.items()}
+
+
+def _hover(page: Page, xy: NDArray[np.float32], row: int) -> float:
+    page.mouse.move(5, 5)
+    tooltip = page.locator(".dcc-tooltip-bounding-box")
+    tooltip.wait_for(state="hidden")
+    page.mouse.move(*place_of(page, xy, row))
+    return seconds_until(tooltip.is_visible)
+
+
+def _move(page: Page, slider: str) -> float:
+    """One step of the limit, until the table has other counts or says the same anew."""
+    before = page.evaluate("window.tableDrawn ?? 0")
+    page.evaluate(
+        """() => window.observing ??= new MutationObserver(() => (window.tableDrawn = (window.tableDrawn ?? 0) + 1))
+            .observe(document.getElementById("table"), { childList: true, subtree: true, characterData: true })"""
+    )
+    handle = page.locator(f"#{slider} [role=slider]")
+    handle.focus()
+    handle.press("ArrowRight")
+    return seconds_until(lambda: page.evaluate("window.tableDrawn ?? 0") > before)
+
+
+def _min_samples(page: Page, value: int) -> float:
+    before = page.evaluate("window.tableDrawn ?? 0")
+    page.locator("#min_samples").fill(str(value))
+    page.locator("#min_samples").press("Enter")
+    return seconds_until(lambda: page.evaluate("window.tableDrawn ?? 0") > before)
+
+
+def _lasso(page: Page) -> float:
+    """A square in the middle, a tenth of the map wide."""
+    page.locator("[data-title*=Box]").first.click()
+    box = page.locator("#map").bounding_box()
+    assert box is not None
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.evaluate("window.dash_clientside.set_props('selection', { data: [] })")
+    page.locator("#keep-selection:disabled").wait_for()
+    half = np.random.default_rng().uniform(0.05, 0.1) * box["width"]
+    page.mouse.move(x - half, y - half)
+    page.mouse.down()
+    page.mouse.move(x + half, y + half, steps=5)
+    page.mouse.up()
+    return seconds_until(page.locator("#keep-selection:enabled").is_visible)
+
+
+def measure(n: int, rounds: int) -> Row:
+    """One row of the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        data, params = DataPaths(root=Path(folder) / "data"), Path(folder) / "params.yaml"
+        xy = write_points(data, n, 10 if n <= 100_000 else 1000)
+        write_params(params)
+        command = [sys.executable, "-m", "viz", "--port", str(PORT), "--params", str(params), "--data", str(data.root)]
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            start = seconds_until(listens)
+            with sync_playwright() as playwright:
+                arguments = ["--no-sandbox", "--disable-gpu", "--use-angle=swiftshader"]
+                browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
+                taken = use(browser.new_page(viewport={"width": 1280, "height": 720}), xy, rounds)
+                browser.close()
+        finally:
+            server.terminate()
+            server.wait()
+    return {"n": n, "start_s": round(start, 2), **taken}
+
+
+def main() -> None:
+    """Print the table and one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--n", type=int, nargs="+", default=[2000, 50_000])
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    print_results(arguments, [measure(n, arguments.rounds) for n in arguments.n])
+
+
+if __name__ == "__main__":
+    main()
