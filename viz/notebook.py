@@ -2,6 +2,7 @@
 
 import html
 import json
+import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,8 @@ class Explorer:
         self._data, self._network, self._height = data, network, height
         self._selection: tuple[int, ...] = ()
         app = make_app(Source(data), load_params(params_file), params_file=params_file, on_selection=self._remember)
+        # A line for every request would bury the notebook's own.
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
         self._server = make_server(LOOPBACK, 0, app.server, threaded=True)
         self.url = f"http://{LOOPBACK}:{self._server.port}/?{urlencode({'state': json.dumps({'network': network})})}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
