@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from made_up_points import CLASS_NAMES, NETWORK, write_points
+from numpy.typing import NDArray
 
 from pipeline.artifacts.overrides import Override, write_overrides
 from pipeline.paths import DataPaths
@@ -94,6 +95,20 @@ def _lasso(page: Page, points: Points, label: int) -> None:
     page.mouse.up()
 
 
+def _saved(page: Page, folder: Path) -> str:
+    """What the button for the CSV file gives."""
+    with page.expect_download() as download:
+        page.click("#save")
+    assert download.value.suggested_filename == f"{NETWORK}.selection.csv"
+    download.value.save_as(folder / "selection.csv")
+    return (folder / "selection.csv").read_bytes().decode()
+
+
+def _by_score(verdict: Verdict, rows: NDArray[np.int64]) -> list[int]:
+    ordered: list[int] = rows[np.argsort(-verdict.scores[rows], kind="stable")].tolist()
+    return ordered
+
+
 def test_hovering_tells_picture_label_prediction_score_and_reason(
     opened: Page, exported: tuple[Path, Points, Verdict]
 ) -> None:
@@ -170,6 +185,19 @@ def test_every_coloring_can_be_chosen(opened: Page) -> None:
     expect(opened.locator("#legend")).to_contain_text("score (above 0.5 goes)")
 
 
+def test_the_most_suspect_of_a_colour_is_drawn_last_and_so_above(
+    opened: Page, exported: tuple[Path, Points, Verdict]
+) -> None:
+    _, points, verdict = exported
+    opened.select_option("#class", "1")
+    opened.select_option("#coloring", "score")
+    first = _by_score(verdict, np.flatnonzero(points.labels == 1))[0]
+    last = (
+        "(() => { const { data } = document.getElementById('map'); return data.length === 1 && data[0].x.at(-1); })()"
+    )
+    opened.wait_for_function(f"{last} === {points.coordinates[first, 0]}")
+
+
 def test_the_grid_turns_pages_by_score(opened: Page, exported: tuple[Path, Points, Verdict]) -> None:
     reach = opened.locator("#range")
     expect(reach).to_have_text("1 to 60 of 200, by score")
@@ -180,7 +208,7 @@ def test_the_grid_turns_pages_by_score(opened: Page, exported: tuple[Path, Point
         if opened.locator("#next").is_enabled():
             opened.click("#next")
     expect(reach).to_have_text("181 to 200 of 200, by score")
-    assert seen == [f"image {row}" for row in np.argsort(-exported[2].scores, kind="stable")]
+    assert seen == [f"image {row}" for row in _by_score(exported[2], np.arange(_N))]
 
 
 def test_a_click_pins_the_point_with_its_neighbours(opened: Page, exported: tuple[Path, Points, Verdict]) -> None:
@@ -203,17 +231,13 @@ def test_the_lasso_selects_and_its_csv_is_that_of_python(
     inside = np.flatnonzero(points.labels == 2)
     expect(opened.locator("#count")).to_contain_text(f"{len(inside)} in the lasso")
     expect(opened.locator("#range")).to_have_text(f"1 to {len(inside)} of {len(inside)}, by score")
-    with opened.expect_download() as download:
-        opened.click("#save")
-    assert download.value.suggested_filename == f"{NETWORK}.selection.csv"
-    download.value.save_as(tmp_path / "selection.csv")
-    by_score = inside[np.argsort(-verdict.scores[inside], kind="stable")].tolist()
-    assert (tmp_path / "selection.csv").read_bytes().decode() == selection_csv(points, verdict, by_score)
+    assert _saved(opened, tmp_path) == selection_csv(points, verdict, _by_score(verdict, inside))
     # It holds over another colouring, and can be let go.
     opened.select_option("#coloring", "class")
     expect(opened.locator("#count")).to_contain_text(f"{len(inside)} in the lasso")
     opened.click("#forget")
     expect(opened.locator("#count")).to_have_text(f"{_N} shown, {_GOING + 1} go")
+    assert _saved(opened, tmp_path) == selection_csv(points, verdict, _by_score(verdict, np.arange(_N)))
 
 
 def test_dark_and_light_follow_the_system(opened: Page) -> None:

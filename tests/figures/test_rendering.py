@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from plotly import graph_objects as go
 
-from viz.figures.rendering import log_ticks, matplotlib_style, plotly_html, plotly_text, png, svg
+from viz.figures.rendering import log_ticks, matplotlib_style, pdf, plotly_html, plotly_text, png, svg
 
 
 def drawing(text: str = "a name") -> Figure:
@@ -32,7 +32,9 @@ def arguments(markup: str) -> list[Any]:
 def test_equal_figures_are_equal_bytes_without_dates() -> None:
     assert svg(drawing()) == svg(drawing())
     assert png(drawing()) == png(drawing())
+    assert pdf(drawing()) == pdf(drawing())
     assert b"date" not in svg(drawing()).lower()
+    assert b"date" not in pdf(drawing()).lower()
 
 
 @pytest.mark.parametrize("name", ["$x$", "$\\frac{&$", "<b>&", "鸟", "a\nb"])

@@ -61,6 +61,11 @@ def test_columns_are_those_of_the_points(judged: tuple[Points, Verdict]) -> None
     np.testing.assert_array_equal(rows[neighbours], points.neighbours[rows])
 
 
+def test_columns_hold_no_date(judged: tuple[Points, Verdict]) -> None:
+    # RFC 1952: bytes 4 to 8 are the time.
+    assert {packed[4:8] for packed in content_of(*judged, {}).columns.values()} == {bytes(4)}
+
+
 def test_a_sample_is_said_to_be_one_and_lacks_some_neighbours(
     judged: tuple[Points, Verdict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
