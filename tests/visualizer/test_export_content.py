@@ -28,7 +28,7 @@ def judged(tmp_path: Path) -> tuple[Points, Verdict]:
 
 def test_the_most_suspect_come_first_and_none_is_missing() -> None:
     scores = np.random.default_rng(0).random(50)
-    rows = rows_shown(scores < 0.9, scores)
+    rows = rows_shown(scores < 0.9, scores, most=50)
     assert sorted(rows.tolist()) == list(range(50))
     assert (np.diff(scores[rows]) <= 0).all()
 
@@ -69,7 +69,7 @@ def test_columns_hold_no_date(judged: tuple[Points, Verdict]) -> None:
 def test_a_sample_is_said_to_be_one_and_lacks_some_neighbours(
     judged: tuple[Points, Verdict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(content.rows_shown, "__defaults__", (20,))
+    monkeypatch.setattr(content, "MOST_SHOWN", 20)
     sampled = content_of(*judged, {})
     assert "Shown are all that go and 14 drawn from the 34 that stay." in sampled.about["notes"]
     neighbours = np.frombuffer(gzip.decompress(sampled.columns["neighbours"]), "<i4")

@@ -46,7 +46,7 @@ def content_of(points: Points, verdict: Verdict, overrides: Mapping[int, Overrid
     Args:
         overrides: row -> what a person decided of it.
     """
-    rows = rows_shown(verdict.keep, verdict.scores)
+    rows = rows_shown(verdict.keep, verdict.scores, MOST_SHOWN)
     facts = facts_of(points, verdict)
     colors = {key: colors_by(key, facts) for key in colorings_of(facts)}
     rung = choose_rung(points.images, BYTES_PER_PICTURE)
@@ -66,7 +66,7 @@ def content_of(points: Points, verdict: Verdict, overrides: Mapping[int, Overrid
     return Content(about=about, columns=columns, sheets=sprite_sheets(points.images, rows, rung))
 
 
-def rows_shown(keep: NDArray[np.bool_], scores: NDArray[np.float64], most: int = MOST_SHOWN) -> NDArray[np.int64]:
+def rows_shown(keep: NDArray[np.bool_], scores: NDArray[np.float64], most: int) -> NDArray[np.int64]:
     """Rows by descending score: all, or all that go and as many of the rest as `most` leaves room for.
 
     Args:
