@@ -42,7 +42,7 @@ def notebook(explorer: Explorer, tmp_path: Path) -> Iterator[str]:
     """Address of a page that shows what the cell shows."""
     folder = tmp_path / "notebook"
     folder.mkdir()
-    (folder / "index.html").write_text(f"<!doctype html><body>{explorer._repr_html_()}</body>", encoding="utf-8")
+    (folder / "index.html").write_text(f"<!doctype html><link rel=icon href=data:,><body>{explorer._repr_html_()}</body>", encoding="utf-8")
 
     class Silent(SimpleHTTPRequestHandler):
         def log_message(self, *arguments: object) -> None:
@@ -63,9 +63,9 @@ def test_the_cell_shows_the_map_and_gives_the_selection_back(explorer: Explorer,
     frame.locator("[data-title*=Box]").first.click()
     box = frame.locator("#map").bounding_box()
     assert box is not None
-    page.mouse.move(box["x"] + 2, box["y"] + 40)
+    page.mouse.move(box["x"] + 20, box["y"] + 40)
     page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] - 2, box["y"] + box["height"] - 2, steps=5)
+    page.mouse.move(box["x"] + box["width"] - 20, box["y"] + box["height"] - 20, steps=5)
     page.mouse.up()
     frame.locator("#keep-selection:enabled").wait_for()
     assert explorer.selection == list(range(N))
