@@ -1,6 +1,9 @@
-"""Settings of hypothesis for all tests."""
+"""Settings of hypothesis for all tests, and fixtures that several folders share."""
 
+from chromium import browser, page
 from hypothesis import settings
+
+__all__ = ["browser", "page"]
 
 # A first import, or another process on the machine, is not a slow example.
 settings.register_profile("no deadline", deadline=None)

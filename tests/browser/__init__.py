@@ -1,1 +1,0 @@
-"""A package, so that its conftest.py is another module than the one above."""
