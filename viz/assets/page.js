@@ -79,14 +79,17 @@
   window.batchsieve = {
     mark,
 
-    // Rows of the points in a lasso or a box; of a click, its row. A redrawn map reports nothing new.
+    // Rows of the points in a lasso or a box.
     selected: (...events) => {
       const which = window.dash_clientside.callback_context.triggered[0]?.prop_id.split(".")[0];
       const event = which === "other" ? events[1] : events[0];
       if (!event) return [];
+      // A map that is redrawn says that nothing is selected, without a lasso.
+      if (!event.lassoPoints && !event.range) return window.dash_clientside.no_update;
       return event.points.filter((point) => point.curveNumber === 0).map((point) => point.customdata);
     },
 
+    // Row of the point clicked.
     clicked: (...events) => {
       const which = window.dash_clientside.callback_context.triggered[0]?.prop_id.split(".")[0];
       const point = (which === "other" ? events[1] : events[0])?.points?.[0];

@@ -75,7 +75,8 @@ def explorer_map(
         ring: row of the chosen image.
     """
     layout = plotly_layout(x_title="", y_title="") | {"margin": {"l": 0, "r": 0, "t": 0, "b": 0}}
-    axis = {"visible": False, "constrain": "domain"}
+    # With "domain", a lasso could not begin beside a map that is narrower than its place.
+    axis = {"visible": False, "constrain": "range"}
     layout["xaxis"] = {**axis, "range": _range(xy[:, 0])}
     layout["yaxis"] = {**axis, "range": _range(xy[:, 1]), "scaleanchor": "x"}
     layout |= {
