@@ -63,9 +63,9 @@ def test_the_cell_shows_the_map_and_gives_the_selection_back(explorer: Explorer,
     frame.locator("[data-title*=Box]").first.click()
     box = frame.locator("#map").bounding_box()
     assert box is not None
-    page.mouse.move(box["x"] + 20, box["y"] + 40)
+    page.mouse.move(box["x"] + 3, box["y"] + 40)
     page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] - 20, box["y"] + box["height"] - 20, steps=5)
+    page.mouse.move(box["x"] + box["width"] - 3, box["y"] + box["height"] - 3, steps=5)
     page.mouse.up()
     frame.locator("#keep-selection:enabled").wait_for()
     assert explorer.selection == list(range(N))
