@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from pipeline.config.base import NonNegativeFloat, Positive, PositiveFloat, Section, Seed
-from pipeline.config.duration import Budget
+from pipeline.config.duration import Budget, Duration
 from pipeline.config.networks import Network
 from pipeline.config.recipe import Model, Recipe
 
@@ -60,7 +60,8 @@ class Study(Section):
     def effective_recipe(self, train: TrainConfig) -> TrainConfig:
         """The `train` section with this study's `recipe` laid over it, key by key and section by section.
 
-        A section that names another variant (`schedule: {name: ...}`) replaces the old one whole.
+        A section that names another variant (`schedule: {name: ...}`) replaces the old one whole, and a
+        duration in one unit replaces one in another.
         """
         merged = _laid_over(train.model_dump(mode="json"), self.recipe)
         return TrainConfig.model_validate_json(json.dumps(merged))
@@ -73,5 +74,6 @@ def _laid_over(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
         merged[key] = change
         if isinstance(old, dict) and isinstance(change, dict):
             same_variant = change.get("name", old.get("name")) == old.get("name")
-            merged[key] = _laid_over(old, change) if same_variant else change
+            duration = 0 < len(change) and change.keys() <= Duration.model_fields.keys()
+            merged[key] = _laid_over(old, change) if same_variant and not duration else change
     return merged

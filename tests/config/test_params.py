@@ -180,6 +180,14 @@ def test_params_do_not_change_after_validation() -> None:
         params.train.stem = "cifar"
 
 
+def test_a_duration_in_another_unit_replaces_that_of_train() -> None:
+    tree = _with("studies.digits.recipe", {"schedule": {"warmup": {"epochs": 0.5}}})
+    assert tree["train"]["schedule"]["warmup"] == {"steps": 5}
+    params = check_params(tree, source="")
+    schedule = params.studies["digits"].effective_recipe(params.train).schedule
+    assert (schedule.name, schedule.warmup.epochs, schedule.warmup.steps) == ("cosine", 0.5, None)
+
+
 def test_study_recipe_lies_over_train_key_by_key() -> None:
     recipe = {"label_smoothing": 0.1, "schedule": {"name": "step", "milestones": [{"epochs": 2}]}}
     params = check_params(_with("studies.digits.recipe", recipe), source="")
