@@ -74,6 +74,6 @@ def _laid_over(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
         merged[key] = change
         if isinstance(old, dict) and isinstance(change, dict):
             same_variant = change.get("name", old.get("name")) == old.get("name")
-            duration = 0 < len(change) and change.keys() <= Duration.model_fields.keys()
+            duration = len(change) > 0 and change.keys() <= Duration.model_fields.keys()
             merged[key] = _laid_over(old, change) if same_variant and not duration else change
     return merged

@@ -30,6 +30,7 @@ def extract_features(
     probabilities: NDArray[np.float32],
     *,
     batch_size: int,
+    mirror: bool = False,
     ranks: Ranks,
     progress: Progress,
 ) -> None:
@@ -43,13 +44,14 @@ def extract_features(
         out: float32 (N, D), writable.
         probabilities: float32 (N, n_classes), writable.
         batch_size: images per forward pass.
+        mirror: give the means of each image and its mirror image.
 
     Raises:
         InputError: a network gives features that are not finite.
     """
     rows = rows_of_rank(len(images), ranks)
     for where, batch in _batches(images, networks[0], batch_size, rows, ranks.device):
-        outputs = [_outputs(network, batch) for network in networks]
+        outputs = [_outputs(network, batch, mirror=mirror) for network in networks]
         out[where] = outputs[0][0]
         probabilities[where] = np.mean([sure for _, sure in outputs], axis=0, dtype=np.float32)
         progress.update(len(batch))
@@ -64,6 +66,7 @@ def extract_by_fold(
     probabilities: NDArray[np.float32],
     *,
     batch_size: int,
+    mirror: bool = False,
     ranks: Ranks,
     progress: Progress,
 ) -> list[float]:
@@ -85,7 +88,7 @@ def extract_by_fold(
     sums = [PairedSums(out.shape[1]) for _ in networks[1:]]
     own = rows_of_rank(len(images), ranks)
     for where, batch in _batches(images, networks[0], batch_size, own, ranks.device):
-        outputs = [_outputs(network, batch) for network in networks]
+        outputs = [_outputs(network, batch, mirror=mirror) for network in networks]
         for pairs, (features, _) in zip(sums, outputs[1:], strict=True):
             pairs.add(features, outputs[0][0])
         held_out = folds[where], np.arange(len(batch))
@@ -100,13 +103,19 @@ def extract_by_fold(
     return explained
 
 
-def _outputs(network: TrainedNetwork, batch: Tensor) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Features (B, D) and probabilities (B, n_classes) of one batch."""
-    features = network.model.features(batch)
-    given = features.float().cpu().numpy()
+def _outputs(
+    network: TrainedNetwork, batch: Tensor, *, mirror: bool
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Features (B, D) and probabilities (B, n_classes) of one batch (B, 3, C, C)."""
+    views = [batch, batch.flip(3)] if mirror else [batch]
+    outputs = []
+    for view in views:
+        features = network.model.features(view)
+        outputs.append((features.float(), network.model.classify(features).softmax(1).float()))
+    given, sure = (torch.stack(values).mean(0).cpu().numpy() for values in zip(*outputs, strict=True))
     if not np.isfinite(given).all():
         raise InputError("features: the network gives NaN or infinity; lower finetune.learning_rate")
-    return given, network.model.classify(features).softmax(1).float().cpu().numpy()
+    return given, sure
 
 
 def _fitted(pairs: PairedSums, fold: int, ranks: Ranks) -> Similarity:

@@ -83,10 +83,11 @@ def _extract_train(context: StageContext, ranks: Ranks, extractor: FoldedNetwork
             out,
             sure,
             batch_size=context.params.extract.batch_size,
+            mirror=context.params.extract.mirror,
             ranks=ranks,
             progress=progress,
         )
-    context.images.append(n * len(extractor.networks))
+    context.images.append(n * len(extractor.networks) * (2 if context.params.extract.mirror else 1))
     if not ranks.is_main:
         return
     table = _predictions(open_array(paths.probabilities(name), dtype=np.float32, ndim=2, rows=n))
@@ -111,11 +112,12 @@ def _extract_test(context: StageContext, ranks: Ranks, extractor: FoldedNetworks
             out,
             sure,
             batch_size=context.params.extract.batch_size,
+            mirror=context.params.extract.mirror,
             ranks=ranks,
             progress=progress,
         )
     sure = distributed.all_reduce_sum_(torch.from_numpy(sure).to(ranks.device)).cpu().numpy()
-    context.images.append(n * len(extractor.networks))
+    context.images.append(n * len(extractor.networks) * (2 if context.params.extract.mirror else 1))
     if ranks.is_main:
         write_parquet(paths.predictions(name, "test"), _predictions(sure))
 

@@ -42,7 +42,9 @@ def notebook(explorer: Explorer, tmp_path: Path) -> Iterator[str]:
     """Address of a page that shows what the cell shows."""
     folder = tmp_path / "notebook"
     folder.mkdir()
-    (folder / "index.html").write_text(f"<!doctype html><link rel=icon href=data:,><body>{explorer._repr_html_()}</body>", encoding="utf-8")
+    (folder / "index.html").write_text(
+        f"<!doctype html><link rel=icon href=data:,><body>{explorer._repr_html_()}</body>", encoding="utf-8"
+    )
 
     class Silent(SimpleHTTPRequestHandler):
         def log_message(self, *arguments: object) -> None:

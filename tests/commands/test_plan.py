@@ -23,6 +23,7 @@ from pipeline.commands.planning import cost, jobs, stages
 from pipeline.commands.planning.cells import StudyPlan, plan_from_ledger, plan_from_sizes
 from pipeline.commands.planning.data import DataSize, data_size, kept_images
 from pipeline.commands.planning.speed import Speed, Workload, measure, thin_out
+from pipeline.config.extract import ExtractConfig
 from pipeline.config.params import Params, load_params
 from pipeline.config.reduce import ReduceConfig
 from pipeline.errors import InputError
@@ -344,6 +345,15 @@ def test_folds_multiply_the_runs_and_each_sees_fewer_images() -> None:
     passes = 3 * (1438 + 359) * 1e-3
     assert passes < seen_by_four.seconds - seen.seconds < 2 * passes
     assert seen_by_four.disk == seen.disk
+
+
+def test_mirror_images_take_the_time_of_as_many_again() -> None:
+    run = jobs.finetune_run(_preset("digits"), "resnet18", _DIGITS)
+    plain, mirrored = (
+        cost.extract_cost(run.settings, ExtractConfig(batch_size=8, mirror=mirror), _SPEED, _DIGITS, folds=1, workers=1)
+        for mirror in (False, True)
+    )
+    assert mirrored.seconds - plain.seconds == pytest.approx((1438 + 359) * 1e-3)
 
 
 def test_a_head_takes_passes_forward_and_no_steps() -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,9 +111,13 @@ def _by_fold(
     return out, sure, aligned
 
 
-def _alone(network: TrainedNetwork) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    out = np.zeros((N, 512), np.float32)
-    return out, _extract(network, out)
+def _alone(network: TrainedNetwork, *, mirrored: bool = False) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    out, sure = np.zeros((N, 512), np.float32), np.zeros((N, len(NAMES)), np.float32)
+    images = bright_images(N)[0]
+    images = np.ascontiguousarray(images[:, :, ::-1]) if mirrored else images
+    with RunLog.silent().progress("", N, "images") as progress:
+        extract_features([network], images, out, sure, batch_size=8, ranks=ALONE, progress=progress)
+    return out, sure
 
 
 @pytest.mark.parametrize("batch_size", [3, 8, 64])
@@ -161,6 +166,26 @@ def test_several_networks_share_their_opinion_and_the_first_gives_the_features()
         extract_features(networks, bright_images(N)[0], out, sure, batch_size=8, ranks=ALONE, progress=progress)
     np.testing.assert_array_equal(out, _alone(networks[0])[0])
     np.testing.assert_allclose(sure, np.mean([_alone(network)[1] for network in networks], axis=0), atol=1e-6)
+
+
+@pytest.mark.parametrize("n_networks", [1, 2])
+def test_with_mirror_images_the_means_of_both_views_are_given(n_networks: int) -> None:
+    networks = [_network(seed) for seed in range(n_networks)]
+    folds = (np.arange(N) % n_networks).astype(np.int32)
+    # By view and network.
+    features, sure_of = (
+        np.stack([[_alone(network, mirrored=mirrored)[part] for network in networks] for mirrored in (False, True)])
+        for part in (0, 1)
+    )
+    assert abs(features[0] - features[1]).max() > 1e-3, "the views tell nothing apart"
+    out, sure = np.empty((N, 512), np.float32), np.empty((N, len(NAMES)), np.float32)
+    with RunLog.silent().progress("", 2 * N, "images") as progress:
+        options: Any = {"batch_size": 8, "mirror": True, "ranks": ALONE, "progress": progress}
+        extract_features(networks, bright_images(N)[0], out, sure, **options)
+        np.testing.assert_allclose(out, features[:, 0].mean(0), rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(sure, sure_of.mean((0, 1)), atol=1e-5)
+        extract_by_fold(networks, folds, bright_images(N)[0], out, sure, **options)
+        np.testing.assert_allclose(sure, sure_of.mean(0)[folds, np.arange(N)], atol=1e-5)
 
 
 def test_features_all_alike_cannot_be_aligned() -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pipeline.batching import micro_batches, rank_parts, worker_parts
 from pipeline.commands.planning.data import DataSize
 from pipeline.commands.planning.speed import Speed
+from pipeline.config.extract import ExtractConfig
 from pipeline.config.prepare import PrepareConfig
 from pipeline.config.reduce import ReduceConfig
 from pipeline.models import feature_dimension
@@ -140,7 +141,7 @@ def images_per_fold(n_train: int, folds: int) -> int:
 
 
 def extract_cost(
-    settings: TrainSettings, batch_size: int, speed: Speed, size: DataSize, *, folds: int, workers: int
+    settings: TrainSettings, config: ExtractConfig, speed: Speed, size: DataSize, *, folds: int, workers: int
 ) -> Cost:
     """Forward passes of all folds' networks over both splits, side by side, and their alignment.
 
@@ -150,9 +151,10 @@ def extract_cost(
     chunk = min(_CHUNK_BYTES, n * 3 * settings.format.image_size**2)
     alignment = (folds - 1) * (_PRODUCT_S * size.n_train * dimensions**2 / workers + _ROTATION_S * dimensions**3)
     weights = folds * speed.weight_bytes + (folds - 1) * 8 * dimensions**2
+    passes = folds * n * (2 if config.mirror else 1)
     return Cost(
-        seconds=_START_WITH_TORCH_S + folds * n / workers * speed.evaluation_s + n * size.decode_s + alignment,
-        memory=_BASE_MEMORY_WITH_TORCH + weights + batch_size * speed.activation_bytes / 2 + chunk,
+        seconds=_START_WITH_TORCH_S + passes / workers * speed.evaluation_s + n * size.decode_s + alignment,
+        memory=_BASE_MEMORY_WITH_TORCH + weights + config.batch_size * speed.activation_bytes / 2 + chunk,
         disk=_CACHED_TWICE * 4 * (n * dimensions + size.n_train * settings.n_classes),
     )
 

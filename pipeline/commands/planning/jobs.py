@@ -115,7 +115,7 @@ def stage_costs(
                 (run,) = runs[f"finetune@{item}"]
                 costs[stage] = cost.extract_cost(
                     run.settings,
-                    params.extract.batch_size,
+                    params.extract,
                     speeds[run.workload],
                     size,
                     folds=params.finetune.folds,
