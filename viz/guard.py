@@ -2,7 +2,6 @@
 
 import hmac
 from typing import Any
-from urllib.parse import urlsplit
 
 from flask import Flask, Response, request
 
@@ -31,7 +30,9 @@ def protect(server: Flask, *, token: str | None) -> None:
     @server.before_request
     def check() -> tuple[str, int] | None:
         origin = request.headers.get("Origin")
-        if request.method not in ("GET", "HEAD") and origin is not None and urlsplit(origin).netloc != request.host:
+        # Compared as text: what a stranger sends need not be an address.
+        ours = {f"{scheme}://{request.host}" for scheme in ("http", "https")}
+        if request.method not in ("GET", "HEAD") and origin is not None and origin not in ours:
             return "requests from other pages are refused", 403
         if token is not None and not _brings(token):
             return "the address needs ?token=..., as printed where the server was started", 403
@@ -42,7 +43,8 @@ def protect(server: Flask, *, token: str | None) -> None:
         response.headers["Content-Security-Policy"] = _POLICY
         response.headers["Referrer-Policy"] = "no-referrer"
         response.headers["X-Content-Type-Options"] = "nosniff"
-        if token is not None and response.status_code != 403:
+        # To whoever has it already; an error's answer comes here too.
+        if token is not None and _brings(token):
             response.set_cookie(_COOKIE, token, httponly=True, samesite="Strict")
         return response
 
