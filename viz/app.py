@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dash import Dash, Input
+from flask import request
 
 from pipeline.config.params import Params
 from pipeline.errors import InputError
@@ -57,7 +58,8 @@ def make_app(
         # Integers only: no part of the address becomes part of a file name.
         number = re.fullmatch(r"([0-9]{1,18})\.png", name)
         try:
-            image = source.image(int(number[1])) if number else None
+            stamp = request.query_string.decode(errors="replace") or None
+            image = source.image(int(number[1]), stamp) if number else None
         except InputError as error:
             return str(error), 404, plain
         if image is None:

@@ -1,7 +1,9 @@
 """What the app shows, read from data/ and read again when a stage has replaced a file."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ _COLUMNS = (
 )  # fmt: skip
 # Of (network, scorer, class): 8 bytes an image each.
 _MOST_REMEMBERED = 256
+# Of (network, rule): one move of a control asks for its verdict several times.
+_MOST_VERDICTS = 16
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,6 +50,7 @@ class Points:
         scorer: name and options of what the filter looked at.
         eps: the threshold, in the scorer's unit; None where classes have their own.
         images: uint8 (N, H, W, 3), small.
+        images_stamp: differs whenever the file of `images` has been replaced.
         stamp: differs whenever one of the files has been replaced.
     """
 
@@ -67,6 +72,7 @@ class Points:
     eps: float | None
     class_names: tuple[str, ...]
     images: NDArray[np.uint8]
+    images_stamp: str
     stamp: str
 
     def __len__(self) -> int:
@@ -76,6 +82,11 @@ class Points:
         """What the class of an image is called."""
         return self.class_names[int(self.labels[row])]
 
+    @cached_property
+    def classes(self) -> Mapping[int, int]:
+        """Label -> number of images, of the classes that have any."""
+        return dict(zip(*(part.tolist() for part in np.unique(self.labels, return_counts=True)), strict=True))
+
 
 class Source:
     """The artefacts of one data folder. Safe to use from several threads."""
@@ -83,13 +94,17 @@ class Source:
     def __init__(self, data: DataPaths) -> None:
         self.data = data
         self.remembered = Remembered(_MOST_REMEMBERED)
+        self.verdicts = Remembered(_MOST_VERDICTS)
 
     def points(self, network: str) -> Points:
         """The network's points as they are on the disk now.
 
         Raises:
-            InputError: a file is missing, damaged, or does not fit the others.
+            InputError: no such network; a file is missing, damaged, or does not fit the others.
         """
+        # It becomes part of file names.
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", network):
+            raise InputError(f"network: {network[:64]!r} is none; choose one of params.yaml")
         files = _files(self.data, network)
         # What is read may be newer than the stamp asked for; then the next question reads once more.
         return self.remembered.get(
@@ -112,31 +127,40 @@ class Source:
             InputError: the file of overrides is damaged or names unknown images.
         """
         file = self.data.overrides
-        stamp = f"{points.stamp} {stamp_of([file])}"
-        return self.remembered.get(("by hand", points.network), stamp, lambda: _located(file, points))
+        return self.remembered.get(
+            ("by hand", points.network), self.decisions_stamp(points), lambda: _located(file, points)
+        )
+
+    def decisions_stamp(self, points: Points) -> str:
+        """Differs whenever one of the files of the points, or that of people's decisions, has been replaced."""
+        return f"{points.stamp} {stamp_of([self.data.overrides])}"
 
     def evidence(self, points: Points) -> Evidence:
         """What all scorers can look at.
 
         Raises:
-            InputError: a file is missing, damaged, or does not fit the others.
+            InputError: a file is missing, damaged, or does not fit the others and the points.
         """
         files, network = input_files(self.data, points.network), points.network
         stamp = f"{points.stamp} {stamp_of(files)}"
         return self.remembered.get(
-            ("evidence", network),
-            stamp,
-            lambda: read_together(files, lambda: load_evidence(self.data, network).evidence)[1],
+            ("evidence", network), stamp, lambda: read_together(files, lambda: _read_evidence(self.data, points))[1]
         )
 
-    def image(self, sample_id: int) -> NDArray[np.uint8] | None:
+    def image(self, sample_id: int, stamp: str | None = None) -> NDArray[np.uint8] | None:
         """uint8 (H, W, 3); None if there is no such training image.
 
+        Args:
+            stamp: `Points.images_stamp` where the image must be of the same files; None takes any.
+
         Raises:
-            InputError: the array of images is missing or damaged.
+            InputError: the array of images is missing, damaged or another one.
         """
         path = self.data.images("train")
-        images = self.remembered.get("images", stamp_of([path]), lambda: open_array(path, dtype=np.uint8, ndim=4))
+        now = stamp_of([path])
+        if stamp not in (None, now):
+            raise InputError(f"{path}: has been replaced since the page was drawn; reload the page")
+        images = self.remembered.get("images", now, lambda: open_array(path, dtype=np.uint8, ndim=4))
         return np.asarray(images[sample_id]) if 0 <= sample_id < len(images) else None
 
 
@@ -145,6 +169,20 @@ def _located(file: Path, points: Points) -> dict[int, Override]:
     if not overrides:
         return {}
     return locate_overrides(overrides, file=file, paths=points.paths.to_pylist(), sha256=points.sha256.to_pylist())
+
+
+def _read_evidence(data: DataPaths, points: Points) -> Evidence:
+    known = load_evidence(data, points.network)
+    assert known.evidence.maps is not None
+    same = (
+        known.images["sha256"].equals(points.sha256)
+        and np.array_equal(known.evidence.maps[0], points.coordinates)
+        and np.array_equal(known.images["predicted"].to_numpy(), points.predicted)
+    )
+    if not same:
+        file = data.points(points.network)
+        raise InputError(f"{file}: is older than what the filter reads, or a stage is running; run `dvc repro`")
+    return known.evidence
 
 
 def _files(data: DataPaths, network: str) -> tuple[Path, ...]:
@@ -193,5 +231,6 @@ def _read_points(data: DataPaths, network: str) -> Points:
         eps=metrics["eps"],
         class_names=tuple(names),
         images=images,
+        images_stamp=stamp_of([data.images("train")]),
         stamp=stamp_of(_files(data, network)),
     )

@@ -18,6 +18,8 @@ EVERY_CLASS: dict[str, Any] = {"label": "all classes", "value": ALL}
 
 VIEWS = {"explore": "Explore", "compare": "Compare", "training": "Training"}
 
+WIDTHS = {"map": "map", "both": "map and pictures", "pictures": "pictures"}
+
 SORTS = {
     "suspect": "most suspect first",
     "trusted": "least suspect first",
@@ -86,13 +88,10 @@ def _header(networks: Sequence[str]) -> html.Header:
             html.H1("batchsieve"),
             dcc.RadioItems(VIEWS, "explore", id="view", inline=True, className="tabs"),
             dcc.Dropdown(list(networks), networks[0], id="network", clearable=False),
-            dcc.RadioItems(
-                {"map": "map", "both": "map and pictures", "pictures": "pictures"}, "both", id="width", inline=True,
-                className="tabs",
-            ),
+            dcc.RadioItems(WIDTHS, "both", id="width", inline=True, className="tabs"),
             html.Button("Dark / light", id="theme", className="plain"),
         ]
-    )  # fmt: skip
+    )
 
 
 def _colors() -> list[Any]:

@@ -1,5 +1,6 @@
 """What a reader asks to see, and what there is to show."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -55,11 +56,16 @@ def look_at(
         InputError: files are missing or do not fit, or the rule is none.
     """
     points, chosen = source.points(network), rule_from_json(rule)
-    verdict = judge(source, points, chosen)
+    verdict = _judged(source, points, chosen)
     shown = np.isin(points.labels, list(classes)) if classes else np.ones(len(points), dtype=np.bool_)
     if scores:
         shown &= (verdict.scores >= scores[0]) & (verdict.scores <= scores[1])
     return Look(points=points, rule=chosen, verdict=verdict, shown=shown)
+
+
+def _judged(source: Source, points: Points, rule: Rule) -> Verdict:
+    key = points.network, json.dumps(rule_to_json(rule), sort_keys=True)
+    return source.verdicts.get(key, source.decisions_stamp(points), lambda: judge(source, points, rule))
 
 
 def rule_to_json(rule: Rule) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Pieces of the page: cards, tiles, tables, legends and messages."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -75,8 +74,8 @@ def tile(look: Look, row: int) -> html.Button:
 
 
 def picture(points: Points, row: int) -> html.Img:
-    """The image; the stamp in the address makes a browser fetch it again after `prepare` has run again."""
-    return html.Img(src=f"/thumbnail/{row}.png?{points.stamp}", alt=f"image {row}: {points.name(row)}")
+    """The image; by the stamp in its address it is that of these points or none, also after `prepare` has run again."""
+    return html.Img(src=f"/thumbnail/{row}.png?{points.images_stamp}", alt=f"image {row}: {points.name(row)}")
 
 
 def legend(colors: Colors, rows: NDArray[np.int64]) -> list[Any]:
@@ -94,31 +93,35 @@ def legend(colors: Colors, rows: NDArray[np.int64]) -> list[Any]:
     ]
 
 
-def class_table(look: Look, thresholds: Sequence[float]) -> html.Table:
+def class_table(look: Look, overall: float, thresholds: NDArray[np.float64]) -> html.Table:
     """What goes and stays of all and of each class, beside what the filter has written.
 
     Args:
-        thresholds: of all classes together and of each.
+        overall: the limit of the classes without one of their own.
+        thresholds: (n_classes,) those of the classes.
     """
-    points, verdict = look.points, look.verdict
+    points = look.points
+    n = len(points.class_names)
+    sizes, stays, kept = (
+        np.bincount(points.labels[rows], minlength=n)
+        for rows in (np.arange(len(points)), look.verdict.keep, points.kept)
+    )
+    lines = [("all", sizes.sum(), stays.sum(), kept.sum(), overall)]
+    lines += list(zip(points.class_names, sizes, stays, kept, thresholds, strict=True))
+    body = [
+        html.Tr(
+            [
+                html.Th(name, title=name),
+                *(html.Td(text) for text in (f"{size:,}", f"{1 - stay / size:.1%}", f"{stay:,}", f"{filter_kept:,}")),
+                html.Td(f"{threshold:.3g}"),
+            ]
+        )
+        for name, size, stay, filter_kept, threshold in lines
+        if size
+    ]
     head = ("class", "images", "goes", "stays", "filter kept", "limit")
-    groups = [("all", np.ones(len(points), dtype=np.bool_), thresholds[0])]
-    groups += [(name, points.labels == label, thresholds[1 + label]) for label, name in enumerate(points.class_names)]
-    body = []
-    for name, members, threshold in groups:
-        if not members.any():
-            continue
-        values = (
-            f"{members.sum():,}", f"{(~verdict.keep[members]).mean():.1%}", f"{verdict.keep[members].sum():,}",
-            f"{points.kept[members].sum():,}", f"{threshold:.3g}",
-        )  # fmt: skip
-        body.append(html.Tr([html.Th(name, title=name), *(html.Td(value) for value in values)]))
     return html.Table(
-        [
-            html.Caption(_paper(points)),
-            html.Thead(html.Tr([html.Th(text) for text in head])),
-            html.Tbody(body),
-        ]
+        [html.Caption(_paper(points)), html.Thead(html.Tr([html.Th(text) for text in head])), html.Tbody(body)]
     )
 
 

@@ -38,7 +38,13 @@ class Remembered:
                     self._results[key] = found
                     value: _T = found[1]
                     return value
-            value = make()
+            try:
+                value = make()
+            except BaseException:
+                with self._lock:
+                    # Whoever waits for it tries for itself.
+                    self._making.pop(key, None)
+                raise
             with self._lock:
                 self._results[key] = stamp, value
                 while len(self._results) > self._at_most:

@@ -1,26 +1,20 @@
 """What would go by other settings than the filter's: any scorer, any threshold, for all classes or for one."""
 
-import os
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field, TypeAdapter
+from pydantic import AfterValidator, Field
 
-from pipeline.config.base import PositiveFloat, Section
-from pipeline.config.scorers import SingleScorer
 from pipeline.selection.budgets import score, threshold_for_share
-from pipeline.selection.calibration import k_distances
-from pipeline.selection.dbscan import ROUNDING, release_radii_by_class
-from pipeline.selection.ensemble import split_options
+from pipeline.selection.dbscan import ROUNDING
 from pipeline.selection.evidence import PLACES, Space
-from pipeline.selection.requirements import check_scorer
 from pipeline.selection.scorers import SCORERS
 from viz.data import Points, Source
+from viz.values import ordered_distances, radii, scored_values, with_defaults, written_values
 
 WRITTEN = "written"
 """The scorer that the filter has used, its values taken from what it has written."""
@@ -36,6 +30,9 @@ JUDGES: Mapping[str, str] = {
 
 MOST_MIN_SAMPLES = 100
 
+# Beyond what any judge gives but 0 and infinity; sliders need room below and above.
+_LEAST, _GREATEST = 1e-100, 1e100
+
 
 def _known(judge: str) -> str:
     if judge not in JUDGES:
@@ -47,7 +44,7 @@ def _known(judge: str) -> str:
 class Limit:
     """Up to where images stay: `threshold` in the judge's unit, None for the filter's; `min_samples` is DBSCAN's."""
 
-    threshold: PositiveFloat | None = None
+    threshold: Annotated[float, Field(ge=_LEAST, le=_GREATEST)] | None = None
     min_samples: Annotated[int, Field(ge=1, le=MOST_MIN_SAMPLES)] = 5
 
 
@@ -75,7 +72,7 @@ class Rule:
         """The judge as a scorer with its options, for judges other than `WRITTEN`; `min_samples` is that of `limit`."""
         if self.space is not None:
             return {"name": "dbscan", "space": self.space, "min_samples": self.limit.min_samples}
-        return _with_defaults(self.judge)
+        return with_defaults(self.judge)
 
     def limit_of(self, label: int | None) -> Limit:
         """Of one class, or of all."""
@@ -128,9 +125,7 @@ def judge(source: Source, points: Points, rule: Rule) -> Verdict:
     values = values_of(source, points, rule)
     if rule.judge == WRITTEN and rule.limit.threshold is None and not rule.own:
         return Verdict(values=values, thresholds=points.thresholds, noise=points.is_noise, by_hand=by_hand)
-    thresholds = np.array([threshold_of(source, points, rule, label) for label in range(len(points.class_names))])[
-        points.labels
-    ]
+    thresholds = thresholds_of(source, points, rule)[points.labels]
     # A radius that equals eps up to rounding is reached, as DBSCAN has it.
     noise = values > (thresholds * (1 + ROUNDING) if rule.space else thresholds)
     return Verdict(values=values, thresholds=thresholds, noise=noise, by_hand=by_hand)
@@ -143,30 +138,46 @@ def values_of(source: Source, points: Points, rule: Rule) -> NDArray[np.float64]
         InputError: the judge needs files that are missing, or cannot judge these images.
     """
     if rule.judge == WRITTEN:
-        return _remembered(source, points, WRITTEN, lambda: _as_written(points))
+        return written_values(source, points)
     if rule.space is None:
-        return _remembered(source, points, rule.judge, lambda: _scored(source, points, rule.judge))
-    values = _radii(source, points, rule.space, rule.limit.min_samples, None)
-    others = {label: limit for label, limit in rule.own.items() if limit.min_samples != rule.limit.min_samples}
+        return scored_values(source, points, rule.judge)
+    values = radii(source, points, rule.space, rule.limit.min_samples, None)
+    others = {
+        label: limit.min_samples
+        for label, limit in rule.own.items()
+        if limit.min_samples != rule.limit.min_samples and label in points.classes
+    }
     if others:
         values = values.copy()
-    for label, limit in others.items():
-        values[points.labels == label] = _radii(source, points, rule.space, limit.min_samples, label)
+    for label, min_samples in others.items():
+        values[points.labels == label] = radii(source, points, rule.space, min_samples, label)
     return values
 
 
-def threshold_of(source: Source, points: Points, rule: Rule, label: int | None) -> float:
-    """What is in force for a class, or for all classes without their own."""
-    limit = rule.limit_of(label)
-    if limit.threshold is not None:
-        return limit.threshold
-    if rule.judge == WRITTEN and label is not None:
-        rows = points.labels == label
-        return float(points.thresholds[rows][0]) if rows.any() else 1.0
-    if rule.judge == WRITTEN and points.eps is not None:
-        return points.eps
+def threshold_of(source: Source, points: Points, rule: Rule) -> float:
+    """What is in force for the classes without a limit of their own; a median where the filter's own has several."""
+    if rule.limit.threshold is not None:
+        return rule.limit.threshold
+    if rule.judge == WRITTEN:
+        return float(np.median(points.thresholds)) if points.eps is None else points.eps
     # As many go as by the filter.
     return threshold_for(values_of(source, points, rule), float(points.is_noise.mean()))
+
+
+def thresholds_of(source: Source, points: Points, rule: Rule) -> NDArray[np.float64]:
+    """(n_classes,) what is in force for each class.
+
+    Raises:
+        InputError: as `values_of`.
+    """
+    thresholds = np.full(len(points.class_names), threshold_of(source, points, rule))
+    if rule.judge == WRITTEN and rule.limit.threshold is None:
+        # One for all images of a class.
+        thresholds[points.labels] = points.thresholds
+    for label, limit in rule.own.items():
+        if limit.threshold is not None and label in points.classes:
+            thresholds[label] = limit.threshold
+    return thresholds
 
 
 def threshold_for(values: NDArray[np.float64], share: float) -> float:
@@ -176,56 +187,7 @@ def threshold_for(values: NDArray[np.float64], share: float) -> float:
 
 def distances_of(source: Source, points: Points, rule: Rule, label: int | None) -> NDArray[np.float64]:
     """Ascending, of a class or all, what a threshold is read from: k-distances for DBSCAN, else the judge's values."""
-    rows = np.ones(len(points), dtype=np.bool_) if label is None else points.labels == label
     if rule.space is None:
-        return np.sort(values_of(source, points, rule)[rows])
-    places, least = _places(source, points, rule.space), rule.limit_of(label).min_samples
-    return _remembered(
-        source, points, ("k-distances", rule.space, least, label),
-        lambda: k_distances(places[rows], points.labels[rows], least),
-    )  # fmt: skip
-
-
-def _remembered(
-    source: Source, points: Points, key: object, make: Callable[[], NDArray[np.float64]]
-) -> NDArray[np.float64]:
-    return source.remembered.get((points.network, key), points.stamp, make)
-
-
-def _radii(source: Source, points: Points, space: Space, min_samples: int, label: int | None) -> NDArray[np.float64]:
-    """Release radii of one class or, for None, of all."""
-    places = _places(source, points, space)
-    rows = np.ones(len(points), dtype=np.bool_) if label is None else points.labels == label
-
-    def compute() -> NDArray[np.float64]:
-        # Searching for neighbours lets other threads run.
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return release_radii_by_class(places[rows], points.labels[rows], min_samples=min_samples, each=pool.map)
-
-    return _remembered(source, points, ("radii", space, min_samples, label), compute)
-
-
-def _places(source: Source, points: Points, space: Space) -> NDArray[np.float64]:
-    return points.coordinates if space == "map" else source.evidence(points).points(space)
-
-
-def _as_written(points: Points) -> NDArray[np.float64]:
-    """Values from scores, v / (v + threshold); see `budgets.score`."""
-    finite = points.scores < 1
-    odds = points.scores[finite] / (1 - points.scores[finite])
-    values = np.full(len(points), np.inf)
-    values[finite] = odds * points.thresholds[finite]
-    return values
-
-
-def _scored(source: Source, points: Points, name: str) -> NDArray[np.float64]:
-    scorer = _with_defaults(name)
-    evidence = source.evidence(points)
-    check_scorer(evidence, scorer, points.class_names, JUDGES[name])
-    _, options = split_options(scorer)
-    return SCORERS[name].values(evidence, **options)
-
-
-def _with_defaults(name: str) -> dict[str, Any]:
-    """A scorer and its options, as an empty section of params.yaml would have them."""
-    return TypeAdapter[Section](SingleScorer).validate_python({"name": name}).model_dump()
+        values = values_of(source, points, rule)
+        return np.sort(values if label is None else values[points.labels == label])
+    return ordered_distances(source, points, rule.space, rule.limit_of(label).min_samples, label)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import InputError
 from viz import parts
-from viz.callbacks.exploring import Asked
+from viz.callbacks.exploring import Asked, look_beside
 from viz.data import Source
 from viz.look import Look
 from viz.selection import selection_csv
@@ -72,7 +72,7 @@ def browse(
     """One page of pictures, and where it is among the others."""
     try:
         look = asked.look(source)
-        compared = None if other is None else other.look(source)
+        compared = None if other is None else look_beside(look, other, source)
     except InputError as error:
         return {"grid": parts.empty(str(error)), "place": "", "page": 0, "previous": True, "next": True}
     rows = listed_rows(look, which, order, selection=selection, other=compared)
@@ -89,13 +89,22 @@ def browse(
     }
 
 
-def as_csv(source: Source, asked: Asked, which: str, order: str, selection: Sequence[int]) -> dict[str, str] | None:
-    """The list as a file to save; None if it cannot be had."""
+def as_csv(
+    source: Source,
+    asked: Asked,
+    which: str,
+    order: str,
+    *,
+    selection: Sequence[int] = (),
+    other: Asked | None = None,
+) -> dict[str, str] | None:
+    """The list as a file to save, all of its pages; None if it cannot be had."""
     try:
         look = asked.look(source)
+        compared = None if other is None else look_beside(look, other, source)
     except InputError:
         return None
-    rows = listed_rows(look, which, order, selection=selection)
+    rows = listed_rows(look, which, order, selection=selection, other=compared)
     content = selection_csv(look.points, look.verdict, rows.tolist())
     return {"filename": f"{asked.network}-{which}.csv", "content": content, "type": "text/csv"}
 
@@ -129,20 +138,31 @@ def register(app: Dash, source: Source) -> None:
         asked: Sequence[Any], which: str, order: str, _turned: Any, selection: Sequence[int], compared: Sequence[Any],
         _edited: int, page: int,
     ) -> Mapping[str, Any]:  # fmt: skip
-        view, network_b, kept_b = compared
-        other = Asked(network=network_b, rule=kept_b) if view == "compare" and network_b else None
         moved = {"previous": page - 1, "next": page + 1, "edited": page}.get(str(ctx.triggered_id), 0)
+        other = _compared(*compared)
         return browse(source, _asked(asked), which, order, moved, selection=selection or (), other=other)
 
-    app.callback(
+    @app.callback(
         Output("download", "data"),
-        Input("csv", "n_clicks"),
-        *(State(part.component_id, part.component_property) for part in asked),
-        State("list", "value"),
-        State("sort", "value"),
-        State("selection", "data"),
+        inputs={"_clicks": Input("csv", "n_clicks")},
+        state={
+            "asked": tuple(State(part.component_id, part.component_property) for part in asked),
+            "which": State("list", "value"),
+            "order": State("sort", "value"),
+            "selection": State("selection", "data"),
+            "compared": (State("view", "value"), State("network-b", "value"), State("rule-b", "data")),
+        },
         prevent_initial_call=True,
-    )(lambda _clicks, *values: as_csv(source, _asked(values[:4]), values[4], values[5], values[6] or ()))
+    )
+    def _save(
+        _clicks: int, asked: Sequence[Any], which: str, order: str, selection: Sequence[int], compared: Sequence[Any]
+    ) -> dict[str, str] | None:
+        other = _compared(*compared)
+        return as_csv(source, _asked(asked), which, order, selection=selection or (), other=other)
+
+
+def _compared(view: str, network: str | None, rule: Mapping[str, Any] | None) -> Asked | None:
+    return Asked(network=network, rule=rule) if view == "compare" and network else None
 
 
 def _asked(values: Sequence[Any]) -> Asked:

@@ -10,12 +10,19 @@ from dash import Dash, Input, Output, State, html, no_update
 from pipeline.errors import InputError
 from viz.callbacks.exploring import drawn_from
 from viz.data import Source
-from viz.decisions import Decisions, Image
+from viz.decisions import Decision, Decisions, Image
 from viz.look import rule_from_json
 from viz.parameters import Proposal, changes_for, propose, write
 from viz.rules import WRITTEN, threshold_of
 
 _MOST_PAGES = 100
+
+_DECISIONS: Mapping[str, Decision] = {
+    "keep": "keep",
+    "drop": "drop",
+    "keep-selection": "keep",
+    "drop-selection": "drop",
+}
 
 
 class Desk:
@@ -48,23 +55,27 @@ def carry_out(
     """What was done, in words, and whether anything was written.
 
     Args:
-        command: `action` keep, drop, keep-selection, drop-selection or undo; `row`; `page`.
+        command: `action` keep, drop, keep-selection, drop-selection or undo; `row`; `page`, a name of the
+            open page. Anything else does nothing.
         drawn: what the map shows, see `exploring.draw`: where the files have been replaced since, nothing
             is written, as the rows may be other images now.
     """
-    action, decisions = str(command["action"]), desk.of_page(str(command["page"]))
+    action, decisions = command.get("action"), desk.of_page(str(command.get("page")))
     try:
         if action == "undo":
             undone = decisions.undo()
             return ("Nothing to undo on this page.", False) if undone is None else (undone.sentence, undone.written > 0)
-        points = source.points(str((drawn or {}).get("network")))
+        decision = _DECISIONS.get(str(action))
+        if decision is None or drawn is None:
+            return "No such command: nothing was saved; reload.", False
+        points = source.points(str(drawn.get("network")))
         if not drawn_from(drawn, points):
             return "A stage has written new files since this page was drawn: nothing was saved; reload.", False
-        rows = selection if action.endswith("-selection") else [command["row"]]
-        if not all(isinstance(row, int) and 0 <= row < len(points) for row in rows):
+        rows = selection if str(action).endswith("-selection") else [command.get("row")]
+        if not rows or not all(type(row) is int and 0 <= row < len(points) for row in rows):
             return "No such image: nothing was saved; reload.", False
         images = [Image(points.paths[row].as_py(), points.sha256[row].as_py()) for row in rows]
-        saved = decisions.decide(images, "keep" if action.startswith("keep") else "drop", note)
+        saved = decisions.decide(images, decision, note)
     except InputError as error:
         return f"Not saved: {error}", False
     return saved.sentence, saved.written > 0
@@ -82,7 +93,7 @@ def propose_rule(source: Source, params: Path, network: str, kept: Mapping[str, 
     if rule.judge == WRITTEN and rule.limit.threshold is None:
         raise InputError(f"{params}: these are the settings that the filter has used; move a slider first")
     scorer = points.scorer if rule.judge == WRITTEN else rule.scorer
-    threshold = threshold_of(source, points, rule, None)
+    threshold = threshold_of(source, points, rule)
     limit = {"eps": threshold} if scorer["name"] == "dbscan" else {"threshold": threshold}
     return propose(params, changes_for(scorer, **limit))
 

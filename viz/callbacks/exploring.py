@@ -15,7 +15,7 @@ from viz import parts
 from viz.data import Points, Source
 from viz.figures.coloring import colors_by
 from viz.figures.comparison import differences
-from viz.figures.explorer import MOST_DRAWN, POINTS, RING, Box, explorer_map, no_map, ring_at, rows_to_draw
+from viz.figures.explorer import MOST_DRAWN, POINTS, RING, Box, explorer_map, no_map, recolored, ring_at, rows_to_draw
 from viz.look import Look, look_at
 
 
@@ -49,34 +49,52 @@ def draw(
         coloring: a key of `COLORINGS`; not looked at where two settings are compared.
         other: what to compare with.
         drawn: what this function gave for the map on the page; where only colours differ, only they are sent.
-        zoom: plotly's last event about the axes.
+        zoom: plotly's last event about the axes, which may be older than `drawn`.
+        focus: row of the chosen image.
     """
     try:
         look = asked.look(source)
-        compared = None if other is None else other.look(source)
+        compared = None if other is None else look_beside(look, other, source)
     except InputError as error:
         nothing = dict.fromkeys(("legend", "notice", "drawn"))
         return {**nothing, "figure": no_map(), "problem": parts.problem(str(error))}
     colors = colors_by(coloring, look.facts) if compared is None else differences(look.verdict, compared.verdict)
-    rows = _rows(look, _box(zoom))
-    figure: Any = explorer_map(look.points.coordinates, rows, colors, view=asked.network, ring=focus)
-    new = {"network": asked.network, "stamp": look.points.stamp, "rows": hashlib.blake2b(rows.tobytes()).hexdigest()}
-    if new == drawn:
-        whole, figure = figure.to_dict(), Patch()
-        figure["data"][POINTS]["marker"] = whole["data"][POINTS]["marker"]
+    box = box_of(zoom, drawn, asked.network)
+    rows = _rows(look, box)
+    content = hashlib.blake2b(rows.tobytes(), digest_size=16).hexdigest()
+    new = {"network": asked.network, "stamp": look.points.stamp, "rows": content}
+    figure: Any
+    if drawn is not None and {key: drawn.get(key) for key in new} == new:
+        figure = Patch()
+        figure["data"][POINTS]["marker"] = recolored(colors, rows)
+    else:
+        figure = explorer_map(look.points.coordinates, rows, colors, view=asked.network, ring=focus)
     return {
         "figure": figure,
         "legend": parts.legend(colors, rows),
         "notice": _notice(look, rows),
         "problem": None,
-        "drawn": new,
+        "drawn": {**new, "box": box, "zoom": zoom},
     }
+
+
+def look_beside(look: Look, other: Asked, source: Source) -> Look:
+    """The second of two looks at the same images.
+
+    Raises:
+        InputError: as `look_at`; or the images have been replaced between the two.
+    """
+    found = other.look(source)
+    if found.points.images_stamp != look.points.images_stamp:
+        raise InputError("the training images have just been replaced; look again")
+    return found
 
 
 def draw_other(source: Source, asked: Asked, other: Asked) -> tuple[Any, Any]:
     """The second map of a comparison, of the other network, and the differences in numbers."""
     try:
-        look, compared = asked.look(source), other.look(source)
+        look = asked.look(source)
+        compared = look_beside(look, other, source)
     except InputError as error:
         return no_map(), parts.problem(str(error))
     colors = differences(look.verdict, compared.verdict)
@@ -126,7 +144,7 @@ def move_ring(source: Source, row: int | None, network: str) -> Any:
     except InputError:
         return no_update
     figure: Any = Patch()
-    for axis, values in ring_at(points.coordinates, row if row is not None and row < len(points) else None).items():
+    for axis, values in ring_at(points.coordinates, row).items():
         figure["data"][RING][axis] = values
     return figure
 
@@ -134,7 +152,8 @@ def move_ring(source: Source, row: int | None, network: str) -> Any:
 def row_of(event: Mapping[str, Any] | None) -> int | None:
     """The row of the point that a hover or click event is about."""
     row = event["points"][0].get("customdata") if event and event.get("points") else None
-    return row if isinstance(row, int) and row >= 0 else None
+    # By type: True is an integer to Python.
+    return row if type(row) is int and row >= 0 else None
 
 
 def register(app: Dash, source: Source) -> None:
@@ -238,13 +257,22 @@ def _notice(look: Look, rows: NDArray[np.int64]) -> str:
     return f"{n_shown:,} of {n:,} images shown" if n_shown < n else ""
 
 
-def _box(zoom: Mapping[str, Any] | None) -> Box | None:
-    if zoom is None:
+def box_of(zoom: Mapping[str, Any] | None, drawn: Mapping[str, Any] | None, network: str) -> Box | None:
+    """The part of the map that is looked at; None for all of it.
+
+    Args:
+        zoom: plotly's last event, about the axes or another matter, e.g. the chosen tool.
+        drawn: what the page shows, see `draw`.
+    """
+    if zoom is None or (drawn is not None and drawn.get("network") != network):
+        return None
+    before = None if drawn is None else drawn.get("box")
+    if any(f"{axis}.autorange" in zoom for axis in ("xaxis", "yaxis")):
         return None
     named = [zoom.get(f"{axis}.range[{end}]") for axis in ("xaxis", "yaxis") for end in (0, 1)]
     ends = [float(end) for end in named if isinstance(end, int | float)]
-    if len(ends) < len(named):
-        return None
+    if len(ends) < len(named) or (drawn is not None and zoom == drawn.get("zoom")):
+        return before
     (left, right), (bottom, top) = sorted(ends[:2]), sorted(ends[2:])
     return (left, right), (bottom, top)
 

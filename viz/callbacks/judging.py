@@ -14,7 +14,7 @@ from viz.callbacks.linking import read_link
 from viz.data import Points, Source
 from viz.figures.curves import threshold_curve
 from viz.look import look_at, rule_from_json, rule_to_json
-from viz.rules import WRITTEN, Limit, Rule, distances_of, threshold_for, threshold_of, values_of
+from viz.rules import WRITTEN, Limit, Rule, distances_of, threshold_for, threshold_of, thresholds_of, values_of
 
 _SLIDER_STEPS = 500
 
@@ -43,7 +43,7 @@ def changed(source: Source, points: Points, rule: Rule, label: int | None, contr
         case "min_samples":
             return rule.with_limit(label, replace(limit, min_samples=value))
         case "share":
-            values = values_of(source, points, rule)
+            values = values_of(source, points, rule.with_limit(label, limit))
             chosen = values if label is None else values[points.labels == label]
             return rule.with_limit(label, replace(limit, threshold=threshold_for(chosen, value / 100)))
         case _:
@@ -55,19 +55,21 @@ def controls(source: Source, points: Points, rule: Rule, label: int | None) -> d
 
     The slider's range goes to twice the limit at least, and to where one image in a hundred exceeds it.
     """
-    values, threshold = values_of(source, points, rule), threshold_of(source, points, rule, label)
-    rows = np.ones(len(points), dtype=np.bool_) if label is None else points.labels == label
+    values, threshold = values_of(source, points, rule), _limit(source, points, rule, label)
     finite = values[np.isfinite(values)]
     greatest = max(2 * threshold, float(np.quantile(finite, 0.99)) if len(finite) else 0.0)
     step = 10.0 ** math.floor(math.log10(greatest / _SLIDER_STEPS))
     noise = look_at(source, points.network, rule_to_json(rule)).verdict.noise
+    chosen = noise if label is None else noise[points.labels == label]
     return {
         "rule": rule_to_json(rule),
         "judge": rule.judge,
+        # No threshold is 0.
+        "min": step,
         "max": math.ceil(greatest / step) * step,
         "step": step,
         "threshold": threshold,
-        "share": round(100 * float(noise[rows].mean()), 3) if rows.any() else 0.0,
+        "share": round(100 * float(chosen.mean()), 3),
         "min_samples": rule.limit_of(label).min_samples,
         "unit": UNITS.get(rule.judge, "limit of the score's value"),
         "used": _used(points, rule),
@@ -94,20 +96,36 @@ def adjust(
     """
     try:
         points = source.points(network)
-        label = scope if scope in range(len(points.class_names)) else None
-        rule = rule_from_json(kept if kept is not None else read_link(link).get("rule"))
-        if kept is None and rule == Rule():
-            rule = changed(source, points, rule, None, "reset", None)
-        if control == "network" and kept is not None:
+        label = scope if scope in points.classes else None
+        if kept is None:
+            return _opened(source, points, label, link)
+        rule = rule_from_json(kept)
+        if control == "network":
             # A radius on one map says nothing of another.
             rule = Rule(judge=rule.judge, limit=Limit(min_samples=rule.limit.min_samples))
         elif control in ("judge", "threshold", "share", "min_samples", "reset"):
             rule = changed(source, points, rule, label, control, value)
-        return {**controls(source, points, rule, label), "scope": no_update if label is not None else layout.ALL}
+        return {**controls(source, points, rule, label), "scope": _shown_scope(label)}
     except InputError as error:
         # Missing artefacts are said by the map; what only this judge lacks is said here.
         unchanged = dict.fromkeys(_OUTPUTS, no_update)
-        return unchanged | {"used": str(error), "judge": (rule_from_json(kept).judge if kept else WRITTEN)}
+        return unchanged | {"used": str(error), "judge": kept["judge"] if kept else WRITTEN}
+
+
+def _opened(source: Source, points: Points, label: int | None, link: str) -> dict[str, Any]:
+    """All controls as the link has them, or as the filter did where it cannot be had."""
+    damage = ""
+    start = changed(source, points, Rule(), None, "reset", None)
+    try:
+        rule = rule_from_json(read_link(link).get("rule"))
+        answer = controls(source, points, start if rule == Rule() else rule, label)
+    except InputError as error:
+        answer, damage = controls(source, points, start, label), f"{error}. "
+    return {**answer, "used": damage + answer["used"], "scope": _shown_scope(label)}
+
+
+def _shown_scope(label: int | None) -> Any:
+    return layout.ALL if label is None else no_update
 
 
 def summarize(source: Source, network: str, kept: Mapping[str, Any] | None, scope: int | None) -> tuple[Any, Any]:
@@ -115,15 +133,15 @@ def summarize(source: Source, network: str, kept: Mapping[str, Any] | None, scop
     try:
         look = look_at(source, network, kept)
         points, rule = look.points, look.rule
-        label = scope if scope in range(len(points.class_names)) else None
-        limits = [threshold_of(source, points, rule, one) for one in (None, *range(len(points.class_names)))]
+        label = scope if scope in points.classes else None
+        current = _limit(source, points, rule, label)
+        table = parts.class_table(look, threshold_of(source, points, rule), thresholds_of(source, points, rule))
         ordered = distances_of(source, points, rule, label)
     except InputError:
         return no_update, None
     least = rule.limit_of(label).min_samples
-    title = f"to the {least}th nearest" if rule.space else "value"
-    current = limits[0] if label is None else limits[1 + label]
-    return threshold_curve(ordered, current, title=title), parts.class_table(look, limits)
+    title = f"to image {least} of its class" if rule.space else "value"
+    return threshold_curve(ordered, current, title=title), table
 
 
 def rule_b(
@@ -143,9 +161,16 @@ def rule_b(
 
 
 _SAME_SHARE = 5e-5
+# Of the control that moves; a range that grew with the limit would run away.
+_LEFT_TO_THE_HAND = {
+    "threshold": ("threshold", "min", "max", "step"),
+    "share": ("share",),
+    "min_samples": ("min_samples",),
+}
 _OUTPUTS = {
     "rule": Output("rule", "data"),
     "judge": Output("judge", "value"),
+    "min": Output("threshold", "min"),
     "max": Output("threshold", "max"),
     "step": Output("threshold", "step"),
     "threshold": Output("threshold", "value"),
@@ -183,8 +208,7 @@ def register(app: Dash, source: Source) -> None:
             # While a number is being typed.
             return dict.fromkeys(_OUTPUTS, no_update)
         answer = adjust(source, network, kept, scope, control, value, link=link or "")
-        # What the reader is moving is left to the reader.
-        return answer | ({control: no_update} if control in ("threshold", "share", "min_samples") else {})
+        return answer | dict.fromkeys(_LEFT_TO_THE_HAND.get(str(control), ()), no_update)
 
     app.callback(
         Output("curve", "figure"),
@@ -201,6 +225,11 @@ def register(app: Dash, source: Source) -> None:
         Input("share-b", "value"),
         Input("min_samples-b", "value"),
     )(lambda *values: rule_b(source, *values))
+
+
+def _limit(source: Source, points: Points, rule: Rule, label: int | None) -> float:
+    """In force for a class, or for the classes without a limit of their own."""
+    return threshold_of(source, points, rule) if label is None else float(thresholds_of(source, points, rule)[label])
 
 
 def _written_min_samples(points: Points) -> int:

@@ -84,7 +84,6 @@ def explorer_map(
         "hovermode": "closest", "hoverdistance": 12, "spikedistance": 0,
     }  # fmt: skip
     figure = go.Figure(layout=layout)
-    size = float(np.clip(600 / np.sqrt(max(1, len(rows))), 3, 9))
     figure.add_trace(
         go.Scattergl(
             x=xy[rows, 0].astype(np.float32),
@@ -92,7 +91,7 @@ def explorer_map(
             # A list: Dash does not find single values in an encoded array.
             customdata=rows.tolist(),
             mode="markers",
-            marker={"size": size, "opacity": 0.85, **marker_colors(colors, rows)},
+            marker=marker(colors, rows),
             unselected={"marker": {"opacity": 0.15}},
             # The event comes without a text of plotly's own; the app shows the picture.
             hoverinfo="none",
@@ -109,6 +108,13 @@ def explorer_map(
     return figure
 
 
+def recolored(colors: Colors, rows: NDArray[np.int64]) -> dict[str, Any]:
+    """The marker of the points in plain JSON, for a map that stays as it is in all else."""
+    whole = go.Figure(go.Scattergl(marker=marker(colors, rows))).to_dict()
+    plain: dict[str, Any] = whole["data"][0]["marker"]
+    return plain
+
+
 def no_map() -> go.Figure:
     """In the place of a map that cannot be had; with the same traces, which may be patched."""
     hidden = {"visible": False}
@@ -118,13 +124,18 @@ def no_map() -> go.Figure:
 
 
 def ring_at(xy: NDArray[np.floating[Any]], row: int | None) -> dict[str, list[float]]:
-    """Where the ring is: around one image, or nowhere."""
-    chosen = [] if row is None else [row]
+    """Where the ring is: around one image, or nowhere if there is no such row."""
+    chosen = [] if row is None or row not in range(len(xy)) else [row]
     return {"x": xy[chosen, 0].tolist(), "y": xy[chosen, 1].tolist()}
 
 
-def marker_colors(colors: Colors, rows: NDArray[np.int64]) -> dict[str, Any]:
-    """What the points' marker needs: a number for each point, one byte where it can be, and their colours."""
+def marker(colors: Colors, rows: NDArray[np.int64]) -> dict[str, Any]:
+    """How the points look: smaller the more there are, with a number for each colour, one byte where it can be."""
+    size = float(np.clip(600 / np.sqrt(max(1, len(rows))), 3, 9))
+    return {"size": size, "opacity": 0.85, **_coloring(colors, rows)}
+
+
+def _coloring(colors: Colors, rows: NDArray[np.int64]) -> dict[str, Any]:
     if not isinstance(colors, Groups):
         return {"color": colors.values[rows].astype(np.float32), "cmin": 0, "cmax": 1, "colorscale": "Cividis"}
     distinct = list(dict.fromkeys(colors.colors))

@@ -1,0 +1,111 @@
+"""How suspect each image is to one judge, computed once for as long as the files stay."""
+
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+
+from pipeline.config.base import Section
+from pipeline.config.scorers import SingleScorer
+from pipeline.selection.calibration import k_distances
+from pipeline.selection.dbscan import release_radii_by_class
+from pipeline.selection.ensemble import split_options
+from pipeline.selection.evidence import Space, TaskMap
+from pipeline.selection.requirements import check_scorer
+from pipeline.selection.scorers import SCORERS
+from viz.data import Points, Source
+
+
+def written_values(source: Source, points: Points) -> NDArray[np.float64]:
+    """(N,) of the scorer that the filter has used, from its scores v / (v + threshold); see `budgets.score`.
+
+    Infinite where the score is 1.
+    """
+
+    def compute() -> NDArray[np.float64]:
+        finite = points.scores < 1
+        odds = points.scores[finite] / (1 - points.scores[finite])
+        values = np.full(len(points), np.inf)
+        values[finite] = odds * points.thresholds[finite]
+        return values
+
+    return _remembered(source, points, "written", compute)
+
+
+def scored_values(source: Source, points: Points, name: str) -> NDArray[np.float64]:
+    """(N,) of a scorer with its default options, in its unit.
+
+    Raises:
+        InputError: it needs files that are missing, or cannot judge these images.
+    """
+
+    def compute() -> NDArray[np.float64]:
+        scorer, evidence = with_defaults(name), source.evidence(points)
+        check_scorer(evidence, scorer, points.class_names, f"the judge {name}")
+        _, options = split_options(scorer)
+        return SCORERS[name].values(evidence, **options)
+
+    return _remembered(source, points, name, compute)
+
+
+def radii(source: Source, points: Points, space: Space, min_samples: int, label: int | None) -> NDArray[np.float64]:
+    """Release radii of one class or, for None, of all (N,), in the unit of `space`; see `selection.dbscan`.
+
+    Raises:
+        InputError: the components are missing, or of other files than the points.
+    """
+
+    def compute(places: NDArray[np.float64], labels: NDArray[np.int64], each: TaskMap) -> NDArray[np.float64]:
+        return release_radii_by_class(places, labels, min_samples=min_samples, each=each)
+
+    return _of_class(source, points, ("radii", space, min_samples, label), compute)
+
+
+def ordered_distances(
+    source: Source, points: Points, space: Space, min_samples: int, label: int | None
+) -> NDArray[np.float64]:
+    """Ascending, of one class or all: distances to the `min_samples`-th nearest of the class, itself counted.
+
+    Raises:
+        InputError: as `radii`.
+    """
+
+    def compute(places: NDArray[np.float64], labels: NDArray[np.int64], each: TaskMap) -> NDArray[np.float64]:
+        return k_distances(places, labels, min_samples, each=each)
+
+    return _of_class(source, points, ("k-distances", space, min_samples, label), compute)
+
+
+def with_defaults(name: str) -> dict[str, Any]:
+    """A scorer and its options, as an empty section of params.yaml would have them."""
+    options: Mapping[str, Any] = TypeAdapter[Section](SingleScorer).validate_python({"name": name}).model_dump()
+    return dict(options)
+
+
+def _of_class(
+    source: Source,
+    points: Points,
+    key: tuple[str, Space, int, int | None],
+    compute: Callable[[NDArray[np.float64], NDArray[np.int64], TaskMap], NDArray[np.float64]],
+) -> NDArray[np.float64]:
+    _, space, _, label = key
+    places = points.coordinates if space == "map" else source.evidence(points).points(space)
+
+    def make() -> NDArray[np.float64]:
+        rows = slice(None) if label is None else points.labels == label
+        # Searching for neighbours lets other threads run.
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return compute(places[rows], points.labels[rows], pool.map)
+
+    return _remembered(source, points, key, make)
+
+
+def _remembered(
+    source: Source, points: Points, key: object, make: Callable[[], NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    # What comes from evidence too: evidence that is not of these points is refused.
+    return source.remembered.get((points.network, key), points.stamp, make)
