@@ -13,9 +13,10 @@ from ruamel.yaml import YAML
 from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.provenance import write_provenance
-from pipeline.artifacts.tables import write_csv, write_parquet
+from pipeline.artifacts.tables import lists, read_parquet, write_csv, write_parquet
 from pipeline.config.params import Params, check_params
 from pipeline.paths import DataPaths
+from pipeline.selection.budgets import score
 
 ROOT = Path(__file__).parents[1]
 
@@ -23,6 +24,9 @@ ROOT = Path(__file__).parents[1]
 CLASS_NAMES = ("<script>alert(1)</script>", '</script><img src="http://evil.example/x.png">', "$\\frac{&$", "_ship")
 
 N_TRAIN, N_TEST, SIZE = 80, 40, 8
+
+EPS = 1.5
+"""The radius at which the made-up filter stands."""
 
 _MEASURED = ("top1", "balanced_accuracy", "critical_batch", "critical_batch_low", "critical_batch_high")
 
@@ -82,13 +86,15 @@ def write_prepared(data: DataPaths) -> None:
     _provenance(data, "prepare")
 
 
-def write_network(data: DataPaths, network: str, *, dropped: int = 6) -> None:
-    """The last `dropped` training images are noise."""
-    rng = np.random.default_rng(len(network))
+def write_network(data: DataPaths, network: str, *, dropped: int = 6, seed: int = 0) -> None:
+    """The last `dropped` training images are noise; the places on the map are those of `seed`."""
+    rng = np.random.default_rng([len(network), seed])
     labels = np.arange(N_TRAIN) % len(CLASS_NAMES)
     keep = np.arange(N_TRAIN) < N_TRAIN - dropped
     xy = rng.normal(size=(N_TRAIN, 2)).astype(np.float32)
     paths = [f"{CLASS_NAMES[label]}/{row}.png" for row, label in enumerate(labels)]
+    radii = np.concatenate([np.linspace(0, EPS, N_TRAIN - dropped), np.linspace(2 * EPS, 9 * EPS, dropped)])
+    neighbours = (np.arange(N_TRAIN)[:, None] + [1, 2, 3]) % N_TRAIN
     points = pa.table(
         {
             "sample_id": np.arange(N_TRAIN),
@@ -97,12 +103,16 @@ def write_network(data: DataPaths, network: str, *, dropped: int = 6) -> None:
             "label": labels,
             "label_name": [CLASS_NAMES[label] for label in labels],
             "predicted": np.roll(labels, 1),
+            "confidence": np.linspace(0.5, 1, N_TRAIN, dtype=np.float32),
             "x": xy[:, 0].copy(),
             "y": xy[:, 1].copy(),
+            "cluster": np.where(keep, 0, -1).astype(np.int32),
             "is_noise": ~keep,
-            "score": np.linspace(0, 1, N_TRAIN),
+            "eps": np.full(N_TRAIN, EPS),
+            "score": score(radii, EPS),
             "reason": [f"3 of 5 nearest neighbours are {CLASS_NAMES[1]}"] * N_TRAIN,
-            "neighbours": [[(row + step) % N_TRAIN for step in (1, 2, 3)] for row in range(N_TRAIN)],
+            "neighbours": lists(neighbours.astype(np.int32)),
+            "neighbour_labels": lists(labels[neighbours]),
             "keep": keep,
         }
     )
@@ -111,7 +121,7 @@ def write_network(data: DataPaths, network: str, *, dropped: int = 6) -> None:
     write_json(
         data.filter_metrics(network),
         {
-            "eps": 1.5,
+            "eps": EPS,
             "achieved_share": dropped / N_TRAIN,
             "settings": {"scorer": {"name": "dbscan", "space": "map", "min_samples": 5}},
             "stability_over_maps": [],
@@ -139,6 +149,22 @@ def write_network(data: DataPaths, network: str, *, dropped: int = 6) -> None:
     write_parquet(data.embedding(network, "test"), pa.table(columns))
     for stage in ("finetune", "extract", "reduce", "filter"):
         _provenance(data, stage, network)
+
+
+def write_evidence(data: DataPaths, network: str) -> None:
+    """What the filter read to write the points of `network`: predictions, the map and the components."""
+    columns = ["sample_id", "x", "y", "predicted", "confidence", "neighbours"]
+    table = read_parquet(data.points(network), columns)
+    xy = np.column_stack([table["x"].to_numpy(), table["y"].to_numpy()])
+    write_array(data.maps(network), xy[None])
+    write_array(data.components(network), np.hstack([xy, xy[::-1]]))
+    write_parquet(data.embedding(network), table.select(["sample_id", "x", "y", "neighbours"]))
+    write_parquet(data.predictions(network), table.select(["sample_id", "predicted", "confidence"]))
+    predicted, confidence = table["predicted"].to_numpy(), table["confidence"].to_numpy()
+    others = (1 - confidence) / (len(CLASS_NAMES) - 1)
+    probabilities = np.repeat(others[:, None], len(CLASS_NAMES), axis=1)
+    probabilities[np.arange(N_TRAIN), predicted] = confidence
+    write_array(data.probabilities(network), probabilities)
 
 
 def write_study(data: DataPaths, params: Params, name: str, outcome: Outcome = default_outcome) -> None:

@@ -1,0 +1,130 @@
+import csv
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_up import NETWORK
+from made_up_report import CLASS_NAMES, write_network
+from made_up_view import decide, points_of, rows_of, source_of, text_of
+
+from pipeline.paths import DataPaths
+from viz.callbacks.browsing import PAGE, as_csv, browse, listed_rows
+from viz.callbacks.exploring import Asked
+from viz.data import Points, Source
+from viz.layout import LISTS, SORTS
+from viz.look import rule_to_json
+from viz.rules import Limit, Rule
+from viz.selection import COLUMNS
+
+_HERE = Asked(network=NETWORK)
+
+
+@given(
+    n=st.integers(1, 300),
+    threshold=st.floats(0.1, 1),
+    which=st.sampled_from(sorted(LISTS)),
+    order=st.sampled_from(sorted(SORTS)),
+    selection=st.lists(st.integers(-5, 400)),
+    data=st.data(),
+)
+def test_pages_partition_the_list(
+    n: int, threshold: float, which: str, order: str, selection: list[int], data: st.DataObject
+) -> None:
+    rng = np.random.default_rng(n)
+    points = points_of(
+        np.zeros((n, 2)), rng.integers(0, 3, n), values=rng.random(n), thresholds=np.full(n, 0.5), n_classes=3
+    )
+    by_hand = dict.fromkeys(data.draw(st.lists(st.integers(0, n - 1), max_size=5)), "drop")
+    source = source_of(points, by_hand)
+    asked = Asked(network="made-up", classes=data.draw(st.sampled_from([[], [1], [0, 2]])), scores=[0, 1])
+    other = Asked(network="made-up", rule=rule_to_json(Rule(limit=Limit(threshold=threshold))))
+    expected = listed_rows(asked.look(source), which, order, selection=selection, other=other.look(source)).tolist()
+    found: list[int] = []
+    for page in range(100):
+        answer = browse(source, asked, which, order, page, selection=selection, other=other)
+        assert (answer["page"], answer["previous"]) == (page, page == 0)
+        found += rows_of(answer["grid"]) if expected else []
+        assert len(found) == min(len(expected), PAGE * (page + 1))
+        if answer["next"]:
+            break
+    assert found == expected
+    assert len(set(found)) == len(found)
+    assert answer["place"] == f"{len(expected)} images, page {page + 1} of {page + 1}"
+
+
+def test_lists_hold_what_they_say(data: DataPaths, source: Source, points: Points) -> None:
+    decide(data, points, {79: "keep", 3: "drop"})
+    look = _HERE.look(source)
+    assert listed_rows(look, "goes", "suspect").tolist() == [78, 77, 76, 75, 74, 3]
+    assert listed_rows(look, "goes", "trusted").tolist() == [3, 74, 75, 76, 77, 78]
+    assert listed_rows(look, "hand", "suspect").tolist() == [79, 3]
+    assert listed_rows(look, "selection", "class", selection=[6, 5, 4, 999]).tolist() == [4, 5, 6]
+    assert listed_rows(look, "shown", "sure")[0] == 79
+    assert len(listed_rows(look, "shown", "sure")) == 80
+    for comparing in ("a", "b", "both"):
+        assert len(listed_rows(look, comparing, "suspect")) == 0
+
+
+def test_lists_respect_the_filters(source: Source, points: Points) -> None:
+    asked = Asked(network=NETWORK, classes=[1], scores=[0, 0.5])
+    look = asked.look(source)
+    assert listed_rows(look, "goes", "suspect").tolist() == []
+    for which in ("shown", "selection"):
+        rows = listed_rows(look, which, "suspect", selection=range(80))
+        assert set(points.labels[rows]) == {1}
+        assert (points.scores[rows] <= 0.5).all()
+
+
+def test_lists_compare_two_settings(data: DataPaths, source: Source) -> None:
+    write_network(data, "resnet34", dropped=10)
+    other = Asked(network="resnet34")
+    counts = {}
+    for which in ("a", "b", "both"):
+        answer = browse(source, _HERE, which, "suspect", 0, other=other)
+        counts[which] = int(str(answer["place"]).split()[0])
+        saved = as_csv(source, _HERE, which, "suspect", other=other)
+        assert saved is not None
+        assert saved["content"].count("\n") == counts[which] + 1
+    assert counts == {"a": 0, "b": 4, "both": 6}
+
+
+@pytest.mark.parametrize(("page", "expected"), [(-1, 0), (0, 0), (1, 1), (2, 1), (10**9, 1)])
+def test_pages_that_are_none_are_the_nearest(source: Source, page: int, expected: int) -> None:
+    assert browse(source, _HERE, "shown", "suspect", page)["page"] == expected
+
+
+def test_an_empty_list_says_why(source: Source) -> None:
+    for which, said in (
+        ("selection", "choose the lasso"),
+        ("hand", "Nobody has decided"),
+        ("a", "in the view Compare"),
+    ):
+        answer = browse(source, _HERE, which, "suspect", 0)
+        assert said in text_of(answer["grid"])
+        assert answer["previous"] is answer["next"] is True
+    nothing = Asked(network=NETWORK, scores=[0.501, 0.502])
+    assert "No image passes the filters" in text_of(browse(source, nothing, "shown", "suspect", 0)["grid"])
+
+
+def test_the_list_is_saved_as_it_is_ordered_all_pages_together(source: Source, points: Points) -> None:
+    saved = as_csv(source, _HERE, "shown", "trusted")
+    assert saved is not None
+    assert saved["filename"] == "resnet18-shown.csv"
+    lines = list(csv.DictReader(io.StringIO(saved["content"])))
+    assert tuple(lines[0]) == COLUMNS
+    assert [line["sha256"] for line in lines] == points.sha256.to_pylist()
+    assert [line["keep"] for line in lines] == ["true"] * 74 + ["false"] * 6
+
+
+def test_hostile_class_names_are_text_under_pictures(source: Source) -> None:
+    tiles = browse(source, _HERE, "shown", "class", 0)["grid"]
+    assert tiles[0].children[1].children == CLASS_NAMES[0]
+    assert tiles[0].children[0].alt == f"image 0: {CLASS_NAMES[0]}"
+
+
+def test_missing_artefacts_say_what_to_run(source: Source) -> None:
+    answer = browse(source, Asked(network="resnet34"), "goes", "suspect", 0)
+    assert "run `dvc repro`" in text_of(answer["grid"])
+    assert as_csv(source, Asked(network="resnet34"), "goes", "suspect") is None

@@ -1,0 +1,205 @@
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_up import NETWORK
+from made_up_report import write_evidence, write_network
+
+from pipeline.artifacts.arrays import write_array
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths
+from viz import remembered
+from viz.data import Points, Source
+from viz.look import look_at
+from viz.remembered import Remembered, read_together
+
+
+def test_points_are_read_once_until_a_stage_replaces_them(data: DataPaths, source: Source, points: Points) -> None:
+    assert source.points(NETWORK) is points
+    write_network(data, NETWORK, seed=1)
+    after = source.points(NETWORK)
+    assert after is not points
+    assert after.stamp != points.stamp
+    assert after.images_stamp == points.images_stamp
+
+
+@pytest.mark.parametrize("network", ["../resnet18", "/etc/passwd", "", "a/b", "resnet18\n", "x" * 99])
+def test_networks_that_are_no_names_are_refused(source: Source, network: str) -> None:
+    with pytest.raises(InputError, match="network: "):
+        source.points(network)
+
+
+def test_classes_of_another_preparation_are_noticed(data: DataPaths, source: Source) -> None:
+    data.prepare_metrics.write_text('{"class_names": ["a", "b"]}')
+    with pytest.raises(InputError, match=r"column label does not fit .*metrics\.json"):
+        source.points(NETWORK)
+
+
+def test_evidence_is_that_of_the_points_or_none(data: DataPaths, source: Source, points: Points) -> None:
+    evidence = source.evidence(points)
+    np.testing.assert_array_equal(evidence.points("map"), points.coordinates)
+    assert source.evidence(points) is evidence
+    # `reduce` has run again, `filter` not yet.
+    maps = np.load(data.maps(NETWORK))
+    write_array(data.maps(NETWORK), maps + 1)
+    with pytest.raises(InputError, match=r"points\.parquet: is older than what the filter reads.* run `dvc repro`"):
+        source.evidence(points)
+    with pytest.raises(InputError, match="older"):
+        look_at(source, NETWORK, {"judge": "dbscan-components"})
+    write_array(data.maps(NETWORK), maps)
+    np.testing.assert_array_equal(source.evidence(points).points("map"), points.coordinates)
+
+
+def test_files_replaced_while_they_are_read_are_never_mixed(data: DataPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last `dropped` images are noise in the points, and the metrics say the same share."""
+    monkeypatch.setattr(remembered, "_PAUSE_S", 0.01)
+    stop = threading.Event()
+
+    def replace() -> None:
+        generation = 0
+        while not stop.is_set():
+            generation += 1
+            write_network(data, NETWORK, dropped=1 + generation % 20, seed=generation)
+            write_evidence(data, NETWORK)
+            # A stage pauses between two runs.
+            stop.wait(0.02 * (generation % 3))
+
+    writer = threading.Thread(target=replace)
+    writer.start()
+    source = Source(data)
+    seen: set[str] = set()
+    refused: list[str] = []
+    try:
+        while len(seen) < 8 and len(refused) < 400:
+            try:
+                points = source.points(NETWORK)
+                evidence = source.evidence(points)
+            except InputError as error:
+                refused.append(str(error))
+                continue
+            dropped = int(points.is_noise.sum())
+            np.testing.assert_array_equal(points.is_noise, np.arange(80) >= 80 - dropped)
+            np.testing.assert_array_equal(evidence.points("map"), points.coordinates)
+            np.testing.assert_array_equal(np.asarray(evidence.components)[:, :2], points.coordinates)
+            seen.add(points.stamp)
+    finally:
+        stop.set()
+        writer.join(60)
+    assert len(seen) == 8, refused
+    said = ("is replaced while", "is older than", "is of other images")
+    assert [error for error in refused if not any(part in error for part in said)] == []
+
+
+@given(cuts=st.lists(st.sampled_from(["first", "second", "none"]), max_size=4))
+def test_a_pair_of_files_is_read_as_one_generation(tmp_path_factory: Any, cuts: list[str]) -> None:
+    """Between the two reads others replace one file, both in turn, or none."""
+    folder: Path = tmp_path_factory.mktemp("pair")
+    files = [folder / "a", folder / "b"]
+    generation = iter(range(1000))
+
+    def write(index: int, value: int) -> None:
+        temporary = folder / "temporary"
+        temporary.write_text(str(value))
+        temporary.replace(files[index])
+
+    for index in (0, 1):
+        write(index, -1)
+    pending = list(cuts)
+
+    def read() -> tuple[str, str]:
+        first = files[0].read_text()
+        cut = pending.pop(0) if pending else "none"
+        if cut != "none":
+            value = next(generation)
+            write(0, value)
+            write(1, value)
+        return first, files[1].read_text()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remembered, "_PAUSE_S", 0)
+        _, (first, second) = read_together(files, read)
+    assert first == second
+
+
+def test_files_that_never_stand_still_are_said_to_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered, "_PAUSE_S", 0)
+    file, rounds = tmp_path / "file", iter(range(100))
+
+    def read() -> None:
+        file.with_suffix(".new").write_text("x" * next(rounds))
+        file.with_suffix(".new").replace(file)
+
+    with pytest.raises(InputError, match="is replaced while it is read; a stage is running"):
+        read_together([file], read)
+
+
+def test_a_complaint_about_files_that_stand_still_is_passed_on(tmp_path: Path) -> None:
+    def read() -> None:
+        raise InputError("damaged")
+
+    with pytest.raises(InputError, match="damaged"):
+        read_together([tmp_path / "none"], read)
+
+
+def test_one_slow_computation_does_not_hold_up_another_key() -> None:
+    results, begun, go_on = Remembered(8), threading.Event(), threading.Event()
+
+    def slow() -> str:
+        begun.set()
+        assert go_on.wait(30)
+        return "slow"
+
+    thread = threading.Thread(target=lambda: results.get("slow", "1", slow))
+    thread.start()
+    assert begun.wait(30)
+    assert results.get("quick", "1", lambda: "quick") == "quick"
+    go_on.set()
+    thread.join(30)
+    assert results.get("slow", "1", lambda: "anew") == "slow"
+
+
+def test_threads_that_ask_for_one_key_compute_it_once() -> None:
+    results, gate = Remembered(8), threading.Barrier(6)
+    made: list[int] = []
+
+    def ask() -> None:
+        gate.wait(30)
+        results.get("key", "1", lambda: made.append(1))
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert made == [1]
+
+
+def test_what_fails_is_tried_again_and_nothing_is_kept_of_it() -> None:
+    results = Remembered(2)
+
+    def fail() -> None:
+        raise InputError("missing")
+
+    for key in range(50):
+        with pytest.raises(InputError):
+            results.get(key, "1", fail)
+    assert results.get(0, "1", lambda: "there now") == "there now"
+    assert len(results._making) <= 2
+
+
+@given(asked=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=40))
+def test_the_last_keys_and_their_newest_stamps_are_remembered(asked: list[tuple[int, int]]) -> None:
+    results = Remembered(3)
+    newest: dict[int, int] = {}
+    for key, stamp in asked:
+        held = list(newest)[-3:]
+        made: list[int] = []
+        results.get(key, str(stamp), partial(made.append, stamp))
+        assert bool(made) == (key not in held or newest[key] != stamp)
+        newest.pop(key, None)
+        newest[key] = stamp

@@ -1,0 +1,209 @@
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+import numpy as np
+import pytest
+from dash import no_update
+from hypothesis import given
+from hypothesis import strategies as st
+from made_up import NETWORK
+from made_up_report import CLASS_NAMES, EPS, write_network
+from made_up_view import points_of, source_of, text_of
+
+from pipeline.paths import DataPaths
+from pipeline.selection import dbscan
+from viz import values
+from viz.callbacks.judging import adjust, changed, class_options, rule_b, summarize
+from viz.data import Points, Source
+from viz.layout import ALL
+from viz.look import look_at, rule_from_json, rule_to_json
+from viz.rules import WRITTEN, Limit, Rule
+
+
+def _opened(source: Source, link: str = "") -> dict[str, Any]:
+    return adjust(source, NETWORK, None, ALL, None, None, link=link)
+
+
+def _link(rule: Any) -> str:
+    return "?" + urlencode({"state": json.dumps({"rule": rule})})
+
+
+def test_controls_start_where_the_filter_stands(source: Source) -> None:
+    answer = _opened(source)
+    assert (answer["judge"], answer["threshold"], answer["min_samples"]) == (WRITTEN, EPS, 5)
+    assert answer["share"] == pytest.approx(100 * 6 / 80)
+    assert answer["used"] == "The filter used dbscan, limit 1.5: 7.50% go."
+    assert 0 < answer["min"] == answer["step"] <= EPS
+    assert answer["max"] >= 2 * EPS
+    assert 100 < answer["max"] / answer["step"] < 10_000
+
+
+def test_a_link_brings_a_rule(source: Source) -> None:
+    rule = rule_to_json(Rule(judge="dbscan", limit=Limit(threshold=0.3, min_samples=7)))
+    answer = _opened(source, _link(rule))
+    assert answer["rule"] == rule
+    assert (answer["judge"], answer["threshold"], answer["min_samples"]) == ("dbscan", 0.3, 7)
+
+
+@pytest.mark.parametrize(
+    "rule", [{"judge": "nobody"}, {"limit": {"threshold": -1}}, {"limit": {"threshold": float("inf")}}, 7, ["a"]]
+)
+def test_a_damaged_rule_in_the_link_gives_the_filters_and_says_so(source: Source, rule: Any) -> None:
+    answer = _opened(source, _link(rule))
+    assert answer["rule"] == _opened(source)["rule"]
+    assert "link's rule" in answer["used"]
+    moved = adjust(source, NETWORK, answer["rule"], ALL, "threshold", 0.5, link=_link(rule))
+    assert rule_from_json(moved["rule"]).limit.threshold == 0.5
+
+
+def test_a_judge_in_the_link_that_cannot_judge_gives_the_filters_and_says_so(data: DataPaths) -> None:
+    data.components(NETWORK).unlink()
+    answer = _opened(Source(data), _link({"judge": "dbscan-components"}))
+    assert answer["judge"] == WRITTEN
+    assert "resnet18.pca.npy: missing" in answer["used"]
+
+
+@given(threshold=st.floats(1e-100, 1e100), values=st.sampled_from([0.0, 1e-90, 1.0, 1e90, np.inf]))
+def test_sliders_have_a_range_for_every_limit(threshold: float, values: float) -> None:
+    points = points_of(np.zeros((8, 2)), np.zeros(8, dtype=np.int64), values=np.full(8, values))
+    kept = rule_to_json(Rule(limit=Limit(threshold=threshold)))
+    answer = adjust(source_of(points), "made-up", kept, ALL, None, None)
+    assert 0 < answer["min"] == answer["step"] < answer["max"] < np.inf
+    assert threshold <= answer["max"]
+
+
+@pytest.mark.parametrize("judge", [WRITTEN, "dbscan", "dbscan-components", "centroid", "margin"])
+@pytest.mark.parametrize("label", [None, 2])
+def test_a_share_asked_for_goes(source: Source, points: Points, judge: str, label: int | None) -> None:
+    rule = changed(source, points, Rule(judge=judge), label, "share", 15.0)
+    verdict = look_at(source, NETWORK, rule_to_json(rule)).verdict
+    rows = points.labels == label if label is not None else np.ones(80, dtype=bool)
+    # Neighbours often have one release radius, and margins repeat.
+    suspicion = np.round(verdict.values[rows], 6)
+    in_reach = [abs((suspicion > value).sum() - 0.15 * rows.sum()) for value in suspicion]
+    assert abs(verdict.noise[rows].sum() - 0.15 * rows.sum()) == min(in_reach)
+
+
+def test_settings_of_a_class_leave_the_others_alone(source: Source, points: Points) -> None:
+    rule = Rule(judge="dbscan", limit=Limit(threshold=0.5))
+    kept = adjust(source, NETWORK, rule_to_json(rule), 2, "threshold", 0.01)["rule"]
+    kept = adjust(source, NETWORK, kept, 2, "min_samples", 2)["rule"]
+    before, after = (look_at(source, NETWORK, one).verdict.noise for one in (rule_to_json(rule), kept))
+    of_class = points.labels == 2
+    np.testing.assert_array_equal(before[~of_class], after[~of_class])
+    assert after[of_class].all()
+    assert rule_from_json(kept).own == {2: Limit(threshold=0.01, min_samples=2)}
+
+
+def test_settings_of_all_take_back_those_of_classes(source: Source, points: Points) -> None:
+    rule = Rule(judge="dbscan", own={1: Limit(threshold=0.01, min_samples=30)})
+    after = changed(source, points, rule, None, "share", 10.0)
+    assert after.own == {}
+    assert look_at(source, NETWORK, rule_to_json(after)).verdict.noise.sum() == 8
+
+
+def test_reset_is_the_filters_own(source: Source) -> None:
+    kept = rule_to_json(Rule(judge="margin", own={1: Limit(threshold=3.0)}))
+    answer = adjust(source, NETWORK, kept, ALL, "reset", 1)
+    assert answer["rule"] == _opened(source)["rule"]
+
+
+def test_a_limit_on_one_map_says_nothing_of_another(data: DataPaths, source: Source) -> None:
+    write_network(data, "resnet34")
+    kept = rule_to_json(Rule(judge="dbscan", limit=Limit(threshold=9.0, min_samples=7)))
+    rule = rule_from_json(adjust(source, "resnet34", kept, ALL, "network", "resnet34")["rule"])
+    assert rule == Rule(judge="dbscan", limit=Limit(min_samples=7))
+
+
+def test_a_judge_that_cannot_judge_changes_nothing_and_says_why(source: Source) -> None:
+    answer = adjust(source, NETWORK, _opened(source)["rule"], ALL, "judge", "knn_agreement")
+    assert "25 neighbours, but 3 are known" in answer["used"]
+    assert answer["rule"] is no_update
+    assert answer["judge"] == WRITTEN
+
+
+def test_the_table_counts_what_goes_beside_the_filter(source: Source) -> None:
+    kept = rule_to_json(Rule(limit=Limit(threshold=3.1)))
+    goes = int((~look_at(source, NETWORK, kept).verdict.keep).sum())
+    _, table = summarize(source, NETWORK, kept, ALL)
+    caption, _, body = table.children
+    assert "6.21% of CIFAR-10" in caption.children
+    rows = [[cell.children for cell in row.children] for row in body.children]
+    assert rows[0] == ["all", "80", f"{goes / 80:.1%}", str(80 - goes), "74", "3.1"]
+    assert [row[0] for row in rows[1:]] == list(CLASS_NAMES)
+    assert sum(int(row[3]) for row in rows[1:]) == 80 - goes
+
+
+def test_classes_have_their_own_limit_in_the_table(source: Source) -> None:
+    _, table = summarize(source, NETWORK, rule_to_json(Rule(own={1: Limit(threshold=9.25)})), 1)
+    limits = [row.children[-1].children for row in table.children[2].children]
+    assert limits == ["1.5", "1.5", "9.25", "1.5", "1.5"]
+
+
+def test_the_curve_is_that_of_k_distances_with_the_limit_on_it(source: Source, points: Points) -> None:
+    rule = Rule(judge="dbscan", limit=Limit(threshold=0.7, min_samples=3))
+    for scope, rows in ((ALL, slice(None)), (2, points.labels == 2)):
+        figure, _ = summarize(source, NETWORK, rule_to_json(rule), scope)
+        by_class = [
+            dbscan.core_distances(points.coordinates[rows][points.labels[rows] == label], 3)
+            for label in np.unique(points.labels[rows])
+        ]
+        np.testing.assert_allclose(figure.data[0].y, np.sort(np.concatenate(by_class)))
+        assert figure.layout.shapes[0].y0 == figure.layout.shapes[0].y1 == 0.7
+
+
+def test_classes_without_images_cannot_be_chosen() -> None:
+    points = points_of(np.zeros((4, 2)), np.array([0, 0, 2, 2]), n_classes=4)
+    shown, scopes = class_options(source_of(points), "made-up")
+    assert [option["value"] for option in shown] == [0, 2]
+    assert [option["value"] for option in scopes] == [ALL, 0, 2]
+    kept = rule_to_json(Rule(judge="dbscan"))
+    assert adjust(source_of(points), "made-up", kept, 3, "share", 5.0)["scope"] == ALL
+    assert summarize(source_of(points), "made-up", kept, 3)[1] is not None
+
+
+def test_without_artefacts_the_controls_stay(source: Source) -> None:
+    answer = adjust(source, "resnet34", None, ALL, None, None)
+    assert "resnet34/points.parquet: missing; run `dvc repro`" in answer["used"]
+    assert answer["rule"] is no_update
+    assert class_options(source, "resnet34")[0] == []
+    assert summarize(source, "resnet34", None, ALL) == (no_update, None)
+
+
+def test_radii_are_computed_once_for_each_min_samples(
+    data: DataPaths, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    real = dbscan.release_radii_by_class
+
+    def counted(points: Any, labels: Any, *, min_samples: int, each: Any) -> Any:
+        asked.append(min_samples)
+        return real(points, labels, min_samples=min_samples, each=each)
+
+    monkeypatch.setattr(values, "release_radii_by_class", counted)
+    kept = rule_to_json(Rule(judge="dbscan"))
+    for min_samples in (3, 4):
+        for threshold in (0.1, 0.2, 0.3):
+            kept = adjust(source, NETWORK, kept, ALL, "min_samples", min_samples)["rule"]
+            kept = adjust(source, NETWORK, kept, ALL, "threshold", threshold)["rule"]
+            summarize(source, NETWORK, kept, ALL)
+    assert sorted(asked) == [3, 4]
+    write_network(data, NETWORK, seed=1)
+    summarize(source, NETWORK, kept, ALL)
+    assert sorted(asked) == [3, 4, 4], "files replaced by a stage are read again"
+
+
+def test_the_second_rule_takes_its_share(source: Source) -> None:
+    kept = rule_b(source, NETWORK, "dbscan", 10.0, 4)
+    assert look_at(source, NETWORK, kept).verdict.noise.sum() == 8
+    assert rule_b(source, NETWORK, "dbscan", None, 4) is None
+    as_written = rule_b(source, NETWORK, WRITTEN, 7.5, 5)
+    np.testing.assert_array_equal(look_at(source, NETWORK, as_written).verdict.noise, source.points(NETWORK).is_noise)
+
+
+def test_hostile_class_names_are_text(source: Source) -> None:
+    table = summarize(source, NETWORK, None, ALL)[1]
+    assert CLASS_NAMES[0] in json.loads(json.dumps(text_of(table)))
+    shown = [option["label"] for option in class_options(source, NETWORK)[0]]
+    assert shown == list(CLASS_NAMES)
