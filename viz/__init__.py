@@ -1,16 +1,14 @@
 """Figures of the report and the notebooks, and the app that shows the maps; `explore` shows it in a notebook."""
 
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from viz.notebook import Explorer
+from typing import Any
 
 
 def explore(
     network: str | None = None, *, params: Path | str = "params.yaml", data: Path | str = "data", height: int = 760
-) -> "Explorer":
-    """The app in a cell of a Jupyter notebook; what is selected there comes back as `.selection`.
+) -> Any:
+    """The app in a cell of a Jupyter notebook, as a `viz.notebook.Explorer`: what is selected is its `.selection`.
 
     Args:
         network: the one shown at first; None is the first one of the parameters.
@@ -20,7 +18,5 @@ def explore(
     Raises:
         InputError: the parameters are missing or wrong, or name no such network.
     """
-    # The stages draw figures with this package, and do not need the app.
-    from viz.notebook import start
-
-    return start(network, params=Path(params), data=Path(data), height=height)
+    # By name: stages that draw figures with this package neither need the app nor depend on it.
+    return import_module("viz.notebook").start(network, params=Path(params), data=Path(data), height=height)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from viz.coloring import Facts
 from viz.data import Points
-from viz.figures.coloring import Facts
 from viz.rules import Verdict
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from dash import dcc, html
 
-from viz.figures.coloring import COLORINGS
+from viz.coloring import COLORINGS
 from viz.figures.explorer import no_map
 from viz.figures.rendering import PLOTLY_CONFIG
 from viz.parts import hint

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from pipeline.errors import InputError
+from viz.coloring import Facts
 from viz.data import Points, Source
 from viz.facts import facts_of
-from viz.figures.coloring import Facts
 from viz.rules import Rule, Verdict, judge
 
 _RULE = TypeAdapter(Rule)

@@ -7,7 +7,7 @@ from dash import html
 from numpy.typing import NDArray
 
 from viz.data import Points
-from viz.figures.coloring import MOST_NAMES, Colors, Groups
+from viz.figures.groups import MOST_NAMES, Colors, Groups
 from viz.look import Look
 from viz.rules import WRITTEN, Verdict
 

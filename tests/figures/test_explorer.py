@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from plotly import graph_objects as go
 
-from viz.figures.coloring import Groups, Scale
 from viz.figures.explorer import POINTS, RING, explorer_map, marker, no_map, recolored, ring_at, rows_to_draw
+from viz.figures.groups import Groups, Scale
 from viz.figures.palette import SERIES
 
 _XY = np.array([[0.0, 0.0], [1.0, 2.0], [3.0, -1.0], [4.0, 5.0]])

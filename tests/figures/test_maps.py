@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from viz.figures.coloring import Groups, Scale
+from viz.figures.groups import Groups, Scale
 from viz.figures.maps import class_map, colored_map
 from viz.figures.palette import class_color
 from viz.figures.rendering import png

@@ -22,8 +22,8 @@ from viz.callbacks.exploring import (
     row_of,
     select_on_other,
 )
+from viz.coloring import COLORINGS
 from viz.data import Points, Source
-from viz.figures.coloring import COLORINGS
 from viz.figures.explorer import POINTS, RING, rows_to_draw
 from viz.look import rule_to_json
 from viz.rules import Limit, Rule

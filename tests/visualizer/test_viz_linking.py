@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from viz.callbacks.linking import read_link, restore
-from viz.figures.coloring import COLORINGS
+from viz.coloring import COLORINGS
 from viz.layout import LISTS, SORTS, VIEWS, WIDTHS
 from viz.look import rule_from_json, rule_to_json
 from viz.rules import JUDGES, Limit, Rule

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from pipeline.errors import InputError
 from viz import parts
+from viz.coloring import colors_by
+from viz.comparison import differences
 from viz.data import Points, Source
-from viz.figures.coloring import colors_by
-from viz.figures.comparison import differences
 from viz.figures.explorer import MOST_DRAWN, POINTS, RING, Box, explorer_map, no_map, recolored, ring_at, rows_to_draw
 from viz.look import Look, look_at
 

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 from dash import Dash, Input, Output
 
 from viz import layout
-from viz.figures.coloring import COLORINGS
+from viz.coloring import COLORINGS
 from viz.rules import JUDGES, MOST_MIN_SAMPLES
 
 

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from pipeline.artifacts.atomic import atomic_path
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
+from viz.coloring import COLORINGS, colors_by
 from viz.commands.inputs import add_folders, add_network, check_suffix, chosen_network
 from viz.data import Source
 from viz.facts import facts_of
-from viz.figures.coloring import COLORINGS, colors_by
 from viz.figures.maps import colored_map
 from viz.figures.rendering import pdf, png, svg
 from viz.rules import Rule, judge

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from plotly.colors import get_colorscale
 
 from pipeline.artifacts.overrides import Override
+from viz.coloring import COLORINGS, Facts, colors_by
 from viz.data import Points
 from viz.export.sprites import COLUMNS, choose_rung, sprite_sheets
 from viz.facts import facts_of
-from viz.figures.coloring import COLORINGS, Colors, Facts, Scale, colors_by
+from viz.figures.groups import Colors, Scale
 from viz.figures.palette import SCALE
 from viz.rules import Verdict
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from plotly import graph_objects as go
 
-from viz.figures.coloring import Colors, Groups
+from viz.figures.groups import Colors, Groups
 from viz.figures.palette import SERIES
 from viz.figures.rendering import plotly_layout
 

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from viz.figures.coloring import MOST_NAMES, Colors, Groups, Scale
+from viz.figures.groups import MOST_NAMES, Colors, Groups, Scale
 from viz.figures.palette import NOISE, SCALE, class_color
 from viz.figures.rendering import matplotlib_style
 

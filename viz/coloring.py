@@ -3,16 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.selection.arms import arm_members
+from viz.figures.groups import MOST_NAMES, Colors, Groups, Scale
 from viz.figures.palette import NOISE, SERIES, class_color
-
-# Beyond this many, groups of one colour have no entry of their own in the legend.
-MOST_NAMES = 20
 
 _DROPPED, _KEPT = SERIES[1], SERIES[0]
 _BY_HAND = SERIES[3]
@@ -52,26 +49,6 @@ class Facts:
     def in_random(self) -> NDArray[np.bool_]:
         """(N,) members of the arm `random` for seed 0."""
         return arm_members("random", self.labels, self.keep, seed=0)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Groups:
-    """A colour for each of a few groups. `codes` (N,) are indices into `names` and `colors`, one each."""
-
-    codes: NDArray[np.integer[Any]]
-    names: Sequence[str]
-    colors: Sequence[str]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Scale:
-    """A colour that goes with a number: `values` (N,), 0 to 1."""
-
-    values: NDArray[np.float64]
-    name: str
-
-
-Colors = Groups | Scale
 
 
 def colors_by(coloring: str, facts: Facts) -> Colors:

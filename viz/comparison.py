@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from viz.figures.coloring import Groups
+from viz.figures.groups import Groups
 from viz.figures.palette import NOISE, SERIES
 from viz.rules import Verdict
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.selection.arms import arm_members
-from viz.figures.coloring import COLORINGS, MOST_NAMES, Facts, Groups, Scale, colors_by, vote_of
-from viz.figures.comparison import NAMES, differences
+from viz.coloring import COLORINGS, Facts, colors_by, vote_of
+from viz.comparison import NAMES, differences
+from viz.figures.groups import MOST_NAMES, Groups, Scale
 from viz.figures.palette import NOISE, SERIES
 from viz.rules import Verdict
 
@@ -139,7 +140,7 @@ def test_neighbours_vote_only_where_a_colouring_needs_them(monkeypatch: pytest.M
     def unwanted(*_: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("viz.figures.coloring.vote_of", unwanted)
+    monkeypatch.setattr("viz.coloring.vote_of", unwanted)
     for coloring in set(COLORINGS) - {"reason"}:
         colors_by(coloring, replace(_facts(20, 3, 0)))
 
