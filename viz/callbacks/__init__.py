@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dash import Dash, Input, Output
 
-from viz.callbacks import browsing, deciding, exploring, judging, linking
+from viz.callbacks import browsing, comparing, deciding, exploring, judging, linking, pointing
 from viz.data import Source
 
 
@@ -14,6 +14,8 @@ def register(app: Dash, source: Source, networks: Sequence[str], params: Path) -
     linking.register(app, networks)
     judging.register(app, source)
     exploring.register(app, source)
+    comparing.register(app, source)
+    pointing.register(app, source)
     browsing.register(app, source)
     deciding.register(app, source, params)
     _register_in_browser(app)

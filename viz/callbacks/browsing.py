@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import InputError
 from viz import parts
-from viz.callbacks.exploring import Asked, look_beside
+from viz.callbacks.exploring import Asked, asked_of, compared, look_beside
 from viz.data import Source
 from viz.look import Look
 from viz.selection import selection_csv
@@ -72,10 +72,10 @@ def browse(
     """One page of pictures, and where it is among the others."""
     try:
         look = asked.look(source)
-        compared = None if other is None else look_beside(look, other, source)
+        beside = None if other is None else look_beside(look, other, source)
     except InputError as error:
         return {"grid": parts.empty(str(error)), "place": "", "page": 0, "previous": True, "next": True}
-    rows = listed_rows(look, which, order, selection=selection, other=compared)
+    rows = listed_rows(look, which, order, selection=selection, other=beside)
     last = max(0, (len(rows) - 1) // PAGE)
     page = min(max(0, page), last)
     on_page = rows[page * PAGE : (page + 1) * PAGE].tolist()
@@ -101,10 +101,10 @@ def as_csv(
     """The list as a file to save, all of its pages; None if it cannot be had."""
     try:
         look = asked.look(source)
-        compared = None if other is None else look_beside(look, other, source)
+        beside = None if other is None else look_beside(look, other, source)
     except InputError:
         return None
-    rows = listed_rows(look, which, order, selection=selection, other=compared)
+    rows = listed_rows(look, which, order, selection=selection, other=beside)
     content = selection_csv(look.points, look.verdict, rows.tolist())
     return {"filename": f"{asked.network}-{which}.csv", "content": content, "type": "text/csv"}
 
@@ -129,18 +129,18 @@ def register(app: Dash, source: Source) -> None:
             "order": Input("sort", "value"),
             "_turned": (Input("previous", "n_clicks"), Input("next", "n_clicks")),
             "selection": Input("selection", "data"),
-            "compared": (Input("view", "value"), Input("network-b", "value"), Input("rule-b", "data")),
+            "b": (Input("view", "value"), Input("network-b", "value"), Input("rule-b", "data")),
             "_edited": Input("edited", "data"),
             "page": State("page-number", "data"),
         },
     )
     def _browse(
-        asked: Sequence[Any], which: str, order: str, _turned: Any, selection: Sequence[int], compared: Sequence[Any],
+        asked: Sequence[Any], which: str, order: str, _turned: Any, selection: Sequence[int], b: Sequence[Any],
         _edited: int, page: int,
     ) -> Mapping[str, Any]:  # fmt: skip
         moved = {"previous": page - 1, "next": page + 1, "edited": page}.get(str(ctx.triggered_id), 0)
-        other = _compared(*compared)
-        return browse(source, _asked(asked), which, order, moved, selection=selection or (), other=other)
+        other = compared(*b)
+        return browse(source, asked_of(asked), which, order, moved, selection=selection or (), other=other)
 
     @app.callback(
         Output("download", "data"),
@@ -150,21 +150,12 @@ def register(app: Dash, source: Source) -> None:
             "which": State("list", "value"),
             "order": State("sort", "value"),
             "selection": State("selection", "data"),
-            "compared": (State("view", "value"), State("network-b", "value"), State("rule-b", "data")),
+            "b": (State("view", "value"), State("network-b", "value"), State("rule-b", "data")),
         },
         prevent_initial_call=True,
     )
     def _save(
-        _clicks: int, asked: Sequence[Any], which: str, order: str, selection: Sequence[int], compared: Sequence[Any]
+        _clicks: int, asked: Sequence[Any], which: str, order: str, selection: Sequence[int], b: Sequence[Any]
     ) -> dict[str, str] | None:
-        other = _compared(*compared)
-        return as_csv(source, _asked(asked), which, order, selection=selection or (), other=other)
-
-
-def _compared(view: str, network: str | None, rule: Mapping[str, Any] | None) -> Asked | None:
-    return Asked(network=network, rule=rule) if view == "compare" and network else None
-
-
-def _asked(values: Sequence[Any]) -> Asked:
-    network, rule, classes, scores = values
-    return Asked(network=network, rule=rule, classes=classes, scores=scores)
+        other = compared(*b)
+        return as_csv(source, asked_of(asked), which, order, selection=selection or (), other=other)

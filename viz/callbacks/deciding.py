@@ -8,7 +8,7 @@ from typing import Any
 from dash import Dash, Input, Output, State, html, no_update
 
 from pipeline.errors import InputError
-from viz.callbacks.exploring import drawn_from
+from viz.callbacks.exploring import Asked, asked_of, drawn_from
 from viz.data import Source
 from viz.decisions import Decision, Decisions, Image
 from viz.look import rule_from_json
@@ -50,6 +50,7 @@ def carry_out(
     drawn: Mapping[str, Any] | None,
     *,
     selection: Sequence[int] = (),
+    asked: Asked | None = None,
     note: str = "",
 ) -> tuple[str, bool]:
     """What was done, in words, and whether anything was written.
@@ -59,6 +60,8 @@ def carry_out(
             open page. Anything else does nothing.
         drawn: what the map shows, see `exploring.draw`: where the files have been replaced since, nothing
             is written, as the rows may be other images now.
+        selection: rows.
+        asked: what is shown; images of the selection that have been filtered away since are left alone.
     """
     action, decisions = command.get("action"), desk.of_page(str(command.get("page")))
     try:
@@ -74,6 +77,9 @@ def carry_out(
         rows = selection if str(action).endswith("-selection") else [command.get("row")]
         if not rows or not all(type(row) is int and 0 <= row < len(points) for row in rows):
             return "No such image: nothing was saved; reload.", False
+        if asked is not None and rows is selection:
+            shown = asked.look(source).shown
+            rows = [row for row in rows if shown[row]]
         images = [Image(points.paths[row].as_py(), points.sha256[row].as_py()) for row in rows]
         saved = decisions.decide(images, decision, note)
     except InputError as error:
@@ -131,12 +137,18 @@ def register(app: Dash, source: Source, params: Path) -> None:
         State("selection", "data"),
         State("note", "value"),
         State("edited", "data"),
+        *(State(name, prop) for name, prop in (("network", "value"), ("rule", "data"))),
+        *(State(name, "value") for name in ("classes", "scores")),
         prevent_initial_call=True,
     )
-    def _carry_out(command: Any, drawn: Any, selection: Any, note: str | None, edited: int) -> tuple[Any, Any]:
+    def _carry_out(
+        command: Any, drawn: Any, selection: Any, note: str | None, edited: int, *values: Any
+    ) -> tuple[Any, Any]:
         if not command:
             return no_update, no_update
-        said, changed = carry_out(source, desk, command, drawn, selection=selection or (), note=note or "")
+        said, changed = carry_out(
+            source, desk, command, drawn, selection=selection or (), asked=asked_of(values), note=note or ""
+        )
         return said, edited + 1 if changed else no_update
 
     @app.callback(

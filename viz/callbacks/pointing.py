@@ -1,0 +1,86 @@
+"""What hovering over a point and choosing it show."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dash import Dash, Input, Output, Patch, State, no_update
+
+from pipeline.errors import InputError
+from viz import parts
+from viz.callbacks.exploring import Asked, drawn_from
+from viz.data import Source
+from viz.figures.explorer import RING, ring_at
+from viz.look import Look
+
+
+def hover(
+    source: Source, event: Mapping[str, Any] | None, asked: Asked, drawn: Mapping[str, Any] | None
+) -> tuple[bool, Any, Any]:
+    """Whether the tooltip shows, where, and what."""
+    row = row_of(event)
+    look = None if row is None else _same(source, asked, drawn)
+    if event is None or row is None or look is None or row >= len(look.points):
+        return False, no_update, no_update
+    return True, event["points"][0].get("bbox"), parts.tooltip(look, row)
+
+
+def describe(source: Source, row: int | None, asked: Asked) -> Any:
+    """The card about the chosen image; a hint while none is."""
+    if row is None:
+        return parts.hint()
+    try:
+        look = asked.look(source)
+    except InputError as error:
+        return parts.problem(str(error))
+    return parts.card(look, row) if 0 <= row < len(look.points) else parts.hint()
+
+
+def move_ring(source: Source, row: int | None, network: str) -> Any:
+    """The ring on the map goes to the chosen image."""
+    try:
+        points = source.points(network)
+    except InputError:
+        return no_update
+    figure: Any = Patch()
+    for axis, values in ring_at(points.coordinates, row).items():
+        figure["data"][RING][axis] = values
+    return figure
+
+
+def row_of(event: Mapping[str, Any] | None) -> int | None:
+    """The row of the point that a hover or click event is about."""
+    row = event["points"][0].get("customdata") if event and event.get("points") else None
+    # By type: True is an integer to Python.
+    return row if type(row) is int and row >= 0 else None
+
+
+def register(app: Dash, source: Source) -> None:
+    """Tie the functions above to the page's controls."""
+    network, rule = Input("network", "value"), Input("rule", "data")
+    app.callback(
+        Output("tooltip", "show"),
+        Output("tooltip", "bbox"),
+        Output("tooltip", "children"),
+        Input("map", "hoverData"),
+        State("network", "value"),
+        State("rule", "data"),
+        State("drawn", "data"),
+    )(lambda event, name, kept, drawn: hover(source, event, Asked(network=name, rule=kept), drawn))
+    app.callback(Output("card", "children"), Input("focus", "data"), network, rule, Input("edited", "data"))(
+        lambda row, name, kept, _edited: describe(source, row, Asked(network=name, rule=kept))
+    )
+    app.callback(
+        Output("map", "figure", allow_duplicate=True),
+        Input("focus", "data"),
+        State("network", "value"),
+        prevent_initial_call=True,
+    )(lambda row, name: move_ring(source, row, name))
+
+
+def _same(source: Source, asked: Asked, drawn: Mapping[str, Any] | None) -> Look | None:
+    """What there is to show, unless the files have been replaced since the map was drawn."""
+    try:
+        look = asked.look(source)
+    except InputError:
+        return None
+    return look if drawn_from(drawn, look.points) else None
