@@ -46,7 +46,7 @@ def make_app(
     app = _OfflineDash("viz", title="batchsieve", update_title="", serve_locally=True, assets_folder="assets")
     protect(app.server, token=token)
     # Anew for each page that is opened, as the files may be others by then.
-    app.layout = lambda: layout.page(params.networks, source.class_names(), training_page(source.data, params))
+    app.layout = lambda: layout.page(params.networks, source.classes(), training_page(source.data, params))
     callbacks.register(app, source, params.networks, params_file)
     training_callbacks.register(app, source.data, params)
 

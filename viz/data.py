@@ -113,12 +113,14 @@ class Source:
             lambda: read_together(files, lambda: _read_points(self.data, network))[1],
         )
 
-    def class_names(self) -> tuple[str, ...]:
-        """Of all networks' images; none while `prepare` has not run."""
+    def classes(self) -> list[tuple[int, str]]:
+        """Label and name of each class that has training images; none while `prepare` has not run."""
         try:
-            return tuple(read_json(self.data.prepare_metrics).get("class_names", ()))
+            names = read_json(self.data.prepare_metrics).get("class_names", ())
+            labels = np.unique(read_parquet(self.data.manifest("train"), ["label"])["label"].to_numpy()).tolist()
         except InputError:
-            return ()
+            return []
+        return [(label, names[label]) for label in labels if 0 <= label < len(names)]
 
     def by_hand(self, points: Points) -> dict[int, Override]:
         """Row -> what a person decided of that image.

@@ -46,19 +46,20 @@ GRAPH_CONFIG: Any = PLOTLY_CONFIG | {
 _STATIC_CONFIG: Any = GRAPH_CONFIG | {"displayModeBar": False, "scrollZoom": False}
 
 
-def page(networks: Sequence[str], class_names: Sequence[str], training: Any = None) -> html.Div:
+def page(networks: Sequence[str], classes: Sequence[tuple[int, str]], training: Any = None) -> html.Div:
     """The whole page, before anything has been read.
 
     Args:
-        networks, class_names: those to choose from.
+        networks: those to choose from.
+        classes: label and name of those to choose from.
         training: what the view of the training results begins with.
     """
-    classes = [{"label": name, "value": label} for label, name in enumerate(class_names)]
+    options = [{"label": name, "value": label} for label, name in classes]
     return html.Div(
         [
             *_stores(),
             _header(networks),
-            html.Aside([*_colors(), *_filters(classes), *_judging(classes)], id="choices"),
+            html.Aside([*_colors(), *_filters(options), *_judging(options)], id="choices"),
             html.Main([*_maps(networks), html.Div(training, id="training-view")], id="middle"),
             html.Aside([*_chosen(), *_pictures()], id="images"),
             _parameters_dialog(),

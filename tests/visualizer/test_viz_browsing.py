@@ -1,5 +1,6 @@
 import csv
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_up import NETWORK
 from made_up_report import CLASS_NAMES, write_network
-from made_up_view import decide, points_of, rows_of, source_of, text_of
+from made_up_view import decide, points_of, rows_of, source_of, text_of, view_data
 
 from pipeline.paths import DataPaths
 from viz.callbacks.browsing import PAGE, as_csv, browse, listed_rows
@@ -17,6 +18,22 @@ from viz.layout import LISTS, SORTS
 from viz.look import rule_to_json
 from viz.rules import Limit, Rule
 from viz.selection import COLUMNS
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataPaths:
+    return view_data(tmp_path)
+
+
+@pytest.fixture
+def source(data: DataPaths) -> Source:
+    return Source(data)
+
+
+@pytest.fixture
+def points(source: Source) -> Points:
+    return source.points(NETWORK)
+
 
 _HERE = Asked(network=NETWORK)
 

@@ -4,19 +4,38 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made_up import NETWORK
 from made_up_report import write_evidence, write_network
+from made_up_view import view_data
 
 from pipeline.artifacts.arrays import write_array
+from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.tables import write_parquet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from viz import remembered
 from viz.data import Points, Source
 from viz.look import look_at
 from viz.remembered import Remembered, read_together
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataPaths:
+    return view_data(tmp_path)
+
+
+@pytest.fixture
+def source(data: DataPaths) -> Source:
+    return Source(data)
+
+
+@pytest.fixture
+def points(source: Source) -> Points:
+    return source.points(NETWORK)
 
 
 def test_points_are_read_once_until_a_stage_replaces_them(data: DataPaths, source: Source, points: Points) -> None:
@@ -203,3 +222,11 @@ def test_the_last_keys_and_their_newest_stamps_are_remembered(asked: list[tuple[
         assert bool(made) == (key not in held or newest[key] != stamp)
         newest.pop(key, None)
         newest[key] = stamp
+
+
+def test_only_classes_with_images_are_offered(tmp_path: Path) -> None:
+    data = DataPaths(root=tmp_path)
+    assert Source(data).classes() == []
+    write_json(data.prepare_metrics, {"class_names": ["a", "b", "c"]})
+    write_parquet(data.manifest("train"), pa.table({"label": [2, 0, 2]}))
+    assert Source(data).classes() == [(0, "a"), (2, "c")]

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_up import NETWORK, write_params
 from made_up_report import write_network
-from made_up_view import text_of
+from made_up_view import text_of, view_data
 
 from pipeline.artifacts.overrides import read_overrides
 from pipeline.config.params import load_params
@@ -17,6 +17,21 @@ from viz.callbacks.exploring import Asked, draw
 from viz.data import Points, Source
 from viz.look import rule_to_json
 from viz.rules import Limit, Rule
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataPaths:
+    return view_data(tmp_path)
+
+
+@pytest.fixture
+def source(data: DataPaths) -> Source:
+    return Source(data)
+
+
+@pytest.fixture
+def points(source: Source) -> Points:
+    return source.points(NETWORK)
 
 
 @pytest.fixture
@@ -51,6 +66,15 @@ def test_one_image_and_a_selection_are_decided_and_undone(
     assert carry_out(source, desk, _command("undo"), drawn)[1]
     assert _decided(data) == {}
     assert carry_out(source, desk, _command("undo"), drawn) == ("Nothing to undo on this page.", False)
+
+
+def test_of_a_selection_only_what_is_shown_is_decided(
+    data: DataPaths, source: Source, points: Points, desk: Desk, drawn: Any
+) -> None:
+    asked = Asked(network=NETWORK, classes=[1])
+    said, changed = carry_out(source, desk, _command("drop-selection"), drawn, selection=[0, 1, 2, 5, 79], asked=asked)
+    assert (said, changed) == ("2 images to drop.", True)
+    assert list(_decided(data)) == [points.paths[row].as_py() for row in (1, 5)]
 
 
 def test_two_pages_undo_their_own(data: DataPaths, source: Source, points: Points, desk: Desk, drawn: Any) -> None:

@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -6,27 +7,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_up import NETWORK
 from made_up_report import CLASS_NAMES, N_TRAIN, write_network, write_prepared
-from made_up_view import decide, event_at, points_of, source_of, text_of
+from made_up_view import decide, event_at, points_of, source_of, text_of, view_data
 
 from pipeline.artifacts.arrays import write_array
 from pipeline.paths import DataPaths
 from viz.callbacks import exploring
-from viz.callbacks.exploring import (
-    Asked,
-    box_of,
-    describe,
-    draw,
-    draw_other,
-    hover,
-    move_ring,
-    row_of,
-    select_on_other,
-)
+from viz.callbacks.comparing import draw_other, select_on_other
+from viz.callbacks.exploring import Asked, box_of, draw
+from viz.callbacks.pointing import describe, hover, move_ring, row_of
 from viz.coloring import COLORINGS
 from viz.data import Points, Source
 from viz.figures.explorer import POINTS, RING, rows_to_draw
 from viz.look import rule_to_json
 from viz.rules import Limit, Rule
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataPaths:
+    return view_data(tmp_path)
+
+
+@pytest.fixture
+def source(data: DataPaths) -> Source:
+    return Source(data)
+
+
+@pytest.fixture
+def points(source: Source) -> Points:
+    return source.points(NETWORK)
+
 
 _HERE = Asked(network=NETWORK)
 

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -9,16 +10,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_up import NETWORK
 from made_up_report import CLASS_NAMES, EPS, write_network
-from made_up_view import points_of, source_of, text_of
+from made_up_view import points_of, source_of, text_of, view_data
 
 from pipeline.paths import DataPaths
 from pipeline.selection import dbscan
 from viz import values
-from viz.callbacks.judging import adjust, changed, class_options, rule_b, summarize
+from viz.callbacks.judging import adjust, changed, rule_b, summarize
 from viz.data import Points, Source
 from viz.layout import ALL
 from viz.look import look_at, rule_from_json, rule_to_json
 from viz.rules import WRITTEN, Limit, Rule
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataPaths:
+    return view_data(tmp_path)
+
+
+@pytest.fixture
+def source(data: DataPaths) -> Source:
+    return Source(data)
+
+
+@pytest.fixture
+def points(source: Source) -> Points:
+    return source.points(NETWORK)
 
 
 def _opened(source: Source, link: str = "") -> dict[str, Any]:
@@ -153,11 +169,8 @@ def test_the_curve_is_that_of_k_distances_with_the_limit_on_it(source: Source, p
         assert figure.layout.shapes[0].y0 == figure.layout.shapes[0].y1 == 0.7
 
 
-def test_classes_without_images_cannot_be_chosen() -> None:
+def test_the_controls_of_a_class_without_images_are_those_of_all() -> None:
     points = points_of(np.zeros((4, 2)), np.array([0, 0, 2, 2]), n_classes=4)
-    shown, scopes = class_options(source_of(points), "made-up")
-    assert [option["value"] for option in shown] == [0, 2]
-    assert [option["value"] for option in scopes] == [ALL, 0, 2]
     kept = rule_to_json(Rule(judge="dbscan"))
     assert adjust(source_of(points), "made-up", kept, 3, "share", 5.0)["scope"] == ALL
     assert summarize(source_of(points), "made-up", kept, 3)[1] is not None
@@ -167,7 +180,6 @@ def test_without_artefacts_the_controls_stay(source: Source) -> None:
     answer = adjust(source, "resnet34", None, ALL, None, None)
     assert "resnet34/points.parquet: missing; run `dvc repro`" in answer["used"]
     assert answer["rule"] is no_update
-    assert class_options(source, "resnet34")[0] == []
     assert summarize(source, "resnet34", None, ALL) == (no_update, None)
 
 
@@ -205,5 +217,4 @@ def test_the_second_rule_takes_its_share(source: Source) -> None:
 def test_hostile_class_names_are_text(source: Source) -> None:
     table = summarize(source, NETWORK, None, ALL)[1]
     assert CLASS_NAMES[0] in json.loads(json.dumps(text_of(table)))
-    shown = [option["label"] for option in class_options(source, NETWORK)[0]]
-    assert shown == list(CLASS_NAMES)
+    assert source.classes() == list(enumerate(CLASS_NAMES))

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from made_up import NETWORK
-from made_up_view import decide, points_of, source_of
+from made_up_view import decide, points_of, source_of, view_data
 
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
@@ -27,6 +28,22 @@ from viz.rules import (
     thresholds_of,
     values_of,
 )
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataPaths:
+    return view_data(tmp_path)
+
+
+@pytest.fixture
+def source(data: DataPaths) -> Source:
+    return Source(data)
+
+
+@pytest.fixture
+def points(source: Source) -> Points:
+    return source.points(NETWORK)
+
 
 _LIMITS = st.builds(Limit, threshold=st.none() | st.floats(1e-6, 1e6), min_samples=st.integers(1, MOST_MIN_SAMPLES))
 RULES = st.builds(

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_up import NETWORK
 from made_up_report import ROOT, params_with
+from made_up_view import view_data
 from PIL import Image
 
 from pipeline.artifacts.arrays import write_array
@@ -22,6 +24,22 @@ from viz.__main__ import main
 from viz.app import make_app
 from viz.data import Points, Source
 from viz.parts import picture
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataPaths:
+    return view_data(tmp_path)
+
+
+@pytest.fixture
+def source(data: DataPaths) -> Source:
+    return Source(data)
+
+
+@pytest.fixture
+def points(source: Source) -> Points:
+    return source.points(NETWORK)
+
 
 _PARAMS = ROOT / "presets" / "digits.yaml"
 

@@ -9,8 +9,8 @@ from dash import Dash, Input, Output, Patch, State, no_update
 from pipeline.errors import InputError
 from viz import parts
 from viz.callbacks.exploring import Asked, asked_of, compared, drawn_rows, look_beside
+from viz.comparison import differences
 from viz.data import Source
-from viz.figures.comparison import differences
 from viz.figures.explorer import POINTS, explorer_map, no_map
 
 
