@@ -65,5 +65,5 @@ def _check_port(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise InputError(
-                f"--host, --port: {host}:{port} cannot be had ({error.strerror}); give another, e.g. --port 8051"
+                f"--port: {port} of {host} cannot be had ({error.strerror}); give another, e.g. --port 8051"
             ) from None
