@@ -57,4 +57,5 @@ def write_points(
         "keep": ~going,
     }
     write_parquet(data.points(NETWORK), pa.table({**identity, **filtered}))
-    write_json(data.filter_metrics(NETWORK), {"eps": 1.5, "settings": {"scorer": {"name": "dbscan"}}})
+    scorer = {"name": "dbscan", "space": "map", "min_samples": 5}
+    write_json(data.filter_metrics(NETWORK), {"eps": 1.5, "settings": {"scorer": scorer}})

@@ -187,7 +187,15 @@ def threshold_for(values: NDArray[np.float64], share: float) -> float:
 
 def distances_of(source: Source, points: Points, rule: Rule, label: int | None) -> NDArray[np.float64]:
     """Ascending, of a class or all, what a threshold is read from: k-distances for DBSCAN, else the judge's values."""
-    if rule.space is None:
+    found = clustering_of(points, rule, label)
+    if found is None:
         values = values_of(source, points, rule)
         return np.sort(values if label is None else values[points.labels == label])
-    return ordered_distances(source, points, rule.space, rule.limit_of(label).min_samples, label)
+    return ordered_distances(source, points, *found, label)
+
+
+def clustering_of(points: Points, rule: Rule, label: int | None) -> tuple[Space, int] | None:
+    """Where DBSCAN looks and its `min_samples`, for a class or all; None if another scorer judges."""
+    if rule.judge == WRITTEN and points.scorer["name"] == "dbscan":
+        return points.scorer["space"], points.scorer["min_samples"]
+    return None if rule.space is None else (rule.space, rule.limit_of(label).min_samples)

@@ -218,3 +218,11 @@ def test_hostile_class_names_are_text(source: Source) -> None:
     table = summarize(source, NETWORK, None, ALL)[1]
     assert CLASS_NAMES[0] in json.loads(json.dumps(text_of(table)))
     assert source.classes() == list(enumerate(CLASS_NAMES))
+
+
+def test_where_the_filter_clustered_its_curve_is_that_of_k_distances(source: Source, points: Points) -> None:
+    figure, _ = summarize(source, NETWORK, None, ALL)
+    by_class = [dbscan.core_distances(points.coordinates[points.labels == label], 5) for label in range(4)]
+    np.testing.assert_allclose(figure.data[0].y, np.sort(np.concatenate(by_class)))
+    answer = adjust(source, NETWORK, None, ALL, None, None)
+    assert (answer["unit"], answer["no_min_samples"]) == ("eps (map units)", True)

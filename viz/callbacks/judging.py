@@ -9,16 +9,27 @@ import numpy as np
 from dash import Dash, Input, Output, State, ctx, no_update
 
 from pipeline.errors import InputError
+from pipeline.selection.evidence import Space
 from viz import layout, parts
 from viz.callbacks.linking import read_link
 from viz.data import Points, Source
 from viz.figures.curves import threshold_curve
 from viz.look import look_at, rule_from_json, rule_to_json
-from viz.rules import WRITTEN, Limit, Rule, distances_of, threshold_for, threshold_of, thresholds_of, values_of
+from viz.rules import (
+    WRITTEN,
+    Limit,
+    Rule,
+    clustering_of,
+    distances_of,
+    threshold_for,
+    threshold_of,
+    thresholds_of,
+    values_of,
+)
 
 _SLIDER_STEPS = 500
 
-UNITS = {"dbscan": "eps (map units)", "dbscan-components": "eps (units of the components)"}
+UNITS: Mapping[Space, str] = {"map": "eps (map units)", "components": "eps (units of the components)"}
 
 
 def changed(source: Source, points: Points, rule: Rule, label: int | None, control: str, value: Any) -> Rule:
@@ -61,6 +72,7 @@ def controls(source: Source, points: Points, rule: Rule, label: int | None) -> d
     step = 10.0 ** math.floor(math.log10(greatest / _SLIDER_STEPS))
     noise = look_at(source, points.network, rule_to_json(rule)).verdict.noise
     chosen = noise if label is None else noise[points.labels == label]
+    clustering = clustering_of(points, rule, label)
     return {
         "rule": rule_to_json(rule),
         "judge": rule.judge,
@@ -71,7 +83,8 @@ def controls(source: Source, points: Points, rule: Rule, label: int | None) -> d
         "threshold": threshold,
         "share": round(100 * float(chosen.mean()), 3),
         "min_samples": rule.limit_of(label).min_samples,
-        "unit": UNITS.get(rule.judge, "limit of the score's value"),
+        "no_min_samples": rule.space is None,
+        "unit": "limit of the scorer's value" if clustering is None else UNITS[clustering[0]],
         "used": _used(points, rule),
     }
 
@@ -139,8 +152,8 @@ def summarize(source: Source, network: str, kept: Mapping[str, Any] | None, scop
         ordered = distances_of(source, points, rule, label)
     except InputError:
         return no_update, None
-    least = rule.limit_of(label).min_samples
-    title = f"to image {least} of its class" if rule.space else "value"
+    clustering = clustering_of(points, rule, label)
+    title = "value" if clustering is None else f"to image {clustering[1]} of its class"
     return threshold_curve(ordered, current, title=title), table
 
 
@@ -176,6 +189,7 @@ _OUTPUTS = {
     "threshold": Output("threshold", "value"),
     "share": Output("share", "value"),
     "min_samples": Output("min_samples", "value"),
+    "no_min_samples": Output("min_samples-row", "hidden"),
     "unit": Output("unit", "children"),
     "used": Output("used", "children"),
     "scope": Output("scope", "value"),
