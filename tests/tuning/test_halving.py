@@ -1,0 +1,69 @@
+"""Successive halving and Hyperband against the tables of the paper and a library's manual."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.tuning import Rung, epochs_of, hyperband, promoted, successive_halving
+
+
+def _pairs(rungs: list[Rung]) -> list[tuple[int, int]]:
+    return [(rung.trials, rung.epochs) for rung in rungs]
+
+
+def test_brackets_of_81_epochs_by_thirds() -> None:
+    """Algorithm 1 of Li et al. (2018) by hand: n = ceil(5 * 3^s / (s + 1))."""
+    assert [_pairs(bracket) for bracket in hyperband(cap=81, factor=3)] == [
+        [(81, 1), (27, 3), (9, 9), (3, 27), (1, 81)],
+        [(34, 3), (11, 9), (3, 27), (1, 81)],
+        [(15, 9), (5, 27), (1, 81)],
+        [(8, 27), (2, 81)],
+        [(5, 81)],
+    ]
+
+
+def test_brackets_of_8_epochs_by_halves() -> None:
+    """The table that mlr3hyperband's manual prints for r_min = 1, r_max = 8, eta = 2."""
+    assert [_pairs(bracket) for bracket in hyperband(cap=8, factor=2)] == [
+        [(8, 1), (4, 2), (2, 4), (1, 8)],
+        [(6, 2), (3, 4), (1, 8)],
+        [(4, 4), (2, 8)],
+        [(4, 8)],
+    ]
+
+
+def test_epochs_are_rounded_down_where_the_cap_is_no_power() -> None:
+    assert _pairs(successive_halving(trials=27, cap=50, factor=3, halvings=3)) == [(27, 1), (9, 5), (3, 16), (1, 50)]
+
+
+def test_a_power_of_the_factor_has_all_its_brackets() -> None:
+    """log(243) / log(3) is 4.999999999999999 in floating point."""
+    assert len(hyperband(cap=243, factor=3)) == 6
+
+
+def test_trials_that_go_on_are_not_trained_anew() -> None:
+    assert epochs_of([Rung(trials=9, epochs=1), Rung(trials=3, epochs=3), Rung(trials=1, epochs=9)]) == 9 + 3 * 2 + 6
+    assert epochs_of([Rung(trials=4, epochs=8)]) == 32
+
+
+def test_the_best_are_promoted_and_of_equals_the_first() -> None:
+    assert promoted([0.3, 0.9, 0.5, 0.9], 1) == [1]
+    assert promoted([0.3, 0.9, 0.5, 0.9], 3) == [1, 2, 3]
+    with pytest.raises(AssertionError):
+        promoted([0.3], 2)
+
+
+@given(cap=st.integers(1, 1000), factor=st.integers(2, 5))
+def test_every_bracket_ends_at_the_cap_within_its_share_of_the_budget(cap: int, factor: int) -> None:
+    brackets = hyperband(cap=cap, factor=factor)
+    for bracket in brackets:
+        assert bracket[0].epochs >= 1
+        assert bracket[-1].trials >= 1
+        assert bracket[-1].epochs == cap
+        # The paper's budget of a bracket, (s_max + 1) R, counts each rung from its start; rounding up adds one trial.
+        assert epochs_of(bracket) <= len(brackets) * cap + cap * len(bracket)
+        for before, after in pairwise(bracket):
+            assert after.trials == before.trials // factor
+            assert after.epochs >= factor * before.epochs
