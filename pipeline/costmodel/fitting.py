@@ -1,0 +1,88 @@
+"""Latency and bandwidth of a link from measured all-reduces."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from pipeline.costmodel.all_reduce import ring_seconds, tree_seconds
+from pipeline.costmodel.machine import Link
+
+_FORMULAS: dict[str, Callable[[float, int, Link], float]] = {"ring": ring_seconds, "tree": tree_seconds}
+# What the formulas make of one second of latency and of one second a byte.
+_UNITS = (Link(latency_seconds=1.0, bytes_per_second=math.inf), Link(latency_seconds=0.0, bytes_per_second=1.0))
+
+
+class Measurement(NamedTuple):
+    """One all-reduce: of so many bytes, > 0, over so many workers, >= 2, in so many seconds, > 0."""
+
+    n_bytes: float
+    workers: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """A link and how well it explains the measurements.
+
+    Attributes:
+        link: of all measurements.
+        relative_error: root mean square of (predicted - measured) / measured, over all measurements.
+        held_out_error: the same, with each number of workers predicted from the others: what the model is worth where
+            nobody measured.
+    """
+
+    link: Link
+    relative_error: float
+    held_out_error: float
+
+
+def fit(points: Sequence[Measurement], algorithm: Literal["ring", "tree"]) -> Fit:
+    """Least squares of the relative error, so that short and long messages count alike; neither constant negative.
+
+    The formulas are linear in the latency and in the seconds of a byte.
+
+    Args:
+        points: over links of one kind: on one node, or with one worker on each node.
+
+    Raises:
+        ValueError: the points do not determine both constants, or not without one of the numbers of workers.
+    """
+    counts = np.array([point.workers for point in points])
+    assert all(point.workers >= 2 and point.n_bytes > 0 and point.seconds > 0 for point in points), points
+    if len(np.unique(counts)) < 2:
+        raise ValueError("measure at least two numbers of workers, so that one can be predicted from the other")
+    # (n_points, 2): each constant's seconds over those measured, for a latency of 1 s and for 1 s a byte.
+    parts = np.array(
+        [[_FORMULAS[algorithm](p.n_bytes, p.workers, unit) / p.seconds for unit in _UNITS] for p in points]
+    )
+    constants = _solve(parts)
+    errors = np.empty(len(points))
+    for count in np.unique(counts):
+        held_out = counts == count
+        errors[held_out] = parts[held_out] @ _solve(parts[~held_out]) - 1
+    return Fit(
+        link=Link(latency_seconds=float(constants[0]), bytes_per_second=float(1 / constants[1])),
+        relative_error=_root_mean_square(parts @ constants - 1),
+        held_out_error=_root_mean_square(errors),
+    )
+
+
+def _solve(parts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The constants (2,) for which the parts (n_points, 2) of every point sum to 1 as nearly as can be."""
+    # Seconds and seconds a byte differ by nine orders of magnitude.
+    scale = np.linalg.norm(parts, axis=0)
+    if np.linalg.matrix_rank(parts / scale) < 2:
+        raise ValueError("measure messages of at least two sizes with every number of workers")
+    constants: NDArray[np.float64] = nnls(parts / scale, np.ones(len(parts)))[0] / scale
+    if constants[1] == 0:
+        raise ValueError("the times do not grow with the bytes; measure larger messages")
+    return constants
+
+
+def _root_mean_square(values: NDArray[np.float64]) -> float:
+    return float(np.sqrt(np.mean(values**2)))

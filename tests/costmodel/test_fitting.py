@@ -1,0 +1,73 @@
+"""Constants of a link from measurements: the model's own are recovered, and the error says what it is worth."""
+
+from typing import Literal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_up_cluster import links
+
+from pipeline.costmodel import Link, Measurement, fit, ring_seconds, tree_seconds
+
+Kind = Literal["ring", "tree"]
+FORMULA = {"ring": ring_seconds, "tree": tree_seconds}
+kinds: st.SearchStrategy[Kind] = st.sampled_from(["ring", "tree"])
+
+
+def _measured(kind: Kind, link: Link, noise: float = 0.0) -> list[Measurement]:
+    """Around the size whose bytes take as long as the latency, so that both constants show."""
+    rng = np.random.default_rng(0)
+    middle = link.latency_seconds * link.bytes_per_second
+    return [
+        Measurement(n_bytes, workers, FORMULA[kind](n_bytes, workers, link) * float(np.exp(noise * rng.normal())))
+        for workers in (2, 4, 8, 16)
+        for n_bytes in (0.01 * middle, middle, 100 * middle)
+    ]
+
+
+@given(kind=kinds, link=links)
+def test_a_models_own_points_are_recovered(kind: Kind, link: Link) -> None:
+    found = fit(_measured(kind, link), kind)
+    assert found.link.latency_seconds == pytest.approx(link.latency_seconds, rel=1e-6)
+    assert found.link.bytes_per_second == pytest.approx(link.bytes_per_second, rel=1e-6)
+    assert found.relative_error < 1e-6
+    assert found.held_out_error < 1e-6
+
+
+@given(kind=kinds, link=links)
+def test_noise_of_5_percent_moves_the_constants_by_about_as_much(kind: Kind, link: Link) -> None:
+    found = fit(_measured(kind, link, noise=0.05), kind)
+    assert found.link.latency_seconds == pytest.approx(link.latency_seconds, rel=0.1)
+    assert found.link.bytes_per_second == pytest.approx(link.bytes_per_second, rel=0.1)
+    assert 0.02 < found.relative_error <= found.held_out_error < 0.1
+
+
+def test_what_does_not_follow_the_model_shows_in_the_held_out_error() -> None:
+    """Times of a tree hardly depend on the workers; as a ring they do not predict the largest number."""
+    link = Link(latency_seconds=1e-4, bytes_per_second=1e9)
+    measured = _measured("tree", link)
+    as_a_ring = fit(measured, "ring")
+    assert as_a_ring.held_out_error > max(0.2, 1.1 * as_a_ring.relative_error)
+    assert fit(measured, "tree").held_out_error < 1e-6
+
+
+def test_links_without_latency_are_found() -> None:
+    link = Link(latency_seconds=0.0, bytes_per_second=1e9)
+    points = [Measurement(n, p, ring_seconds(n, p, link)) for p in (2, 4) for n in (1e6, 1e8)]
+    found = fit(points, "ring").link
+    assert found.latency_seconds == pytest.approx(0, abs=1e-12)
+    assert found.bytes_per_second == pytest.approx(1e9)
+
+
+@pytest.mark.parametrize(
+    ("points", "said"),
+    [
+        ([Measurement(1e6, 4, 0.1), Measurement(1e8, 4, 1.0)], "two numbers of workers"),
+        ([Measurement(1e6, 2, 0.1), Measurement(1e6, 4, 0.2)], "two sizes"),
+        ([Measurement(n, p, 0.1 * (p - 1)) for p in (2, 4) for n in (4.0, 8.0, 1e9)], "larger messages"),
+    ],
+)
+def test_points_that_determine_nothing_are_refused(points: list[Measurement], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        fit(points, "ring")
