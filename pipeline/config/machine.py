@@ -1,0 +1,77 @@
+"""The files in machines/: a cluster, as the simulator of data-parallel steps sees it."""
+
+import json
+from pathlib import Path
+from typing import Self
+
+from pydantic import ValidationError, model_validator
+
+from pipeline.config.base import NonNegativeFloat, Positive, PositiveFloat, Section
+from pipeline.config.messages import describe
+from pipeline.config.params import parse_params, read_params_text
+from pipeline.errors import InputError
+
+
+class LinkConfig(Section):
+    """Between two GPUs of a node.
+
+    Attributes:
+        bytes_per_second: in one direction, while the other direction carries as much.
+    """
+
+    latency_seconds: NonNegativeFloat
+    bytes_per_second: PositiveFloat
+
+
+class NetworkConfig(LinkConfig):
+    """Between nodes; the figures are those of one network adapter.
+
+    Attributes:
+        adapters_per_node: that the GPUs of a node share.
+    """
+
+    adapters_per_node: Positive
+
+
+class MachineConfig(Section):
+    """A cluster of equal nodes, with one worker on each GPU.
+
+    Attributes:
+        inside: null for nodes of one GPU.
+        between: null for a machine of one node.
+    """
+
+    nodes: Positive
+    gpus_per_node: Positive
+    inside: LinkConfig | None
+    between: NetworkConfig | None
+
+    @model_validator(mode="after")
+    def _links_are_where_they_are_needed(self) -> Self:
+        for key, link, counted, count in (
+            ("inside", self.inside, "gpus_per_node", self.gpus_per_node),
+            ("between", self.between, "nodes", self.nodes),
+        ):
+            if link is None and count > 1:
+                raise ValueError(f"{key} is null, but {counted} is {count}; describe the link")
+            if link is not None and count == 1:
+                raise ValueError(f"{key} links nothing, since {counted} is 1; set it to null")
+        return self
+
+
+def load_machine(path: Path) -> MachineConfig:
+    """Read and check the description of a machine.
+
+    Raises:
+        InputError: naming the file, the key path, the value and the mend.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; give a machine's description, such as machines/summit.yaml")
+    tree = parse_params(read_params_text(path), source=str(path))
+    try:
+        # As for params.yaml: whole numbers and lists of YAML are strict in the JSON mode.
+        return MachineConfig.model_validate_json(json.dumps(tree, default=str))
+    except ValidationError as error:
+        raise InputError(f"{path}: {describe(error, tree, MachineConfig)}") from None
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as plain keys and values ({error}); see machines/") from None

@@ -1,0 +1,81 @@
+"""Descriptions of machines: those of the project, as the simulator takes them, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.config.machine import load_machine
+from pipeline.costmodel import machine
+from pipeline.costmodel.machine import NO_LINK
+from pipeline.errors import InputError
+
+_FOLDER = Path(__file__).parents[2] / "machines"
+
+_GOOD = """\
+nodes: 2
+gpus_per_node: 4
+inside: {latency_seconds: 1e-6, bytes_per_second: 50e9}
+between: {latency_seconds: 1e-5, bytes_per_second: 12.5e9, adapters_per_node: 2}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "node_bytes_per_second"),
+    [("summit", 27_648, 25e9), ("dgx-h100-pod", 1016, 400e9), ("8x100gbe", 8, 12.5e9)],
+)
+def test_machines_of_the_project_are_what_their_sources_say(name: str, gpus: int, node_bytes_per_second: float) -> None:
+    described = machine(**load_machine(_FOLDER / f"{name}.yaml").model_dump())
+    assert described.nodes * described.gpus_per_node == gpus
+    assert described.between.bytes_per_second == node_bytes_per_second
+
+
+def test_every_machine_of_the_project_has_its_facts_tested() -> None:
+    assert sorted(path.stem for path in _FOLDER.iterdir()) == ["8x100gbe", "dgx-h100-pod", "summit"]
+
+
+def test_the_adapters_of_a_node_add_up(tmp_path: Path) -> None:
+    path = tmp_path / "machine.yaml"
+    path.write_text(_GOOD, encoding="utf-8")
+    described = machine(**load_machine(path).model_dump())
+    assert described.between.bytes_per_second == 25e9
+    assert described.between.latency_seconds == 1e-5
+
+
+def test_one_node_needs_no_network(tmp_path: Path) -> None:
+    path = tmp_path / "machine.yaml"
+    lines = _GOOD.splitlines()
+    path.write_text("\n".join(["nodes: 1", *lines[1:3], "between: null"]), encoding="utf-8")
+    assert machine(**load_machine(path).model_dump()).between == NO_LINK
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("nodes: 2", "nodes: 0", "nodes: 0 is not allowed"),
+        ("nodes: 2", "nodes: 1", "between links nothing, since nodes is 1; set it to null"),
+        ("gpus_per_node: 4", "gpus_per_node: 1", "inside links nothing"),
+        (
+            "inside: {latency_seconds: 1e-6, bytes_per_second: 50e9}",
+            "inside: null",
+            "inside is null, but gpus_per_node",
+        ),
+        ("adapters_per_node", "adapter_per_node", "between.adapter_per_node: unknown key; did you mean"),
+        ("50e9", "0", "inside.bytes_per_second: 0 is not allowed"),
+        ("50e9", ".inf", "inside.bytes_per_second"),
+        ("50e9", "50 GB", 'inside.bytes_per_second: "50 GB" is not allowed'),
+        ("gpus_per_node: 4\n", "", "gpus_per_node: missing; add it"),
+        ("nodes: 2", "nodes: [2", "not valid YAML"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_mend(tmp_path: Path, old: str, new: str, said: str) -> None:
+    path = tmp_path / "machine.yaml"
+    path.write_text(_GOOD.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(InputError) as refused:
+        load_machine(path)
+    assert str(refused.value).startswith(f"{path}: ")
+    assert said in str(refused.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.yaml: no such file; give a machine's description"):
+        load_machine(tmp_path / "none.yaml")
