@@ -1,4 +1,4 @@
-"""Early elimination of trials that fall behind (Rand, "Simplify hyperparameter tuning of distributed training", 2021).
+"""Early elimination of trials that fall behind, after the example of Rand (2021).
 
 After each epoch every trial that lies too far below the best at that epoch is dropped. In lockstep all trials finish
 an epoch before any is judged, so the outcome depends on neither their order nor their speed. One after another costs
