@@ -1,21 +1,20 @@
 """The app in a real browser, served by a real process on made-up artefacts."""
 
+from __future__ import annotations
+
 import csv
 import json
 import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+from browser_app import serve_app
 from made_up_points import CLASS_NAMES, NETWORK, write_points
 
 from pipeline.artifacts.tables import read_parquet, write_parquet
@@ -25,9 +24,10 @@ from viz.look import rule_to_json
 from viz.rules import Limit, Rule, judge
 from viz.selection import selection_csv
 
-pytest.importorskip("playwright", reason="the package playwright is not installed")
-from playwright.sync_api import Page, expect
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
+expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
 # A busy machine is slow, not wrong.
 expect.set_options(timeout=30_000)
 
@@ -52,41 +52,30 @@ class Served:
         return f"{self.url}?{urlencode({'state': json.dumps(state)})}"
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    data = DataPaths(root=tmp_path / "data")
+@contextmanager
+def _serve(folder: Path) -> Iterator[Served]:
+    data = DataPaths(root=folder / "data")
     images = np.zeros((N, 16, 16, 3), dtype=np.uint8)
     images[..., 0] = np.arange(N)[:, None, None]
     write_points(data, images, labels=np.arange(N) % len(CLASS_NAMES), n_going=GOING)
-    params = tmp_path / "params.yaml"
+    params = folder / "params.yaml"
     shutil.copy(ROOT / "presets" / "digits.yaml", params)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "viz", "--port", str(port), "--params", str(params), "--data", str(data.root)]
-    with (tmp_path / "log").open("w+") as log:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
-        try:
-            url = f"http://127.0.0.1:{port}/"
-            _wait_for(url, process, tmp_path / "log")
-            yield Served(url=url, data=data, params=params)
-        finally:
-            process.terminate()
-            process.wait(30)
-        assert "Traceback" not in (tmp_path / "log").read_text()
+    with serve_app(folder) as url:
+        yield Served(url=url, data=data, params=params)
 
 
-def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-        except (urllib.error.URLError, ConnectionError):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        else:
-            return
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """For tests that only look."""
+    with _serve(tmp_path_factory.mktemp("shared")) as running:
+        yield running
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    """For tests that change files."""
+    with _serve(tmp_path) as running:
+        yield running
 
 
 def _open(page: Page, address: str) -> None:
@@ -141,9 +130,9 @@ def _overrides(served: Served) -> list[tuple[str, str, str]]:
         return [(row["path"], row["decision"], row["note"]) for row in csv.DictReader(file)]
 
 
-def test_map_legend_hover_and_card(served: Served, page: Page) -> None:
-    points, row = served.points, _alone(served.points)
-    _open(page, served.url)
+def test_map_legend_hover_and_card(shared: Served, page: Page) -> None:
+    points, row = shared.points, _alone(shared.points)
+    _open(page, shared.url)
     expect(page.locator("#legend")).to_have_text(f"stays {N - GOING}goes {GOING}")
     page.mouse.move(*_place(page, points, row))
     tooltip = page.locator(".dcc-tooltip-bounding-box")
@@ -157,8 +146,8 @@ def test_map_legend_hover_and_card(served: Served, page: Page) -> None:
     page.wait_for_function("[...document.querySelectorAll('#card img')].every((image) => image.naturalWidth === 16)")
 
 
-def test_moving_eps_reclusters(served: Served, page: Page) -> None:
-    _open(page, served.url)
+def test_moving_eps_reclusters(shared: Served, page: Page) -> None:
+    _open(page, shared.url)
     _pick(page, "judge", "DBSCAN on the map")
     expect(page.locator("#unit")).to_have_text("eps (map units)")
     handle = page.locator("#threshold [role=slider]")
@@ -169,7 +158,7 @@ def test_moving_eps_reclusters(served: Served, page: Page) -> None:
     page.wait_for_timeout(1000)
     state = json.loads(page.evaluate("new URLSearchParams(location.search).get('state')"))
     rule = Rule(judge="dbscan", limit=Limit(**state["rule"]["limit"]))
-    source = Source(served.data)
+    source = Source(shared.data)
     noise = judge(source, source.points(NETWORK), rule).noise
     assert 0 < noise.sum() < N
     expect(page.locator("#legend")).to_have_text(f"stays {N - noise.sum()}goes {noise.sum()}")
@@ -215,8 +204,8 @@ def test_keys_choose_keep_drop_and_undo(served: Served, page: Page) -> None:
     assert _overrides(served) == [(first, "keep", "")]
 
 
-def test_zoom_is_kept_when_colours_and_filters_change(served: Served, page: Page) -> None:
-    _open(page, served.url)
+def test_zoom_is_kept_when_colours_and_filters_change(shared: Served, page: Page) -> None:
+    _open(page, shared.url)
     box = page.locator("#map").bounding_box()
     assert box
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
@@ -231,23 +220,23 @@ def test_zoom_is_kept_when_colours_and_filters_change(served: Served, page: Page
     assert page.evaluate(axis) != zoomed
 
 
-def test_a_link_restores_the_view(served: Served, page: Page) -> None:
+def test_a_link_restores_the_view(shared: Served, page: Page) -> None:
     rule = rule_to_json(Rule(judge="dbscan", limit=Limit(threshold=0.5, min_samples=3)))
-    _open(page, served.link(network=NETWORK, rule=rule, coloring="class", classes=[1], list="shown", sort="class"))
+    _open(page, shared.link(network=NETWORK, rule=rule, coloring="class", classes=[1], list="shown", sort="class"))
     expect(page.locator("#unit")).to_have_text("eps (map units)")
     expect(page.locator("#min_samples")).to_have_value("3")
     expect(page.locator("#legend > span")).to_have_count(1)
     expect(page.locator("#place")).to_contain_text("60 images")
 
 
-def test_comparing_two_settings(served: Served, page: Page) -> None:
-    source = Source(served.data)
+def test_comparing_two_settings(shared: Served, page: Page) -> None:
+    source = Source(shared.data)
     points = source.points(NETWORK)
     rule = Rule(judge="dbscan", limit=Limit(threshold=0.4, min_samples=5))
     only_a = judge(source, points, rule).noise & ~points.is_noise
     assert only_a.any()
     state = {"view": "compare", "rule": rule_to_json(rule), "judge-b": "written", "share-b": 5, "list": "a"}
-    _open(page, served.link(network=NETWORK, **state))
+    _open(page, shared.link(network=NETWORK, **state))
     expect(page.locator("#differences")).to_contain_text(f"B drops {GOING}")
     expect(page.locator("#legend")).to_contain_text(f"only A drops {only_a.sum()}")
     expect(page.locator("#place")).to_contain_text(f"{only_a.sum()} images")
@@ -272,10 +261,10 @@ def test_parameters_are_written_after_their_difference_was_shown(served: Served,
     expect(page.locator("#dialog")).not_to_be_visible()
 
 
-def test_selection_as_csv(served: Served, page: Page) -> None:
-    source = Source(served.data)
+def test_selection_as_csv(shared: Served, page: Page) -> None:
+    source = Source(shared.data)
     points = source.points(NETWORK)
-    _open(page, served.url)
+    _open(page, shared.url)
     expect(page.locator("#grid .tile")).to_have_count(GOING)
     with page.expect_download() as download:
         page.locator("#csv").click()
@@ -295,8 +284,8 @@ def test_replaced_files_are_noticed_and_nothing_is_decided_on_old_ones(served: S
     expect(page.locator("#banner")).to_contain_text("A stage has written new files", timeout=15_000)
 
 
-def test_pictures_turn_page_by_page(served: Served, page: Page) -> None:
-    _open(page, served.link(network=NETWORK, list="shown"))
+def test_pictures_turn_page_by_page(shared: Served, page: Page) -> None:
+    _open(page, shared.link(network=NETWORK, list="shown"))
     expect(page.locator("#place")).to_have_text(f"{N} images, page 1 of 4")
     page.keyboard.press("PageDown")
     expect(page.locator("#place")).to_have_text(f"{N} images, page 2 of 4")
@@ -305,9 +294,9 @@ def test_pictures_turn_page_by_page(served: Served, page: Page) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_light_and_dark(served: Served, page: Page, theme: str) -> None:
+def test_light_and_dark(shared: Served, page: Page, theme: str) -> None:
     page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
-    _open(page, served.url)
+    _open(page, shared.url)
     color = "getComputedStyle(document.body).backgroundColor"
     assert page.evaluate(color) == {"light": "rgb(255, 255, 255)", "dark": "rgb(23, 25, 28)"}[theme]
     page.locator("#theme").click()
