@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from pipeline.stats.student import StudentMean, crossed_mean, student_mean
+
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
@@ -37,12 +39,9 @@ def mean_estimate(values: ArrayLike, confidence: float) -> Estimate:
     """
     sample = _sample(values, ndim=1)
     _check_confidence(confidence)
-    n, mean = len(sample), float(sample.mean())
-    if n == 1:
-        return Estimate(n=1, mean=mean, sd=None, low=None, high=None)
-    sd = float(sample.std(ddof=1))
-    half = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * sd / n**0.5
-    return Estimate(n=n, mean=mean, sd=sd, low=mean - half, high=mean + half)
+    if len(sample) == 1:
+        return Estimate(n=1, mean=float(sample[0]), sd=None, low=None, high=None)
+    return _estimate(student_mean(sample), sample, confidence)
 
 
 def pooled_difference(differences: ArrayLike, confidence: float) -> Estimate:
@@ -63,10 +62,7 @@ def pooled_difference(differences: ArrayLike, confidence: float) -> Estimate:
 def crossed_difference(differences: ArrayLike, confidence: float) -> Estimate:
     """Mean of differences that share draws of one factor along rows and of another along columns.
 
-    With d_ij = m + a_i + b_j + e_ij, the variance of the mean is var(a)/I + var(b)/J + var(e)/(IJ). The means of the
-    rows have the variance var(a) + var(e)/J between them, those of the columns var(b) + var(e)/I, so that the sum of
-    both divided by their numbers is never too small. Degrees of freedom after Satterthwaite (1946,
-    doi:10.2307/3002019).
+    The method is that of `pipeline.stats.student.crossed_mean`.
 
     Args:
         differences: (I, J), e.g. draws of a filter by seeds, against a control that all draws have in common.
@@ -79,17 +75,9 @@ def crossed_difference(differences: ArrayLike, confidence: float) -> Estimate:
     """
     values = _sample(differences, ndim=2)
     _check_confidence(confidence)
-    mean = float(values.mean())
     if min(values.shape) == 1:
-        return Estimate(n=len(values), mean=mean, sd=None, low=None, high=None)
-    parts = [values.mean(axis=1 - axis).var(ddof=1) / values.shape[axis] for axis in (0, 1)]
-    sd = float(values.mean(axis=1).std(ddof=1))
-    variance = sum(parts)
-    if variance == 0:
-        return Estimate(n=len(values), mean=mean, sd=sd, low=mean, high=mean)
-    freedom = variance**2 / sum(part**2 / (size - 1) for part, size in zip(parts, values.shape, strict=True))
-    half = float(stats.t.ppf((1 + confidence) / 2, freedom)) * variance**0.5
-    return Estimate(n=len(values), mean=mean, sd=sd, low=mean - half, high=mean + half)
+        return Estimate(n=len(values), mean=float(values.mean()), sd=None, low=None, high=None)
+    return _estimate(crossed_mean(values), values.mean(axis=1), confidence)
 
 
 def wilson_interval(successes: int, n: int, confidence: float) -> tuple[float, float]:
@@ -101,6 +89,12 @@ def wilson_interval(successes: int, n: int, confidence: float) -> tuple[float, f
     _check_confidence(confidence)
     interval = stats.binomtest(successes, n).proportion_ci(confidence, method="wilson")
     return float(interval.low), float(interval.high)
+
+
+def _estimate(found: StudentMean, replicates: NDArray[np.float64], confidence: float) -> Estimate:
+    low, high = found.interval(confidence)
+    sd = float(replicates.std(ddof=1))
+    return Estimate(n=len(replicates), mean=float(found.mean), sd=sd, low=float(low), high=float(high))
 
 
 def _sample(values: ArrayLike, *, ndim: int) -> NDArray[np.float64]:
