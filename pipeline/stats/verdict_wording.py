@@ -1,0 +1,77 @@
+"""A verdict as a sentence: the only place where differences of accuracy become percentage points."""
+
+from typing import Literal
+
+from pipeline.stats.verdict import Verdict
+from pipeline.stats.wording import number, plural, points
+
+Matched = Literal["steps", "epochs"]
+
+
+def verdict_sentence(verdict: Verdict, *, treated: str, control: str, matched: Matched) -> str:
+    """What was found, what it rests on, and what it cannot say.
+
+    Args:
+        treated, control: names of the arms, e.g. `filtered` and `random`.
+        matched: what both arms had the same number of. Equal steps and equal epochs are separate comparisons.
+    """
+    head = f"{treated} against {control.replace('_', ' ')} at equal {matched}: {_outcome(verdict)}"
+    parts = [_estimate(verdict), _replicates(verdict), *_p_values(verdict), *_limits(verdict)]
+    return f"{head} ({'; '.join(parts)})."
+
+
+def _outcome(verdict: Verdict) -> str:
+    margin = f"±{100 * verdict.rule.margin:.2f} percentage points"
+    if verdict.outcome == "equivalent":
+        small = ", the difference being certain but small" if verdict.certain_but_small else ""
+        return f"equivalent within {margin}{small}"
+    if verdict.outcome == "undecided":
+        return f"undecided, with a margin of {margin}"
+    return f"{verdict.outcome}, {points(100 * verdict.estimate.mean)} percentage points of top-1"
+
+
+def _estimate(verdict: Verdict) -> str:
+    estimate = verdict.estimate
+    mean = f"mean {points(100 * estimate.mean)}"
+    if estimate.low is None or estimate.high is None:
+        return f"{mean}, no interval"
+    ends = f"{points(100 * estimate.low)} to {points(100 * estimate.high)}"
+    return f"{mean}, {100 * (1 - verdict.rule.alpha):g} % interval {ends}"
+
+
+def _replicates(verdict: Verdict) -> str:
+    unit = plural(verdict.estimate.n, verdict.unit)
+    over = [plural(verdict.settings, "setting")] if verdict.settings > 1 else []
+    if verdict.unit == "draw":
+        unit, over = f"{unit} of the filter", [plural(verdict.seeds, "seed"), *over]
+    return f"n = {unit}{', each the mean over ' if over else ''}{' and '.join(over)}"
+
+
+def _p_values(verdict: Verdict) -> list[str]:
+    tests = verdict.tests
+    if tests is None:
+        return []
+    differ = f"{number(tests.t)} (t), {number(tests.sign_flip)} (sign flips)"
+    found = [f"p = {differ}, {number(tests.equivalence)} (equivalence)"]
+    if verdict.comparisons > 1:
+        found.append(
+            f"after Holm for {verdict.comparisons} settings {number(tests.adjusted_difference)} (difference), "
+            f"{number(tests.adjusted_equivalence)} (equivalence)"
+        )
+    return found
+
+
+def _limits(verdict: Verdict) -> list[str]:
+    limits = []
+    if verdict.tests is None:
+        limits.append("a single seed, hence no test")
+    elif verdict.too_few_pairs:
+        pairs, least = verdict.tests.pairs, verdict.tests.smallest_difference
+        what = verdict.unit if pairs == verdict.estimate.n else "seed"
+        limits.append(
+            f"too few to claim a difference: with {plural(pairs, what)} the sign-flip test gives {number(least)} "
+            f"at best, and reaches {number(verdict.rule.alpha)} from {verdict.pairs_needed} on"
+        )
+    if verdict.draws == 1:
+        limits.append("conditional on this one draw of the filter")
+    return limits

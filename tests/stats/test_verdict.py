@@ -1,0 +1,140 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.stats import crossed_difference, mean_estimate
+from pipeline.stats.verdict import Outcome, Rule, Verdict, pooled_verdict, verdicts_by_setting
+from pipeline.stats.verdict_wording import verdict_sentence
+
+RULE = Rule(margin=0.003, alpha=0.05)
+# Eight seeds around 0, of standard deviation .001.
+NOISE = np.array([-0.0015, -0.0010, -0.0005, -0.0002, 0.0002, 0.0005, 0.0010, 0.0015])
+
+
+def _one_draw(seeds: np.ndarray) -> np.ndarray:
+    return seeds[None, :, None]
+
+
+@pytest.mark.parametrize(
+    ("shift", "scale", "outcome"),
+    [(0.005, 1, "helps"), (-0.005, 1, "hurts"), (0.0, 1, "equivalent"), (0.002, 5, "undecided")],
+)
+def test_each_outcome(shift: float, scale: float, outcome: Outcome) -> None:
+    found = pooled_verdict(_one_draw(shift + scale * NOISE), RULE, shared_control=True)
+    assert found.outcome == outcome
+    assert not found.too_few_pairs
+    assert not found.certain_but_small
+    assert found.estimate == mean_estimate(shift + scale * NOISE, 0.95)
+
+
+def test_a_certain_difference_smaller_than_the_margin_is_equivalent() -> None:
+    found = pooled_verdict(_one_draw(0.0018 + 0.5 * NOISE), RULE, shared_control=True)
+    assert (found.outcome, found.certain_but_small) == ("equivalent", True)
+    assert "equivalent within ±0.30 percentage points, the difference being certain but small (" in _sentence(found)
+
+
+@given(st.lists(st.floats(-0.01, 0.01).map(lambda value: round(value, 4)), min_size=2, max_size=8))
+def test_the_arms_exchanged_exchange_helps_and_hurts(seeds: list[float]) -> None:
+    exchanged = {"helps": "hurts", "hurts": "helps"}
+    there, back = (
+        pooled_verdict(sign * _one_draw(np.array(seeds)), RULE, shared_control=False).outcome for sign in (1, -1)
+    )
+    assert back == exchanged.get(there, there)
+
+
+@given(st.lists(st.floats(-0.01, 0.01).map(lambda value: round(value, 4)), min_size=2, max_size=5))
+def test_five_seeds_or_fewer_never_claim_a_difference(seeds: list[float]) -> None:
+    found = pooled_verdict(_one_draw(np.array(seeds)), RULE, shared_control=False)
+    assert found.outcome in ("equivalent", "undecided")
+    assert found.too_few_pairs
+
+
+def test_settings_are_averaged_per_seed_first() -> None:
+    """Forty settings of one seed are no forty replicates."""
+    sizes = np.broadcast_to(_one_draw(0.005 + NOISE), (1, 8, 40))
+    once, often = (pooled_verdict(values, RULE, shared_control=True) for values in (sizes[..., :1], sizes))
+    assert once.tests is not None
+    assert often.tests is not None
+    assert (often.estimate.n, often.settings, once.settings) == (8, 40, 1)
+    assert often.tests.t == pytest.approx(once.tests.t)
+
+
+def test_draws_are_the_replicates_and_cross_a_shared_control() -> None:
+    values = 0.005 + NOISE[:7, None] + 0.1 * NOISE
+    own, shared = (pooled_verdict(values[..., None], RULE, shared_control=flag) for flag in (False, True))
+    assert (own.unit, own.draws, own.seeds, own.estimate.n) == ("draw", 7, 8, 7)
+    assert own.estimate == mean_estimate(values.mean(axis=1), 0.95)
+    assert shared.estimate == crossed_difference(values, 0.95)
+    assert own.outcome == shared.outcome == "helps"
+    few = pooled_verdict(values[:3, :, None], RULE, shared_control=True)
+    assert few.tests is not None
+    assert (few.tests.pairs, few.too_few_pairs, few.outcome) == (3, True, "undecided")
+
+
+def test_holm_asks_more_of_a_setting_among_others() -> None:
+    values = 0.005 + NOISE[1:7]
+    (alone,) = verdicts_by_setting([values[None]], RULE, shared_control=True)
+    assert (alone.outcome, alone.comparisons) == ("helps", 1)
+    among = verdicts_by_setting([values[None]] * 4, RULE, shared_control=True)
+    for found in among:
+        assert found.tests is not None
+        assert (found.outcome, found.too_few_pairs, found.comparisons) == ("undecided", True, 4)
+        assert (found.tests.smallest_difference, found.pairs_needed) == (0.125, 8)
+
+
+def test_a_setting_of_many_seeds_makes_room_for_one_of_few() -> None:
+    """Holm rejects the one of 10 seeds first; the sign-flip test of 6 is then compared with alpha itself."""
+    many, few = verdicts_by_setting([[[0.005] * 10], [[0.005] * 6]], RULE, shared_control=True)
+    assert (many.outcome, few.outcome, few.too_few_pairs) == ("helps", "helps", False)
+
+
+def test_a_setting_without_spread_is_undecided_and_counts_in_no_adjustment() -> None:
+    one, alone = verdicts_by_setting([[[0.01]], [0.005 + NOISE]], RULE, shared_control=True)
+    assert (one.outcome, one.tests, one.estimate.n) == ("undecided", None, 1)
+    assert (alone.outcome, alone.comparisons) == ("helps", 1)
+    shared = pooled_verdict(np.full((3, 1, 2), 0.01), RULE, shared_control=True)
+    assert (shared.outcome, shared.tests) == ("undecided", None)
+    assert "no interval" in _sentence(shared)
+    assert "a single seed, hence no test" in _sentence(shared)
+    assert verdicts_by_setting([], RULE, shared_control=True) == []
+
+
+def _sentence(found: Verdict) -> str:
+    return verdict_sentence(found, treated="filtered", control="random_uniform", matched="steps")
+
+
+def test_the_sentence_names_what_was_compared_what_was_found_and_what_it_rests_on() -> None:
+    found = pooled_verdict(_one_draw(0.005 + NOISE), RULE, shared_control=False)
+    assert _sentence(found) == (
+        "filtered against random uniform at equal steps: helps, +0.50 percentage points of top-1 (mean +0.50, "
+        "95 % interval +0.42 to +0.58; n = 8 seeds; p = 2.18e-06 (t), 0.007812 (sign flips), 0.9996 (equivalence); "
+        "conditional on this one draw of the filter)."
+    )
+
+
+def test_the_sentence_says_what_it_cannot_say() -> None:
+    few = pooled_verdict(_one_draw(0.005 + NOISE[2:6]), RULE, shared_control=False)
+    assert "undecided, with a margin of ±0.30 percentage points (" in _sentence(few)
+    assert "with 4 seeds the sign-flip test gives 0.125 at best, and reaches 0.05 from 6 on" in _sentence(few)
+    draws = pooled_verdict(0.005 + NOISE[:7, None, None] + np.zeros((7, 2, 3)), RULE, shared_control=False)
+    assert "n = 7 draws of the filter, each the mean over 2 seeds and 3 settings" in _sentence(draws)
+    assert "conditional" not in _sentence(draws)
+    crossed = pooled_verdict(0.005 + NOISE[:7, None, None] + np.zeros((7, 2, 1)), RULE, shared_control=True)
+    assert "with 2 seeds the sign-flip test gives 0.5 at best" in _sentence(crossed)
+    (among, _) = verdicts_by_setting([[0.005 + NOISE]] * 2, RULE, shared_control=False)
+    assert "after Holm for 2 settings 0.01562 (difference), 1 (equivalence)" in _sentence(among)
+
+
+@pytest.mark.parametrize(
+    "wrong", [np.zeros((2, 3)), np.zeros((1, 0, 2)), np.full((1, 2, 2), np.nan), np.full((1, 2, 2), 1.5)]
+)
+def test_what_is_no_difference_of_accuracies_is_refused(wrong: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="difference"):
+        pooled_verdict(wrong, RULE, shared_control=False)
+
+
+@pytest.mark.parametrize("wrong", [{"margin": 0.0}, {"margin": 1.0}, {"alpha": 0.0}, {"alpha": 0.5}])
+def test_what_is_no_rule_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="margin"):
+        Rule(**({"margin": 0.003, "alpha": 0.05} | wrong))
