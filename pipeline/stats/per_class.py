@@ -1,0 +1,97 @@
+"""Accuracy by class, and of the worst class, with paired differences.
+
+Accuracies are 0 to 1, differences -1 to 1. `correct` says which test images a run classified correctly, as a row of
+data/train/<study>.correct.npy does.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pipeline.stats.estimates import Estimate
+from pipeline.stats.levels import level_estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassDifferences:
+    """Treated - control, each with its own interval: not adjusted for the number of classes.
+
+    Attributes:
+        classes: labels, ascending.
+        estimates: one for each of `classes`.
+        worst: of the worst class of each run, which need not be the same one.
+    """
+
+    classes: tuple[int, ...]
+    estimates: tuple[Estimate, ...]
+    worst: Estimate
+
+
+def class_accuracies(correct: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
+    """Share of each class's images that are correct, (..., classes), in ascending order of the labels found.
+
+    Args:
+        correct: bool (..., images).
+        labels: int (images,), of the test images.
+
+    Raises:
+        ValueError: no images, not bool, or shapes that do not fit.
+    """
+    rows, classes = np.asarray(correct), np.asarray(labels)
+    if rows.dtype != np.bool_ or classes.ndim != 1 or rows.shape[-1:] != classes.shape or not classes.size:
+        raise ValueError(
+            f"expected bool (..., images) and labels (images,), got {rows.dtype} {rows.shape} and {classes.shape}"
+        )
+    order = np.argsort(classes, kind="stable")
+    starts, counts = np.unique(classes[order], return_index=True, return_counts=True)[1:]
+    return np.asarray(np.add.reduceat(rows[..., order], starts, axis=-1, dtype=np.int64) / counts)
+
+
+def worst_class_accuracy(correct: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
+    """The least of a run's class accuracies, (...).
+
+    Chance alone makes the least of many lower than the true one: more so with few images a class, and alike in arms
+    that are tested on the same images. Compare it between such arms only.
+    """
+    return np.asarray(class_accuracies(correct, labels).min(axis=-1))
+
+
+def class_differences(treated: ArrayLike, control: ArrayLike, labels: ArrayLike, confidence: float) -> ClassDifferences:
+    """Paired differences of every class and of the worst one.
+
+    Args:
+        treated: bool (draws, seeds, images).
+        control: of the same shape, or (1, seeds, images) for runs that all draws are compared with.
+        labels: int (images,).
+        confidence: of each interval, in (0, 1).
+
+    Raises:
+        ValueError: as `class_accuracies`, or arms that do not pair.
+    """
+    arms = [np.asarray(treated), np.asarray(control)]
+    shared = check_pairs(arms[0], arms[1])
+    of_classes, of_worst = (
+        measure(arms[0], labels) - measure(arms[1], labels) for measure in (class_accuracies, worst_class_accuracy)
+    )
+    each = np.moveaxis(of_classes, -1, 0)
+    return ClassDifferences(
+        classes=tuple(np.unique(np.asarray(labels)).tolist()),
+        estimates=tuple(level_estimate(table, confidence, shared_control=shared) for table in each),
+        worst=level_estimate(of_worst, confidence, shared_control=shared),
+    )
+
+
+def check_pairs(treated: NDArray[np.bool_], control: NDArray[np.bool_]) -> bool:
+    """Whether several draws (draws, seeds, images) share one control (1, seeds, images).
+
+    Raises:
+        ValueError: shapes that do not pair.
+    """
+    fitting = {treated.shape, (1, *treated.shape[1:])}
+    if treated.ndim != 3 or not treated.size or control.shape not in fitting:
+        raise ValueError(
+            "expected (draws, seeds, images), and a control of that shape or with one draw, got "
+            f"{treated.shape} and {control.shape}"
+        )
+    return len(control) < len(treated)

@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.stats import crossed_difference, mean_estimate
+from pipeline.stats.per_class import class_accuracies, class_differences, worst_class_accuracy
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_class_accuracies_are_the_means_over_each_classs_images(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = rng.choice([0, 2, 7], 30)
+    correct = rng.random((2, 3, 30)) < 0.7
+    expected = np.stack([correct[..., labels == label].mean(axis=-1) for label in np.unique(labels)], axis=-1)
+    assert class_accuracies(correct, labels) == pytest.approx(expected)
+    assert worst_class_accuracy(correct, labels) == pytest.approx(expected.min(axis=-1))
+
+
+def test_more_than_255_correct_images_are_counted() -> None:
+    assert class_accuracies(np.ones(1000, dtype=bool), np.zeros(1000, dtype=int)) == [1]
+
+
+@pytest.fixture
+def arms() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Treated (3, 4, images), control of the same shape, labels."""
+    rng = np.random.default_rng(0)
+    treated, control = rng.random((2, 3, 4, 60)) < np.array([0.8, 0.7])[:, None, None, None]
+    return treated, control, np.arange(60) % 5
+
+
+def test_differences_pair_by_seed(arms: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+    treated, control, labels = arms
+    found = class_differences(treated[:1], control[:1], labels, 0.9)
+    by_class = class_accuracies(treated[0], labels) - class_accuracies(control[0], labels)
+    worst = worst_class_accuracy(treated[0], labels) - worst_class_accuracy(control[0], labels)
+    assert found.classes == (0, 1, 2, 3, 4)
+    assert found.estimates == tuple(mean_estimate(column, 0.9) for column in by_class.T)
+    assert found.worst == mean_estimate(worst, 0.9)
+
+
+def test_draws_that_share_a_control_are_crossed_with_its_seeds(
+    arms: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    treated, control, labels = arms
+    found = class_differences(treated, control[:1], labels, 0.9)
+    by_class = class_accuracies(treated, labels) - class_accuracies(control[:1], labels)
+    assert found.estimates[2] == crossed_difference(by_class[:, :, 2], 0.9)
+    own = class_differences(treated, control, labels, 0.9)
+    by_draw = (class_accuracies(treated, labels) - class_accuracies(control, labels)).mean(axis=1)
+    assert own.estimates[2] == mean_estimate(by_draw[:, 2], 0.9)
+
+
+def test_what_does_not_fit_is_refused(arms: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+    treated, control, labels = arms
+    for wrong, right, names in ((treated, control[:, :3], labels), (treated, control[:2], labels)):
+        with pytest.raises(ValueError, match="that shape or with one draw"):
+            class_differences(wrong, right, names, 0.9)
+    for correct in (treated.astype(float), treated[..., :-1], treated[..., :0]):
+        with pytest.raises(ValueError, match="expected bool"):
+            class_accuracies(correct, labels)
