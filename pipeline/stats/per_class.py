@@ -45,7 +45,7 @@ def class_accuracies(correct: ArrayLike, labels: ArrayLike) -> NDArray[np.float6
         )
     order = np.argsort(classes, kind="stable")
     starts, counts = np.unique(classes[order], return_index=True, return_counts=True)[1:]
-    return np.asarray(np.add.reduceat(rows[..., order], starts, axis=-1, dtype=np.int64) / counts)
+    return np.asarray(np.add.reduceat(rows[..., order], starts, axis=-1) / counts)
 
 
 def worst_class_accuracy(correct: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:

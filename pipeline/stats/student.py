@@ -40,7 +40,9 @@ class StudentMean:
         """p-values (...) of the hypothesis that the true mean is `margin` or more away from 0.
 
         Two one-sided t tests, of which the larger p counts (Schuirmann 1987, doi:10.1007/BF01068419). p <= alpha
-        exactly where the interval of confidence 1 - 2 alpha lies between -margin and margin.
+        exactly where the interval of confidence 1 - 2 alpha lies between -margin and margin. Skewed differences make
+        it err more often at one margin: 6 to 7 times in 100 at alpha .05 where one arm's noise is exponential
+        (benchmarks/statistics_error_rates.py).
 
         Args:
             margin: in the unit of the values, above 0; to be chosen before the values are seen.
