@@ -125,7 +125,9 @@ class Recipe(Section):
         precision: `fp32`; `tf32` (products on a GPU with 10 bits of mantissa); `bf16` or `fp16`
             (mixed precision; `fp16` with dynamic loss scaling, which skips non-finite steps).
         compile: fuse the network's operations by torch.compile. Faster on GPUs; takes up to a minute
-            for each batch size, once in a study. Changes the result by rounding alone.
+            for each batch size, once in a study. Changes the result by rounding alone. `cuda_graphs`
+            replays the compiled passes as CUDA graphs, for steps so short that starting the GPU's
+            operations one by one takes longer than they do; on GPUs alone.
         simulated_workers: X; the job is one of X workers whatever it runs on. Each has BatchNorm
             statistics of its own over its batch/X images.
         bn_group: BatchNorm groups of about so many images instead, within each worker's.
@@ -158,7 +160,7 @@ class Recipe(Section):
     clip_norm: PositiveFloat | None = None
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
-    compile: bool = False
+    compile: bool | Literal["cuda_graphs"] = False
     simulated_workers: Positive = 1
     bn_group: Annotated[Positive, Field(ge=2)] | None = None
     reduction: Literal["ddp", "tree"] = "ddp"

@@ -12,14 +12,19 @@ from pipeline.errors import InputError
 _SHAPES = 256
 
 
-def compile_network(model: nn.Module) -> None:
+def compile_network(model: nn.Module, device: torch.device, *, cuda_graphs: bool = False) -> None:
     """Have the forward and backward passes of `model` compiled when a shape is first seen.
 
     Networks of the same kind share what was compiled, so a study compiles each shape once.
 
+    Args:
+        cuda_graphs: record and replay them as CUDA graphs; each step begins with `begin_step`.
+
     Raises:
-        InputError: there is no C++ compiler.
+        InputError: there is no C++ compiler, or CUDA graphs are asked for where no GPU is.
     """
+    if cuda_graphs and device.type != "cuda":
+        raise InputError(f"compile: cuda_graphs needs a GPU, and this runs on {device}; set compile: true or false")
     from torch._inductor.cpp_builder import get_cpp_compiler  # a second to import; few runs need it
     from torch._inductor.exc import InvalidCxxCompiler
 
@@ -29,7 +34,13 @@ def compile_network(model: nn.Module) -> None:
         raise InputError("compile: needs a C++ compiler and finds none; install g++, or set compile: false") from None
     torch._dynamo.config.recompile_limit = _SHAPES
     torch._dynamo.config.fail_on_recompile_limit_hit = True
-    model.compile(dynamic=False)
+    # "reduce-overhead" is torch's name for CUDA graphs.
+    model.compile(dynamic=False, mode="reduce-overhead" if cuda_graphs else None)
+
+
+def begin_step() -> None:
+    """Memory that a CUDA graph has given results in may be used again."""
+    torch.compiler.cudagraph_mark_step_begin()
 
 
 def eager() -> AbstractContextManager[None]:

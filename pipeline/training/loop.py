@@ -19,7 +19,7 @@ from pipeline.errors import InputError
 from pipeline.models.network import Network
 from pipeline.run_log import RunLog
 from pipeline.training.batch_norm import recompute_statistics
-from pipeline.training.compiling import compile_network, eager
+from pipeline.training.compiling import begin_step, compile_network, eager
 from pipeline.training.gradient import GlobalBatch, Objective
 from pipeline.training.interruptions import Pauses
 from pipeline.training.memory import activation_bytes, choose_micro_batch
@@ -105,8 +105,9 @@ def train(
     if micro_batch == "auto" and state.micro_batch:
         micro_batch = state.micro_batch
     state.micro_batch = _micro_batch(settings, state, objective, first, workers, micro_batch, ranks)
+    graphs = settings.compile == "cuda_graphs"
     if settings.compile:
-        compile_network(state.model)
+        compile_network(state.model, ranks.device, cuda_graphs=graphs)
     state.places = list(dict.fromkeys([*state.places, _place(ranks, state.micro_batch)]))
     run = TrainedRun(model=state.model, micro_batch=state.micro_batch)
     tree = settings.reduction == "tree"
@@ -120,6 +121,8 @@ def train(
     with images.prefetch(requests), log.progress(title, settings.steps, "steps") as progress:
         progress.update(state.step)
         while state.step < settings.steps and not run.diverged:
+            if graphs:
+                begin_step()
             stepper.take(_batch(stream, state.step, settings.batch_size))
             progress.update()
             if state.step % record_every == 0 or state.step == settings.steps:

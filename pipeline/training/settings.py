@@ -58,7 +58,7 @@ class TrainSettings:
     reduction: Literal["ddp", "tree"] = "ddp"
     threads: int | None = None
     precision: Precision = "fp32"
-    compile: bool = False
+    compile: bool | Literal["cuda_graphs"] = False
     steps: int
     optimizer: str
     optimizer_options: Mapping[str, Any]

@@ -10,6 +10,7 @@ from made_up_training import ALONE, TINY, bright_images, parameters_of
 from torch import Tensor
 from torch._dynamo.utils import counters
 
+from pipeline.distributed import Ranks
 from pipeline.errors import InputError
 from pipeline.run_log import RunLog
 from pipeline.training.compiling import compile_network
@@ -19,23 +20,38 @@ from pipeline.training.loop import train
 from pipeline.training.settings import TrainSettings
 
 
-def _trained(settings: TrainSettings) -> tuple[Tensor, float]:
+def _trained(settings: TrainSettings, ranks: Ranks = ALONE) -> tuple[Tensor, float]:
     """Final weights and test loss."""
     pixels, labels = bright_images(60)
-    images = load_images(pixels, settings, training=True, device=ALONE.device)
-    targets = torch.from_numpy(labels)
+    images = load_images(pixels, settings, training=True, device=ranks.device)
+    targets = torch.from_numpy(labels).to(ranks.device)
     run = train(
         settings, images, targets, np.ones(60, dtype=np.bool_),
-        ranks=ALONE, log=RunLog.silent(), title="compiled", micro_batch=20,
+        ranks=ranks, log=RunLog.silent(), title="compiled", micro_batch=20,
     )  # fmt: skip
-    test = load_images(pixels, settings, training=False, device=ALONE.device)
-    return parameters_of(run.model), evaluate(run.model, test, targets, batch_size=25, ranks=ALONE).loss
+    test = load_images(pixels, settings, training=False, device=ranks.device)
+    return parameters_of(run.model), evaluate(run.model, test, targets, batch_size=25, ranks=ranks).loss
 
 
 def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("/nonexistent",))
     with pytest.raises(InputError, match=r"^compile: needs a C\+\+ compiler and finds none; install g\+\+, or set"):
-        compile_network(torch.nn.Linear(1, 1))
+        compile_network(torch.nn.Linear(1, 1), torch.device("cpu"))
+
+
+def test_cuda_graphs_need_a_gpu() -> None:
+    with pytest.raises(InputError, match=r"^compile: cuda_graphs needs a GPU, and this runs on cpu; set compile: true"):
+        compile_network(torch.nn.Linear(1, 1), torch.device("cpu"), cuda_graphs=True)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.slow
+def test_cuda_graphs_change_no_result() -> None:
+    settings, gpu = replace(TINY, network="resnet18", steps=3, bn_group=7), replace(ALONE, device=torch.device("cuda"))
+    weights, loss = _trained(settings, gpu)
+    replayed_weights, replayed_loss = _trained(replace(settings, compile="cuda_graphs"), gpu)
+    assert (weights - replayed_weights).norm() <= 1e-3 * weights.norm()
+    assert replayed_loss == pytest.approx(loss, rel=1e-2)
 
 
 @pytest.mark.slow
