@@ -37,7 +37,7 @@ N = 60
 @pytest.fixture
 def few_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most of a tiny run's time would go into recomputing BatchNorm statistics."""
-    monkeypatch.setattr(loop, "_STATISTICS_IMAGES", 40)
+    monkeypatch.setattr(loop, "STATISTICS_IMAGES", 40)
 
 
 def _train(settings: TrainSettings, *, members: NDArray[np.bool_] | None = None, **options: Any) -> TrainedRun:
