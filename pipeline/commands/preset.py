@@ -20,7 +20,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--presets", type=Path, default=Path("presets"), help="folder of the presets")
     parser.add_argument("--force", action="store_true", help="write even if edits are lost")
     arguments = parser.parse_args(argv)
-    presets = {path.stem: path for path in sorted(arguments.presets.glob("*.yaml"))}
+    presets = {path.stem: path for path in sorted(arguments.presets.glob("*.yaml"), key=lambda path: path.stem)}
     if arguments.name is None:
         for name, path in presets.items():
             print(f"{name:10} {summary(path.read_text(encoding='utf-8'))}")
