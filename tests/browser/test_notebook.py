@@ -65,7 +65,7 @@ def test_the_cell_shows_the_map_and_gives_the_selection_back(explorer: Explorer,
     frame.locator("[data-title*=Box]").first.click()
     box = frame.locator("#map").bounding_box()
     assert box is not None
-    page.mouse.move(box["x"] + 3, box["y"] + 40)
+    page.mouse.move(box["x"] + 3, box["y"] + 3)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] - 3, box["y"] + box["height"] - 3, steps=5)
     page.mouse.up()
