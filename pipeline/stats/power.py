@@ -22,7 +22,8 @@ def paired_t_power(n: int, *, spread: float, difference: float, alpha: float) ->
         raise ValueError(f"expected n >= 2, spread > 0 and alpha in (0, 1), got {n}, {spread} and {alpha}")
     bound = stats.t.isf(alpha / 2, n - 1)
     shift = abs(difference) / spread * n**0.5
-    return float(stats.nct.sf(bound, n - 1, shift) + stats.nct.cdf(-bound, n - 1, shift))
+    # Each tail as an upper one: the lower is NaN in SciPy where it is next to nothing.
+    return float(stats.nct.sf(bound, n - 1, shift) + stats.nct.sf(bound, n - 1, -shift))
 
 
 def required_seeds(spread: float, difference: float, alpha: float, power: float) -> int:

@@ -126,6 +126,7 @@ def test_hovering_tells_picture_label_prediction_score_and_reason(
     expect(tooltip).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_names_paths_and_notes_stay_text(opened: Page, exported: tuple[Path, Points, Verdict]) -> None:
     _, points, _ = exported
     assert opened.locator("img").count() == 0
@@ -158,6 +159,7 @@ def test_markup_that_gets_into_the_page_does_not_run(browser: Browser, exported:
     assert (ran, fetched) == (False, False)
 
 
+@pytest.mark.slow
 def test_filters_leave_what_they_say_and_the_legend_counts_it(opened: Page) -> None:
     count, legend = opened.locator("#count"), opened.locator("#legend")
     expect(count).to_have_text(f"{_N} shown, {_GOING + 1} go")
@@ -174,6 +176,7 @@ def test_filters_leave_what_they_say_and_the_legend_counts_it(opened: Page) -> N
     opened.wait_for_function(f"{drawn} === 1")
 
 
+@pytest.mark.slow
 def test_every_coloring_can_be_chosen(opened: Page) -> None:
     keys = opened.locator("#coloring option").evaluate_all("options => options.map(option => option.value)")
     assert keys == ["decision", "class", "score", "reason", "cluster", "arm", "correct"]
@@ -185,6 +188,7 @@ def test_every_coloring_can_be_chosen(opened: Page) -> None:
     expect(opened.locator("#legend")).to_contain_text("score (above 0.5 goes)")
 
 
+@pytest.mark.slow
 def test_the_most_suspect_of_a_colour_is_drawn_last_and_so_above(
     opened: Page, exported: tuple[Path, Points, Verdict]
 ) -> None:
@@ -198,6 +202,7 @@ def test_the_most_suspect_of_a_colour_is_drawn_last_and_so_above(
     opened.wait_for_function(f"{last} === {points.coordinates[first, 0]}")
 
 
+@pytest.mark.slow
 def test_the_grid_turns_pages_by_score(opened: Page, exported: tuple[Path, Points, Verdict]) -> None:
     reach = opened.locator("#range")
     expect(reach).to_have_text("1 to 60 of 200, by score")
@@ -211,6 +216,7 @@ def test_the_grid_turns_pages_by_score(opened: Page, exported: tuple[Path, Point
     assert seen == [f"image {row}" for row in _by_score(exported[2], np.arange(_N))]
 
 
+@pytest.mark.slow
 def test_a_click_pins_the_point_with_its_neighbours(opened: Page, exported: tuple[Path, Points, Verdict]) -> None:
     _, points, _ = exported
     row = _alone(points)
@@ -240,6 +246,7 @@ def test_the_lasso_selects_and_its_csv_is_that_of_python(
     assert _saved(opened, tmp_path) == selection_csv(points, verdict, _by_score(verdict, np.arange(_N)))
 
 
+@pytest.mark.slow
 def test_dark_and_light_follow_the_system(opened: Page) -> None:
     look = "getComputedStyle(document.body).backgroundColor"
     opened.emulate_media(color_scheme="light")

@@ -49,6 +49,7 @@ def test_kills_inside_a_checkpoint_and_a_ledger_entry(tree: Study, tmp_path: Pat
     _assert_equal(study, tree)
 
 
+@pytest.mark.slow
 def test_sigterm_to_the_launching_stage_saves_and_ends_as_resumable(tree: Study, tmp_path: Path) -> None:
     study = Study.write(tmp_path / "study", reduction="tree", workers=2)
     ended = study.fault("SIGTERM", "launcher", "step-000000006", 0)

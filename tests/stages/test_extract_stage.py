@@ -46,6 +46,7 @@ def test_rows_are_samples(data: DataPaths, tmp_path: Path) -> None:
         np.testing.assert_allclose(predictions["confidence"], probabilities.max(1), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_two_ranks_give_the_features_of_one(data: DataPaths, tmp_path: Path) -> None:
     assert stage("extract", tmp_path) == 0
     alone = {split: _written(data, split) for split in ROWS}

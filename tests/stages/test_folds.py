@@ -106,6 +106,7 @@ def test_test_images_have_the_first_networks_features_and_everybodys_opinion(thr
     np.testing.assert_allclose(table["confidence"], expected.max(1), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_two_ranks_give_the_rows_of_one(three: Path) -> None:
     data = _data(three)
     features, sure = np.load(data.features(NETWORK)), np.load(data.probabilities(NETWORK))
@@ -121,6 +122,7 @@ def test_two_ranks_give_the_rows_of_one(three: Path) -> None:
         np.testing.assert_allclose(after["confidence"], before["confidence"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_second_fold_loses_no_finished_one(tmp_path: Path) -> None:
     """The kill comes after the fold's last step, before its network is kept: it goes on from its checkpoint."""
     keys = {"folds": 2, "budget": {"steps": 5}, "checkpoint": {"steps": 2}}

@@ -110,6 +110,7 @@ def test_what_no_optimizer_reads_changes_nothing_and_equal_runs_are_equal_bytes(
     assert written[0] == written[1]
 
 
+@pytest.mark.slow
 def test_two_ranks_fit_the_head_of_one(weights: Path, tmp_path: Path) -> None:
     data = _project(tmp_path, weights, simulated_workers=2)
     assert stage("finetune", tmp_path) == 0

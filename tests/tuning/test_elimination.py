@@ -166,7 +166,9 @@ def test_where_one_trial_always_leads_no_order_saves_over_lockstep(
     table[0] = table.max(axis=0) + 0.01
     together, in_turn = lockstep(table, tolerance), sequential(table, tolerance, order)
     assert together.winner == in_turn.winner == 0
-    assert all(less <= more for less, more in zip(together.epochs, in_turn.epochs, strict=True))
+    assert sum(together.epochs) <= sum(in_turn.epochs)
+    # The leader itself may come last, when another has already eliminated all but one.
+    assert all(less <= more for less, more in zip(together.epochs[1:], in_turn.epochs[1:], strict=True))
 
 
 def test_a_sequence_can_be_cheaper_where_the_lead_changes() -> None:
