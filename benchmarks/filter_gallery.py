@@ -40,6 +40,8 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
     "centroid": {"name": "centroid"},
     "self_confidence": {"name": "self_confidence"},
     "smoothed_confidence": {"name": "smoothed_confidence", "k": 25},
+    "mean_confidence": {"name": "mean_confidence"},
+    "pooled_confidence": {"name": "pooled_confidence", "k": 25},
     "margin": {"name": "margin"},
     "el2n": {"name": "el2n"},
     "confident_learning": {"name": "confident_learning"},

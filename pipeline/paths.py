@@ -29,6 +29,10 @@ class DataPaths:
     def extractor(self, network: str) -> Path:
         return self.root / "finetune" / f"{network}.pt"
 
+    def training_confidence(self, network: str) -> Path:
+        """float32 (N,): mean probability of each training image's label late in training, NaN where not trained on."""
+        return self.root / "finetune" / f"{network}.confidence.npy"
+
     def finetune_metrics(self, network: str) -> Path:
         return self.root / "finetune" / f"{network}.json"
 

@@ -101,6 +101,7 @@ def write_predictions(data: DataPaths, labels: NDArray[np.int64]) -> None:
     probabilities = np.full((len(labels), others + 1), 0.1 / max(1, others), dtype=np.float32)
     probabilities[np.arange(len(labels)), labels] = 0.9 if others else 1
     write_array(data.probabilities(NETWORK), probabilities)
+    write_array(data.training_confidence(NETWORK), probabilities[np.arange(len(labels)), labels] / 2)
     table = {"sample_id": np.arange(len(labels)), "predicted": labels, "confidence": confidence}
     write_parquet(data.predictions(NETWORK), pa.table(table))
 

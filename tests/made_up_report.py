@@ -165,6 +165,8 @@ def write_evidence(data: DataPaths, network: str) -> None:
     probabilities = np.repeat(others[:, None], len(CLASS_NAMES), axis=1)
     probabilities[np.arange(N_TRAIN), predicted] = confidence
     write_array(data.probabilities(network), probabilities)
+    labels = read_parquet(data.manifest("train"), ["label"])["label"].to_numpy()
+    write_array(data.training_confidence(network), probabilities[np.arange(N_TRAIN), labels].astype(np.float32))
 
 
 def write_study(data: DataPaths, params: Params, name: str, outcome: Outcome = default_outcome) -> None:

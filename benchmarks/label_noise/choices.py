@@ -27,6 +27,8 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
     "centroid": {"name": "centroid"},
     "self_confidence": _CONFIDENCE,
     "smoothed_confidence": {"name": "smoothed_confidence", "k": 25},
+    "mean_confidence": {"name": "mean_confidence"},
+    "pooled_confidence": {"name": "pooled_confidence", "k": 25},
     "margin": _MARGIN,
     "el2n": {"name": "el2n"},
     "confident_learning": {"name": "confident_learning"},

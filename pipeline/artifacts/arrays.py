@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.lib.format import open_memmap
@@ -55,7 +56,7 @@ def open_array(path: Path, *, dtype: DTypeLike, ndim: int, rows: int | None = No
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise InputError(f"{path}: missing; run `dvc repro`") from None
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, BadZipFile) as error:
         raise InputError(f"{path}: not a sound .npy file ({error}); delete it and run `dvc repro`") from None
     if not isinstance(array, np.memmap):
         array.close()

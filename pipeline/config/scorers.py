@@ -67,6 +67,21 @@ class SmoothedConfidenceScorer(Section):
     k: Positive = 25
 
 
+class MeanConfidenceScorer(Section):
+    """1 - mean probability of the label over the second half of training, or its last two epochs if they are more."""
+
+    name: Literal["mean_confidence"]
+
+
+class PooledConfidenceScorer(Section):
+    """1 - mean of three: the probability of the label in training, the trained network's, and that of the image's `k`
+    nearest neighbours; `k` is at most `reduce.neighbors`.
+    """
+
+    name: Literal["pooled_confidence"]
+    k: Positive = 25
+
+
 class MarginScorer(Section):
     """By how much the network prefers another class."""
 
@@ -108,6 +123,8 @@ _Single = (
     | CentroidScorer
     | SelfConfidenceScorer
     | SmoothedConfidenceScorer
+    | MeanConfidenceScorer
+    | PooledConfidenceScorer
     | MarginScorer
     | ConfidentLearningScorer
     | El2nScorer

@@ -52,6 +52,7 @@ def input_files(data: DataPaths, network: str) -> list[Path]:
         data.prepare_metrics,
         data.predictions(network),
         data.probabilities(network),
+        data.training_confidence(network),
         data.embedding(network),
         data.components(network),
         data.maps(network),
@@ -105,6 +106,7 @@ def load_evidence(data: DataPaths, network: str) -> Known:
             ),
             neighbours=_neighbours(embedding, n, data.embedding(network)),
             probabilities=_probabilities(data.probabilities(network), n, len(names)),
+            training_confidence=_training_confidence(data.training_confidence(network), n),
         ),
         class_names=names,
     )
@@ -135,6 +137,14 @@ def _probabilities(path: Path, n: int, n_classes: int) -> NDArray[np.float32]:
     if values.shape[1] != n_classes or values.min() < 0 or abs(values.sum(axis=1) - 1).max() > 1e-3:
         raise InputError(f"{path}: rows are no probabilities of {n_classes} classes; delete it and run `dvc repro`")
     return values
+
+
+def _training_confidence(path: Path, n: int) -> NDArray[np.float32] | None:
+    """(n,); None where no image was met, as when a head alone was fitted."""
+    values = open_array(path, dtype=np.float32, ndim=1, rows=n)
+    if values.size and (np.nanmin(values, initial=0) < 0 or np.nanmax(values, initial=0) > 1):
+        raise InputError(f"{path}: holds no probabilities; delete it and run `dvc repro`")
+    return None if np.isnan(values).all() else values
 
 
 def _neighbours(embedding: pa.Table, n: int, path: Path) -> NDArray[np.int32]:

@@ -11,7 +11,7 @@ Space = Literal["map", "components"]
 PLACES: Mapping[Space, str] = {"map": "on the map", "components": "among the principal components"}
 """In words."""
 
-Need = Literal["classes", "components", "map", "neighbours", "probabilities"]
+Need = Literal["classes", "components", "map", "neighbours", "probabilities", "training_confidence"]
 
 TaskMap = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 """The built-in `map`, or one that runs the tasks elsewhere and returns their results in order."""
@@ -27,6 +27,8 @@ class Evidence:
         components: (N, d) float32, finite: principal components of the features.
         neighbours: (N, k) rows of the nearest others by components, nearest first.
         probabilities: (N, C) float32, what a network holds for the class of each image; rows sum to 1.
+        training_confidence: (N,) float32, mean probability of the label while the network trained; NaN where it
+            did not meet the image.
         each: runs tasks of single classes; how changes no result.
     """
 
@@ -35,6 +37,7 @@ class Evidence:
     components: NDArray[np.float32] | None = None
     neighbours: NDArray[np.integer] | None = None
     probabilities: NDArray[np.float32] | None = None
+    training_confidence: NDArray[np.float32] | None = None
     each: TaskMap = map
 
     def points(self, space: Space) -> NDArray[np.float64]:

@@ -16,6 +16,10 @@ _MENDS: Mapping[Need, str] = {
     "map": "there is no map; take a scorer of components or probabilities",
     "neighbours": "there are no neighbours; run `dvc repro`",
     "probabilities": "there are no class probabilities of a network; give them, or take knn_agreement",
+    "training_confidence": (
+        "no training of a network on these labels is known, which a fitted head and features made elsewhere lack; "
+        "take smoothed_confidence"
+    ),
 }
 
 

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline import distributed
+from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.atomic import remove_leftovers
 from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.prepared import PreparedData, digest_of, load_prepared
@@ -37,12 +38,13 @@ from pipeline.training.workers import plan_of
 
 @dataclass(frozen=True, kw_only=True)
 class _Trained:
-    """One network, and where it is kept until it is saved."""
+    """One network, how sure it was of each label while it trained, and where it is kept until it is saved."""
 
     model: Network
     settings: TrainSettings
     n_train: int
     train_loss: float
+    confidence: NDArray[np.float32]
     kept: Checkpoints | None = None
 
 
@@ -70,13 +72,14 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
         save_trained(path, networks[0].model, settings, data.class_names)
     else:
         save_folded(path, [trained.model for trained in networks], folds, settings, data.class_names)
+    write_array(context.data.training_confidence(name), _mean_confidence(networks))
     write_json(context.data.finetune_metrics(name), _metrics(context, data, networks, results))
     write_provenance(
         context.data.provenance("finetune", name),
         stage=context.name,
         parameters=config.model_dump(mode="json"),
         inputs=[context.data.images("train"), context.data.manifest("train")],
-        outputs=[path, context.data.finetune_metrics(name)],
+        outputs=[path, context.data.training_confidence(name), context.data.finetune_metrics(name)],
     )
     for trained in networks:
         if trained.kept is not None:
@@ -154,7 +157,10 @@ def _train_all(
     for own, size, run in zip(settings, sizes, runs, strict=True):
         _check_finite(run.train_loss, config.learning_rate, str(context.item))
         context.images.append(run.steps * own.batch_size)
-        yield _Trained(model=run.model, settings=own, n_train=size, train_loss=run.train_loss, kept=run.kept)
+        yield _Trained(
+            model=run.model, settings=own, n_train=size, train_loss=run.train_loss, confidence=run.confidence,
+            kept=run.kept,
+        )  # fmt: skip
 
 
 def _fit_heads(
@@ -185,8 +191,18 @@ def _fit_heads(
         for number, (rows, (model, head)) in enumerate(zip(members, fitted, strict=True)):
             if not head.converged:
                 context.log.info(f"the head of fold {number} stopped after {head.iterations} iterations, unconverged")
-            yield _Trained(model=model, settings=settings, n_train=int(rows.sum()), train_loss=head.train_loss)
+            unknown = np.full(n, np.nan, dtype=np.float32)  # a head is fitted, not trained step by step
+            yield _Trained(
+                model=model, settings=settings, n_train=int(rows.sum()), train_loss=head.train_loss, confidence=unknown
+            )  # fmt: skip
     context.images.append(n)
+
+
+def _mean_confidence(networks: Sequence[_Trained]) -> NDArray[np.float32]:
+    """(N,): over the networks that trained on the image; NaN where none did."""
+    stacked = np.stack([trained.confidence for trained in networks])
+    passes = np.isfinite(stacked).sum(axis=0)
+    return np.where(passes > 0, np.nansum(stacked, axis=0) / np.maximum(passes, 1), np.nan).astype(np.float32)
 
 
 def _metrics(

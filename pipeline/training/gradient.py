@@ -15,6 +15,7 @@ from pipeline.batching import Part
 from pipeline.datasets.training_images import TrainingImages
 from pipeline.models.batch_context import describe_batch
 from pipeline.models.keyed_dropout import sample_keys
+from pipeline.training.confidence_track import ConfidenceTrack
 from pipeline.training.precision import Precision, autocast
 
 
@@ -37,6 +38,7 @@ class Objective:
     Attributes:
         labels: (N,) int64 of the whole data set, on the device.
         seed: of dropout.
+        track: what notes the probabilities of the labels, if anything does.
     """
 
     images: TrainingImages
@@ -44,6 +46,7 @@ class Objective:
     label_smoothing: float = 0.0
     precision: Precision = "fp32"
     seed: int = 0
+    track: ConfidenceTrack | None = None
 
     def loss_sum(self, model: nn.Module, batch: GlobalBatch, part: Part) -> Tensor:
         """Sum of the losses of the images of `part`, 0-dimensional; `model` is in training mode."""
@@ -52,9 +55,12 @@ class Objective:
         describe_batch(model, group_sizes=part.group_sizes, keys=sample_keys(self.seed, ids, epochs, device))
         with autocast(self.precision, device):
             logits = model(self.images.training_batch(ids, epochs))
-        targets = self.labels[torch.from_numpy(ids).to(device)]
+        here = torch.from_numpy(ids).to(device)
+        targets = self.labels[here]
         # Not in half precision: a sum over a batch would overflow. Doubles stay doubles.
         logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+        if self.track is not None:
+            self.track.note(here, targets, logits)
         return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=self.label_smoothing)
 
 

@@ -32,12 +32,14 @@ class Finished:
     Attributes:
         train_loss: of the last steps, in nats; not finite where the run diverged.
         steps: taken by this process.
+        confidence: (N,) float32, see `loop.TrainedRun`.
         kept: where the network waits, to be cleared once it is safe elsewhere.
     """
 
     model: Network
     train_loss: float
     steps: int
+    confidence: NDArray[np.float32]
     kept: Checkpoints
 
 
@@ -87,12 +89,18 @@ def train_in_turn(
                 initialise=initialise,
                 micro_batch=micro_batch,
                 pauses=pauses,
+                track_confidence=True,
             )
+            assert run.confidence is not None
             loss = run.history[-1].train_loss
             if loss is not None and ranks.is_main:
-                kept.save(own.steps, {"model": run.model.state_dict(), "train_loss": loss})
+                state = {"model": run.model.state_dict(), "train_loss": loss}
+                kept.save(own.steps, {**state, "confidence": torch.from_numpy(run.confidence)})
             pauses.finished()
-        yield Finished(model=run.model, train_loss=math.nan if loss is None else loss, steps=own.steps, kept=kept)
+        train_loss = math.nan if loss is None else loss
+        yield Finished(
+            model=run.model, train_loss=train_loss, steps=own.steps, confidence=run.confidence, kept=kept
+        )  # fmt: skip
 
 
 def _find(kept: Checkpoints, settings: TrainSettings, ranks: Ranks, log: RunLog) -> Finished | None:
@@ -104,4 +112,5 @@ def _find(kept: Checkpoints, settings: TrainSettings, ranks: Ranks, log: RunLog)
     model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
     model.load_state_dict(saved["model"])
     model = model.to(ranks.device).to(memory_format=torch.channels_last)
-    return Finished(model=model, train_loss=saved["train_loss"], steps=0, kept=kept)
+    confidence = np.asarray(saved["confidence"])
+    return Finished(model=model, train_loss=saved["train_loss"], steps=0, confidence=confidence, kept=kept)

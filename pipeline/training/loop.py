@@ -20,6 +20,7 @@ from pipeline.models.network import Network
 from pipeline.run_log import RunLog
 from pipeline.training.batch_norm import recompute_statistics
 from pipeline.training.compiling import begin_step, compile_network, eager
+from pipeline.training.confidence_track import first_tracked_step
 from pipeline.training.gradient import GlobalBatch, Objective
 from pipeline.training.interruptions import Pauses
 from pipeline.training.memory import activation_bytes, choose_micro_batch
@@ -43,6 +44,8 @@ class TrainedRun:
         diverged: the loss stopped being finite, which ended it.
         noise_scale: None unless it was sampled.
         micro_batch: images that passed forward at a time.
+        confidence: (N,) float32, mean probability of each image's label late in training (see
+            `confidence_track`), NaN for images not trained on; None unless it was asked for.
     """
 
     model: Network
@@ -52,6 +55,7 @@ class TrainedRun:
     noise_scale: NoiseScale | None = None
     micro_batch: int = 0
     places: list[str] = field(default_factory=list)
+    confidence: NDArray[np.float32] | None = None
 
 
 def train(
@@ -66,6 +70,7 @@ def train(
     initialise: Callable[[Network], None] | None = None,
     micro_batch: int | Literal["auto"] = "auto",
     pauses: Pauses | None = None,
+    track_confidence: bool = False,
 ) -> TrainedRun:
     """Train a network; all ranks return the same weights.
 
@@ -76,6 +81,7 @@ def train(
         initialise: overwrites fresh weights, e.g. by pretrained ones.
         micro_batch: images that pass forward at a time; changes the result by rounding alone.
         pauses: where to save the run's state and go on from; None: nowhere.
+        track_confidence: return how sure the network was of each image's label while it trained.
 
     Raises:
         InputError: the number of processes does not fit the simulated workers, or a BatchNorm
@@ -84,7 +90,7 @@ def train(
     """
     _check_ranks(settings, ranks)
     set_float32_arithmetic(settings.precision)
-    state = start_state(settings, ranks, initialise)
+    state = start_state(settings, ranks, initialise, n_tracked=len(labels) if track_confidence else 0)
     if pauses is not None:
         pauses.resume(state, ranks, log)
     objective = Objective(
@@ -114,7 +120,10 @@ def train(
     passes = workers if tree else micro_batches(workers, state.micro_batch)
     # To tell the noise of gradients, the finest parts that have one of their own.
     leaves = workers if tree else [group for worker in workers for group in groups_of(worker)]
-    stepper = Stepper(settings, state, objective, leaves=leaves, passes=passes, pair=_pair(first), ranks=ranks)
+    stepper = Stepper(
+        settings, state, objective, leaves=leaves, passes=passes, pair=_pair(first), ranks=ranks,
+        track_from=first_tracked_step(settings.steps, stream.n_train, settings.batch_size),
+    )  # fmt: skip
     # Twenty records a run: enough for a curve, and few enough not to hold up the device.
     record_every = max(1, settings.steps // 20)
     requests = _requests(stream, state.step, settings, passes)
@@ -136,6 +145,7 @@ def train(
                 pauses.offer(state, local=settings.local_from_step is not None)
     run.history, run.skipped_steps, run.places = state.history, state.skipped_steps, state.places
     run.noise_scale = estimate(state.noise) if settings.noise_scale_steps is not None else None
+    run.confidence = state.track.means() if state.track else None
     if not run.diverged:
         _finish(settings, state, objective, stream, passes)
     return run

@@ -15,6 +15,7 @@ from pipeline.distributed import Ranks
 from pipeline.models import build
 from pipeline.models.network import Network
 from pipeline.optim import OPTIMIZERS, parameter_groups
+from pipeline.training.confidence_track import ConfidenceTrack
 from pipeline.training.noise_scale import NoiseSample
 from pipeline.training.precision import make_scaler
 from pipeline.training.settings import TrainSettings
@@ -46,6 +47,7 @@ class TrainState:
         loss_sum: this rank's sum of losses since the last record, 0-dimensional, on the device.
         counted: images of all ranks since then.
         skipped_steps: steps that a non-finite gradient left out.
+        track: of the probabilities of labels; None where nobody asks for them.
         micro_batch: images that pass forward at a time; 0 before it is chosen.
         places: what the run has run on, in order, each once.
     """
@@ -55,6 +57,7 @@ class TrainState:
     scaler: torch.amp.GradScaler | None
     average: AveragedModel | None
     loss_sum: Tensor
+    track: ConfidenceTrack | None = None
     counted: int = 0
     step: int = 0
     skipped_steps: int = 0
@@ -75,6 +78,7 @@ class TrainState:
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict() if self.scaler else None,
             "average": self.average.state_dict() if self.average else None,
+            "track": self.track.to_save() if self.track else None,
             "ranks": distributed.all_gather(own),
             "micro_batch": self.micro_batch,
             "counted": self.counted,
@@ -97,6 +101,8 @@ class TrainState:
             self.scaler.load_state_dict(saved["scaler"])
         if self.average:
             self.average.load_state_dict(saved["average"])
+        if self.track:
+            self.track.restore(saved["track"], is_main=ranks.is_main)
         # Of other ranks: the sum of theirs is known, not what each would have counted.
         everyones = sum(rank["loss_sum"] for rank in saved["ranks"])
         self.loss_sum.fill_(own["loss_sum"] if same else everyones if ranks.is_main else 0.0)
@@ -107,12 +113,13 @@ class TrainState:
 
 
 def start_state(
-    settings: TrainSettings, ranks: Ranks, initialise: Callable[[Network], None] | None = None
+    settings: TrainSettings, ranks: Ranks, initialise: Callable[[Network], None] | None = None, n_tracked: int = 0
 ) -> TrainState:
     """Before the first step.
 
     Args:
         initialise: overwrites fresh weights, e.g. by pretrained ones.
+        n_tracked: images whose labels' probabilities are noted; 0: none.
     """
     model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
     if initialise is not None:
@@ -130,6 +137,7 @@ def start_state(
         scaler=make_scaler(settings.precision, ranks.device),
         average=average,
         loss_sum=torch.zeros((), dtype=torch.float64, device=ranks.device),
+        track=ConfidenceTrack(n_tracked, ranks.device) if n_tracked else None,
     )
 
 

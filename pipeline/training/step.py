@@ -1,6 +1,7 @@
 """One optimizer step: the gradient of a global batch, and what acts once per step on it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ class Stepper:
         leaves: this rank's images in the parts whose gradients are added one by one.
         passes: the same images as they pass forward together.
         pair: any two images that the run trains on.
+        track_from: the step from which `state.track`, if there is one, notes labels' probabilities.
     """
 
     def __init__(
@@ -33,9 +35,11 @@ class Stepper:
         leaves: Sequence[Part],
         passes: Sequence[Part],
         pair: GlobalBatch,
+        track_from: int,
         ranks: Ranks,
     ) -> None:
         self._settings, self._state, self._objective = settings, state, objective
+        self._tracking, self._track_from = replace(objective, track=state.track), track_from
         self._leaves, self._passes, self._ranks = leaves, passes, ranks
         tree = settings.reduction == "tree"
         self._parallel: nn.Module = state.model if tree else distributed.data_parallel(state.model, ranks.device)
@@ -54,11 +58,12 @@ class Stepper:
             group["lr"] = settings.rate(state.step)
         metered = settings.noise_scale_steps is not None and state.step % settings.noise_scale_steps == 0
         local = settings.local_from_step is not None and state.step >= settings.local_from_step
+        objective = self._tracking if state.step >= self._track_from else self._objective
         if settings.reduction == "tree" or metered:
-            self._tree_step(batch, metered=metered)
+            self._tree_step(objective, batch, metered=metered)
         else:
             state.loss_sum += accumulate_gradients(
-                self._parallel, self._objective, batch, self._passes,
+                self._parallel, objective, batch, self._passes,
                 ranks=self._ranks.count, local=local, loss_scale=self._loss_scale(),
             )  # fmt: skip
         self._update()
@@ -73,9 +78,9 @@ class Stepper:
         first, period = self._settings.local_from_step, self._settings.local_period
         return first is None or step <= first or (step - first) % period == 0 or step == self._settings.steps
 
-    def _tree_step(self, batch: GlobalBatch, *, metered: bool) -> None:
+    def _tree_step(self, objective: Objective, batch: GlobalBatch, *, metered: bool) -> None:
         sums = tree_gradients(
-            self._state.model, self._objective, batch, self._leaves, loss_scale=self._loss_scale()
+            self._state.model, objective, batch, self._leaves, loss_scale=self._loss_scale()
         )  # fmt: skip
         # The sum of all ranks, which records add up over ranks.
         self._state.loss_sum += sums.loss if self._ranks.is_main else torch.zeros_like(sums.loss)

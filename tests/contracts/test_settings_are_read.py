@@ -43,6 +43,8 @@ _HANDED_ON: dict[type[BaseModel], Callable[..., Any]] = {
     scorers.KnnAgreementScorer: SCORERS["knn_agreement"].values,
     scorers.KnnDistanceScorer: SCORERS["knn_distance"].values,
     scorers.MarginScorer: SCORERS["margin"].values,
+    scorers.MeanConfidenceScorer: SCORERS["mean_confidence"].values,
+    scorers.PooledConfidenceScorer: SCORERS["pooled_confidence"].values,
     scorers.RandomScorer: SCORERS["random"].values,
     scorers.SmoothedConfidenceScorer: SCORERS["smoothed_confidence"].values,
     scorers.SelfConfidenceScorer: SCORERS["self_confidence"].values,

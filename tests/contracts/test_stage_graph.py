@@ -83,7 +83,11 @@ def _written_by(stage: str) -> set[Path]:
     splits = ("train", "test")
     files = {
         "prepare": [paths.images(s) for s in splits] + [paths.manifest(s) for s in splits] + [paths.prepare_metrics],
-        "finetune": [paths.extractor(network), paths.finetune_metrics(network)],
+        "finetune": [
+            paths.extractor(network),
+            paths.training_confidence(network),
+            paths.finetune_metrics(network),
+        ],
         "extract": [paths.features(network, s) for s in splits]
         + [paths.predictions(network, s) for s in splits]
         + [paths.probabilities(network), paths.extract_metrics(network)],

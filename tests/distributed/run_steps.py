@@ -173,6 +173,7 @@ def _train(case: Case, ranks: Ranks, pauses: Pauses | None = None) -> TrainedRun
         title="test",
         micro_batch=case.micro_batch,
         pauses=pauses,
+        track_confidence=True,
     )
 
 
@@ -207,6 +208,7 @@ def run(case: Case, ranks: Ranks) -> dict[str, Any]:
         "same on all ranks": len(set(distributed.all_gather(_digest(trained.model)))) == 1,
         "losses": [record.train_loss for record in trained.history],
         "noise": _noise(trained),
+        "confidence": torch.from_numpy(trained.confidence),
         "test_loss": result.loss,
         "correct": torch.from_numpy(result.correct),
     }

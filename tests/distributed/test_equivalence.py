@@ -1,5 +1,6 @@
 """The result belongs to the simulated workers, not to the processes: real torchrun, real collectives on gloo."""
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
 Results = Mapping[int, Mapping[str, Any]]
 
 # What passes for rounding, see `beyond_rounding`.
-ROUNDING = {"weights": 1e-6, "update": 1e-5, "losses": 1e-6, "noise": 1e-5}
+ROUNDING = {"weights": 1e-6, "update": 1e-5, "losses": 1e-6, "noise": 1e-5, "confidence": 1e-5}
 ROUNDING_OF_STEPS = {**ROUNDING, "losses": 1e-5}
 ROUNDING_IN_FLOAT64 = {**ROUNDING, "weights": 1e-14, "update": 1e-14}  # losses are added up in float32
 
@@ -81,12 +82,15 @@ def update(result: Mapping[str, Any], first: Mapping[str, Tensor]) -> dict[str, 
 def beyond_rounding(
     alone: Mapping[str, Any], shared: Mapping[str, Any], first: Mapping[str, Tensor], bounds: Mapping[str, float]
 ) -> dict[str, float]:
-    """Relative differences above `bounds`: of the weights with the buffers, their update, the losses and the meter."""
+    """Relative differences above `bounds`: of the weights with the buffers, their update, the losses, the meter,
+    and what the network thought of the labels meanwhile.
+    """
     found = {
         "weights": distance(alone["state"], shared["state"]),
         "update": distance(update(alone, first), update(shared, first)),
         "losses": _largest_difference(alone["losses"], shared["losses"]),
         "noise": _largest_difference(alone["noise"], shared["noise"]),
+        "confidence": _confidence_difference(alone["confidence"], shared["confidence"]),
     }
     return {name: difference for name, difference in found.items() if not difference <= bounds[name]}
 
@@ -95,15 +99,24 @@ def _largest_difference(a: Sequence[float], b: Sequence[float]) -> float:
     return max((abs(y - x) / abs(x) for x, y in zip(a, b, strict=True)), default=0.0)
 
 
+def _confidence_difference(a: Tensor, b: Tensor) -> float:
+    """Infinite if they are not of the same images."""
+    seen = ~a.isnan()
+    return float((a - b)[seen].abs().max()) if torch.equal(seen, ~b.isnan()) and seen.any() else math.inf
+
+
 def different_bits(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Names of the weights and buffers that differ; `losses` if the training losses do."""
+    """Names of the weights and buffers that differ, and of the training losses and confidences."""
     assert list(one["state"]) == list(other["state"])
     names = [name for name, tensor in one["state"].items() if not torch.equal(tensor, other["state"][name])]
-    return names if one["losses"] == other["losses"] else [*names, "losses"]
+    if one["losses"] != other["losses"]:
+        names.append("losses")
+    same = one["confidence"].numpy().tobytes() == other["confidence"].numpy().tobytes()
+    return names if same else [*names, "confidence"]
 
 
 def assert_equal_bits(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    """Weights, buffers and training losses."""
+    """Weights, buffers, training losses and confidences."""
     assert different_bits(one, other) == []
 
 

@@ -15,7 +15,7 @@ from pipeline.config.scorers import Scorer as ScorerConfig
 from pipeline.selection.budgets import Quota
 from pipeline.selection.decision import ShareRule, decide
 from pipeline.selection.ensemble import split_options
-from pipeline.selection.evidence import Evidence, Judged
+from pipeline.selection.evidence import Evidence, Judged, Need
 from pipeline.selection.scorers import SCORERS
 
 _CHANCE = {"random", "grid"}
@@ -51,6 +51,7 @@ def _planted(seed: int) -> tuple[Evidence, np.ndarray]:
         components=places.astype(np.float32),
         neighbours=search.kneighbors(places, return_distance=False)[:, 1:],
         probabilities=probabilities.astype(np.float32),
+        training_confidence=probabilities[np.arange(_N), labels].astype(np.float32) / 2,
     ), planted
 
 
@@ -98,8 +99,8 @@ def test_what_is_not_needed_may_be_missing(scorer: dict[str, Any]) -> None:
     name, options = split_options(scorer)
     needs = set(SCORERS[name].needs) | {options.get("space")}
     needs |= {"map", "probabilities"} if name == "ensemble" else set()
-    fields = {"map": "maps", "components": "components", "neighbours": "neighbours", "probabilities": "probabilities"}
-    missing = {field: None for need, field in fields.items() if need not in needs}
+    arrays = set(get_args(Need)) - {"classes"}
+    missing = {{"map": "maps"}.get(need, need): None for need in arrays - needs}
     bare = Evidence(**{**vars(evidence), **missing})
     assert SCORERS[name].values(bare, **options).tobytes() == SCORERS[name].values(evidence, **options).tobytes()
 
@@ -146,6 +147,7 @@ def _uniform(n: int, labels: np.ndarray) -> Evidence:
         components=np.zeros((n, 3), dtype=np.float32),
         neighbours=np.stack([np.delete(np.arange(n), row)[:25] for row in range(n)]),
         probabilities=np.full((n, n_classes), 1 / n_classes, dtype=np.float32),
+        training_confidence=np.full(n, 0.5, dtype=np.float32),
     )
 
 

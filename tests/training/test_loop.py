@@ -281,16 +281,18 @@ class _StopAfter(Pauses):
 )
 def test_a_run_that_was_asked_to_end_goes_on_to_the_same_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
     settings = replace(TINY, steps=7, **changes)
-    straight = _train(settings)
+    straight = _train(settings, track_confidence=True)
     for stop in (2, 5):
         pauses = _StopAfter(tmp_path / "run", stop)
         with pauses.watching(), pytest.raises(Terminated, match=f"stopped after step {stop}, which is saved"):
-            _train(settings, pauses=pauses)
+            _train(settings, pauses=pauses, track_confidence=True)
     pauses = _StopAfter(tmp_path / "run", -1)
-    resumed = _train(settings, pauses=pauses)
+    resumed = _train(settings, pauses=pauses, track_confidence=True)
     assert torch.equal(_weights(resumed), _weights(straight))
     assert resumed.history == straight.history
     assert resumed.noise_scale == straight.noise_scale
+    assert resumed.confidence is not None
+    np.testing.assert_array_equal(resumed.confidence, straight.confidence)
     pauses.finished()
     assert not list(tmp_path.iterdir())
 

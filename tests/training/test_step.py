@@ -42,7 +42,14 @@ def _start(settings: TrainSettings, objective: Objective = _OBJECTIVE, at_most: 
     workers = worker_parts(settings.batch_size, settings.simulated_workers)
     pair = GlobalBatch(ids=np.arange(2), epochs=np.zeros(2, dtype=np.int64))
     stepper = Stepper(
-        settings, state, objective, leaves=workers, passes=micro_batches(workers, at_most), pair=pair, ranks=ALONE
+        settings,
+        state,
+        objective,
+        leaves=workers,
+        passes=micro_batches(workers, at_most),
+        pair=pair,
+        track_from=0,
+        ranks=ALONE,
     )
     return state, stepper
 

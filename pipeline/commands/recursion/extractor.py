@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.artifacts.arrays import open_array, write_array
 from pipeline.artifacts.tables import read_parquet
 from pipeline.commands.recursion.kept_images import link
 from pipeline.config.finetune import FinetuneConfig
@@ -23,6 +24,9 @@ def hand_over_extractor(
         keep: (N,), the training images of `everything` that are those of `kept`.
     """
     link(everything.finetune_metrics(network), kept.finetune_metrics(network))
+    confidence = np.full(len(keep), np.nan, dtype=np.float32)
+    confidence[keep] = open_array(kept.training_confidence(network), dtype=np.float32, ndim=1, rows=int(keep.sum()))
+    write_array(everything.training_confidence(network), confidence)
     if config.folds == 1:
         link(everything.extractor(network), kept.extractor(network))
         return
