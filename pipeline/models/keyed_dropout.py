@@ -39,8 +39,6 @@ class KeyedDropout(nn.Module):
         self.p, self.layer = p, layer
         self.keys: Tensor | None = None
 
-    # A compiler folds the constants of arithmetic that wraps around into numbers too large for it.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, x: Tensor) -> Tensor:
         """(B, ...) -> the same shape."""
         if not self.training or self.p == 0:

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from pipeline.errors import InputError
+from pipeline.models.keyed_dropout import KeyedDropout
 
 # Of one network: batch sizes of a study times the passes of uneven size that each has. torch's own
 # limit is 8.
@@ -34,6 +35,10 @@ def compile_network(model: nn.Module, device: torch.device, *, cuda_graphs: bool
         raise InputError("compile: needs a C++ compiler and finds none; install g++, or set compile: false") from None
     torch._dynamo.config.recompile_limit = _SHAPES
     torch._dynamo.config.fail_on_recompile_limit_hit = True
+    for module in model.modules():
+        if isinstance(module, KeyedDropout):
+            # A compiler folds the constants of arithmetic that wraps around into numbers too large for it.
+            module.forward = torch.compiler.disable(module.forward)  # type: ignore[method-assign]
     # "reduce-overhead" is torch's name for CUDA graphs.
     model.compile(dynamic=False, mode="reduce-overhead" if cuda_graphs else None)
 
