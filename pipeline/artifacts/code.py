@@ -3,6 +3,7 @@
 import ast
 import hashlib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 _PROJECT = Path(__file__).resolve().parents[2]
@@ -25,7 +26,7 @@ def import_closure(module: str, *, passive: frozenset[str] = frozenset()) -> dic
         if path is None or name in closure or name in passive:
             continue
         closure[name] = path
-        waiting.extend(_imports(path))
+        waiting.extend(_imports(path.read_text(encoding="utf-8")))
         waiting.extend(".".join(name.split(".")[:depth]) for depth in range(1, name.count(".") + 1))
     return dict(sorted(closure.items()))
 
@@ -38,7 +39,7 @@ def code_digest(module: str, *, passive: frozenset[str] = frozenset()) -> str:
     """
     digest = hashlib.sha256()
     for name, path in import_closure(module, passive=passive).items():
-        digest.update(f"{name}\n{_without_docstrings(path)}\n".encode())
+        digest.update(f"{name}\n{_without_docstrings(path.read_text(encoding='utf-8'))}\n".encode())
     return digest.hexdigest()
 
 
@@ -52,8 +53,14 @@ def _file_of(module: str) -> Path | None:
     return None
 
 
-def _imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+# By text, since closures share most of their files, and these take milliseconds each.
+@cache
+def _imports(text: str) -> tuple[str, ...]:
+    return tuple(_imported(ast.parse(text)))
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -62,8 +69,9 @@ def _imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _without_docstrings(path: Path) -> str:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def _without_docstrings(text: str) -> str:
+    tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             # Below attributes too: a string that stands alone does nothing.

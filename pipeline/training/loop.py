@@ -34,6 +34,8 @@ from pipeline.training.step import Stepper
 STATISTICS_IMAGES = 2048
 # Of the parameters: two moments, a weight average and a bucket for the exchange.
 _COPIES = 4
+# Of networks that this process has measured: once for a study, not once for each of its cells.
+_BYTES_PER_IMAGE: dict[object, float] = {}
 
 
 @dataclass(kw_only=True)
@@ -213,13 +215,18 @@ def _micro_batch(
         state.model.zero_grad(set_to_none=True)
         del reserved
 
+    def bytes_per_image() -> float:
+        key = (settings.network, settings.stem, settings.n_classes, settings.format, settings.precision, ranks.device)
+        if key not in _BYTES_PER_IMAGE:
+            kept = activation_bytes(state.model, partial(objective.loss_sum, state.model, batch, group))
+            _BYTES_PER_IMAGE[key] = kept / group.size
+        return _BYTES_PER_IMAGE[key]
+
     return choose_micro_batch(
         micro_batch,
         workers,
         device=ranks.device,
-        bytes_per_image=lambda: (
-            activation_bytes(state.model, partial(objective.loss_sum, state.model, batch, group)) / group.size
-        ),
+        bytes_per_image=bytes_per_image,
         try_pass=try_pass,
         ranks_here=distributed.ranks_on_this_node(),
     )
