@@ -3,9 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,10 +21,11 @@ from pipeline.datasets.splits import draw_folds
 from pipeline.distributed import Ranks
 from pipeline.errors import InputError
 from pipeline.features.frozen import frozen_networks
+from pipeline.features.trained import TrainedExtractor, mean_confidence, metrics_of
 from pipeline.models.network import Network
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
-from pipeline.training.checkpoints import ABANDONED_S, Checkpoints, clear_runs
+from pipeline.training.checkpoints import ABANDONED_S, clear_runs
 from pipeline.training.evaluate import Evaluation, evaluate, rows_of_rank
 from pipeline.training.images import load_images
 from pipeline.training.in_turn import train_in_turn
@@ -36,18 +35,6 @@ from pipeline.training.weights import save_folded, save_trained
 from pipeline.training.workers import plan_of
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Trained:
-    """One network, how sure it was of each label while it trained, and where it is kept until it is saved."""
-
-    model: Network
-    settings: TrainSettings
-    n_train: int
-    train_loss: float
-    confidence: NDArray[np.float32]
-    kept: Checkpoints | None = None
-
-
 def finetune(context: StageContext, ranks: Ranks) -> None:
     """Train a network for each fold, or fit its head; evaluate on the test split once; save weights and metrics."""
     config, name = context.params.finetune, str(context.item)
@@ -55,7 +42,7 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
     folds = _folds(context, data)
     members = [folds != fold for fold in range(config.folds)] if config.folds > 1 else [folds == 0]
     make = _train_all if config.trained == "all" else _fit_heads
-    networks: list[_Trained] = []
+    networks: list[TrainedExtractor] = []
     results: list[Evaluation] = []
     test = None
     labels = torch.from_numpy(data.test.labels).to(ranks.device)
@@ -72,8 +59,8 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
         save_trained(path, networks[0].model, settings, data.class_names)
     else:
         save_folded(path, [trained.model for trained in networks], folds, settings, data.class_names)
-    write_array(context.data.training_confidence(name), _mean_confidence(networks))
-    write_json(context.data.finetune_metrics(name), _metrics(context, data, networks, results))
+    write_array(context.data.training_confidence(name), mean_confidence(networks))
+    write_json(context.data.finetune_metrics(name), metrics_of(config, data, networks, results))
     write_provenance(
         context.data.provenance("finetune", name),
         stage=context.name,
@@ -132,7 +119,7 @@ def _settings(context: StageContext, data: PreparedData, n_train: int) -> TrainS
 
 def _train_all(
     context: StageContext, ranks: Ranks, data: PreparedData, members: Sequence[NDArray[np.bool_]]
-) -> Iterator[_Trained]:
+) -> Iterator[TrainedExtractor]:
     """Each network by the recipe."""
     config = context.params.finetune
     sizes = [int(rows.sum()) for rows in members]
@@ -157,7 +144,7 @@ def _train_all(
     for own, size, run in zip(settings, sizes, runs, strict=True):
         _check_finite(run.train_loss, config.learning_rate, str(context.item))
         context.images.append(run.steps * own.batch_size)
-        yield _Trained(
+        yield TrainedExtractor(
             model=run.model, settings=own, n_train=size, train_loss=run.train_loss, confidence=run.confidence,
             kept=run.kept,
         )  # fmt: skip
@@ -165,7 +152,7 @@ def _train_all(
 
 def _fit_heads(
     context: StageContext, ranks: Ranks, data: PreparedData, members: Sequence[NDArray[np.bool_]]
-) -> Iterator[_Trained]:
+) -> Iterator[TrainedExtractor]:
     """Each network with the pretrained backbone and a head of its own."""
     config, n, labels = context.params.finetune, len(data.train.labels), data.train.labels
     counts = np.bincount(labels, minlength=len(data.class_names))
@@ -192,49 +179,10 @@ def _fit_heads(
             if not head.converged:
                 context.log.info(f"the head of fold {number} stopped after {head.iterations} iterations, unconverged")
             unknown = np.full(n, np.nan, dtype=np.float32)  # a head is fitted, not trained step by step
-            yield _Trained(
+            yield TrainedExtractor(
                 model=model, settings=settings, n_train=int(rows.sum()), train_loss=head.train_loss, confidence=unknown
             )  # fmt: skip
     context.images.append(n)
-
-
-def _mean_confidence(networks: Sequence[_Trained]) -> NDArray[np.float32]:
-    """(N,): over the networks that trained on the image; NaN where none did."""
-    stacked = np.stack([trained.confidence for trained in networks])
-    passes = np.isfinite(stacked).sum(axis=0)
-    return np.where(passes > 0, np.nansum(stacked, axis=0) / np.maximum(passes, 1), np.nan).astype(np.float32)
-
-
-def _metrics(
-    context: StageContext, data: PreparedData, networks: Sequence[_Trained], results: Sequence[Evaluation]
-) -> dict[str, Any]:
-    """Means over folds, and the same of each."""
-    config, labels = context.params.finetune, data.test.labels
-    settings = dataclasses.asdict(networks[0].settings)
-    if config.trained == "head":
-        settings = {key: settings[key] for key in ("network", "stem", "n_classes", "format", "seed")}
-    folds: list[dict[str, Any]] = [
-        {
-            "top1": result.top1,
-            "balanced_accuracy": result.balanced_accuracy(labels),
-            "recall_per_class": {
-                name: float(result.correct[labels == label].mean()) for label, name in enumerate(data.class_names)
-            },
-            "test_loss": result.loss,
-            "train_loss": trained.train_loss,
-        }
-        for trained, result in zip(networks, results, strict=True)
-    ]
-    means = {key: float(np.mean([fold[key] for fold in folds])) for key in folds[0] if key != "recall_per_class"}
-    recalls = {name: float(np.mean([fold["recall_per_class"][name] for fold in folds])) for name in data.class_names}
-    return {
-        **means,
-        "recall_per_class": recalls,
-        "folds": [{**fold, "n_train": trained.n_train} for fold, trained in zip(folds, networks, strict=True)],
-        "trained": config.trained,
-        "weights": config.weights,
-        "settings": settings,
-    }
 
 
 def _digest(context: StageContext, weights: str) -> str:
