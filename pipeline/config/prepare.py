@@ -29,6 +29,8 @@ class PrepareConfig(Section):
             they are used; people see small pictures.
         test_share: share of each class held out for testing; used by `digits` and by an
             `image_folder` without train/ and test/, null otherwise.
+        train_share: share of each class's training images that take part; of one seed, a smaller share is
+            part of a larger one. Null: all.
         val_share: share of each class's training images flagged `val` for tuning.
         unreadable: `error` stops at the first unreadable files; `skip` leaves them out and lists
             them in the metrics.
@@ -42,6 +44,7 @@ class PrepareConfig(Section):
     labels: Annotated[str, Field(min_length=1)] | None = None
     image_size: Annotated[Positive, Field(ge=8, le=512)]
     test_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    train_share: Annotated[float, Field(gt=0, lt=1)] | None = None
     val_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
     storage: Literal["array", "files"] = "array"
     unreadable: Literal["error", "skip"] = "error"

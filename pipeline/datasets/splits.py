@@ -7,7 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 # Keep the draws for different purposes independent of each other under one seed.
-_TEST, _VAL, _FOLDS = "test", "val", "folds"
+_PART, _TEST, _VAL, _FOLDS = "part", "test", "val", "folds"
+
+
+def draw_part(paths: Sequence[str], labels: Sequence[int], share: float, *, seed: int) -> NDArray[np.bool_]:
+    """Which training rows take part at all; see `_draw`. At least two of a class where it has two."""
+    return _draw(paths, labels, share, f"{seed}/{_PART}", least=2, rest=0)
 
 
 def draw_test(
@@ -52,9 +57,15 @@ def draw_folds(
 
 
 def _draw(
-    paths: Sequence[str], labels: Sequence[int] | NDArray[np.int64], share: float, key: str, *, rest: int
+    paths: Sequence[str],
+    labels: Sequence[int] | NDArray[np.int64],
+    share: float,
+    key: str,
+    *,
+    least: int = 1,
+    rest: int,
 ) -> NDArray[np.bool_]:
-    """Flag round(share * n) of each class of n rows, never none, and leave `rest` unless that is none.
+    """Flag round(share * n) of each class of n rows, `least` or more, and leave `rest` unless that takes from `least`.
 
     Images are ranked by a hash of their path, so that one image more or less moves at most one other
     of its class across the border, and none of another class: a test split outlives additions.
@@ -64,7 +75,7 @@ def _draw(
     flags = np.zeros(len(of_class), dtype=np.bool_)
     for label in np.unique(of_class):
         rows = np.flatnonzero(of_class == label)
-        count = max(1, min(round(share * len(rows)), len(rows) - rest))
+        count = max(least, min(round(share * len(rows)), len(rows) - rest))
         flags[rows[np.argsort(hashes[rows], kind="stable")[:count]]] = True
     return flags
 

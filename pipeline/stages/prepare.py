@@ -19,6 +19,7 @@ from pipeline.datasets.registry import DATASETS
 from pipeline.datasets.splits import draw_val
 from pipeline.datasets.storage import StoredImages, store_images
 from pipeline.datasets.summary import summarize
+from pipeline.datasets.thinning import thin
 from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext, run_stage
 
@@ -44,6 +45,9 @@ def prepare(context: StageContext) -> None:
     def open_images(leave_out: frozenset[str]) -> ImageSet:
         # The file is checked before anything is decoded.
         images = DATASETS[config.dataset](replace(options, leave_out=leave_out))
+        if config.train_share is not None:
+            images, others = thin(images, config.train_share, seed=config.seed)
+            leave_out |= others
         return relabel(images, labels, left_out=leave_out) if labels else images
 
     remove_leftovers(data.prepare_metrics.parent)
