@@ -98,7 +98,9 @@ def points_of(
 
 def source_of(points: Points, by_hand: Mapping[int, str] | None = None) -> Source:
     """A source of these points and decisions alone, which reads no file."""
-    decided = {row: SimpleNamespace(decision=decision) for row, decision in (by_hand or {}).items()}
+    decided = {
+        row: SimpleNamespace(decision=decision, note="", timestamp="") for row, decision in (by_hand or {}).items()
+    }
     return cast(
         "Source",
         SimpleNamespace(

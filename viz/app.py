@@ -5,16 +5,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dash import Dash, Input
+from dash import Dash, Input, html
 from flask import request
 
-from pipeline.config.params import Params
+from pipeline.config.params import load_params
 from pipeline.errors import InputError
-from viz import callbacks, layout, training_callbacks
+from viz import callbacks, layout, parts
+from viz.callbacks import training
+from viz.callbacks.training import training_page
 from viz.data import Source
 from viz.figures.gallery import thumbnail
 from viz.guard import protect
-from viz.training_callbacks import training_page
 
 # Addresses of pictures change with their content.
 _CACHE = "private, max-age=86400, immutable"
@@ -29,29 +30,29 @@ class _OfflineDash(Dash):
 
 def make_app(
     source: Source,
-    params: Params,
     *,
     params_file: Path,
     token: str | None = None,
-    on_selection: Callable[[Sequence[int]], None] | None = None,
+    on_selection: Callable[[str | None, Sequence[int]], None] | None = None,
 ) -> Dash:
     """The app, not yet listening. Everything it needs comes from this machine.
 
     Args:
-        params: the networks to choose from, and the studies.
-        params_file: where they stand; the chosen limit may be written there.
+        params_file: names the networks to choose from and the studies; the chosen limit may be written there.
         token: see `guard.protect`.
-        on_selection: is told the rows selected on the map, whenever they change.
+        on_selection: is told the rows selected on a map, whenever they change, and of which `Points.generation`.
     """
     app = _OfflineDash("viz", title="batchsieve", update_title="", serve_locally=True, assets_folder="assets")
     protect(app.server, token=token)
     # Anew for each page that is opened, as the files may be others by then.
-    app.layout = lambda: layout.page(params.networks, source.classes(), training_page(source.data, params))
-    callbacks.register(app, source, params.networks, params_file)
-    training_callbacks.register(app, source.data, params)
+    app.layout = lambda: _page(source, params_file)
+    callbacks.register(app, source, params_file)
+    training.register(app, source.data, params_file)
 
     if on_selection is not None:
-        app.callback(Input("selection", "data"))(on_selection)
+        app.callback(Input("selection", "data"), prevent_initial_call=True)(
+            lambda selection: on_selection(selection["generation"], selection["rows"])
+        )
 
     def picture(name: str) -> tuple[bytes | str, int, dict[str, str]]:
         plain = {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"}
@@ -70,3 +71,12 @@ def make_app(
     # Every name below, as Dash answers whatever else there is with the page.
     app.server.add_url_rule("/thumbnail/<path:name>", view_func=picture)
     return app
+
+
+def _page(source: Source, params_file: Path) -> html.Div:
+    try:
+        params = load_params(params_file)
+    except InputError as error:
+        return parts.problem(str(error))
+    training_view = training_page(source.data, params)
+    return layout.page(params.networks, source.classes(), training_view, edited=source.overrides_stamp())

@@ -82,6 +82,16 @@ class Points:
         """What the class of an image is called."""
         return self.class_names[int(self.labels[row])]
 
+    @property
+    def generation(self) -> str:
+        """The network and the stamp: by this a page says what its rows are of."""
+        return f"{self.network} {self.stamp}"
+
+    @cached_property
+    def rows(self) -> Mapping[str, int]:
+        """Path -> row."""
+        return {path: row for row, path in enumerate(self.paths.to_pylist())}
+
     @cached_property
     def classes(self) -> Mapping[int, int]:
         """Label -> number of images, of the classes that have any."""
@@ -135,7 +145,11 @@ class Source:
 
     def decisions_stamp(self, points: Points) -> str:
         """Differs whenever one of the files of the points, or that of people's decisions, has been replaced."""
-        return f"{points.stamp} {stamp_of([self.data.overrides])}"
+        return f"{points.stamp} {self.overrides_stamp()}"
+
+    def overrides_stamp(self) -> str:
+        """Differs whenever people's decisions have been replaced."""
+        return stamp_of([self.data.overrides])
 
     def evidence(self, points: Points) -> Evidence:
         """What all scorers can look at.

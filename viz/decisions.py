@@ -35,11 +35,13 @@ class Saved:
     Attributes:
         written: images whose line was added, changed or removed.
         left_alone: images of the action whose line was not touched.
+        images: those written.
         sentence: the same for a person.
     """
 
     written: int
     left_alone: int
+    images: tuple[Image, ...]
     sentence: str
 
 
@@ -78,7 +80,8 @@ class Decisions:
 
         Args:
             decision: None takes decisions back: the lines go; images that have none are left alone.
-            note: why, in one line of any text; not looked at when decisions are taken back.
+            note: why, in one line of any text; not looked at when decisions are taken back. Where it is empty
+                and the decision is the old one, the old note stays.
 
         Raises:
             InputError: the note has a line break or another control character; the file is not valid,
@@ -102,7 +105,8 @@ class Decisions:
         left_alone = len(set(images)) - len(action)
         what = "no longer decided by hand" if decision is None else f"to {decision}"
         untouched = f"; {_count(left_alone)} had no decision" if left_alone else ""
-        return Saved(written=len(action), left_alone=left_alone, sentence=f"{_count(len(action))} {what}{untouched}.")
+        sentence = f"{_count(len(action))} {what}{untouched}."
+        return Saved(written=len(action), left_alone=left_alone, images=tuple(action), sentence=sentence)
 
     def undo(self) -> Saved | None:
         """Take back the newest action of this object that is not taken back yet; None if there is none.
@@ -122,7 +126,9 @@ class Decisions:
             self._done.pop()
         left_alone = len(action) - len(undone)
         others = f"; {_count(left_alone)} changed by others since, left alone" if left_alone else ""
-        return Saved(written=len(undone), left_alone=left_alone, sentence=f"{_count(len(undone))} as before{others}.")
+        which = next(iter(undone)).path if len(undone) == 1 else _count(len(undone))
+        sentence = f"{which} as before{others}."
+        return Saved(written=len(undone), left_alone=left_alone, images=tuple(undone), sentence=sentence)
 
     def _update(self, act: Callable[[_Lines], _Action]) -> _Action:
         """Write what `act` makes of the lines in the file, and return it; nothing is written for no change."""
@@ -156,6 +162,8 @@ def _decided(lines: _Lines, wanted: dict[Image, Override | None]) -> _Action:
         before = lines.get(image)
         if before is None and after is None:
             continue
+        if before is not None and after is not None and after.decision == before.decision and not after.note:
+            after = replace(after, note=before.note)
         action[image] = _Change(before=before, after=after, above=above.get(image, last))
         if before is None:
             last = image

@@ -1,11 +1,15 @@
 """Who may talk to the server: this machine, or whoever has the token; and never a page from elsewhere."""
 
 import hmac
+import socket
 from typing import Any
 
 from flask import Flask, Response, request
 
+from pipeline.errors import InputError
+
 LOOPBACK = "127.0.0.1"
+LOOPBACK_NAMES = (LOOPBACK, "localhost")
 
 _COOKIE = "batchsieve-token"
 
@@ -25,7 +29,7 @@ def protect(server: Flask, *, token: str | None) -> None:
     """
     if token is None:
         # A page elsewhere that has its own name point here does not get through.
-        server.config["TRUSTED_HOSTS"] = [LOOPBACK, "localhost"]
+        server.config["TRUSTED_HOSTS"] = list(LOOPBACK_NAMES)
 
     @server.before_request
     def check() -> tuple[str, int] | None:
@@ -47,6 +51,28 @@ def protect(server: Flask, *, token: str | None) -> None:
         if token is not None and _brings(token):
             response.set_cookie(_COOKIE, token, httponly=True, samesite="Strict")
         return response
+
+
+def check_port(host: str, port: int, *, name: str) -> None:
+    """See that a server can listen there.
+
+    Args:
+        name: of the option that gave the port, for the error.
+
+    Raises:
+        InputError: it cannot.
+    """
+    if not 1 <= port <= 65535:
+        raise InputError(f"{name}: {port} is no port; give one from 1024 to 65535")
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        # As the server does: a port that was in use a moment ago is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise InputError(
+                f"{name}: {port} of {host} cannot be had ({error.strerror}); give another, e.g. {port % 65535 + 1}"
+            ) from None
 
 
 def _brings(token: str) -> bool:

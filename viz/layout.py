@@ -46,22 +46,26 @@ GRAPH_CONFIG: Any = PLOTLY_CONFIG | {
 _STATIC_CONFIG: Any = GRAPH_CONFIG | {"displayModeBar": False, "scrollZoom": False}
 
 
-def page(networks: Sequence[str], classes: Sequence[tuple[int, str]], training: Any = None) -> html.Div:
+def page(
+    networks: Sequence[str], classes: Sequence[tuple[int, str]], training: Any = None, *, edited: str = ""
+) -> html.Div:
     """The whole page, before anything has been read.
 
     Args:
         networks: those to choose from.
         classes: label and name of those to choose from.
         training: what the view of the training results begins with.
+        edited: the stamp of people's decisions.
     """
     options = [{"label": name, "value": label} for label, name in classes]
     return html.Div(
         [
-            *_stores(),
+            *_stores(edited),
             _header(networks),
             html.Aside([*_colors(), *_filters(options), *_judging(options)], id="choices"),
             html.Main([*_maps(networks), html.Div(training, id="training-view")], id="middle"),
             html.Aside([*_chosen(), *_pictures()], id="images"),
+            html.Footer(id="saved", role="status"),
             _parameters_dialog(),
         ],
         id="page",
@@ -69,15 +73,15 @@ def page(networks: Sequence[str], classes: Sequence[tuple[int, str]], training: 
     )
 
 
-def _stores() -> list[Any]:
+def _stores(edited: str) -> list[Any]:
     initial: dict[str, Any] = {
         "rule": None,  # what the controls below `Judge` say
         "rule-b": None,  # of the second map
         "drawn": None,  # of which artefacts the map is
-        "selection": [],  # rows
+        "selection": {"generation": None, "rows": []},  # on either map
+        "offered": {"generation": None, "rows": []},  # of it, what the buttons decide
         "focus": None,  # row of the chosen image
-        "command": None,  # what a key or a button asks for
-        "edited": 0,  # counts decisions saved
+        "edited": edited,
     }  # fmt: skip
     stores = [dcc.Store(id=name, data=value) for name, value in initial.items()]
     return [dcc.Location(id="url", refresh=False), dcc.Interval(id="clock", interval=5000), *stores]
@@ -172,11 +176,11 @@ def _chosen() -> list[Any]:
                 dcc.Input(id="note", type="text", placeholder="note (optional; Enter)", maxLength=500),
                 html.Button([html.U("K"), "eep"], id="keep", className="stays"),
                 html.Button([html.U("D"), "rop"], id="drop", className="goes"),
-                html.Button([html.U("U"), "ndo"], id="undo"),
+                html.Button([html.U("C"), "lear"], id="clear", title="as the filter decides"),
+                html.Button([html.U("U"), "ndo"], id="undo", title="what this window did last"),
             ],
             className="buttons",
         ),
-        html.P(id="saved", className="hint", role="status"),
     ]
 
 
@@ -204,7 +208,7 @@ def _pictures() -> list[Any]:
         ),
         dcc.Store(id="page-number", data=0),
         dcc.Loading(html.Div(id="grid", className="tiles"), delay_show=400),
-        html.P("Arrows choose, K keeps, D drops, U undoes.", className="hint"),
+        html.P("Arrows choose, K keeps, D drops, C leaves it to the filter, U undoes.", className="hint"),
     ]
 
 

@@ -16,8 +16,9 @@ from pipeline.config.params import load_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from viz.app import make_app
+from viz.callbacks.deciding import shown_points
 from viz.data import Source
-from viz.guard import LOOPBACK
+from viz.guard import LOOPBACK, check_port
 
 
 class Explorer:
@@ -27,45 +28,54 @@ class Explorer:
         url: of the page, for this machine's browsers only.
     """
 
-    def __init__(self, network: str, *, data: DataPaths, params_file: Path, height: int) -> None:
-        self._data, self._network, self._height = data, network, height
-        self._selection: tuple[int, ...] = ()
-        app = make_app(Source(data), load_params(params_file), params_file=params_file, on_selection=self._remember)
+    def __init__(self, network: str, *, data: DataPaths, params_file: Path, height: int, port: int | None) -> None:
+        self._source, self._network, self._height = Source(data), network, height
+        self._selection: tuple[str | None, tuple[int, ...]] = (None, ())
+        app = make_app(self._source, params_file=params_file, on_selection=self._remember)
         # A line for every request would bury the notebook's own.
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
-        self._server = make_server(LOOPBACK, 0, app.server, threaded=True)
+        if port is not None:
+            check_port(LOOPBACK, port, name="port")
+        self._server = make_server(LOOPBACK, port or 0, app.server, threaded=True)
         self.url = f"http://{LOOPBACK}:{self._server.port}/?{urlencode({'state': json.dumps({'network': network})})}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     @property
     def selection(self) -> list[int]:
         """Sample ids of the images last selected with the lasso or the box, ascending."""
-        return sorted(self._selection)
+        return sorted(self._selection[1])
 
     def selected(self) -> pa.Table:
-        """The selected rows of the network's points.parquet.
+        """The selected rows in the points.parquet of the network whose map they were selected on.
 
         Raises:
-            InputError: the file is missing or damaged.
+            InputError: the file is missing or damaged, or has been replaced since.
         """
-        return read_parquet(self._data.points(self._network)).take(self.selection)
+        generation, rows = self._selection
+        network = self._network if generation is None else generation.partition(" ")[0]
+        file = self._source.data.points(network)
+        table = read_parquet(file)
+        # Looked at last: what was read is what was selected from.
+        if generation is not None and shown_points(self._source, generation) is None:
+            raise InputError(f"{file}: has been replaced since the selection; select again")
+        return table.take(sorted(rows))
 
     def close(self) -> None:
         """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
 
-    def _remember(self, rows: Sequence[int]) -> None:
-        self._selection = tuple(rows)
+    def _remember(self, generation: str | None, rows: Sequence[int]) -> None:
+        self._selection = generation, tuple(rows)
 
     def _repr_html_(self) -> str:
         style = f"width: 100%; height: {self._height}px; border: 1px solid #cccccc"
         return f'<iframe src="{html.escape(self.url)}" style="{style}"></iframe>'
 
 
-def start(network: str | None, *, params: Path, data: Path, height: int) -> Explorer:
+def start(network: str | None, *, params: Path, data: Path, height: int, port: int | None) -> Explorer:
     """See `viz.explore`."""
     networks = load_params(params).networks
     if network is not None and network not in networks:
         raise InputError(f"network: {network} is none of {params}; give one of {', '.join(networks)}")
-    return Explorer(network or networks[0], data=DataPaths(root=data), params_file=params, height=height)
+    return Explorer(network or networks[0], data=DataPaths(root=data), params_file=params, height=height, port=port)

@@ -31,7 +31,7 @@ def empty(message: str) -> html.P:
 
 
 def point_lines(look: Look, row: int) -> list[html.P]:
-    """The text about one image: label, what the network sees, score, and the filter's reason."""
+    """The text about one image: label, what the network sees, score, the filter's reason, and who decided otherwise."""
     points, verdict = look.points, look.verdict
     seen = points.class_names[points.predicted[row]]
     return [
@@ -39,6 +39,7 @@ def point_lines(look: Look, row: int) -> list[html.P]:
         html.P(f"network: {seen} ({points.confidence[row]:.0%})", className=_doubt(points, row)),
         html.P(["score ", html.B(f"{verdict.scores[row]:.3f}"), f" · {_fate(look, row)}"]),
         html.P(["the filter: " if look.rule.judge != WRITTEN else "", points.reasons[row].as_py()]),
+        *_decision(look, row),
     ]
 
 
@@ -52,7 +53,7 @@ def card(look: Look, row: int) -> list[Any]:
     points = look.points
     neighbours = [tile(look, other) for other in points.neighbours[row].tolist()]
     return [
-        html.Div([picture(points, row), html.Div(point_lines(look, row))], className="chosen"),
+        html.Div([picture(points, row), html.Div(point_lines(look, row))], className="chosen", **_names(points, row)),
         html.P(points.paths[row].as_py(), className="path"),
         html.H2("Nearest by features"),
         html.Div(neighbours, className="tiles"),
@@ -63,13 +64,11 @@ def tile(look: Look, row: int) -> html.Button:
     """A picture to click; its frame says what becomes of the image."""
     fate = "stays" if look.verdict.keep[row] else "goes"
     classes = ["tile", fate, *(["hand"] if row in look.verdict.by_hand else [])]
-    data: Any = {"data-row": str(row)}
     return html.Button(
         [picture(look.points, row), html.Span(look.points.name(row))],
         className=" ".join(classes),
         title=f"#{row}, score {look.verdict.scores[row]:.3f}: {_fate(look, row)}",
-        # Dash takes any attribute that begins so, which its types do not say.
-        **data,
+        **_names(look.points, row),
     )
 
 
@@ -138,6 +137,21 @@ def difference_line(a: Verdict, b: Verdict) -> html.P:
 def _paper(points: Points) -> str:
     share = _PAPER_SHARES.get(points.network)
     return "" if share is None else f"In the paper (table I) {points.network} drops {share:.2%} of CIFAR-10."
+
+
+def _decision(look: Look, row: int) -> list[html.P]:
+    """What a person decided of the image, when and why."""
+    line = look.verdict.by_hand.get(row)
+    if line is None:
+        return []
+    when = f", {line.timestamp}" if line.timestamp else ""
+    note: list[Any] = [": ", html.Q(line.note)] if line.note else []
+    return [html.P([f"{line.decision} by hand{when}", *note])]
+
+
+def _names(points: Points, row: int) -> dict[str, Any]:
+    """By these, what is shown can be decided; Dash takes any attribute that begins so, which its types do not say."""
+    return {"data-row": str(row), "data-generation": points.generation}
 
 
 def _fate(look: Look, row: int) -> str:

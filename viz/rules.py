@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
+from pipeline.artifacts.overrides import Override
 from pipeline.selection.budgets import score, threshold_for_share
 from pipeline.selection.dbscan import ROUNDING
 from pipeline.selection.evidence import PLACES, Space
@@ -93,20 +94,20 @@ class Verdict:
         values: (N,) suspicion in the judge's unit.
         thresholds: (N,) what they must exceed to go.
         noise: (N,) whether they go by that.
-        by_hand: row -> whether a person keeps it, which counts more.
+        by_hand: row -> what a person decided, which counts more.
     """
 
     values: NDArray[np.float64]
     thresholds: NDArray[np.float64]
     noise: NDArray[np.bool_]
-    by_hand: Mapping[int, bool]
+    by_hand: Mapping[int, Override]
 
     @cached_property
     def keep(self) -> NDArray[np.bool_]:
         """(N,) what stays, human decisions included."""
         keep = ~self.noise
         if self.by_hand:
-            keep[list(self.by_hand)] = list(self.by_hand.values())
+            keep[list(self.by_hand)] = [line.decision == "keep" for line in self.by_hand.values()]
         return keep
 
     @cached_property
@@ -121,7 +122,7 @@ def judge(source: Source, points: Points, rule: Rule) -> Verdict:
     Raises:
         InputError: the judge needs files that are missing, or cannot judge these images.
     """
-    by_hand = {row: override.decision == "keep" for row, override in source.by_hand(points).items()}
+    by_hand = source.by_hand(points)
     values = values_of(source, points, rule)
     if rule.judge == WRITTEN and rule.limit.threshold is None and not rule.own:
         return Verdict(values=values, thresholds=points.thresholds, noise=points.is_noise, by_hand=by_hand)

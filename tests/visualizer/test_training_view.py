@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from dash import Dash, dcc, html
-from made_up_report import default_outcome, params_with, write_study
+from made_up_report import ROOT, default_outcome, params_with, write_study
 from scipy import stats
 
 from pipeline.artifacts.tables import read_parquet, write_parquet
-from pipeline.config.params import Params
+from pipeline.config.params import Params, load_params
 from pipeline.paths import DataPaths
+from viz.callbacks.training import batch_options, register, training_page
 from viz.figures.rendering import PLOTLY_CONFIG
 from viz.training import studies, study_view
-from viz.training_callbacks import batch_options, register, training_page
 
 _HOSTILE = '</script><img src="http://evil.example/x.png" onerror="alert(1)">'
 
@@ -347,11 +347,12 @@ def test_a_batch_size_stays_chosen_where_the_next_study_has_it(data: DataPaths) 
 
 
 def test_the_server_answers_the_pickers(data: DataPaths) -> None:
-    params = params_with()
+    params_file = ROOT / "presets" / "digits.yaml"
+    params = load_params(params_file)
     write_study(data, params, "digits")
     app = Dash("viz")
     app.layout = training_page(data, params)
-    register(app, data, params)
+    register(app, data, params_file)
     client = app.server.test_client()
     inputs = [
         {"id": key, "property": "value", "value": value} for key, value in (("study", "digits"), ("study-batch", 128))

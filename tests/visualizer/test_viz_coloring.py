@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.artifacts.overrides import Override
 from pipeline.selection.arms import arm_members
 from viz.coloring import COLORINGS, Facts, colors_by, vote_of
 from viz.comparison import NAMES, differences
@@ -146,11 +147,14 @@ def test_neighbours_vote_only_where_a_colouring_needs_them(monkeypatch: pytest.M
 
 
 def test_differences_name_who_drops() -> None:
-    def verdict(noise: list[bool], by_hand: dict[int, bool]) -> Verdict:
-        return Verdict(values=np.zeros(5), thresholds=np.ones(5), noise=np.array(noise), by_hand=by_hand)
+    def verdict(noise: list[bool], kept: list[int]) -> Verdict:
+        line = Override(path="", sha256="", decision="keep", note="", timestamp="", line=0)
+        return Verdict(
+            values=np.zeros(5), thresholds=np.ones(5), noise=np.array(noise), by_hand=dict.fromkeys(kept, line)
+        )
 
-    a = verdict([False, True, False, True, True], {4: True})
-    b = verdict([False, False, True, True, True], {4: True})
+    a = verdict([False, True, False, True, True], [4])
+    b = verdict([False, False, True, True, True], [4])
     groups = differences(a, b)
     assert [NAMES[code] for code in groups.codes] == [
         "both keep", "only A drops", "only B drops", "both drop", "both keep",

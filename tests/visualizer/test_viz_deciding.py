@@ -12,8 +12,10 @@ from pipeline.artifacts.overrides import read_overrides
 from pipeline.config.params import load_params
 from pipeline.paths import DataPaths
 from viz.callbacks import deciding
-from viz.callbacks.deciding import Desk, carry_out, news, show_difference, write_rule
+from viz.callbacks.deciding import Desk, Done, carry_out, offered
 from viz.callbacks.exploring import Asked, draw
+from viz.callbacks.proposing import show_difference, write_rule
+from viz.callbacks.watching import news
 from viz.data import Points, Source
 from viz.look import rule_to_json
 from viz.rules import Limit, Rule
@@ -35,60 +37,74 @@ def points(source: Source) -> Points:
 
 
 @pytest.fixture
-def desk(source: Source) -> Desk:
-    return Desk(source)
-
-
-@pytest.fixture
-def drawn(source: Source) -> Any:
-    return draw(source, Asked(network=NETWORK), "class")["drawn"]
+def desk(data: DataPaths) -> Desk:
+    return Desk(data.overrides)
 
 
 def _decided(data: DataPaths) -> dict[str, str]:
     return {line.path: line.decision for line in read_overrides(data.overrides)} if data.overrides.exists() else {}
 
 
-def _command(action: str, row: Any = None, page: str = "p") -> dict[str, Any]:
-    return {"action": action, "row": row, "page": page, "at": 1}
+def _command(action: str, points: Points | None, *rows: Any, page: str = "p", note: str = "") -> dict[str, Any]:
+    generation = None if points is None else points.generation
+    return {"action": action, "rows": list(rows), "generation": generation, "page": page, "note": note}
 
 
 def test_one_image_and_a_selection_are_decided_and_undone(
-    data: DataPaths, source: Source, points: Points, desk: Desk, drawn: Any
+    data: DataPaths, source: Source, points: Points, desk: Desk
 ) -> None:
     paths = points.paths.to_pylist()
-    assert carry_out(source, desk, _command("drop", 3), drawn, note="blurred") == ("1 image to drop.", True)
+    assert carry_out(source, desk, _command("drop", points, 3, note="blurred")) == Done(said="1 image to drop.")
     assert read_overrides(data.overrides)[0].note == "blurred"
-    said, changed = carry_out(source, desk, _command("keep-selection", 9), drawn, selection=[3, 4, 4])
-    assert (said, changed) == ("2 images to keep.", True)
+    assert carry_out(source, desk, _command("keep-selection", points, 3, 4, 4)) == Done(said="2 images to keep.")
     assert _decided(data) == {paths[3]: "keep", paths[4]: "keep"}
-    assert carry_out(source, desk, _command("undo"), drawn)[1]
+    assert carry_out(source, desk, _command("undo", points)) == Done(said="2 images as before.")
     assert _decided(data) == {paths[3]: "drop"}
-    assert carry_out(source, desk, _command("undo"), drawn)[1]
+    assert carry_out(source, desk, _command("undo", points)) == Done(said=f"{paths[3]} as before.", row=3)
     assert _decided(data) == {}
-    assert carry_out(source, desk, _command("undo"), drawn) == ("Nothing to undo on this page.", False)
+    assert carry_out(source, desk, _command("undo", points)) == Done(said="Nothing to undo on this page.")
 
 
-def test_of_a_selection_only_what_is_shown_is_decided(
-    data: DataPaths, source: Source, points: Points, desk: Desk, drawn: Any
+def test_a_decision_is_taken_back_by_a_page_that_did_not_make_it(
+    data: DataPaths, source: Source, points: Points, desk: Desk
 ) -> None:
-    asked = Asked(network=NETWORK, classes=[1])
-    said, changed = carry_out(source, desk, _command("drop-selection"), drawn, selection=[0, 1, 2, 5, 79], asked=asked)
-    assert (said, changed) == ("2 images to drop.", True)
-    assert list(_decided(data)) == [points.paths[row].as_py() for row in (1, 5)]
-
-
-def test_two_pages_undo_their_own(data: DataPaths, source: Source, points: Points, desk: Desk, drawn: Any) -> None:
-    for page, row in (("a", 1), ("b", 2)):
-        carry_out(source, desk, _command("drop", row, page), drawn)
-    carry_out(source, desk, _command("undo", page="a"), drawn)
-    assert list(_decided(data)) == [points.paths[2].as_py()]
-    assert not carry_out(source, desk, _command("undo", page="a"), drawn)[1]
-    assert not carry_out(source, desk, _command("undo", page="c"), drawn)[1]
-    carry_out(source, desk, _command("undo", page="b"), drawn)
+    carry_out(source, desk, _command("drop", points, 3))
+    assert not carry_out(source, desk, _command("clear", points, 3, page="another")).failed
     assert _decided(data) == {}
 
 
-def test_pages_closed_long_ago_are_forgotten(source: Source, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_buttons_take_of_a_selection_what_is_shown(data: DataPaths, source: Source, points: Points) -> None:
+    selection = {"generation": points.generation, "rows": [0, 1, 2, 5, 79]}
+    shown = offered(source, selection, Asked(network=NETWORK, classes=[1]))
+    assert shown == {"generation": points.generation, "rows": [1, 5]}
+    assert offered(source, {"generation": None, "rows": []}, Asked(network=NETWORK))["rows"] == []
+    assert offered(source, selection, Asked(network="resnet34"))["rows"] == []
+    write_network(data, NETWORK, seed=1)
+    assert offered(source, selection, Asked(network=NETWORK))["rows"] == []
+
+
+def test_images_are_decided_on_the_map_of_either_network(
+    data: DataPaths, source: Source, points: Points, desk: Desk
+) -> None:
+    write_network(data, "resnet34")
+    other = source.points("resnet34")
+    assert not carry_out(source, desk, _command("drop", other, 3)).failed
+    assert not carry_out(source, desk, _command("drop", points, 4)).failed
+    assert list(_decided(data)) == [points.paths[row].as_py() for row in (3, 4)]
+
+
+def test_two_pages_undo_their_own(data: DataPaths, source: Source, points: Points, desk: Desk) -> None:
+    for page, row in (("a", 1), ("b", 2)):
+        carry_out(source, desk, _command("drop", points, row, page=page))
+    carry_out(source, desk, _command("undo", points, page="a"))
+    assert list(_decided(data)) == [points.paths[2].as_py()]
+    for page in ("a", "c"):
+        assert "Nothing to undo" in carry_out(source, desk, _command("undo", points, page=page)).said
+    carry_out(source, desk, _command("undo", points, page="b"))
+    assert _decided(data) == {}
+
+
+def test_pages_closed_long_ago_are_forgotten(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deciding, "_MOST_PAGES", 2)
     first = desk.of_page("a")
     assert desk.of_page("b") is not first
@@ -98,12 +114,19 @@ def test_pages_closed_long_ago_are_forgotten(source: Source, desk: Desk, monkeyp
     assert desk.of_page("b") is not first
 
 
-def test_rows_of_files_that_are_gone_are_not_decided(data: DataPaths, source: Source, desk: Desk, drawn: Any) -> None:
+def test_rows_of_files_that_are_gone_are_not_decided(
+    data: DataPaths, source: Source, points: Points, desk: Desk
+) -> None:
+    carry_out(source, desk, _command("keep", points, 3))
     write_network(data, NETWORK, seed=1)
-    said, changed = carry_out(source, desk, _command("drop", 3), drawn)
-    assert not changed
-    assert "A stage has written new files" in said
-    assert not data.overrides.exists()
+    done = carry_out(source, desk, _command("drop", points, 3))
+    assert done.failed
+    assert "A stage has written new files" in done.said
+    assert list(_decided(data).values()) == ["keep"]
+    # Undoing names images, no rows.
+    data.points(NETWORK).unlink()
+    assert carry_out(source, desk, _command("undo", points)).said.endswith("as before.")
+    assert _decided(data) == {}
 
 
 _GARBAGE = st.none() | st.booleans() | st.integers(80) | st.integers(max_value=-1) | st.floats() | st.text()
@@ -112,44 +135,52 @@ _GARBAGE = st.none() | st.booleans() | st.integers(80) | st.integers(max_value=-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     command=st.fixed_dictionaries(
-        {"action": st.text() | st.sampled_from(["keep", "drop", "keep-selection", "drop-selection", "undo"])},
-        optional={"row": _GARBAGE, "page": _GARBAGE},
+        {"action": st.text() | st.sampled_from(["keep", "drop", "clear", "keep-selection", "drop-selection", "undo"])},
+        optional={
+            "rows": _GARBAGE | st.lists(_GARBAGE | st.integers(0, 79)).filter(lambda rows: {*map(type, rows)} != {int}),
+            "page": _GARBAGE,
+            "note": _GARBAGE,
+        },
     )
     | st.dictionaries(st.text(), _GARBAGE),
-    selection=st.lists(_GARBAGE | st.integers(0, 79)).filter(lambda rows: {*map(type, rows)} != {int}),
-    network=st.sampled_from([NETWORK, "resnet34", "../../etc/passwd", ""]),
+    network=st.sampled_from([NETWORK, "resnet34", "../../etc/passwd", "", None]),
 )
 def test_garbage_writes_nothing(
-    data: DataPaths, source: Source, drawn: Any, command: dict[str, Any], selection: list[Any], network: str
+    data: DataPaths, source: Source, points: Points, command: dict[str, Any], network: str | None
 ) -> None:
-    said, changed = carry_out(source, Desk(source), command, drawn | {"network": network}, selection=selection)
-    assert said
-    assert not changed
+    generation = None if network is None else f"{network} {points.stamp}"
+    done = carry_out(source, Desk(data.overrides), command | {"generation": generation})
+    assert done.said
+    assert done.failed or command["action"] == "undo"
     assert not data.overrides.exists()
 
 
 @pytest.mark.parametrize("action", ["dropped", "keeper", "", "DROP", "drop-all"])
-def test_only_commands_that_there_are_do_anything(data: DataPaths, source: Source, drawn: Any, action: str) -> None:
-    assert not carry_out(source, Desk(source), _command(action, 3), drawn, selection=[3])[1]
+def test_only_commands_that_there_are_do_anything(
+    data: DataPaths, source: Source, points: Points, desk: Desk, action: str
+) -> None:
+    assert carry_out(source, desk, _command(action, points, 3)).failed
     assert not data.overrides.exists()
 
 
 def test_a_page_that_shows_nothing_decides_nothing(data: DataPaths, source: Source, desk: Desk) -> None:
-    assert not carry_out(source, desk, _command("drop", 3), None)[1]
+    assert carry_out(source, desk, _command("drop", None, 3)).failed
     assert not data.overrides.exists()
 
 
-def test_a_note_that_cannot_be_kept_says_why(data: DataPaths, source: Source, desk: Desk, drawn: Any) -> None:
-    said, changed = carry_out(source, desk, _command("drop", 3), drawn, note="two\nlines")
-    assert not changed
-    assert said.startswith("Not saved: note:")
+def test_a_note_that_cannot_be_kept_says_why(data: DataPaths, source: Source, points: Points, desk: Desk) -> None:
+    done = carry_out(source, desk, _command("drop", points, 3, note="two\nlines"))
+    assert done.failed
+    assert done.said.startswith("Not saved: note:")
     assert not data.overrides.exists()
 
 
-def test_news_notices_replaced_files(data: DataPaths, source: Source, drawn: Any) -> None:
+def test_news_notices_replaced_files_and_those_that_come(data: DataPaths, source: Source) -> None:
+    drawn = draw(source, Asked(network=NETWORK), "class")["drawn"]
     assert news(source, NETWORK, drawn) is None
-    assert news(source, NETWORK, None) is None
+    assert news(source, "resnet34", None) is None
     assert news(source, "resnet34", drawn).startswith("The files shown are gone")
+    assert "The files are there now" in text_of(news(source, NETWORK, None))
     write_network(data, NETWORK, seed=1)
     assert "A stage has written new files" in text_of(news(source, NETWORK, drawn))
     again = draw(source, Asked(network=NETWORK), "class")["drawn"]

@@ -144,11 +144,11 @@ def test_more_images_than_can_be_drawn_are_said_to_be_and_zooming_shows_more(mon
 def test_the_chosen_image_has_a_ring(source: Source, points: Points) -> None:
     ring = draw(source, _HERE, "class", focus=5)["figure"].data[RING]
     assert (ring.x[0], ring.y[0]) == tuple(points.coordinates[5])
-    moved = move_ring(source, 7, NETWORK).to_plotly_json()["operations"]
+    moved = move_ring(source, 7, NETWORK, None).to_plotly_json()["operations"]
     assert [step["params"]["value"] for step in moved] == [[value] for value in points.coordinates[7]]
     for nowhere in (None, 80, -1):
         assert len(draw(source, _HERE, "class", focus=nowhere)["figure"].data[RING].x) == 0
-        steps = move_ring(source, nowhere, NETWORK).to_plotly_json()["operations"]
+        steps = move_ring(source, nowhere, NETWORK, None).to_plotly_json()["operations"]
         assert [step["params"]["value"] for step in steps] == [[], []]
 
 
@@ -195,6 +195,7 @@ def test_a_click_shows_the_neighbours(source: Source) -> None:
 def test_a_card_says_what_people_decided(data: DataPaths, source: Source, points: Points) -> None:
     decide(data, points, {79: "keep", 0: "drop"})
     assert "stays by hand" in text_of(describe(source, 79, _HERE))
+    assert "keep by hand, 2026-01-01T00:00:00+00:00" in text_of(describe(source, 79, _HERE))
     assert "goes by hand" in text_of(describe(source, 0, _HERE))
 
 

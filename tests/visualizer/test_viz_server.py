@@ -1,4 +1,5 @@
 import io
+import json
 import os
 import re
 import socket
@@ -12,13 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_up import NETWORK
-from made_up_report import ROOT, params_with
+from made_up import NETWORK, write_params
+from made_up_report import ROOT, write_network
 from made_up_view import view_data
 from PIL import Image
 
 from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.code import import_closure
+from pipeline.artifacts.overrides import read_overrides
 from pipeline.paths import DataPaths
 from viz.__main__ import main
 from viz.app import make_app
@@ -46,7 +48,7 @@ _PARAMS = ROOT / "presets" / "digits.yaml"
 
 @pytest.fixture
 def client(source: Source) -> Any:
-    return make_app(source, params_with(["resnet18"]), params_file=_PARAMS).server.test_client()
+    return make_app(source, params_file=_PARAMS).server.test_client()
 
 
 def test_index_names_no_address_outside(client: Any) -> None:
@@ -86,7 +88,7 @@ def _body(client: Any, output: str, values: Mapping[str, Any], changed: str) -> 
 
 def test_the_page_and_its_callbacks_answer(client: Any) -> None:
     assert "resnet18" in client.get("/_dash-layout").text
-    values = {"network.value": "resnet18", "coloring.value": "class", "view.value": "explore", "edited.data": 0}
+    values = {"network.value": "resnet18", "coloring.value": "class", "view.value": "explore", "edited.data": "0"}
     answer = client.post("/_dash-update-component", json=_body(client, "map.figure", values, "network.value"))
     assert answer.status_code == 200
     response = answer.json["response"]
@@ -99,7 +101,8 @@ def test_every_callback_answers_a_page_just_opened(client: Any) -> None:
     """As the browser asks: all inputs as the layout has them."""
     values = {
         "network.value": "resnet18", "network-b.value": "resnet18", "view.value": "compare", "coloring.value": "class",
-        "edited.data": 0, "selection.data": [], "list.value": "goes", "sort.value": "suspect", "page-number.data": 0,
+        "edited.data": "0", "selection.data": {"generation": None, "rows": []},
+        "list.value": "goes", "sort.value": "suspect", "page-number.data": 0,
         "scope.value": -1, "judge.value": "written", "judge-b.value": "dbscan", "share-b.value": 5,
         "min_samples-b.value": 5, "classes.value": [], "scores.value": [0, 1], "url.search": "",
     }  # fmt: skip
@@ -128,7 +131,7 @@ def test_no_such_thumbnail(client: Any, name: str) -> None:
 
 
 def test_thumbnail_without_images_says_what_to_run(tmp_path: Path) -> None:
-    app = make_app(Source(DataPaths(root=tmp_path)), params_with(["resnet18"]), params_file=_PARAMS)
+    app = make_app(Source(DataPaths(root=tmp_path)), params_file=_PARAMS)
     answer = app.server.test_client().get("/thumbnail/0.png")
     assert answer.status_code == 404
     assert "run `dvc repro`" in answer.text
@@ -195,10 +198,52 @@ def test_bad_command_lines_and_params_are_one_line(tmp_path: Path, capsys: pytes
         main(["--prot", "1"])
 
 
-def test_torch_is_never_imported() -> None:
-    closure = import_closure("viz.__main__")
-    assert "viz.figures.explorer" in closure
-    assert not [name for name in closure if name.startswith(("pipeline.training", "pipeline.models"))]
-    script = "import sys, viz.__main__; print(sorted({'torch', 'torchvision', 'dvc'} & set(sys.modules)))"
+def test_decisions_go_by_a_route_in_json_alone(client: Any, data: DataPaths, points: Points) -> None:
+    command = {"action": "drop", "rows": [7], "generation": points.generation, "page": "p", "note": ""}
+    before = Source(data).overrides_stamp()
+    answer = client.post("/decide", json=command)
+    assert answer.json["said"] == "1 image to drop."
+    assert answer.json["edited"] == Source(data).overrides_stamp() != before
+    assert [line.path for line in read_overrides(data.overrides)] == [points.paths[7].as_py()]
+    for damaged in (b"", b"[]", b"{", b"null"):
+        assert client.post("/decide", data=damaged, content_type="application/json").json["failed"]
+    assert client.post("/decide", data=json.dumps(command), content_type="text/plain").json["failed"]
+    assert client.post("/decide", json=command, headers={"Origin": "http://evil.example"}).status_code == 403
+
+
+def test_each_page_reads_the_parameters_anew(source: Source, tmp_path: Path) -> None:
+    params = write_params(tmp_path)
+    client = make_app(source, params_file=params).server.test_client()
+    assert '"resnet34"' not in client.get("/_dash-layout").text
+    params.write_text(params.read_text().replace("networks:", "networks:\n- resnet34"))
+    assert '"resnet34"' in client.get("/_dash-layout").text
+    params.write_text("{")
+    assert "params.yaml" in client.get("/_dash-layout").text
+
+
+def test_what_has_been_replaced_is_not_drawn_over_what_a_page_shows(client: Any, data: DataPaths) -> None:
+    values = {
+        "network.value": "resnet18", "coloring.value": "class", "view.value": "explore", "edited.data": "0",
+        "list.value": "goes", "sort.value": "suspect", "selection.data": {"generation": None, "rows": []},
+        "page-number.data": 0, "focus.data": 3,
+    }  # fmt: skip
+    drawn = client.post("/_dash-update-component", json=_body(client, "map.figure", values, "network.value"))
+    values["drawn.data"] = drawn.json["response"]["drawn"]["data"]
+    write_network(data, NETWORK, seed=1)
+    for output, changed in (
+        ("..map.figure", "coloring.value"),
+        ("..other.figure", "view.value"),
+        ("grid.children", "list.value"),
+        ("card.children", "focus.data"),
+        ("map.figure@", "focus.data"),
+    ):
+        answer = client.post("/_dash-update-component", json=_body(client, output, values, changed))
+        assert answer.status_code == 204, output
+
+
+@pytest.mark.parametrize("module", ["viz.app", "viz.commands.serve", "viz.notebook", "viz.__main__"])
+def test_torch_is_never_imported(module: str) -> None:
+    assert not [name for name in import_closure(module) if name.startswith(("pipeline.training", "pipeline.models"))]
+    script = f"import sys, {module}; print(sorted({{'torch', 'torchvision', 'dvc'}} & set(sys.modules)))"
     answer = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert answer.stdout == "[]\n"

@@ -1,22 +1,32 @@
 // What has to answer at once, without asking the server: keys, clicks on pictures, and what was lassoed.
 (() => {
   const props = (id, values) => window.dash_clientside.set_props(id, values);
+  const element = (id) => document.getElementById(id);
   const tiles = () => [...document.querySelectorAll("#grid .tile")];
   const rowOf = (tile) => Number(tile.dataset.row);
-  // Undoing takes back what this window did.
-  const pageId = Math.random().toString(36).slice(2);
+  const plotOf = (graph) => element(graph)?.querySelector(".js-plotly-plot");
+  // Which points are drawn; every picture says so itself.
+  const generationOf = (graph) => plotOf(graph)?.layout?.meta?.generation ?? null;
+  // Undoing takes back what this window did, also before it was reloaded.
+  const pageId = (sessionStorage.page ??= Math.random().toString(36).slice(2));
+  // The chosen image; without a generation where a link has named it.
   let focused = null;
+  // Of the selection, what its buttons say that they decide.
+  let offered = { generation: null, rows: [] };
 
-  function choose(tile) {
-    if (!tile) return;
-    props("focus", { data: rowOf(tile) });
-    tile.scrollIntoView({ block: "nearest" });
+  function focus(row, generation) {
+    focused = { row, generation };
+    outline();
+    props("focus", { data: row });
   }
 
-  function mark(row) {
-    focused = row;
-    for (const tile of tiles()) tile.classList.toggle("focus", rowOf(tile) === row);
-    return window.dash_clientside.no_update;
+  function outline() {
+    for (const tile of tiles()) tile.classList.toggle("focus", rowOf(tile) === focused?.row);
+  }
+
+  function choose(tile) {
+    focus(rowOf(tile), tile.dataset.generation);
+    tile.scrollIntoView({ block: "nearest" });
   }
 
   // Tiles in a line of the grid: as many as share the first one's top edge.
@@ -27,22 +37,87 @@
   function step(key) {
     const all = tiles();
     if (!all.length) return;
-    const at = all.findIndex((tile) => rowOf(tile) === focused);
+    const at = all.findIndex((tile) => rowOf(tile) === focused?.row);
     const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns(all), ArrowDown: columns(all) }[key];
     const to = at < 0 ? 0 : at + by;
-    if (to >= all.length) return document.getElementById("next").click();
-    if (to < 0) return document.getElementById("previous").click();
+    if (to >= all.length) return element("next").click();
+    if (to < 0) return element("previous").click();
     choose(all[to]);
   }
 
+  // Decisions wait here and go to the server one by one, in their order.
+  const waiting = [];
+  // As typed; the page's own value of it follows later than the next key may.
+  let note = "";
+  let stalled = false;
+  const PATIENCE_MS = 5000;
+
+  const say = (said, failed = false) => props("saved", { children: said, className: failed ? "failed" : "" });
+
+  function commandOf(action) {
+    const command = { action, page: pageId, rows: [], generation: null, note: "" };
+    if (action === "undo") return { ...command, generation: generationOf("map") };
+    command.note = note;
+    if (action.endsWith("-selection")) {
+      return { ...command, ...offered };
+    }
+    const card = document.querySelector("#card .chosen");
+    const generation = focused?.generation ?? (card && rowOf(card) === focused?.row ? card.dataset.generation : null);
+    return generation ? { ...command, rows: [focused.row], generation } : null;
+  }
+
   function decide(action) {
-    const one = action === "keep" || action === "drop";
-    if (one && focused === null) return;
-    props("command", { data: { action, row: focused, page: pageId, at: Date.now() } });
-    if (!one) return;
+    const command = commandOf(action);
+    if (!command || stalled) return;
+    if (command.note) writeNote("");
+    waiting.push(command);
+    if (waiting.length === 1) send();
+    if (!["keep", "drop", "clear"].includes(action)) return;
     const all = tiles();
-    const at = all.findIndex((tile) => rowOf(tile) === focused);
+    const at = all.findIndex((tile) => rowOf(tile) === focused.row);
     if (at >= 0 && at + 1 < all.length) choose(all[at + 1]);
+  }
+
+  function writeNote(text) {
+    note = text;
+    props("note", { value: text });
+  }
+
+  async function send() {
+    let edited = null;
+    while (waiting.length) {
+      say("Saving…");
+      const late = setTimeout(() => {
+        stalled = true;
+        say("NOT SAVED: the server does not answer yet", true);
+      }, PATIENCE_MS);
+      const answer = await ask(waiting[0]);
+      clearTimeout(late);
+      stalled = false;
+      edited = answer.edited ?? edited;
+      const [first, ...later] = waiting;
+      if (answer.failed) {
+        waiting.length = 0;
+        say(answer.said + (later.length ? ` (nor the ${later.length} after it)` : ""), true);
+        if (first.note) writeNote(first.note);
+        if (["keep", "drop", "clear"].includes(first.action)) focus(first.rows[0], first.generation);
+      } else {
+        waiting.shift();
+        say(answer.said);
+        if (answer.row !== null) focus(answer.row, first.generation);
+      }
+    }
+    if (edited !== null) props("edited", { data: edited });
+  }
+
+  async function ask(command) {
+    const request = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(command) };
+    try {
+      const answer = await fetch("/decide", request);
+      return answer.ok ? await answer.json() : { said: `NOT SAVED: the server fails (${answer.status})`, failed: true };
+    } catch {
+      return { said: "NOT SAVED: the server does not answer", failed: true };
+    }
   }
 
   document.addEventListener("keydown", (event) => {
@@ -50,20 +125,26 @@
     if (event.target.id === "note" && event.key === "Enter") return event.target.blur();
     const typing = event.target.closest("input, textarea, select, [contenteditable], [role=listbox], [role=slider], dialog");
     if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-    const action = { k: "keep", d: "drop", u: "undo" }[event.key.toLowerCase()];
-    if (action) decide(action);
+    // What is not seen is not decided.
+    if (!element("images").checkVisibility()) return;
+    const action = { k: "keep", d: "drop", c: "clear", u: "undo" }[event.key.toLowerCase()];
+    if (action && !event.repeat) decide(action);
     else if (event.key.startsWith("Arrow")) step(event.key);
-    else if (event.key === "PageDown") document.getElementById("next").click();
-    else if (event.key === "PageUp") document.getElementById("previous").click();
+    else if (event.key === "PageDown") element("next").click();
+    else if (event.key === "PageUp") element("previous").click();
     else return;
     event.preventDefault();
   });
 
+  document.addEventListener("input", (event) => {
+    if (event.target.id === "note") note = event.target.value;
+  });
+
   document.addEventListener("click", (event) => {
     const tile = event.target.closest(".tile");
-    if (tile) return props("focus", { data: rowOf(tile) });
+    if (tile) return choose(tile);
     const button = event.target.closest("button")?.id;
-    if (["keep", "drop", "undo", "keep-selection", "drop-selection"].includes(button)) decide(button);
+    if (["keep", "drop", "clear", "undo", "keep-selection", "drop-selection"].includes(button)) decide(button);
     if (event.target.closest("#theme")) {
       const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
       setTheme((document.documentElement.dataset.theme ?? system) === "dark" ? "light" : "dark");
@@ -76,24 +157,43 @@
   }
   if (localStorage.getItem("theme")) setTheme(localStorage.getItem("theme"));
 
-  window.batchsieve = {
-    mark,
+  // The map that an event is of, and the event.
+  function triggered(events) {
+    const which = window.dash_clientside.callback_context.triggered[0]?.prop_id.split(".")[0];
+    return which === "other" ? ["other", events[1]] : ["map", events[0]];
+  }
 
-    // Rows of the points in a lasso or a box.
-    selected: (...events) => {
-      const which = window.dash_clientside.callback_context.triggered[0]?.prop_id.split(".")[0];
-      const event = which === "other" ? events[1] : events[0];
-      if (!event) return [];
-      // A map that is redrawn says that nothing is selected, without a lasso.
-      if (!event.lassoPoints && !event.range) return window.dash_clientside.no_update;
-      return event.points.filter((point) => point.curveNumber === 0).map((point) => point.customdata);
+  window.batchsieve = {
+    // Only a link names an image that is not chosen here.
+    mark: (row) => {
+      if (focused === null && row !== null) focused = { row, generation: null };
+      outline();
+      return window.dash_clientside.no_update;
     },
 
-    // Row of the point clicked.
+    // Rows of the points in a lasso or a box, and which points they are of.
+    selected: (...events) => {
+      const [graph, event] = triggered(events);
+      if (!event) return { generation: null, rows: [] };
+      // A map that is redrawn says that nothing is selected, without a lasso.
+      if (!event.lassoPoints && !event.range) return window.dash_clientside.no_update;
+      const rows = event.points.filter((point) => point.curveNumber === 0).map((point) => point.customdata);
+      return { generation: generationOf(graph), rows };
+    },
+
+    offer: (chosen) => {
+      offered = chosen;
+      const n = chosen.rows.length;
+      const count = n.toLocaleString("en");
+      return [!n, !n, `Keep selection (${count})`, `Drop selection (${count})`];
+    },
+
+    // The point clicked.
     clicked: (...events) => {
-      const which = window.dash_clientside.callback_context.triggered[0]?.prop_id.split(".")[0];
-      const point = (which === "other" ? events[1] : events[0])?.points?.[0];
-      return typeof point?.customdata === "number" ? point.customdata : window.dash_clientside.no_update;
+      const [graph, event] = triggered(events);
+      const row = event?.points?.[0]?.customdata;
+      if (typeof row === "number") focus(row, generationOf(graph));
+      return window.dash_clientside.no_update;
     },
 
     arrange: (view, width) => {
@@ -110,7 +210,7 @@
     },
 
     dialog: () => {
-      const dialog = document.getElementById("dialog");
+      const dialog = element("dialog");
       const closing = window.dash_clientside.callback_context.triggered[0]?.prop_id.startsWith("close");
       if (closing) dialog.close();
       else if (!dialog.open) dialog.showModal();

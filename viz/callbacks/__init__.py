@@ -1,23 +1,24 @@
 """What the page answers, as plain functions, and which control asks for it."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from dash import Dash, Input, Output
 
-from viz.callbacks import browsing, comparing, deciding, exploring, judging, linking, pointing
+from viz.callbacks import browsing, comparing, deciding, exploring, judging, linking, pointing, proposing, watching
 from viz.data import Source
 
 
-def register(app: Dash, source: Source, networks: Sequence[str], params: Path) -> None:
+def register(app: Dash, source: Source, params: Path) -> None:
     """Tie everything to the page's controls."""
-    linking.register(app, networks)
+    linking.register(app, params)
     judging.register(app, source)
     exploring.register(app, source)
     comparing.register(app, source)
     pointing.register(app, source)
     browsing.register(app, source)
-    deciding.register(app, source, params)
+    deciding.register(app, source)
+    proposing.register(app, source, params)
+    watching.register(app, source)
     _register_in_browser(app)
 
 
@@ -25,7 +26,7 @@ def _register_in_browser(app: Dash) -> None:
     """What needs no server; see assets/page.js."""
     app.clientside_callback(
         "(...events) => window.batchsieve.clicked(...events)",
-        Output("focus", "data", allow_duplicate=True),
+        Output("page", "title"),
         Input("map", "clickData"),
         Input("other", "clickData"),
         prevent_initial_call=True,
@@ -38,18 +39,18 @@ def _register_in_browser(app: Dash) -> None:
         prevent_initial_call=True,
     )
     app.clientside_callback(
-        "(rows) => rows.length ? 'selection' : window.dash_clientside.no_update",
+        "(selection) => selection.rows.length ? 'selection' : window.dash_clientside.no_update",
         Output("list", "value", allow_duplicate=True),
         Input("selection", "data"),
         prevent_initial_call=True,
     )
     app.clientside_callback(
-        "(rows) => [!rows.length, !rows.length, `Keep selection (${rows.length})`, `Drop selection (${rows.length})`]",
+        "(chosen) => window.batchsieve.offer(chosen)",
         Output("keep-selection", "disabled"),
         Output("drop-selection", "disabled"),
         Output("keep-selection", "children"),
         Output("drop-selection", "children"),
-        Input("selection", "data"),
+        Input("offered", "data"),
     )
     app.clientside_callback(
         "(row, grid) => window.batchsieve.mark(row)",

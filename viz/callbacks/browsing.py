@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import InputError
 from viz import parts
-from viz.callbacks.exploring import Asked, asked_of, compared, look_beside
+from viz.callbacks.exploring import Asked, asked_of, compared, look_beside, stay_with
 from viz.data import Source
 from viz.look import Look
 from viz.selection import selection_csv
@@ -132,15 +132,17 @@ def register(app: Dash, source: Source) -> None:
             "b": (Input("view", "value"), Input("network-b", "value"), Input("rule-b", "data")),
             "_edited": Input("edited", "data"),
             "page": State("page-number", "data"),
+            "drawn": State("drawn", "data"),
         },
     )
     def _browse(
-        asked: Sequence[Any], which: str, order: str, _turned: Any, selection: Sequence[int], b: Sequence[Any],
-        _edited: int, page: int,
+        asked: Sequence[Any], which: str, order: str, _turned: Any, selection: Any, b: Sequence[Any],
+        _edited: str, page: int, drawn: Any,
     ) -> Mapping[str, Any]:  # fmt: skip
+        stay_with(source, asked[0], drawn)
         moved = {"previous": page - 1, "next": page + 1, "edited": page}.get(str(ctx.triggered_id), 0)
         other = compared(*b)
-        return browse(source, asked_of(asked), which, order, moved, selection=selection or (), other=other)
+        return browse(source, asked_of(asked), which, order, moved, selection=selection["rows"], other=other)
 
     @app.callback(
         Output("download", "data"),
@@ -155,7 +157,7 @@ def register(app: Dash, source: Source) -> None:
         prevent_initial_call=True,
     )
     def _save(
-        _clicks: int, asked: Sequence[Any], which: str, order: str, selection: Sequence[int], b: Sequence[Any]
+        _clicks: int, asked: Sequence[Any], which: str, order: str, selection: Any, b: Sequence[Any]
     ) -> dict[str, str] | None:
         other = compared(*b)
-        return as_csv(source, asked_of(asked), which, order, selection=selection or (), other=other)
+        return as_csv(source, asked_of(asked), which, order, selection=selection["rows"], other=other)

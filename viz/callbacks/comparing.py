@@ -8,7 +8,7 @@ from dash import Dash, Input, Output, Patch, State, no_update
 
 from pipeline.errors import InputError
 from viz import parts
-from viz.callbacks.exploring import Asked, asked_of, compared, drawn_rows, look_beside
+from viz.callbacks.exploring import Asked, asked_of, compared, drawn_rows, look_beside, stay_with
 from viz.comparison import differences
 from viz.data import Source
 from viz.figures.explorer import POINTS, explorer_map, no_map
@@ -24,6 +24,7 @@ def draw_other(source: Source, asked: Asked, other: Asked) -> tuple[Any, Any]:
     colors = differences(look.verdict, beside.verdict)
     rows = drawn_rows(look, None)
     figure = explorer_map(beside.points.coordinates, rows, colors, view=f"other {other.network}")
+    figure.layout.meta = {"generation": beside.points.generation}
     return figure, parts.difference_line(look.verdict, beside.verdict)
 
 
@@ -51,9 +52,11 @@ def register(app: Dash, source: Source) -> None:
             "view": Input("view", "value"),
             "b": (Input("network-b", "value"), Input("rule-b", "data")),
             "_edited": Input("edited", "data"),
+            "drawn": State("drawn", "data"),
         },
     )
-    def _draw_other(asked: Sequence[Any], view: str, b: Sequence[Any], _edited: int) -> tuple[Any, Any]:
+    def _draw_other(asked: Sequence[Any], view: str, b: Sequence[Any], _edited: str, drawn: Any) -> tuple[Any, Any]:
+        stay_with(source, asked[0], drawn)
         other = compared(view, *b)
         return (no_update, None) if other is None else draw_other(source, asked_of(asked), other)
 

@@ -73,13 +73,14 @@ def draw(
     box = box_of(zoom, drawn, asked.network)
     rows = drawn_rows(look, box)
     content = hashlib.blake2b(rows.tobytes(), digest_size=16).hexdigest()
-    new = {"network": asked.network, "stamp": look.points.stamp, "rows": content}
+    new = {"network": asked.network, "generation": look.points.generation, "rows": content}
     figure: Any
     if drawn is not None and {key: drawn.get(key) for key in new} == new:
         figure = Patch()
         figure["data"][POINTS]["marker"] = recolored(colors, rows)
     else:
         figure = explorer_map(look.points.coordinates, rows, colors, view=asked.network, ring=focus)
+        figure.layout.meta = {"generation": look.points.generation}
     return {
         "figure": figure,
         "legend": parts.legend(colors, rows),
@@ -126,11 +127,12 @@ def register(app: Dash, source: Source) -> None:
         },
     )
     def _draw(
-        asked: Any, coloring: str, view: str, b: Any, _edited: int, zoom: Any, drawn: Any, focus: int | None
+        asked: Any, coloring: str, view: str, b: Any, _edited: str, zoom: Any, drawn: Any, focus: int | None
     ) -> dict[str, Any]:
         zoomed = drawn is not None and set(ctx.triggered_prop_ids.values()) == {"map"}
         if zoomed and not _redrawn_on_zoom(source, asked[0]):
             raise PreventUpdate
+        stay_with(source, asked[0], drawn)
         other = compared(view, *b)
         return draw(source, asked_of(asked), coloring, other=other, drawn=drawn, zoom=zoom, focus=focus)
 
@@ -183,4 +185,24 @@ def _redrawn_on_zoom(source: Source, network: str) -> bool:
 
 def drawn_from(drawn: Mapping[str, Any] | None, points: Points) -> bool:
     """Whether the map on the page shows these points."""
-    return drawn is not None and drawn.get("stamp") == points.stamp
+    return drawn is not None and drawn.get("generation") == points.generation
+
+
+def replaced(drawn: Mapping[str, Any] | None, points: Points) -> bool:
+    """Whether the map on the page shows this network as its files were before."""
+    return drawn is not None and drawn.get("network") == points.network and not drawn_from(drawn, points)
+
+
+def stay_with(source: Source, network: str, drawn: Mapping[str, Any] | None) -> None:
+    """A page shows one generation of a network's files; the next one comes when it is loaded again.
+
+    Raises:
+        PreventUpdate: the files have been replaced since the map was drawn.
+    """
+    try:
+        points = source.points(network)
+    except InputError:
+        # Said by whatever is drawn in its place.
+        return
+    if replaced(drawn, points):
+        raise PreventUpdate

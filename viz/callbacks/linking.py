@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from dash import Dash, Input, Output
 
+from pipeline.config.params import load_params
 from viz import layout
 from viz.coloring import COLORINGS
 from viz.rules import JUDGES, MOST_MIN_SAMPLES
@@ -76,12 +78,12 @@ def restore(search: str | None, networks: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def register(app: Dash, networks: Sequence[str]) -> None:
+def register(app: Dash, params: Path) -> None:
     """Read the address when the page opens, and write it whenever a control moves."""
     properties = {name: control.prop for name, control in _CONTROLS.items()} | dict.fromkeys(_NETWORKS, "value")
     app.callback(
         output={name: Output(name, prop) for name, prop in properties.items()}, inputs=[Input("url", "search")]
-    )(lambda search: restore(search, networks))
+    )(lambda search: restore(search, load_params(params).networks))
     names = ["rule", *properties]
     app.clientside_callback(
         f"(...values) => window.batchsieve.remember({json.dumps(names)}, values)",

@@ -7,7 +7,7 @@ from dash import Dash, Input, Output, Patch, State, no_update
 
 from pipeline.errors import InputError
 from viz import parts
-from viz.callbacks.exploring import Asked, drawn_from
+from viz.callbacks.exploring import Asked, drawn_from, stay_with
 from viz.data import Source
 from viz.figures.explorer import RING, ring_at
 from viz.look import Look
@@ -35,8 +35,9 @@ def describe(source: Source, row: int | None, asked: Asked) -> Any:
     return parts.card(look, row) if 0 <= row < len(look.points) else parts.hint()
 
 
-def move_ring(source: Source, row: int | None, network: str) -> Any:
+def move_ring(source: Source, row: int | None, network: str, drawn: Mapping[str, Any] | None) -> Any:
     """The ring on the map goes to the chosen image."""
+    stay_with(source, network, drawn)
     try:
         points = source.points(network)
     except InputError:
@@ -66,15 +67,26 @@ def register(app: Dash, source: Source) -> None:
         State("rule", "data"),
         State("drawn", "data"),
     )(lambda event, name, kept, drawn: hover(source, event, Asked(network=name, rule=kept), drawn))
-    app.callback(Output("card", "children"), Input("focus", "data"), network, rule, Input("edited", "data"))(
-        lambda row, name, kept, _edited: describe(source, row, Asked(network=name, rule=kept))
+
+    @app.callback(
+        Output("card", "children"),
+        Input("focus", "data"),
+        network,
+        rule,
+        Input("edited", "data"),
+        State("drawn", "data"),
     )
+    def _describe(row: int | None, name: str, kept: Any, _edited: str, drawn: Any) -> Any:
+        stay_with(source, name, drawn)
+        return describe(source, row, Asked(network=name, rule=kept))
+
     app.callback(
         Output("map", "figure", allow_duplicate=True),
         Input("focus", "data"),
         State("network", "value"),
+        State("drawn", "data"),
         prevent_initial_call=True,
-    )(lambda row, name: move_ring(source, row, name))
+    )(lambda row, name, drawn: move_ring(source, row, name, drawn))
 
 
 def _same(source: Source, asked: Asked, drawn: Mapping[str, Any] | None) -> Look | None:

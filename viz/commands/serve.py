@@ -7,14 +7,12 @@ import socket
 from collections.abc import Sequence
 
 from pipeline.config.params import load_params
-from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from viz.app import make_app
 from viz.commands.inputs import add_folders
 from viz.data import Source
-from viz.guard import LOOPBACK
+from viz.guard import LOOPBACK, LOOPBACK_NAMES, check_port
 
-_LOOPBACK = (LOOPBACK, "localhost")
 _EVERYWHERE = "0.0.0.0"
 
 _OTHERS = """other commands, each with its own --help:
@@ -42,10 +40,11 @@ def main(argv: Sequence[str]) -> int:
     )
     add_folders(parser)
     arguments = parser.parse_args(argv)
-    params = load_params(arguments.params)
-    _check_port(arguments.host, arguments.port)
-    token = None if arguments.host in _LOOPBACK else secrets.token_urlsafe(24)
-    app = make_app(Source(DataPaths(root=arguments.data)), params, params_file=arguments.params, token=token)
+    # Said here, before anything is served.
+    load_params(arguments.params)
+    check_port(arguments.host, arguments.port, name="--port")
+    token = None if arguments.host in LOOPBACK_NAMES else secrets.token_urlsafe(24)
+    app = make_app(Source(DataPaths(root=arguments.data)), params_file=arguments.params, token=token)
     # A line for every request would bury the address.
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     host = socket.gethostname() if arguments.host == _EVERYWHERE else arguments.host
@@ -53,17 +52,3 @@ def main(argv: Sequence[str]) -> int:
     # All of it said here: Dash would take HOST, PORT and DASH_DEBUG from the environment.
     app.run(host=arguments.host, port=arguments.port, debug=False)
     return 0
-
-
-def _check_port(host: str, port: int) -> None:
-    if not 1 <= port <= 65535:
-        raise InputError(f"--port: {port} is no port; give one from 1024 to 65535")
-    with socket.socket() as probe:
-        # As the server does: a port that was in use a moment ago is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise InputError(
-                f"--port: {port} of {host} cannot be had ({error.strerror}); give another, e.g. --port 8051"
-            ) from None

@@ -1,10 +1,11 @@
 """The pickers of the page of training results, and what they ask for."""
 
+from pathlib import Path
 from typing import Any
 
 from dash import Dash, Input, Output, State, dcc, html
 
-from pipeline.config.params import Params
+from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from viz.training import batch_sizes, studies, study_view
@@ -38,14 +39,14 @@ def batch_options(
     return [{"label": f"{size:,}", "value": size} for size in sizes], value
 
 
-def register(app: Dash, data: DataPaths, params: Params) -> None:
+def register(app: Dash, data: DataPaths, params_file: Path) -> None:
     """Tie the pickers to the view."""
     app.callback(
         Output("study-batch", "options"),
         Output("study-batch", "value"),
         Input("study", "value"),
         State("study-batch", "value"),
-    )(lambda name, chosen: batch_options(data, params, name, chosen))
+    )(lambda name, chosen: batch_options(data, load_params(params_file), name, chosen))
     app.callback(Output("training", "children"), Input("study", "value"), Input("study-batch", "value"))(
-        lambda name, batch_size: study_view(data, name, params=params, batch_size=batch_size)
+        lambda name, batch_size: study_view(data, name, params=load_params(params_file), batch_size=batch_size)
     )
