@@ -13,6 +13,8 @@ from viz.figures.palette import NOISE, SERIES, class_color
 
 _DROPPED, _KEPT = SERIES[1], SERIES[0]
 _BY_HAND = SERIES[3]
+# Seen on light ground and on dark.
+_SMALLER = "#b0b0a8"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,7 +95,7 @@ def _by_cluster(facts: Facts) -> Groups:
     codes[facts.clusters < 0] = len(largest)
     names = [f"{facts.class_names[key // n_per_class]}, cluster {key % n_per_class}" for key in largest.tolist()]
     colors = [class_color(index) for index in range(len(largest))]
-    return Groups(codes=codes, names=[*names, "noise", "smaller clusters"], colors=[*colors, NOISE, SERIES[-1]])
+    return Groups(codes=codes, names=[*names, "noise", "smaller clusters"], colors=[*colors, NOISE, _SMALLER])
 
 
 def _by_reason(facts: Facts) -> Groups:

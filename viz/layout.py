@@ -6,6 +6,7 @@ from typing import Any
 from dash import dcc, html
 
 from viz.coloring import COLORINGS
+from viz.figures.curves import CURVE_HEIGHT
 from viz.figures.explorer import no_map
 from viz.figures.rendering import PLOTLY_CONFIG
 from viz.parts import hint
@@ -38,12 +39,15 @@ LISTS = {
 }
 """What the pictures are of; the last three compare."""
 
+AS = {"share": "the share that goes, of every network", "limit": "the limit"}
+"""What of a rule is written to params.yaml."""
+
 GRAPH_CONFIG: Any = PLOTLY_CONFIG | {
     "displayModeBar": True,
     "scrollZoom": True,
     "modeBarButtonsToRemove": ["autoScale2d"],
 }
-_STATIC_CONFIG: Any = GRAPH_CONFIG | {"displayModeBar": False, "scrollZoom": False}
+_STATIC_CONFIG: Any = GRAPH_CONFIG | {"displayModeBar": False, "scrollZoom": False, "responsive": False}
 
 
 def page(
@@ -62,11 +66,12 @@ def page(
         [
             *_stores(edited),
             _header(networks),
+            html.Div([html.Div(id="problem"), html.Div(id="banner")], id="alerts"),
             html.Aside([*_colors(), *_filters(options), *_judging(options)], id="choices"),
             html.Main([*_maps(networks), html.Div(training, id="training-view")], id="middle"),
             html.Aside([*_chosen(), *_pictures()], id="images"),
             html.Footer(id="saved", role="status"),
-            _parameters_dialog(),
+            _parameters_dialog(len(networks)),
         ],
         id="page",
         className="explore both",
@@ -78,7 +83,8 @@ def _stores(edited: str) -> list[Any]:
         "rule": None,  # what the controls below `Judge` say
         "rule-b": None,  # of the second map
         "drawn": None,  # of which artefacts the map is
-        "selection": {"generation": None, "rows": []},  # on either map
+        "drawn-b": None,  # and the second map
+        "selection": {"generation": None, "rows": [], "graph": "map"},  # on either map
         "offered": {"generation": None, "rows": []},  # of it, what the buttons decide
         "focus": None,  # row of the chosen image
         "edited": edited,
@@ -105,7 +111,7 @@ def _colors() -> list[Any]:
 
 
 def _filters(classes: list[Any]) -> list[Any]:
-    scores = dcc.RangeSlider(0, 1, step=0.01, value=[0, 1], marks=None, id="scores", allow_direct_input=False)
+    scores = dcc.RangeSlider(0, 1, step=0.01, value=[0, 1], marks=None, id="scores")
     return [
         *_named("Classes shown", dcc.Dropdown(classes, [], id="classes", multi=True, placeholder="all")),
         *_named("Scores shown (above 0.5 goes)", scores),
@@ -132,8 +138,8 @@ def _judging(classes: list[Any]) -> list[Any]:
             [html.Button("As the filter did", id="reset"), html.Button("Write to params.yaml…", id="propose")],
             className="buttons",
         ),
-        dcc.Graph(id="curve", config=_STATIC_CONFIG),
         html.Div(id="table"),
+        dcc.Graph(figure=no_map(), id="curve", config=_STATIC_CONFIG, responsive=False, style={"height": CURVE_HEIGHT}),
     ]
 
 
@@ -147,22 +153,30 @@ def _maps(networks: Sequence[str]) -> list[Any]:
                 [
                     dcc.Dropdown(list(networks), networks[-1], id="network-b", clearable=False),
                     dcc.Dropdown(dict(JUDGES), "dbscan", id="judge-b", clearable=False),
-                    html.Span("share that goes (%)"),
+                ]
+            ),
+            html.Div(
+                [
+                    html.Span("goes (%)"),
                     dcc.Input(5, id="share-b", type="number", min=0, max=50, step=0.01),
                     html.Span("min_samples"),
                     dcc.Input(5, id="min_samples-b", type="number", min=1, max=MOST_MIN_SAMPLES, step=1),
-                ]
+                ],
+                className="numbers",
             ),
         ],
         id="b",
     )
+    a = html.Div([html.B("A"), html.Span("as the controls on the left say")], id="a")
     return [
-        html.Div(id="problem"),
-        html.Div(id="banner"),
         html.Div(id="legend"),
         html.Div(id="notice", className="hint"),
         html.Div(
-            [html.Div([graph, dcc.Tooltip(id="tooltip")], id="left"), html.Div([b, other], id="right")], id="maps"
+            [
+                html.Div([a, graph, dcc.Tooltip(id="tooltip")], id="left"),
+                html.Div([b, other, dcc.Tooltip(id="tooltip-b")], id="right"),
+            ],
+            id="maps",
         ),
         html.Div(id="differences"),
     ]
@@ -212,10 +226,11 @@ def _pictures() -> list[Any]:
     ]
 
 
-def _parameters_dialog() -> html.Dialog:
+def _parameters_dialog(n_networks: int) -> html.Dialog:
     return html.Dialog(
         [
             html.H2("Write to params.yaml"),
+            dcc.RadioItems(AS, "limit" if n_networks == 1 else "share", id="write-as", inline=True, className="tabs"),
             html.Pre(id="difference"),
             html.P(id="written", role="status"),
             html.Div(

@@ -95,8 +95,8 @@ def changes_for(
 ) -> dict[str, object]:
     """The changes by which the `filter` section says what is tried out.
 
-    Exactly one of the three rules is given; the other two are removed, and with a rule that is no share
-    `quota` too, which divides one. Numbers are rounded to 6 significant digits.
+    Exactly one of the three rules is given; the other two are removed, and `quota` too: what is tried out
+    is one limit for all classes. Numbers are rounded to 6 significant digits.
 
     Args:
         scorer: its name and options, as in params.yaml.
@@ -106,11 +106,9 @@ def changes_for(
     """
     rules = {"eps": eps, "drop_share": drop_share, "threshold": threshold}
     assert sum(value is not None for value in rules.values()) == 1, rules
-    changes: dict[str, object] = {"filter.scorer": dict(scorer)}
+    changes: dict[str, object] = {"filter.scorer": dict(scorer), "filter.quota": None}
     for rule, value in rules.items():
         changes[f"filter.{rule}"] = None if value is None else float(f"{value:.6g}")
-    if drop_share is None:
-        changes["filter.quota"] = None
     return changes
 
 

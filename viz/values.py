@@ -93,9 +93,9 @@ def _of_class(
     compute: Callable[[NDArray[np.float64], NDArray[np.int64], TaskMap], NDArray[np.float64]],
 ) -> NDArray[np.float64]:
     _, space, _, label = key
-    places = points.coordinates if space == "map" else source.evidence(points).points(space)
 
     def make() -> NDArray[np.float64]:
+        places = points.coordinates if space == "map" else source.evidence(points).points(space)
         rows = slice(None) if label is None else points.labels == label
         # Searching for neighbours lets other threads run.
         with ThreadPoolExecutor(os.cpu_count()) as pool:

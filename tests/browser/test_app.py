@@ -24,6 +24,14 @@ expect = pytest.importorskip("playwright.sync_api", reason="the package playwrig
 expect.set_options(timeout=30_000)
 
 
+# Whether exactly these rows stand out on a map.
+_MARKED = """([graph, rows]) => {
+    const trace = document.querySelector(`#${graph} .js-plotly-plot`)._fullData[0];
+    const marked = (trace.selectedpoints ?? []).map((place) => trace.customdata[place]);
+    return marked.sort((a, b) => a - b).join() === rows.join();
+}"""
+
+
 def test_map_legend_hover_and_card(shared: Served, page: Page) -> None:
     points, row = shared.points, alone(shared.points)
     open_page(page, shared.url)
@@ -104,6 +112,18 @@ def test_comparing_two_settings(shared: Served, page: Page) -> None:
     page.wait_for_function(
         f"document.querySelector('#other .js-plotly-plot').data[0].selectedpoints?.length === {selected}"
     )
+    # The other way round, and over redrawing.
+    lasso(page, points, 2, "other")
+    rows = np.flatnonzero(points.labels == 2).tolist()
+    page.wait_for_function(_MARKED, arg=["map", rows])
+    page.locator("#share-b").fill("6")
+    page.locator("#share-b").press("Enter")
+    expect(page.locator("#differences")).not_to_contain_text(f"B drops {GOING}")
+    for graph in ("map", "other"):
+        page.wait_for_function(_MARKED, arg=[graph, rows])
+    expect(page.locator("#drop-selection")).to_have_text(f"Drop selection ({len(rows)})")
+    page.mouse.move(*place_of(page, points, alone(points), "other"))
+    expect(page.locator("#right .dcc-tooltip-bounding-box")).to_contain_text(f"#{alone(points)}")
 
 
 def test_parameters_are_written_after_their_difference_was_shown(served: Served, page: Page) -> None:
@@ -151,6 +171,35 @@ def test_light_and_dark(shared: Served, page: Page, theme: str) -> None:
     assert page.evaluate(color) == {"light": "rgb(255, 255, 255)", "dark": "rgb(23, 25, 28)"}[theme]
     page.locator("#theme").click()
     assert page.evaluate(color) == {"dark": "rgb(255, 255, 255)", "light": "rgb(23, 25, 28)"}[theme]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", ["Explore", "Compare", "Training"])
+@pytest.mark.parametrize("width", ["map", "map and pictures", "pictures"])
+def test_no_choice_of_view_and_width_gives_an_empty_page(shared: Served, page: Page, view: str, width: str) -> None:
+    page.set_viewport_size({"width": 1280, "height": 720})
+    _open_at(page, shared, view, width)
+    if view == "Training":
+        expect(page.locator("#training-view")).to_be_visible()
+    else:
+        expect(page.locator("#map")).to_be_visible(visible=width != "pictures")
+        expect(page.locator("#grid")).to_be_visible(visible=width != "map")
+        expect(page.locator("#network-b")).to_be_visible(visible=view == "Compare")
+        expect(page.locator("#threshold input")).to_be_visible()
+    if view == "Compare" and width != "pictures":
+        tops = [page.locator(f"#{graph}").bounding_box() for graph in ("map", "other")]
+        assert tops[0] is not None
+        assert tops[1] is not None
+        assert tops[0]["y"] == tops[1]["y"]
+        expect(page.locator("#judge-b")).to_have_text("DBSCAN on the map")
+
+
+def _open_at(page: Page, served: Served, view: str, width: str) -> None:
+    open_page(page, served.url)
+    page.locator("#view").get_by_text(view, exact=True).click()
+    page.locator("#width").get_by_text(width, exact=True).click()
+    chosen = {"map and pictures": "both"}.get(width, width)
+    expect(page.locator("#page")).to_have_class(f"{view.lower()} {chosen}")
 
 
 def test_missing_artefacts_say_what_to_run(served: Served, page: Page) -> None:

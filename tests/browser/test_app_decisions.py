@@ -121,13 +121,13 @@ def test_a_key_held_down_decides_one_image(served: Served, page: Page) -> None:
 @pytest.mark.slow
 def test_what_is_not_seen_is_not_decided(served: Served, page: Page) -> None:
     _open_first(page, served)
-    for control, name in (("view", "Training"), ("view", "Explore"), ("width", "map")):
-        page.locator(f"#{control}").get_by_text(name, exact=True).click()
-        page.locator("h1").click()
-        if name != "Explore":
-            page.keyboard.press("d")
-    page.locator("#width").get_by_text("map and pictures", exact=True).click()
-    page.locator("h1").click()
+    for control, hidden, seen in (("view", "Training", "Explore"), ("width", "map", "map and pictures")):
+        page.locator(f"#{control}").get_by_text(hidden, exact=True).click()
+        expect(page.locator("#keep")).not_to_be_visible()
+        page.keyboard.press("d")
+        page.locator(f"#{control}").get_by_text(seen, exact=True).click()
+        expect(page.locator("#keep")).to_be_visible()
+    # At once after a click on a row of buttons.
     page.keyboard.press("k")
     expect(page.locator("#saved")).to_have_text("1 image to keep.")
     assert [decision for _, decision, _ in served.overrides()] == ["keep"]

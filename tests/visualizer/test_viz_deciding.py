@@ -17,7 +17,7 @@ from viz.callbacks.exploring import Asked, draw
 from viz.callbacks.proposing import show_difference, write_rule
 from viz.callbacks.watching import news
 from viz.data import Points, Source
-from viz.look import rule_to_json
+from viz.look import look_at, rule_to_json
 from viz.rules import Limit, Rule
 
 
@@ -192,14 +192,14 @@ def test_news_notices_replaced_files_and_those_that_come(data: DataPaths, source
 def test_a_rule_is_written_after_its_difference_was_shown(source: Source, tmp_path: Path) -> None:
     params = write_params(tmp_path, filter={"drop_share": 0.05})
     kept = rule_to_json(Rule(judge="dbscan", limit=Limit(threshold=0.75, min_samples=7)))
-    shown, any_change = show_difference(source, params, NETWORK, kept)
+    shown, any_change = show_difference(source, params, NETWORK, kept, "limit")
     assert any_change
-    assert "Not written" in write_rule(source, params, NETWORK, kept, shown + "x")
+    assert "Not written" in write_rule(source, params, NETWORK, kept, "limit", shown + "x")
     assert load_params(params).filter.eps is None
-    assert write_rule(source, params, NETWORK, kept, shown).startswith("Written")
+    assert write_rule(source, params, NETWORK, kept, "limit", shown).startswith("Written")
     written = load_params(params).filter
     assert (written.eps, written.drop_share, written.scorer.name) == (0.75, None, "dbscan")
-    assert show_difference(source, params, NETWORK, kept) == (f"{params} says so already.", False)
+    assert show_difference(source, params, NETWORK, kept, "limit") == (f"{params} says so already.", False)
 
 
 @pytest.mark.parametrize(
@@ -212,8 +212,24 @@ def test_a_rule_is_written_after_its_difference_was_shown(source: Source, tmp_pa
 def test_what_params_cannot_hold_is_not_written(source: Source, tmp_path: Path, rule: Rule, said: str) -> None:
     params = write_params(tmp_path)
     before = params.read_bytes()
-    shown, any_change = show_difference(source, params, NETWORK, rule_to_json(rule))
+    shown, any_change = show_difference(source, params, NETWORK, rule_to_json(rule), "limit")
     assert said in shown
     assert not any_change
-    assert write_rule(source, params, NETWORK, rule_to_json(rule), shown).startswith("Not written")
+    assert write_rule(source, params, NETWORK, rule_to_json(rule), "limit", shown).startswith("Not written")
     assert params.read_bytes() == before
+
+
+def test_with_several_networks_the_share_is_written_and_no_limit(source: Source, tmp_path: Path) -> None:
+    params = write_params(tmp_path, filter={"drop_share": 0.05, "quota": "balanced"})
+    params.write_text(params.read_text().replace("[resnet18]", "[resnet34, resnet18]"))
+    kept = rule_to_json(Rule(judge="dbscan", limit=Limit(threshold=0.75, min_samples=7)))
+    shown, any_change = show_difference(source, params, NETWORK, kept, "limit")
+    assert (shown, any_change) == (
+        f"{params}: a limit found on the map of resnet18 says nothing of resnet34; write the share", False,
+    )  # fmt: skip
+    shown, _ = show_difference(source, params, NETWORK, kept, "share")
+    assert write_rule(source, params, NETWORK, kept, "share", shown).startswith("Written")
+    written = load_params(params).filter
+    share = look_at(source, NETWORK, kept).verdict.noise.mean()
+    assert (written.eps, written.quota) == (None, "overall")
+    assert written.drop_share == pytest.approx(share, rel=1e-5)

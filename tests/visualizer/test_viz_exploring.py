@@ -12,8 +12,8 @@ from made_up_view import decide, event_at, points_of, source_of, text_of, view_d
 from pipeline.artifacts.arrays import write_array
 from pipeline.paths import DataPaths
 from viz.callbacks import exploring
-from viz.callbacks.comparing import draw_other, select_on_other
-from viz.callbacks.exploring import Asked, box_of, draw
+from viz.callbacks.comparing import draw_other, mark_selected
+from viz.callbacks.exploring import Asked, box_of, compared, draw
 from viz.callbacks.pointing import describe, hover, move_ring, row_of
 from viz.coloring import COLORINGS
 from viz.data import Points, Source
@@ -209,7 +209,7 @@ def test_hostile_class_names_arrive_as_text(source: Source) -> None:
 def test_missing_artefacts_say_what_to_run(source: Source) -> None:
     asked = Asked(network="resnet34")
     answer = draw(source, asked, "class")
-    for said in (answer["problem"], describe(source, 3, asked), draw_other(source, _HERE, asked)[1]):
+    for said in (answer["problem"], describe(source, 3, asked), draw_other(source, _HERE, asked)["differences"]):
         assert "resnet34/points.parquet: missing; run `dvc repro`" in text_of(said)
     assert answer["drawn"] is None
     assert len(answer["figure"].data) == 2
@@ -228,19 +228,47 @@ def test_two_settings_are_compared_on_both_maps(data: DataPaths, source: Source)
     assert [(entry.children[1], entry.children[2].children) for entry in legend] == [
         ("both keep", " 70"), ("only B drops", " 4"), ("both drop", " 6"),
     ]  # fmt: skip
-    figure, differences = draw_other(source, _HERE, other)
-    assert differences.children == "A drops 6, B drops 10, both 6; Jaccard index 0.600."
+    answer = draw_other(source, _HERE, other)
+    figure = answer["figure"]
+    assert answer["differences"].children == "A drops 6, B drops 10, both 6; Jaccard index 0.600."
     trace = figure.data[POINTS]
     xy = source.points("resnet34").coordinates[list(trace.customdata)]
     np.testing.assert_array_equal(trace.x, xy[:, 0].astype(np.float32))
 
 
-def test_a_selection_stands_out_on_the_other_map(data: DataPaths, source: Source) -> None:
+def test_a_selection_stands_out_on_the_other_map_and_over_redrawing(data: DataPaths, source: Source) -> None:
     write_network(data, "resnet34")
-    rows = draw_other(source, _HERE, Asked(network="resnet34"))[0].data[POINTS].customdata
-    step = select_on_other(source, _HERE, [3, 70]).to_plotly_json()["operations"][0]
-    assert {rows[place] for place in step["params"]["value"]} == {3, 70}
-    assert select_on_other(source, _HERE, []).to_plotly_json()["operations"][0]["params"]["value"] is None
+    other = Asked(network="resnet34")
+    figures = [
+        draw_other(source, _HERE, other, selected=[3, 70])["figure"],
+        draw(source, _HERE, "class", selected=[3, 70])["figure"],
+        draw(source, Asked(network=NETWORK, classes=[2, 3]), "class", selected=[3, 70])["figure"],
+    ]
+    for figure in figures:
+        trace = figure.data[POINTS]
+        assert {trace.customdata[place] for place in trace.selectedpoints} == {3, 70}
+    assert len({figure.layout.selectionrevision for figure in figures[1:]}) == 2, "places are other images"
+    rows = figures[0].data[POINTS].customdata
+    steps = {str(step["location"]): step for step in _steps(mark_selected(source, _HERE, [3, 70], None))}
+    assert {rows[place] for place in steps["['data', 0, 'selectedpoints']"]["params"]["value"]} == {3, 70}
+    assert _steps(mark_selected(source, _HERE, [], None))[0]["params"]["value"] is None
+    assert draw(source, _HERE, "class")["figure"].data[POINTS].selectedpoints is None
+
+
+def _steps(figure: Any) -> list[dict[str, Any]]:
+    operations: list[dict[str, Any]] = figure.to_plotly_json()["operations"]
+    return operations
+
+
+def test_the_chosen_image_has_a_ring_on_both_maps(source: Source, points: Points) -> None:
+    ring = draw_other(source, _HERE, Asked(network=NETWORK), focus=5)["figure"].data[RING]
+    assert (ring.x[0], ring.y[0]) == tuple(points.coordinates[5])
+
+
+def test_nothing_is_compared_while_the_second_setting_says_nothing() -> None:
+    rule = rule_to_json(Rule())
+    assert compared("compare", NETWORK, rule) == Asked(network=NETWORK, rule=rule)
+    assert compared("compare", NETWORK, None) is compared("explore", NETWORK, rule) is None
 
 
 def test_networks_of_other_images_are_not_compared(

@@ -161,6 +161,7 @@ def test_the_curve_is_that_of_k_distances_with_the_limit_on_it(source: Source, p
     rule = Rule(judge="dbscan", limit=Limit(threshold=0.7, min_samples=3))
     for scope, rows in ((ALL, slice(None)), (2, points.labels == 2)):
         figure, _ = summarize(source, NETWORK, rule_to_json(rule), scope)
+        assert figure.layout.yaxis.title.text == "distance to neighbour 2 (map units)"
         by_class = [
             dbscan.core_distances(points.coordinates[rows][points.labels[rows] == label], 3)
             for label in np.unique(points.labels[rows])
@@ -180,7 +181,9 @@ def test_without_artefacts_the_controls_stay(source: Source) -> None:
     answer = adjust(source, "resnet34", None, ALL, None, None)
     assert "resnet34/points.parquet: missing; run `dvc repro`" in answer["used"]
     assert answer["rule"] is no_update
-    assert summarize(source, "resnet34", None, ALL) == (no_update, None)
+    curve, table = summarize(source, "resnet34", None, ALL)
+    assert not any(len(trace.x) for trace in curve.data)
+    assert table is None
 
 
 def test_radii_are_computed_once_for_each_min_samples(
@@ -207,10 +210,11 @@ def test_radii_are_computed_once_for_each_min_samples(
 
 
 def test_the_second_rule_takes_its_share(source: Source) -> None:
-    kept = rule_b(source, NETWORK, "dbscan", 10.0, 4)
+    kept = rule_b(source, "compare", NETWORK, "dbscan", 10.0, 4)
     assert look_at(source, NETWORK, kept).verdict.noise.sum() == 8
-    assert rule_b(source, NETWORK, "dbscan", None, 4) is None
-    as_written = rule_b(source, NETWORK, WRITTEN, 7.5, 5)
+    assert rule_b(source, "compare", NETWORK, "dbscan", None, 4) is None
+    assert rule_b(source, "explore", NETWORK, "dbscan", 10.0, 4) is None, "nobody looks at it"
+    as_written = rule_b(source, "compare", NETWORK, WRITTEN, 7.5, 5)
     np.testing.assert_array_equal(look_at(source, NETWORK, as_written).verdict.noise, source.points(NETWORK).is_noise)
 
 

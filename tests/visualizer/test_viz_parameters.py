@@ -235,11 +235,11 @@ def test_numbers_of_six_digits_come_back(tmp_path_factory: pytest.TempPathFactor
     assert changes["filter.drop_share"] == pytest.approx(share, rel=5e-6)
 
 
-def test_a_quota_goes_with_the_share_that_it_divides(tmp_path: Path) -> None:
+def test_a_quota_goes_as_one_limit_is_for_all_classes(tmp_path: Path) -> None:
     file = _file(tmp_path, _FILTER.rstrip() + "\n  quota: balanced\n\n")
     assert load_params(file).filter.quota == "balanced"
     assert "quota" not in propose(file, changes_for(_DBSCAN, eps=2.0)).new_text
-    assert "quota: balanced" in propose(file, changes_for(_DBSCAN, drop_share=0.2)).new_text
+    assert "quota" not in propose(file, changes_for(_DBSCAN, drop_share=0.2)).new_text
 
 
 def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

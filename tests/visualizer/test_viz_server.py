@@ -44,6 +44,7 @@ def points(source: Source) -> Points:
 
 
 _PARAMS = ROOT / "presets" / "digits.yaml"
+_NOTHING = {"generation": None, "rows": [], "graph": "map"}
 
 
 @pytest.fixture
@@ -88,7 +89,10 @@ def _body(client: Any, output: str, values: Mapping[str, Any], changed: str) -> 
 
 def test_the_page_and_its_callbacks_answer(client: Any) -> None:
     assert "resnet18" in client.get("/_dash-layout").text
-    values = {"network.value": "resnet18", "coloring.value": "class", "view.value": "explore", "edited.data": "0"}
+    values = {
+        "network.value": "resnet18", "coloring.value": "class", "view.value": "explore", "edited.data": "0",
+        "selection.data": _NOTHING,
+    }  # fmt: skip
     answer = client.post("/_dash-update-component", json=_body(client, "map.figure", values, "network.value"))
     assert answer.status_code == 200
     response = answer.json["response"]
@@ -101,7 +105,7 @@ def test_every_callback_answers_a_page_just_opened(client: Any) -> None:
     """As the browser asks: all inputs as the layout has them."""
     values = {
         "network.value": "resnet18", "network-b.value": "resnet18", "view.value": "compare", "coloring.value": "class",
-        "edited.data": "0", "selection.data": {"generation": None, "rows": []},
+        "edited.data": "0", "selection.data": _NOTHING,
         "list.value": "goes", "sort.value": "suspect", "page-number.data": 0,
         "scope.value": -1, "judge.value": "written", "judge-b.value": "dbscan", "share-b.value": 5,
         "min_samples-b.value": 5, "classes.value": [], "scores.value": [0, 1], "url.search": "",
@@ -215,7 +219,7 @@ def test_each_page_reads_the_parameters_anew(source: Source, tmp_path: Path) -> 
     params = write_params(tmp_path)
     client = make_app(source, params_file=params).server.test_client()
     assert '"resnet34"' not in client.get("/_dash-layout").text
-    params.write_text(params.read_text().replace("networks:", "networks:\n- resnet34"))
+    params.write_text(params.read_text().replace("[resnet18]", "[resnet34, resnet18]"))
     assert '"resnet34"' in client.get("/_dash-layout").text
     params.write_text("{")
     assert "params.yaml" in client.get("/_dash-layout").text
@@ -224,7 +228,7 @@ def test_each_page_reads_the_parameters_anew(source: Source, tmp_path: Path) -> 
 def test_what_has_been_replaced_is_not_drawn_over_what_a_page_shows(client: Any, data: DataPaths) -> None:
     values = {
         "network.value": "resnet18", "coloring.value": "class", "view.value": "explore", "edited.data": "0",
-        "list.value": "goes", "sort.value": "suspect", "selection.data": {"generation": None, "rows": []},
+        "list.value": "goes", "sort.value": "suspect", "selection.data": _NOTHING,
         "page-number.data": 0, "focus.data": 3,
     }  # fmt: skip
     drawn = client.post("/_dash-update-component", json=_body(client, "map.figure", values, "network.value"))

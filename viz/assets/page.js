@@ -123,8 +123,12 @@
   document.addEventListener("keydown", (event) => {
     // With a note typed, keys decide again.
     if (event.target.id === "note" && event.key === "Enter") return event.target.blur();
-    const typing = event.target.closest("input, textarea, select, [contenteditable], [role=listbox], [role=slider], dialog");
-    if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+    const typing = event.target.closest(
+      "input:not([type=radio], [type=checkbox]), textarea, select, [contenteditable], [role=listbox], dialog",
+    );
+    // A slider moves by these.
+    const moves = event.target.closest("[role=slider]") && /^(Arrow|Page)/.test(event.key);
+    if (typing || moves || event.ctrlKey || event.metaKey || event.altKey) return;
     // What is not seen is not decided.
     if (!element("images").checkVisibility()) return;
     const action = { k: "keep", d: "drop", c: "clear", u: "undo" }[event.key.toLowerCase()];
@@ -138,6 +142,11 @@
 
   document.addEventListener("input", (event) => {
     if (event.target.id === "note") note = event.target.value;
+  });
+
+  // Arrows would go on choosing among the buttons of a row.
+  document.addEventListener("change", (event) => {
+    if (event.target.type === "radio") event.target.blur();
   });
 
   document.addEventListener("click", (event) => {
@@ -174,11 +183,11 @@
     // Rows of the points in a lasso or a box, and which points they are of.
     selected: (...events) => {
       const [graph, event] = triggered(events);
-      if (!event) return { generation: null, rows: [] };
+      if (!event) return { generation: null, rows: [], graph };
       // A map that is redrawn says that nothing is selected, without a lasso.
       if (!event.lassoPoints && !event.range) return window.dash_clientside.no_update;
       const rows = event.points.filter((point) => point.curveNumber === 0).map((point) => point.customdata);
-      return { generation: generationOf(graph), rows };
+      return { generation: generationOf(graph), rows, graph };
     },
 
     offer: (chosen) => {
@@ -199,7 +208,8 @@
     arrange: (view, width) => {
       // Plotly measures its place when the window changes.
       setTimeout(() => window.dispatchEvent(new Event("resize")), 50);
-      return `${view} ${width}`;
+      // Where two settings are compared, colours say which of them drops.
+      return [`${view} ${width}`, view === "compare"];
     },
 
     remember: (names, values) => {

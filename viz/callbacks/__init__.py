@@ -69,6 +69,7 @@ def _register_in_browser(app: Dash) -> None:
     app.clientside_callback(
         "(view, width) => window.batchsieve.arrange(view, width)",
         Output("page", "className"),
+        Output("coloring", "disabled"),
         Input("view", "value"),
         Input("width", "value"),
     )

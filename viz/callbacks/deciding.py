@@ -88,7 +88,7 @@ def carry_out(source: Source, desk: Desk, command: Mapping[str, Any]) -> Done:
 
 def offered(source: Source, selection: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
     """Of what is selected on a map, what the buttons decide: the images that are shown."""
-    nothing = {**selection, "rows": []}
+    nothing = {"generation": selection["generation"], "rows": []}
     try:
         shown = asked.look(source).shown
         if not selection["rows"] or shown_points(source, selection["generation"]) is None:
@@ -96,7 +96,7 @@ def offered(source: Source, selection: Mapping[str, Any], asked: Asked) -> dict[
     except InputError:
         # The map says what is wrong.
         return nothing
-    return {**selection, "rows": [row for row in selection["rows"] if row < len(shown) and shown[row]]}
+    return {**nothing, "rows": [row for row in selection["rows"] if row < len(shown) and shown[row]]}
 
 
 def shown_points(source: Source, generation: Any) -> Points | None:

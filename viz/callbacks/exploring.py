@@ -40,8 +40,8 @@ def asked_of(values: Sequence[Any]) -> Asked:
 
 
 def compared(view: str, network: str | None, rule: Mapping[str, Any] | None) -> Asked | None:
-    """The second setting; None outside the view that compares."""
-    return Asked(network=network, rule=rule) if view == "compare" and network else None
+    """The second setting; None outside the view that compares, and while its controls say nothing."""
+    return Asked(network=network, rule=rule) if view == "compare" and network and rule else None
 
 
 def draw(
@@ -53,6 +53,7 @@ def draw(
     drawn: Mapping[str, Any] | None = None,
     zoom: Mapping[str, Any] | None = None,
     focus: int | None = None,
+    selected: Sequence[int] = (),
 ) -> dict[str, Any]:
     """The map, its legend and what stands above it.
 
@@ -62,6 +63,7 @@ def draw(
         drawn: what this function gave for the map on the page; where only colours differ, only they are sent.
         zoom: plotly's last event about the axes, which may be older than `drawn`.
         focus: row of the chosen image.
+        selected: rows that stand out.
     """
     try:
         look = asked.look(source)
@@ -79,7 +81,7 @@ def draw(
         figure = Patch()
         figure["data"][POINTS]["marker"] = recolored(colors, rows)
     else:
-        figure = explorer_map(look.points.coordinates, rows, colors, view=asked.network, ring=focus)
+        figure = explorer_map(look.points.coordinates, rows, colors, view=asked.network, ring=focus, selected=selected)
         figure.layout.meta = {"generation": look.points.generation}
     return {
         "figure": figure,
@@ -124,17 +126,21 @@ def register(app: Dash, source: Source) -> None:
             "zoom": Input("map", "relayoutData"),
             "drawn": State("drawn", "data"),
             "focus": State("focus", "data"),
+            "selection": State("selection", "data"),
         },
     )
     def _draw(
-        asked: Any, coloring: str, view: str, b: Any, _edited: str, zoom: Any, drawn: Any, focus: int | None
+        asked: Any, coloring: str, view: str, b: Any, _edited: str, zoom: Any, drawn: Any, focus: Any, selection: Any
     ) -> dict[str, Any]:
         zoomed = drawn is not None and set(ctx.triggered_prop_ids.values()) == {"map"}
         if zoomed and not _redrawn_on_zoom(source, asked[0]):
             raise PreventUpdate
         stay_with(source, asked[0], drawn)
         other = compared(view, *b)
-        return draw(source, asked_of(asked), coloring, other=other, drawn=drawn, zoom=zoom, focus=focus)
+        return draw(
+            source, asked_of(asked), coloring,
+            other=other, drawn=drawn, zoom=zoom, focus=focus, selected=selection["rows"],
+        )  # fmt: skip
 
 
 def drawn_rows(look: Look, box: Box | None) -> NDArray[np.int64]:
@@ -150,7 +156,7 @@ def _notice(look: Look, rows: NDArray[np.int64]) -> str:
     if len(rows) < n_shown:
         return (
             f"{len(rows):,} of {n_shown:,} images are drawn: the most suspect and a sample of the others. "
-            "Zoom in to see more."
+            "The lasso and the box take those drawn. Zoom in to see more."
         )
     return f"{n_shown:,} of {n:,} images shown" if n_shown < n else ""
 

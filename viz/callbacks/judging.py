@@ -14,6 +14,7 @@ from viz import layout, parts
 from viz.callbacks.linking import read_link
 from viz.data import Points, Source
 from viz.figures.curves import threshold_curve
+from viz.figures.explorer import no_map
 from viz.look import look_at, rule_from_json, rule_to_json
 from viz.rules import (
     WRITTEN,
@@ -29,7 +30,7 @@ from viz.rules import (
 
 _SLIDER_STEPS = 500
 
-UNITS: Mapping[Space, str] = {"map": "eps (map units)", "components": "eps (units of the components)"}
+UNITS: Mapping[Space, str] = {"map": "map units", "components": "units of the components"}
 
 
 def changed(source: Source, points: Points, rule: Rule, label: int | None, control: str, value: Any) -> Rule:
@@ -84,7 +85,7 @@ def controls(source: Source, points: Points, rule: Rule, label: int | None) -> d
         "share": round(100 * float(chosen.mean()), 3),
         "min_samples": rule.limit_of(label).min_samples,
         "no_min_samples": rule.space is None,
-        "unit": "limit of the scorer's value" if clustering is None else UNITS[clustering[0]],
+        "unit": "limit of the scorer's value" if clustering is None else f"eps ({UNITS[clustering[0]]})",
         "used": _used(points, rule),
     }
 
@@ -151,17 +152,23 @@ def summarize(source: Source, network: str, kept: Mapping[str, Any] | None, scop
         table = parts.class_table(look, threshold_of(source, points, rule), thresholds_of(source, points, rule))
         ordered = distances_of(source, points, rule, label)
     except InputError:
-        return no_update, None
+        # Said by the map.
+        return no_map(), None
     clustering = clustering_of(points, rule, label)
-    title = "value" if clustering is None else f"to image {clustering[1]} of its class"
+    title = "value (unit of the scorer)"
+    if clustering is not None:
+        space, min_samples = clustering
+        # DBSCAN counts the image itself.
+        which = "the image itself" if min_samples == 1 else f"neighbour {min_samples - 1}"
+        title = f"distance to {which} ({UNITS[space]})"
     return threshold_curve(ordered, current, title=title), table
 
 
 def rule_b(
-    source: Source, network: str | None, judge: str, share: float | None, min_samples: int | None
+    source: Source, view: str, network: str | None, judge: str, share: float | None, min_samples: int | None
 ) -> dict[str, Any] | None:
-    """The second rule of a comparison, from its controls; None while they say nothing."""
-    if not network or share is None or min_samples is None:
+    """The second rule of a comparison, from its controls; None while they say nothing, and outside that view."""
+    if view != "compare" or not network or share is None or min_samples is None:
         return None
     try:
         points = source.points(network)
@@ -234,6 +241,7 @@ def register(app: Dash, source: Source) -> None:
     )(lambda rule, scope, network, _edited: summarize(source, network, rule, scope))
     app.callback(
         Output("rule-b", "data"),
+        Input("view", "value"),
         Input("network-b", "value"),
         Input("judge-b", "value"),
         Input("share-b", "value"),

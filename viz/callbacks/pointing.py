@@ -12,6 +12,9 @@ from viz.data import Source
 from viz.figures.explorer import RING, ring_at
 from viz.look import Look
 
+# Graph -> what the names of its controls end in.
+_MAPS = {"map": "", "other": "-b"}
+
 
 def hover(
     source: Source, event: Mapping[str, Any] | None, asked: Asked, drawn: Mapping[str, Any] | None
@@ -58,15 +61,23 @@ def row_of(event: Mapping[str, Any] | None) -> int | None:
 def register(app: Dash, source: Source) -> None:
     """Tie the functions above to the page's controls."""
     network, rule = Input("network", "value"), Input("rule", "data")
-    app.callback(
-        Output("tooltip", "show"),
-        Output("tooltip", "bbox"),
-        Output("tooltip", "children"),
-        Input("map", "hoverData"),
-        State("network", "value"),
-        State("rule", "data"),
-        State("drawn", "data"),
-    )(lambda event, name, kept, drawn: hover(source, event, Asked(network=name, rule=kept), drawn))
+    for graph, suffix in _MAPS.items():
+        app.callback(
+            Output(f"tooltip{suffix}", "show"),
+            Output(f"tooltip{suffix}", "bbox"),
+            Output(f"tooltip{suffix}", "children"),
+            Input(graph, "hoverData"),
+            State(f"network{suffix}", "value"),
+            State(f"rule{suffix}", "data"),
+            State(f"drawn{suffix}", "data"),
+        )(lambda event, name, kept, drawn: hover(source, event, Asked(network=name, rule=kept), drawn))
+        app.callback(
+            Output(graph, "figure", allow_duplicate=True),
+            Input("focus", "data"),
+            State(f"network{suffix}", "value"),
+            State(f"drawn{suffix}", "data"),
+            prevent_initial_call=True,
+        )(lambda row, name, drawn: move_ring(source, row, name, drawn))
 
     @app.callback(
         Output("card", "children"),
@@ -79,14 +90,6 @@ def register(app: Dash, source: Source) -> None:
     def _describe(row: int | None, name: str, kept: Any, _edited: str, drawn: Any) -> Any:
         stay_with(source, name, drawn)
         return describe(source, row, Asked(network=name, rule=kept))
-
-    app.callback(
-        Output("map", "figure", allow_duplicate=True),
-        Input("focus", "data"),
-        State("network", "value"),
-        State("drawn", "data"),
-        prevent_initial_call=True,
-    )(lambda row, name, drawn: move_ring(source, row, name, drawn))
 
 
 def _same(source: Source, asked: Asked, drawn: Mapping[str, Any] | None) -> Look | None:

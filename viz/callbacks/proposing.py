@@ -6,18 +6,22 @@ from typing import Any
 
 from dash import Dash, Input, Output, State
 
+from pipeline.config.params import load_params
 from pipeline.errors import InputError
 from viz.data import Source
-from viz.look import rule_from_json
+from viz.look import look_at, rule_from_json
 from viz.parameters import Proposal, changes_for, propose, write
 from viz.rules import WRITTEN, threshold_of
 
 
-def propose_rule(source: Source, params: Path, network: str, kept: Mapping[str, Any] | None) -> Proposal:
+def propose_rule(source: Source, params: Path, network: str, kept: Mapping[str, Any] | None, what: str) -> Proposal:
     """What params.yaml would say if the filter were to do as the rule.
 
+    Args:
+        what: a key of `layout.AS`.
+
     Raises:
-        InputError: params.yaml has no place for it, or is damaged.
+        InputError: params.yaml has no place for it, or is damaged; a limit for several networks.
     """
     points, rule = source.points(network), rule_from_json(kept)
     if rule.own:
@@ -25,24 +29,37 @@ def propose_rule(source: Source, params: Path, network: str, kept: Mapping[str, 
     if rule.judge == WRITTEN and rule.limit.threshold is None:
         raise InputError(f"{params}: these are the settings that the filter has used; move a slider first")
     scorer = points.scorer if rule.judge == WRITTEN else rule.scorer
+    if what == "share":
+        # By the rule alone: human decisions are kept apart from it.
+        share = float(look_at(source, network, kept).verdict.noise.mean())
+        return propose(params, changes_for(scorer, drop_share=share))
+    others = [other for other in load_params(params).networks if other != network]
+    if others:
+        raise InputError(
+            f"{params}: a limit found on the map of {network} says nothing of {', '.join(others)}; write the share"
+        )
     threshold = threshold_of(source, points, rule)
     limit = {"eps": threshold} if scorer["name"] == "dbscan" else {"threshold": threshold}
     return propose(params, changes_for(scorer, **limit))
 
 
-def show_difference(source: Source, params: Path, network: str, kept: Mapping[str, Any] | None) -> tuple[str, bool]:
+def show_difference(
+    source: Source, params: Path, network: str, kept: Mapping[str, Any] | None, what: str
+) -> tuple[str, bool]:
     """The lines that would change, or why none can, and whether there is something to write."""
     try:
-        difference = propose_rule(source, params, network, kept).difference
+        difference = propose_rule(source, params, network, kept, what).difference
     except InputError as error:
         return str(error), False
     return "\n".join(difference) or f"{params} says so already.", bool(difference)
 
 
-def write_rule(source: Source, params: Path, network: str, kept: Mapping[str, Any] | None, shown: str) -> str:
+def write_rule(
+    source: Source, params: Path, network: str, kept: Mapping[str, Any] | None, what: str, shown: str
+) -> str:
     """Write what was shown, and only that; what was done, in words."""
     try:
-        proposal = propose_rule(source, params, network, kept)
+        proposal = propose_rule(source, params, network, kept, what)
         if "\n".join(proposal.difference) != shown:
             return "Not written: the file or the settings have changed meanwhile; close and look again."
         write(proposal)
@@ -59,12 +76,13 @@ def register(app: Dash, source: Source, params: Path) -> None:
         Output("write", "disabled"),
         Output("written", "children"),
         Input("propose", "n_clicks"),
+        Input("write-as", "value"),
         State("network", "value"),
         State("rule", "data"),
         prevent_initial_call=True,
     )
-    def _show(_clicks: int, network: str, kept: Any) -> tuple[str, bool, str]:
-        difference, any_change = show_difference(source, params, network, kept)
+    def _show(_clicks: int, what: str, network: str, kept: Any) -> tuple[str, bool, str]:
+        difference, any_change = show_difference(source, params, network, kept, what)
         return difference, not any_change, ""
 
     app.callback(
@@ -73,6 +91,7 @@ def register(app: Dash, source: Source, params: Path) -> None:
         Input("write", "n_clicks"),
         State("network", "value"),
         State("rule", "data"),
+        State("write-as", "value"),
         State("difference", "children"),
         prevent_initial_call=True,
-    )(lambda _clicks, network, kept, shown: (write_rule(source, params, network, kept, shown), True))
+    )(lambda _clicks, *values: (write_rule(source, params, *values), True))

@@ -7,6 +7,9 @@ from plotly import graph_objects as go
 from viz.figures.palette import SERIES
 from viz.figures.rendering import plotly_layout
 
+CURVE_HEIGHT = 190
+"""Pixels."""
+
 # More points than pixels show nothing more.
 _MOST_DRAWN = 400
 
@@ -21,7 +24,7 @@ def threshold_curve(ordered: NDArray[np.float64], threshold: float, *, title: st
     finite = ordered[np.isfinite(ordered)]
     chosen = np.unique(np.linspace(0, max(0, len(finite) - 1), _MOST_DRAWN).astype(np.int64))[: len(finite)]
     ranks = 100 * (chosen + 1) / max(1, len(ordered))
-    layout = plotly_layout(x_title="images, in ascending order (%)", y_title=title, height=190)
+    layout = plotly_layout(x_title="images, in ascending order (%)", y_title=title, height=CURVE_HEIGHT)
     layout["margin"] = {"l": 46, "r": 8, "t": 8, "b": 38}
     layout |= {"showlegend": False, "font": layout["font"] | {"size": 11}}
     for axis in ("xaxis", "yaxis"):

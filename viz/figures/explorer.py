@@ -1,5 +1,7 @@
 """The interactive map: every image a point, and a ring around the chosen one."""
 
+import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +65,7 @@ def explorer_map(
     *,
     view: str,
     ring: int | None = None,
+    selected: Sequence[int] = (),
 ) -> go.Figure:
     """WebGL scatter; the custom data of each point is its row.
 
@@ -71,17 +74,19 @@ def explorer_map(
     Args:
         xy: (N, 2) coordinates of all images; the axes span them, so that filtering moves no place.
         rows: those drawn, the last above.
-        view: zoom and selection stay over redrawing as long as this stays the same.
+        view: zoom stays over redrawing as long as this stays the same.
         ring: row of the chosen image.
+        selected: rows that stand out; none means that all look alike.
     """
     layout = plotly_layout(x_title="", y_title="") | {"margin": {"l": 0, "r": 0, "t": 0, "b": 0}}
     # With "domain", a lasso could not begin beside a map that is narrower than its place.
     axis = {"visible": False, "constrain": "range"}
     layout["xaxis"] = {**axis, "range": _range(xy[:, 0])}
     layout["yaxis"] = {**axis, "range": _range(xy[:, 1]), "scaleanchor": "x"}
+    marks = selection_marks(rows, selected)
     layout |= {
-        "height": None, "uirevision": view, "selectionrevision": view, "showlegend": False, "dragmode": "pan",
-        "hovermode": "closest", "hoverdistance": 12, "spikedistance": 0,
+        "height": None, "uirevision": view, "selectionrevision": marks["revision"], "showlegend": False,
+        "dragmode": "pan", "hovermode": "closest", "hoverdistance": 12, "spikedistance": 0,
     }  # fmt: skip
     figure = go.Figure(layout=layout)
     figure.add_trace(
@@ -92,6 +97,7 @@ def explorer_map(
             customdata=rows.tolist(),
             mode="markers",
             marker=marker(colors, rows),
+            selectedpoints=marks["points"],
             unselected={"marker": {"opacity": 0.15}},
             # The event comes without a text of plotly's own; the app shows the picture.
             hoverinfo="none",
@@ -106,6 +112,16 @@ def explorer_map(
         )
     )
     return figure
+
+
+def selection_marks(rows: NDArray[np.int64], selected: Sequence[int]) -> dict[str, Any]:
+    """Which of the points drawn stand out, by their places among `rows`, and what tells these marks from others.
+
+    Plotly keeps what a hand has marked for as long as `layout.selectionrevision` stays: places in a list, which are
+    other images once other rows are drawn.
+    """
+    places = np.flatnonzero(np.isin(rows, selected)).tolist() if len(selected) else None
+    return {"points": places, "revision": f"{zlib.crc32(rows.tobytes())} {zlib.crc32(str(places).encode())}"}
 
 
 def recolored(colors: Colors, rows: NDArray[np.int64]) -> dict[str, Any]:
