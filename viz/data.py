@@ -12,13 +12,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.artifacts.arrays import open_array
-from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.overrides import Override, locate_overrides, read_overrides
 from pipeline.artifacts.tables import list_column, read_parquet
 from pipeline.errors import InputError
 from pipeline.filtering.inputs import input_files, load_evidence
 from pipeline.paths import DataPaths
 from pipeline.selection.evidence import Evidence
+from viz.artefacts import Filtering, Preparation, read_typed
 from viz.remembered import Remembered, read_together, stamp_of
 
 _COLUMNS = (
@@ -126,7 +126,7 @@ class Source:
     def classes(self) -> list[tuple[int, str]]:
         """Label and name of each class that has training images; none while `prepare` has not run."""
         try:
-            names = read_json(self.data.prepare_metrics).get("class_names", ())
+            names = read_typed(self.data.prepare_metrics, Preparation).class_names
             labels = np.unique(read_parquet(self.data.manifest("train"), ["label"])["label"].to_numpy()).tolist()
         except InputError:
             return []
@@ -210,11 +210,11 @@ def _files(data: DataPaths, network: str) -> tuple[Path, ...]:
 
 def _read_points(data: DataPaths, network: str) -> Points:
     path = data.points(network)
-    table, metrics = read_parquet(path, _COLUMNS), read_json(data.filter_metrics(network))
+    table, filtering = read_parquet(path, _COLUMNS), read_typed(data.filter_metrics(network), Filtering)
     manifest = read_parquet(data.manifest("train"), ["sha256"])
     n = len(table)
     images = open_array(data.images("train"), dtype=np.uint8, ndim=4)
-    names = read_json(data.prepare_metrics).get("class_names", [])
+    names = read_typed(data.prepare_metrics, Preparation).class_names
     if len(images) != n or not np.array_equal(table["sample_id"].to_numpy(), np.arange(n)):
         raise InputError(f"{path}: its {n} rows are not those of the {len(images)} training images; run `dvc repro`")
     if not table["sha256"].combine_chunks().equals(manifest["sha256"].combine_chunks()):
@@ -228,6 +228,11 @@ def _read_points(data: DataPaths, network: str) -> Points:
     ):
         if n == 0 or values.min(initial=0) < 0 or values.max(initial=0) >= limit:
             raise InputError(f"{path}: its column {column} does not fit {data.prepare_metrics}; run `dvc repro`")
+    _check_judged(table, path)
+    thresholds = table["eps"].to_numpy()
+    if filtering.eps is not None and (thresholds != filtering.eps).any():
+        file = data.filter_metrics(network)
+        raise InputError(f"{path}: is of another run of the filter than {file}; a stage is running, or run `dvc repro`")
     return Points(
         network=network,
         paths=table["path"],
@@ -238,15 +243,23 @@ def _read_points(data: DataPaths, network: str) -> Points:
         confidence=table["confidence"].to_numpy().astype(np.float64),
         clusters=table["cluster"].to_numpy().astype(np.int32),
         is_noise=table["is_noise"].to_numpy(),
-        thresholds=table["eps"].to_numpy(),
+        thresholds=thresholds,
         scores=table["score"].to_numpy(),
         reasons=table["reason"],
         kept=table["keep"].to_numpy(),
         neighbours=neighbours,
-        scorer=metrics["settings"]["scorer"],
-        eps=metrics["eps"],
-        class_names=tuple(names),
+        scorer=filtering.scorer,
+        eps=filtering.eps,
+        class_names=names,
         images=images,
         images_stamp=stamp_of([data.images("train")]),
         stamp=stamp_of(_files(data, network)),
     )
+
+
+def _check_judged(table: pa.Table, path: Path) -> None:
+    for column in ("x", "y", "confidence", "score"):
+        if not np.isfinite(table[column].to_numpy()).all():
+            raise InputError(f"{path}: its column {column} has values that are no finite numbers; run `dvc repro`")
+    if not np.array_equal(table["score"].to_numpy() > 0.5, table["is_noise"].to_numpy()):
+        raise InputError(f"{path}: its columns score and is_noise disagree; run `dvc repro`")

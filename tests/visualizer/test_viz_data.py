@@ -1,3 +1,5 @@
+import json
+import re
 import threading
 from functools import partial
 from pathlib import Path
@@ -14,7 +16,7 @@ from made_up_view import view_data
 
 from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import write_json
-from pipeline.artifacts.tables import write_parquet
+from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from viz import remembered
@@ -56,6 +58,55 @@ def test_networks_that_are_no_names_are_refused(source: Source, network: str) ->
 def test_classes_of_another_preparation_are_noticed(data: DataPaths, source: Source) -> None:
     data.prepare_metrics.write_text('{"class_names": ["a", "b"]}')
     with pytest.raises(InputError, match=r"column label does not fit .*metrics\.json"):
+        source.points(NETWORK)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"eps": 1.5}, "settings: Field required"),
+        ({"eps": 1.5, "settings": {"scorer": {}}}, "settings.scorer.name: Field required"),
+        ({"eps": "1.5", "settings": {"scorer": {"name": "margin"}}}, "eps"),
+        ([1, 2], "(top level)"),
+        (None, "(top level)"),
+        ({"eps": 1.25, "settings": {"scorer": {"name": "dbscan"}}}, "is of another run of the filter than"),
+    ],
+)
+def test_metrics_of_another_kind_or_run_are_refused_in_a_line(
+    data: DataPaths, source: Source, content: Any, said: str
+) -> None:
+    data.filter_metrics(NETWORK).write_text(json.dumps(content))
+    with pytest.raises(InputError, match=re.escape(said)) as error:
+        source.points(NETWORK)
+    assert "run `dvc repro`" in str(error.value)
+
+
+@pytest.mark.parametrize("content", ["[1]", "{}", "null", '{"class_names": "abcd"}', '{"class_names": [1]}'])
+def test_a_preparation_of_another_kind_is_refused_in_a_line(data: DataPaths, source: Source, content: str) -> None:
+    data.prepare_metrics.write_text(content)
+    with pytest.raises(InputError, match="run `dvc repro`"):
+        source.points(NETWORK)
+    assert source.classes() == []
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("x", float("nan"), "column x has values"),
+        ("y", float("inf"), "column y has values"),
+        ("score", float("nan"), "column score has values"),
+        ("score", 0.75, "columns score and is_noise disagree"),
+        ("is_noise", True, "columns score and is_noise disagree"),
+    ],
+)
+def test_points_that_no_filter_writes_are_refused(
+    data: DataPaths, source: Source, column: str, value: Any, said: str
+) -> None:
+    table = read_parquet(data.points(NETWORK))
+    place, field = table.schema.get_field_index(column), table.schema.field(column)
+    changed = [value, *table[column].to_pylist()[1:]]
+    write_parquet(data.points(NETWORK), table.set_column(place, field, pa.array(changed, field.type)))
+    with pytest.raises(InputError, match=said):
         source.points(NETWORK)
 
 

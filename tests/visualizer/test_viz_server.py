@@ -44,7 +44,7 @@ def points(source: Source) -> Points:
 
 
 _PARAMS = ROOT / "presets" / "digits.yaml"
-_NOTHING = {"generation": None, "rows": [], "graph": "map"}
+_NOTHING: Any = {"generation": None, "rows": [], "graph": "map"}
 
 
 @pytest.fixture

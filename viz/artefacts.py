@@ -1,0 +1,61 @@
+"""What the JSON files of stages must hold for the app, read or refused in one line."""
+
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, ValidationError
+
+from pipeline.artifacts.json_file import read_json
+from pipeline.errors import InputError
+
+
+class _Content(BaseModel):
+    # There is more in the files than the app reads.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Preparation(_Content):
+    """Of `prepare`: what the labels are called."""
+
+    class_names: tuple[StrictStr, ...]
+
+
+class Scorer(_Content):
+    """By what the filter judged: its name and all of its options."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    name: StrictStr
+
+
+class Settings(_Content):
+    """Of the filter."""
+
+    scorer: Scorer
+
+
+class Filtering(_Content):
+    """Of `filter`: the scorer, and the threshold in its unit; None where classes have their own."""
+
+    eps: Annotated[StrictFloat | StrictInt, Field(gt=0)] | None
+    settings: Settings
+
+    @property
+    def scorer(self) -> dict[str, Any]:
+        return self.settings.scorer.model_dump()
+
+
+_T = TypeVar("_T", bound=BaseModel)
+
+
+def read_typed(path: Path, kind: type[_T]) -> _T:
+    """A JSON file as `kind`.
+
+    Raises:
+        InputError: it is missing, damaged or of another kind.
+    """
+    try:
+        return kind.model_validate(read_json(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "(top level)"
+        raise InputError(f"{path}: {where}: {first['msg']}; run `dvc repro`") from None
