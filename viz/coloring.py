@@ -134,7 +134,7 @@ COLORINGS: Mapping[str, tuple[str, Callable[[Facts], Colors]]] = {
     "class": ("class", _by_class),
     "score": ("score", _by_score),
     "reason": ("reason", _by_reason),
-    "cluster": ("cluster", _by_cluster),
+    "cluster": ("cluster that the filter found", _by_cluster),
     "arm": ("arm of the comparison", _by_arm),
     "correct": ("what the network sees", _by_correctness),
 }

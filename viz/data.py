@@ -173,10 +173,11 @@ class Source:
             InputError: the array of images is missing, damaged or another one.
         """
         path = self.data.images("train")
-        now = stamp_of([path])
-        if stamp not in (None, now):
+        opened, images = self.remembered.get(
+            "images", stamp_of([path]), lambda: read_together([path], lambda: open_array(path, dtype=np.uint8, ndim=4))
+        )
+        if stamp not in (None, opened):
             raise InputError(f"{path}: has been replaced since the page was drawn; reload the page")
-        images = self.remembered.get("images", now, lambda: open_array(path, dtype=np.uint8, ndim=4))
         return np.asarray(images[sample_id]) if 0 <= sample_id < len(images) else None
 
 

@@ -136,7 +136,9 @@ def difference_line(a: Verdict, b: Verdict) -> html.P:
 
 def _paper(points: Points) -> str:
     share = _PAPER_SHARES.get(points.network)
-    return "" if share is None else f"In the paper (table I) {points.network} drops {share:.2%} of CIFAR-10."
+    if share is None:
+        return ""
+    return f"In the paper (table I) {points.network} drops {share:.2%} of CIFAR-10; it says nothing of single classes."
 
 
 def _decision(look: Look, row: int) -> list[html.P]:

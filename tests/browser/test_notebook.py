@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -15,6 +16,7 @@ import pytest
 from made_up_points import CLASS_NAMES, NETWORK, write_points
 
 import viz
+from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from viz.notebook import Explorer
@@ -72,6 +74,22 @@ def test_the_cell_shows_the_map_and_gives_the_selection_back(explorer: Explorer,
     frame.locator("#keep-selection:enabled").wait_for()
     assert explorer.selection == list(range(N))
     assert explorer.selected()["path"].to_pylist()[0].endswith("0.png")
+    file = explorer._source.data.points(NETWORK)
+    write_parquet(file, read_parquet(file))
+    with pytest.raises(InputError, match="has been replaced since the selection; select again"):
+        explorer.selected()
+
+
+def test_a_port_of_ones_own_is_served_or_refused(tmp_path: Path) -> None:
+    params = ROOT / "presets" / "digits.yaml"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    running = viz.explore(params=params, data=tmp_path, port=port)
+    assert running.url.startswith(f"http://127.0.0.1:{port}/")
+    with pytest.raises(InputError, match=f"port: {port} of 127.0.0.1 cannot be had"):
+        viz.explore(params=params, data=tmp_path, port=port)
+    running.close()
 
 
 def test_an_unknown_network_is_refused(tmp_path: Path) -> None:

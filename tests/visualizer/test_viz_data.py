@@ -14,11 +14,12 @@ from made_up import NETWORK
 from made_up_report import write_evidence, write_network
 from made_up_view import view_data
 
-from pipeline.artifacts.arrays import write_array
+from pipeline.artifacts.arrays import open_array, write_array
 from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
+from viz import data as viz_data
 from viz import remembered
 from viz.data import Points, Source
 from viz.look import look_at
@@ -281,3 +282,19 @@ def test_only_classes_with_images_are_offered(tmp_path: Path) -> None:
     write_json(data.prepare_metrics, {"class_names": ["a", "b", "c"]})
     write_parquet(data.manifest("train"), pa.table({"label": [2, 0, 2]}))
     assert Source(data).classes() == [(0, "a"), (2, "c")]
+
+
+def test_an_image_is_of_the_file_that_was_asked_for_even_if_replaced_while_it_is_opened(
+    data: DataPaths, source: Source, points: Points, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remembered, "_PAUSE_S", 0.01)
+    real, old = open_array, np.load(data.images("train"))
+
+    def replaced_first(path: Path, **options: Any) -> Any:
+        write_array(path, 255 - old)
+        monkeypatch.setattr(viz_data, "open_array", real)
+        return real(path, **options)
+
+    monkeypatch.setattr(viz_data, "open_array", replaced_first)
+    with pytest.raises(InputError, match="has been replaced since the page was drawn"):
+        source.image(3, points.images_stamp)

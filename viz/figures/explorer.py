@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from plotly import graph_objects as go
 
 from viz.figures.groups import Colors, Groups
-from viz.figures.palette import SERIES
+from viz.figures.palette import SCALE, SERIES
 from viz.figures.rendering import plotly_layout
 
 MOST_DRAWN = 100_000
@@ -153,7 +153,7 @@ def marker(colors: Colors, rows: NDArray[np.int64]) -> dict[str, Any]:
 
 def _coloring(colors: Colors, rows: NDArray[np.int64]) -> dict[str, Any]:
     if not isinstance(colors, Groups):
-        return {"color": colors.values[rows].astype(np.float32), "cmin": 0, "cmax": 1, "colorscale": "Cividis"}
+        return {"color": colors.values[rows].astype(np.float32), "cmin": 0, "cmax": 1, "colorscale": SCALE}
     distinct = list(dict.fromkeys(colors.colors))
     place = np.array([distinct.index(color) for color in colors.colors], dtype=np.uint8)
     n = len(distinct)
