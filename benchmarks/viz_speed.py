@@ -134,7 +134,7 @@ def use(page: Page, xy: NDArray[np.float32], rounds: int) -> dict[str, float]:
 
 def _hover(page: Page, xy: NDArray[np.float32], row: int) -> float:
     page.mouse.move(5, 5)
-    tooltip = page.locator(".dcc-tooltip-bounding-box")
+    tooltip = page.locator("#left .dcc-tooltip-bounding-box")
     tooltip.wait_for(state="hidden")
     page.mouse.move(*place_of(page, xy, row))
     return seconds_until(tooltip.is_visible)
@@ -166,7 +166,9 @@ def _lasso(page: Page) -> float:
     box = page.locator("#map").bounding_box()
     assert box is not None
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    page.evaluate("window.dash_clientside.set_props('selection', { data: [] })")
+    page.evaluate(
+        "window.dash_clientside.set_props('selection', { data: { generation: null, rows: [], graph: 'map' } })"
+    )
     page.locator("#keep-selection:disabled").wait_for()
     half = np.random.default_rng().uniform(0.05, 0.1) * box["width"]
     page.mouse.move(x - half, y - half)

@@ -37,7 +37,7 @@ def test_map_legend_hover_and_card(shared: Served, page: Page) -> None:
     open_page(page, shared.url)
     expect(page.locator("#legend")).to_have_text(f"stays {N - GOING}goes {GOING}")
     page.mouse.move(*place_of(page, points, row))
-    tooltip = page.locator(".dcc-tooltip-bounding-box")
+    tooltip = page.locator("#left .dcc-tooltip-bounding-box")
     expect(tooltip).to_contain_text(f"#{row}")
     expect(tooltip).to_contain_text(points.name(row))
     expect(tooltip).to_contain_text(f"score {points.scores[row]:.3f}")
