@@ -41,7 +41,7 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
     "self_confidence": {"name": "self_confidence"},
     "smoothed_confidence": {"name": "smoothed_confidence", "k": 25},
     "mean_confidence": {"name": "mean_confidence"},
-    "pooled_confidence": {"name": "pooled_confidence", "k": 25},
+    "label_odds": {"name": "label_odds"},
     "margin": {"name": "margin"},
     "el2n": {"name": "el2n"},
     "confident_learning": {"name": "confident_learning"},

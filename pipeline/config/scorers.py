@@ -73,13 +73,12 @@ class MeanConfidenceScorer(Section):
     name: Literal["mean_confidence"]
 
 
-class PooledConfidenceScorer(Section):
-    """1 - mean of three: the probability of the label in training, the trained network's, and that of the image's `k`
-    nearest neighbours; `k` is at most `reduce.neighbors`.
+class LabelOddsScorer(Section):
+    """How many times more probable than the label the strongest other class is; of the label's probability, the mean of
+    the trained network's and of that in training.
     """
 
-    name: Literal["pooled_confidence"]
-    k: Positive = 25
+    name: Literal["label_odds"]
 
 
 class MarginScorer(Section):
@@ -124,7 +123,7 @@ _Single = (
     | SelfConfidenceScorer
     | SmoothedConfidenceScorer
     | MeanConfidenceScorer
-    | PooledConfidenceScorer
+    | LabelOddsScorer
     | MarginScorer
     | ConfidentLearningScorer
     | El2nScorer

@@ -7,15 +7,20 @@ from pipeline.selection.evidence import Evidence, Judged, Scorer
 from pipeline.selection.self_confidence import belief_phrases, confidence, row_blocks
 
 
-def _values(evidence: Evidence) -> NDArray[np.float64]:
-    """(1 + probability of the strongest other class - probability of the label) / 2: 0 to 1."""
+def strongest_other(evidence: Evidence) -> NDArray[np.float64]:
+    """(N,): probability of the most probable class that is not the label."""
     assert evidence.probabilities is not None
     strongest = np.empty(len(evidence.labels))
     for rows in row_blocks(evidence.probabilities):
         others = np.array(evidence.probabilities[rows], dtype=np.float64)
         others[np.arange(len(others)), evidence.labels[rows]] = -np.inf
         strongest[rows] = others.max(axis=1)
-    return np.asarray(np.clip((1 + strongest - confidence(evidence)) / 2, 0, 1))
+    return strongest
+
+
+def _values(evidence: Evidence) -> NDArray[np.float64]:
+    """(1 + probability of the strongest other class - probability of the label) / 2: 0 to 1."""
+    return np.asarray(np.clip((1 + strongest_other(evidence) - confidence(evidence)) / 2, 0, 1))
 
 
 def _phrases(judged: Judged) -> list[str]:

@@ -120,3 +120,18 @@ def test_confident_learning_is_cleanlabs_decision() -> None:
     named = find_label_issues(labels, evidence.probabilities.astype(np.float64), n_jobs=1)  # type: ignore[union-attr]
     np.testing.assert_array_equal(values > 0.5, named)
     assert named.sum() == (seen != labels).sum()
+
+
+def test_the_odds_are_against_the_mean_of_what_is_and_was_thought_of_the_label() -> None:
+    probabilities = np.array([[0.6, 0.3, 0.1], [0.6, 0.3, 0.1], [1, 0, 0]], dtype=np.float32)
+    trained = np.array([0.2, np.nan, 0], dtype=np.float32)
+    evidence = Evidence(labels=np.array([0, 1, 2]), probabilities=probabilities, training_confidence=trained)
+    values = SCORERS["label_odds"].values(evidence)
+    np.testing.assert_allclose(values, [0.3 / 0.4, 0.6 / 0.3, 1 / 1e-7], rtol=1e-5)
+
+
+def test_the_mean_confidence_is_that_of_training_or_where_there_was_none_the_networks() -> None:
+    trained = np.array([0.2, np.nan, 1], dtype=np.float32)
+    evidence = Evidence(labels=_BELIEFS.labels, probabilities=_PROBABILITIES, training_confidence=trained)
+    expected = 1 - np.array([0.2, _PROBABILITIES[1, 0], 1])
+    np.testing.assert_allclose(SCORERS["mean_confidence"].values(evidence), expected, rtol=1e-6)
