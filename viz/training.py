@@ -15,6 +15,7 @@ from pipeline.config.params import Params
 from pipeline.config.study import Study
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
+from pipeline.stats.comparisons import Plan
 from pipeline.stats.runs import Run, run_of
 from pipeline.stats.study import study_summary
 from pipeline.stats.study_tables import Table, accuracy_table, common_settings, difference_table, excluded_table
@@ -57,11 +58,13 @@ def study_view(data: DataPaths, name: str | None, *, params: Params, batch_size:
     except InputError as error:
         return problem(str(error))
     assert name is not None
-    confidence = params.report.confidence
-    study = study_summary(name, runs, confidence)
+    report, asked = params.report, params.studies[name]
+    confidence = report.confidence
+    plan = Plan(margin=report.margin / 100, alpha=report.alpha, primary=report.primary, matched=asked.match)
+    study = study_summary(name, runs, plan)
     return html.Div(
         [
-            *_overview(study, runs, params.studies[name]),
+            *_overview(study, runs, asked),
             *_accuracy(study, confidence, several_draws=len({run.filter_network for run in runs}) > 1),
             *_differences(study, confidence),
             *_loss(study, runs, batch_size),

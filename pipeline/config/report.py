@@ -1,6 +1,6 @@
-"""`report`: what the page shows."""
+"""`report`: what decides whether filtering helped, stated before the runs, and what the page shows."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -8,12 +8,23 @@ from pipeline.config.base import Positive, Section
 
 
 class ReportConfig(Section):
-    """The `report` section.
+    """The `report` section. `margin`, `primary` and `confidence` are chosen before the runs are seen.
 
     Attributes:
-        confidence: of the intervals.
+        margin: percentage points of top-1; differences nearer to 0 do not matter, and arms are called
+            equivalent where theirs is sure to be.
+        primary: the arm that `filtered` is compared with in each study's one primary test; what is found
+            against other arms is secondary.
+        confidence: of the intervals; a claim is false with a chance of at most 1 - confidence.
         gallery_images: dropped images shown per network, the most suspect first.
     """
 
+    margin: Annotated[float, Field(gt=0, lt=100)]
+    primary: Literal["full", "random", "random_uniform"]
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
     gallery_images: Positive = 60
+
+    @property
+    def alpha(self) -> float:
+        """Level of the tests, (0, 1/2)."""
+        return round(1 - self.confidence, 12)

@@ -16,6 +16,7 @@ from pipeline.config.params import Params
 from pipeline.config.study import Study
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
+from pipeline.stats.comparisons import Plan
 from pipeline.stats.runs import Run, run_of
 
 _POINT_COLUMNS = ("path", "label", "predicted", "x", "y", "is_noise", "score", "reason", "keep")
@@ -50,10 +51,11 @@ class NetworkInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyInputs:
-    """One study: what params.yaml asks for, and what was trained."""
+    """One study: what params.yaml asks for and states of its comparisons, and what was trained."""
 
     name: str
     study: Study
+    plan: Plan
     runs: list[Run]
 
 
@@ -89,12 +91,7 @@ def load_inputs(params: Params, paths: DataPaths) -> ReportInputs:
         data=data,
         prepare=read_json(paths.prepare_metrics),
         networks=[_load_network(name, data, paths) for name in params.networks],
-        studies=[
-            StudyInputs(
-                name=name, study=study, runs=[run_of(row) for row in read_runs(paths.runs(name), paths.history(name))]
-            )
-            for name, study in params.studies.items()
-        ],
+        studies=[_load_study(name, study, params, paths) for name, study in params.studies.items()],
         versions=_versions(params, paths),
         digests={path.relative_to(paths.root).as_posix(): sha256_of_file(path) for path in digests},
     )
@@ -132,6 +129,13 @@ def _load_network(name: str, data: PreparedData, paths: DataPaths) -> NetworkInp
         is_noise=points["is_noise"].to_numpy(zero_copy_only=False),
         keep=points["keep"].to_numpy(zero_copy_only=False),
     )
+
+
+def _load_study(name: str, study: Study, params: Params, paths: DataPaths) -> StudyInputs:
+    report = params.report
+    plan = Plan(margin=report.margin / 100, alpha=report.alpha, primary=report.primary, matched=study.match)
+    runs = [run_of(row) for row in read_runs(paths.runs(name), paths.history(name))]
+    return StudyInputs(name=name, study=study, plan=plan, runs=runs)
 
 
 def _versions(params: Params, paths: DataPaths) -> dict[str, dict[str, list[str]]]:

@@ -1,6 +1,6 @@
 """Every number of the report as one tree of plain values, `summary.json`.
 
-Shares and accuracies are 0 to 1, differences are percentage points of top-1. Tables and curves are
+Shares and accuracies are 0 to 1, differences and margins are percentage points of top-1. Tables and curves are
 lists, which `dvc metrics` leaves out: what it shows is the headline.
 """
 
@@ -21,9 +21,8 @@ Summary = dict[str, Any]
 
 def build_summary(inputs: ReportInputs) -> Summary:
     """The headline, and all tables and curves of the report."""
-    confidence = inputs.params.report.confidence
     networks = [_network(network, inputs) for network in inputs.networks]
-    studies = [study_summary(study.name, study.runs, confidence) for study in inputs.studies]
+    studies = [study_summary(study.name, study.runs, study.plan) for study in inputs.studies]
     return {
         **_headline(networks, studies),
         "data": [_data(inputs)],
@@ -42,6 +41,14 @@ def build_summary(inputs: ReportInputs) -> Summary:
 def _headline(networks: list[Summary], studies: list[Summary]) -> Summary:
     """The few numbers to compare between two experiments."""
     return {
+        "verdict": {
+            study["name"]: {
+                f"filtered_against_{row['control']}": row["verdict"]["outcome"]
+                for row in study["pooled"]
+                if row["verdict"]
+            }
+            for study in studies
+        },
         "kept_share": {network["name"]: network["kept_share"] for network in networks},
         "extractor_top1": {network["name"]: network["top1"] for network in networks},
         "top1": {

@@ -1,11 +1,5 @@
 """Means, differences and proportions of small samples, and what they say of a study's runs."""
 
-from pipeline.stats.estimates import (
-    Estimate,
-    crossed_difference,
-    mean_estimate,
-    pooled_difference,
-    wilson_interval,
-)
+from pipeline.stats.estimates import Estimate, crossed_difference, mean_estimate, wilson_interval
 
-__all__ = ["Estimate", "crossed_difference", "mean_estimate", "pooled_difference", "wilson_interval"]
+__all__ = ["Estimate", "crossed_difference", "mean_estimate", "wilson_interval"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.stats.runs import Run, Setting
+from pipeline.stats.runs import Run, Setting, settings_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ def critical_batches(runs: Sequence[Run]) -> list[CriticalBatch]:
     arms = list(dict.fromkeys(run.arm for run in runs))
     groups = {
         (setting, arm): [run for run in runs if (run.setting, run.arm) == (setting, arm)]
-        for setting in sorted({run.setting for run in runs})
+        for setting in settings_of(runs)
         for arm in arms
     }
     found = []

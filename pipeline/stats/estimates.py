@@ -44,21 +44,6 @@ def mean_estimate(values: ArrayLike, confidence: float) -> Estimate:
     return _estimate(student_mean(sample), sample, confidence)
 
 
-def pooled_difference(differences: ArrayLike, confidence: float) -> Estimate:
-    """Mean difference over several settings, with seeds (or other independent draws) as the replicates.
-
-    The settings of one seed share its initialisation, its order and its draw of the random arm, so
-    their differences are not independent: each seed counts once, with its mean over the settings.
-
-    Args:
-        differences: (n_seeds, n_settings), treated - control; complete.
-
-    Raises:
-        ValueError: as `mean_estimate`.
-    """
-    return mean_estimate(_sample(differences, ndim=2).mean(axis=1), confidence)
-
-
 def crossed_difference(differences: ArrayLike, confidence: float) -> Estimate:
     """Mean of differences that share draws of one factor along rows and of another along columns.
 

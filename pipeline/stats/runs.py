@@ -1,6 +1,6 @@
 """The training runs of a study: one for each cell of its grid."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -50,6 +50,11 @@ def run_of(row: Mapping[str, Any]) -> Run:
     """A row of a study's table, with its history, as `pipeline.artifacts.runs` reads it."""
     others = {key: value for key, value in row.items() if key not in (*Setting._fields, "fingerprint")}
     return Run(setting=Setting(*(row[name] for name in Setting._fields)), **others)
+
+
+def settings_of(runs: Sequence[Run]) -> list[Setting]:
+    """All settings, sorted."""
+    return sorted({run.setting for run in runs})
 
 
 def varying_fields(settings: Iterable[Setting]) -> tuple[str, ...]:

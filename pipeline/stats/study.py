@@ -7,56 +7,52 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.stats.comparisons import arm_accuracies, controls_of, differences, pooled, settings_of
+from pipeline.stats.accuracies import arm_accuracies
+from pipeline.stats.comparison_values import pooled_values, setting_values
+from pipeline.stats.comparisons import Plan, comparisons
 from pipeline.stats.critical_batch import critical_batches
-from pipeline.stats.estimates import Estimate
-from pipeline.stats.runs import Run, Setting, describe, varying_fields
-from pipeline.stats.wording import pooled_sentence
+from pipeline.stats.runs import Run, Setting, describe, settings_of, varying_fields
 
 StudySummary = dict[str, Any]
 
 
-def study_summary(name: str, runs: Sequence[Run], confidence: float) -> StudySummary:
-    """Accuracies and differences by setting, what was left out, and mean learning curves.
+def study_summary(name: str, runs: Sequence[Run], plan: Plan) -> StudySummary:
+    """The plan, verdicts over all settings and by setting, accuracies, what was left out, and mean learning curves.
 
-    Shares and accuracies are 0 to 1, differences are percentage points of top-1.
+    Shares and accuracies are 0 to 1, differences and the margin are percentage points of top-1.
 
     Args:
         runs: all cells of the study, whether they finished or not.
-        confidence: of the intervals, in (0, 1).
+        plan: what was stated before them.
     """
-    controls = controls_of(runs)
     varying = varying_fields(settings_of(runs))
     statuses = Counter(run.status for run in runs)
-    comparisons = [pooled(runs, control, confidence) for control in controls]
+    compared = comparisons(runs, plan)
     return {
         "name": name,
+        "plan": {
+            "margin": 100 * plan.margin,
+            "alpha": plan.alpha,
+            "primary": plan.primary,
+            "matched": plan.matched,
+        },
         "n_cells": len(runs),
         "n_skipped": statuses["skipped"],
         "n_diverged": statuses["diverged"],
         "varying": list(varying),
+        "pooled": [pooled_values(comparison, plan) for comparison in compared],
+        "differences": [
+            row
+            for comparison in compared
+            for row in setting_values(comparison, lambda setting: _named(setting, varying))
+        ],
         "accuracy": [
             {
                 **_named(row.setting, varying, row.arm),
                 **asdict(row),
                 "setting": row.setting._asdict(),
-                "top1": _estimate(row.top1),
             }
-            for row in arm_accuracies(runs, confidence)
-        ],
-        "differences": [
-            {
-                **_named(row.setting, varying),
-                "setting": row.setting._asdict(),
-                "control": row.control,
-                "estimate": _estimate(row.estimate),
-            }
-            for control in controls
-            for row in differences(runs, control, confidence)
-        ],
-        "pooled": [
-            {**asdict(row), "estimate": _estimate(row.estimate), "sentence": pooled_sentence(row, confidence)}
-            for row in comparisons
+            for row in arm_accuracies(runs, plan.confidence)
         ],
         "critical_batch": [
             {**_named(row.setting, varying, row.arm), **asdict(row), "setting": row.setting._asdict()}
@@ -72,10 +68,6 @@ def _named(setting: Setting, varying: Iterable[str], arm: str | None = None) -> 
     variant = describe(setting, varying)
     parts = [arm, f"batch {setting.batch_size}", variant]
     return {"variant": variant, "label": ", ".join(part for part in parts if part)}
-
-
-def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
-    return asdict(estimate) if estimate else None
 
 
 def _excluded(runs: Sequence[Run]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from pipeline.stats.wording import (
     count,
     image_interval,
     number,
+    p_value,
     percent,
     percent_interval,
     plural,
@@ -68,25 +69,23 @@ def accuracy_table(study: Mapping[str, Any], confidence: float) -> Table:
 
 
 def difference_table(study: Mapping[str, Any], confidence: float) -> Table:
-    """Filtered minus each control at each setting."""
-    rows = []
-    for row in study["differences"]:
-        estimate = Estimate(**row["estimate"]) if row["estimate"] else None
-        rows.append(
-            (
-                f"filtered − {row['control']}",
-                *_setting_cells(row["setting"], study["varying"]),
-                points(estimate.mean) if estimate else NOTHING,
-                spread(estimate.sd) if estimate else NOTHING,
-                points_interval(estimate) if estimate else NOTHING,
-                str(estimate.n if estimate else 0),
-            )
+    """Filtered minus each control at each setting, with its tests."""
+    rows = [
+        (
+            f"filtered − {row['control']}",
+            *_setting_cells(row["setting"], study["varying"]),
+            *_difference_cells(row["estimate"]),
+            *_verdict_cells(row["verdict"]),
         )
+        for row in study["differences"]
+    ]
     return table_of(
         f"difference; {_setting_heads(study['varying'])}; mean (points); sd (points); "
-        f"{100 * confidence:g} % interval (points); n (paired seeds, or draws)",
+        f"{100 * confidence:g} % interval (points); n (paired seeds, or draws); p, t test; p, sign flips; "
+        f"p, equivalence within ±{study['plan']['margin']:.2f}; after Holm: p, difference; "
+        "after Holm: p, equivalence; verdict",
         rows,
-        text="difference; model",
+        text="difference; model; verdict",
     )
 
 
@@ -140,3 +139,26 @@ def _setting_heads(varying: Sequence[str]) -> str:
 
 def _setting_cells(setting: Mapping[str, Any], varying: Sequence[str]) -> list[str]:
     return [*(str(setting[name]) for name in varying), count(setting["batch_size"])]
+
+
+def _difference_cells(values: Mapping[str, Any] | None) -> list[str]:
+    if values is None:
+        return [NOTHING, NOTHING, NOTHING, "0"]
+    estimate = Estimate(**values)
+    return [points(estimate.mean), spread(estimate.sd), points_interval(estimate), str(estimate.n)]
+
+
+def _verdict_cells(verdict: Mapping[str, Any] | None) -> list[str]:
+    """p-values and outcome; undecided says where no difference could have been found."""
+    p = verdict["p"] if verdict else None
+    names = ("t", "sign_flip", "equivalence", "adjusted_difference", "adjusted_equivalence")
+    return [*(p_value(p[name] if p else None) for name in names), _outcome(verdict)]
+
+
+def _outcome(verdict: Mapping[str, Any] | None) -> str:
+    if verdict is None:
+        return NOTHING
+    undecided = verdict["outcome"] == "undecided"
+    if verdict["p"] is None:
+        return "undecided: no spread"
+    return f"undecided: too few {verdict['unit']}s" if undecided and verdict["too_few_pairs"] else verdict["outcome"]

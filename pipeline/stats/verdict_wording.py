@@ -1,4 +1,4 @@
-"""A verdict as a sentence: the only place where differences of accuracy become percentage points."""
+"""A verdict as a sentence, differences of accuracy as percentage points."""
 
 from typing import Literal
 
@@ -8,16 +8,29 @@ from pipeline.stats.wording import number, plural, points
 Matched = Literal["steps", "epochs"]
 
 
-def verdict_sentence(verdict: Verdict, *, treated: str, control: str, matched: Matched) -> str:
+def verdict_sentence(verdict: Verdict, *, treated: str, control: str, matched: Matched, left_out: int = 0) -> str:
     """What was found, what it rests on, and what it cannot say.
 
     Args:
         treated, control: names of the arms, e.g. `filtered` and `random`.
         matched: what both arms had the same number of. Equal steps and equal epochs are separate comparisons.
+        left_out: incomplete settings that the verdict is not over.
     """
-    head = f"{treated} against {control.replace('_', ' ')} at equal {matched}: {_outcome(verdict)}"
+    head = verdict_headline(verdict, treated=treated, control=control, matched=matched)
     parts = [_estimate(verdict), _replicates(verdict), *_p_values(verdict), *_limits(verdict)]
+    if left_out:
+        parts.append(f"{plural(left_out, 'incomplete setting')} left out")
     return f"{head} ({'; '.join(parts)})."
+
+
+def verdict_headline(verdict: Verdict, *, treated: str, control: str, matched: Matched) -> str:
+    """What was compared and found, without what it rests on."""
+    return f"{arms_compared(treated, control, matched)}: {_outcome(verdict)}"
+
+
+def arms_compared(treated: str, control: str, matched: Matched) -> str:
+    """`filtered against random uniform at equal steps`."""
+    return f"{treated} against {control.replace('_', ' ')} at equal {matched}"
 
 
 def _outcome(verdict: Verdict) -> str:

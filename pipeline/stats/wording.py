@@ -1,6 +1,5 @@
-"""Numbers as people read them, and the sentences of the report's first lines."""
+"""Numbers as people read them."""
 
-from pipeline.stats.comparisons import TREATED, PooledDifference
 from pipeline.stats.estimates import Estimate
 
 NOTHING = "–"
@@ -33,6 +32,13 @@ def number(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.4g}"
 
 
+def p_value(value: float | None) -> str:
+    """Two significant digits: `0.042`; what is next to nothing as `< 0.0001`."""
+    if value is None:
+        return NOTHING
+    return "< 0.0001" if value < 1e-4 else f"{value:.2g}"
+
+
 def points_interval(estimate: Estimate) -> str:
     """`−0.10 to +0.94`, or why there is none."""
     if estimate.low is None:
@@ -55,30 +61,3 @@ def image_interval(low: float, high: float | None) -> str:
 def plural(n: int, what: str) -> str:
     """`1 seed`, `3 seeds`."""
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
-
-
-def pooled_sentence(pooled: PooledDifference, confidence: float) -> str:
-    """What a study says of one comparison, with its certainty and what it leaves out."""
-    pair = f"{TREATED} against {pooled.control.replace('_', ' ')}"
-    if pooled.estimate is None:
-        return f"{pair}: nothing to compare, since in no setting all seeds of both arms finished."
-    estimate = pooled.estimate
-    over = f"n = {plural(estimate.n, 'seed')}, each the mean over {plural(pooled.settings, 'setting')}"
-    if pooled.draws > 1:
-        mean_over = f"{plural(pooled.seeds, 'seed')} and {plural(pooled.settings, 'setting')}"
-        over = f"n = {plural(estimate.n, 'draw')} of the filter, each the mean over {mean_over}"
-    if estimate.low is None or estimate.high is None:
-        found = f"{points(estimate.mean)} percentage points of top-1 ({over}): no interval, hence no conclusion"
-    else:
-        interval = f"{100 * confidence:g} % interval {points_interval(estimate)}; {over}"
-        found = f"{_direction(estimate.low, estimate.high)}, {points(estimate.mean)} percentage points ({interval})"
-    left_out = f"; {plural(pooled.left_out, 'incomplete setting')} left out" if pooled.left_out else ""
-    return f"{pair}: {found}{left_out}."
-
-
-def _direction(low: float, high: float) -> str:
-    if low > 0:
-        return "higher top-1"
-    if high < 0:
-        return "lower top-1"
-    return "no clear difference in top-1"

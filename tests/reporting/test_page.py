@@ -111,12 +111,28 @@ def test_images_have_a_text_for_those_who_do_not_see_them(parsed: Parsed) -> Non
 def test_the_page_says_what_was_found(parsed: Parsed) -> None:
     text = " ".join(parsed.text.split())
     assert "resnet18 keeps 92.50 % of the training images and drops 6" in text
-    assert "filtered against random: higher top-1" in text
-    assert "is conditional on it" in text
+    assert "conditional on this one draw of the filter" in text
+    assert "differences within ±0.50 percentage points of top-1 do not matter" in text
     assert "4 classes" in text
     assert "Cells without a result" not in text
     assert "12.3" in text
     assert "drop_share: 0.05" in text
+
+
+def test_the_primary_verdict_is_the_first_thing_said(parsed: Parsed) -> None:
+    start = parsed.text.index("Did filtering help?")
+    said = parsed.text[start : parsed.text.index("Accuracy against batch size")]
+    primary, secondary = "filtered against random at equal steps: undecided", "filtered against full at equal steps:"
+    assert said.index(primary) < said.index(secondary)
+    assert "Secondary: filtered against full" in said
+    assert "with 3 seeds the sign-flip test gives 0.25 at best, and reaches 0.05 from 6 on" in said
+    assert "or more; the study has 3." in said
+
+
+def test_the_verdict_names_what_the_arms_had_the_same_number_of(tmp_path: Path) -> None:
+    params, data = params_with(["resnet18"], match="epochs"), DataPaths(root=tmp_path)
+    write_artifacts(data, params)
+    assert "filtered against random at equal epochs: " in Parsed(render(params, data)).text
 
 
 def test_critical_batch_sizes_are_shown_where_they_were_measured(parsed: Parsed, tmp_path: Path) -> None:
@@ -154,4 +170,9 @@ def test_a_study_without_results_still_has_its_section(tmp_path: Path) -> None:
     assert "nothing to compare" in text
     assert "batch <b>512</b> is too large" in text
     write_artifacts(data, params_with(["resnet18"], arms=["full"]), default_outcome)
-    assert "has no arm to compare the filtered one with" in Parsed(render(params, data)).text
+    assert "has no primary comparison, for want of a filtered arm" in Parsed(render(params, data)).text
+    others = params_with(["resnet18"], arms=["full", "filtered"])
+    write_artifacts(data, others)
+    text = Parsed(render(others, data)).text
+    assert "has no primary comparison, for want of the random arm" in text
+    assert "Secondary: filtered against full at equal steps:" in text

@@ -75,8 +75,11 @@ def test_learning_curves_are_means_over_seeds(build: Build) -> None:
 def test_dvc_metrics_show_the_headline_alone(build: Build) -> None:
     summary = build()
     shown = {key: value for key, value in summary.items() if not isinstance(value, list)}
-    assert sorted(shown) == ["difference_points", "extractor_top1", "kept_share", "top1"]
+    assert sorted(shown) == ["difference_points", "extractor_top1", "kept_share", "top1", "verdict"]
     assert shown["top1"]["digits"]["filtered, batch 32"] == pytest.approx(0.9, abs=0.01)
+    assert shown["verdict"] == {
+        "digits": dict.fromkeys(["filtered_against_full", "filtered_against_random"], "undecided")
+    }
     assert sorted(shown["difference_points"]["digits"]) == ["filtered_minus_full", "filtered_minus_random"]
 
 
@@ -184,7 +187,7 @@ def test_one_seed_has_no_interval(build: Build) -> None:
     (study,) = build(seeds=[7])["studies"]
     assert {row[4] for row in accuracy_table(study, 0.95).rows} == {"n = 1, no interval"}
     assert {row[4] for row in difference_table(study, 0.95).rows} == {"n = 1, no interval"}
-    assert "no interval, hence no conclusion" in study["pooled"][0]["sentence"]
+    assert "a single seed, hence no test" in study["pooled"][0]["sentence"]
     assert {low for curve in difference_curves(study) for low in curve.low} == {None}
 
 

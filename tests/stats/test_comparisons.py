@@ -1,135 +1,119 @@
-from collections.abc import Mapping
+"""From a study's runs to its verdicts."""
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from made_up_runs import PLAN, Draws, made_draws, made_runs
 
 from pipeline.stats import crossed_difference, mean_estimate
-from pipeline.stats.comparisons import arm_accuracies, controls_of, differences, pooled
-from pipeline.stats.runs import Run, Setting
+from pipeline.stats.comparison_values import pooled_values, setting_values
+from pipeline.stats.comparison_wording import needed_sentence, settings_note
+from pipeline.stats.comparisons import Comparison, comparisons, replicates_needed
+from pipeline.stats.power import paired_t_power
+from pipeline.stats.runs import Run
 
 
-def run(
-    arm: str, seed: int, top1: float | None, batch_size: int = 32, rate: float = 0.1, network: str = "resnet18"
-) -> Run:
-    return Run(
-        setting=Setting("resnet18", batch_size, rate, 5e-4),
-        arm=arm,
-        filter_network=network,
-        seed=seed,
-        status="finished" if top1 is not None else "diverged",
-        reason="" if top1 is not None else "the loss is not finite",
-        peak_learning_rate=rate,
-        n_train=100,
-        steps=10,
-        epochs=3.2,
-        top1=top1,
-        balanced_accuracy=top1,
-        history=(),
-    )
+def compare(runs: list[Run], control: str = "random") -> Comparison:
+    (found,) = (comparison for comparison in comparisons(runs, PLAN) if comparison.control == control)
+    return found
 
 
-def runs(table: Mapping[str, list[float | None]], batch_size: int = 32, rate: float = 0.1) -> list[Run]:
-    """Arm -> top-1 by seed."""
-    return [run(arm, seed, top1, batch_size, rate) for arm, values in table.items() for seed, top1 in enumerate(values)]
+def pair(differences: Sequence[float | None], batch_size: int = 32) -> list[Run]:
+    """A filtered and a random arm, so many percentage points apart by seed; None did not finish."""
+    treated = [None if value is None else 0.8 + value / 100 for value in differences]
+    return made_runs({"filtered": treated, "random": [0.8] * len(differences)}, batch_size)
 
 
-def test_differences_pair_by_seed_in_percentage_points() -> None:
-    study = runs({"filtered": [0.90, 0.80, 0.85], "random": [0.88, 0.79, 0.80]})
-    (found,) = differences(study[::-1], "random", 0.95)
-    expected = mean_estimate(np.subtract([90, 80, 85], [88, 79, 80]), 0.95)
-    assert found.estimate is not None
-    assert found.estimate.n == 3
-    assert found.estimate.mean == pytest.approx(expected.mean)
-    assert (found.estimate.low, found.estimate.high) == pytest.approx((expected.low, expected.high))
-
-
-def test_a_seed_without_its_partner_counts_in_no_difference() -> None:
-    study = runs({"filtered": [0.90, None, 0.85], "full": [0.88, 0.79, None]})
-    (found,) = differences(study, "full", 0.95)
-    assert found.estimate is not None
-    assert (found.estimate.n, found.estimate.low) == (1, None)
-    assert found.estimate.mean == pytest.approx(2)
-
-
-def test_settings_are_never_mixed() -> None:
-    study = runs({"filtered": [0.9], "full": [0.8]}, rate=0.1) + runs({"filtered": [0.5], "full": [0.7]}, rate=0.01)
-    found = {row.setting.learning_rate: row.estimate for row in differences(study, "full", 0.95)}
-    assert found[0.1] is not None
-    assert found[0.01] is not None
-    assert (found[0.1].mean, found[0.01].mean) == pytest.approx((10, -20))
+def test_the_stated_comparison_comes_first_and_alone_is_primary() -> None:
+    runs = made_runs({"filtered": [0.9], "random": [0.9], "full": [0.9]})
+    for primary, order in (("random", ["random", "full"]), ("full", ["full", "random"])):
+        found = comparisons(runs, replace(PLAN, primary=primary))
+        assert [(row.control, row.primary) for row in found] == [(order[0], True), (order[1], False)]
+    assert [row.primary for row in comparisons(runs, replace(PLAN, primary="random_uniform"))] == [False, False]
+    assert comparisons(made_runs({"full": [0.9], "random": [0.9]}), PLAN) == []
 
 
 def test_pooling_takes_each_seed_once_and_leaves_incomplete_settings_out() -> None:
-    study = (
-        runs({"filtered": [0.91, 0.92], "random": [0.90, 0.90]}, 32)
-        + runs({"filtered": [0.83, 0.80], "random": [0.80, 0.80]}, 64)
-        + runs({"filtered": [0.10, None], "random": [0.90, 0.90]}, 128)
-    )
-    found = pooled(study, "random", 0.95)
-    assert (found.settings, found.left_out) == (2, 1)
-    assert found.estimate is not None
+    found = compare([*pair([1, 2], 32), *pair([3, 0], 64), *pair([-70, None], 128)])
+    assert found.pooled is not None
+    assert (found.pooled.settings, found.left_out) == (2, 1)
     # Seed 0: (1 + 3) / 2; seed 1: (2 + 0) / 2.
-    assert found.estimate.n == 2
-    assert found.estimate.mean == pytest.approx(1.5)
-    assert found.estimate.sd == pytest.approx(np.std([2, 1], ddof=1))
+    assert found.pooled.estimate.n == 2
+    assert found.pooled.estimate.mean == pytest.approx(0.015)
+    assert found.pooled.estimate.sd == pytest.approx(np.std([0.02, 0.01], ddof=1))
 
 
-def test_nothing_finished_gives_no_estimate() -> None:
-    study = runs({"filtered": [None, None], "random": [None, None]})
-    found = pooled(study, "random", 0.95)
-    assert (found.estimate, found.settings, found.left_out) == (None, 0, 1)
-    assert [row.estimate for row in differences(study, "random", 0.95)] == [None]
-    assert {row.top1 for row in arm_accuracies(study, 0.95)} == {None}
+def test_settings_are_never_mixed_and_all_are_there() -> None:
+    found = compare([*pair([10.0, 10.0], 32), *pair([-20.0, -20.0], 64), *pair([None, None], 128)])
+    assert [setting.batch_size for setting in found.settings] == [32, 64, 128]
+    means = [verdict and verdict.estimate.mean for verdict in found.by_setting]
+    assert means == [pytest.approx(0.1), pytest.approx(-0.2), None]
 
 
-def test_accuracy_counts_finished_and_planned_seeds() -> None:
-    study = runs({"full": [0.8, 0.9, None]})
-    (found,) = arm_accuracies(study, 0.95)
-    assert found.top1 is not None
-    assert (found.top1.n, found.planned) == (2, 3)
-    assert found.top1.mean == pytest.approx(0.85)
-    assert found.balanced_accuracy == pytest.approx(0.85)
+def test_nothing_finished_gives_no_verdict() -> None:
+    found = compare(pair([None, None]))
+    assert (found.pooled, found.left_out, found.by_setting) == (None, 1, (None,))
+    values = pooled_values(found, PLAN)
+    assert (values["estimate"], values["verdict"], values["needed"]) == (None, None, None)
+    assert values["sentence"].startswith("filtered against random at equal steps: nothing to compare, since")
 
 
-def test_accuracies_come_by_setting_and_then_in_the_studys_order_of_arms() -> None:
-    study = runs({"random": [0.8], "full": [0.8]}, 64) + runs({"random": [0.8], "full": [0.8]}, 32)
-    found = [(row.setting.batch_size, row.arm) for row in arm_accuracies(study, 0.95)]
-    assert found == [(32, "random"), (32, "full"), (64, "random"), (64, "full")]
-
-
-def test_what_there_is_to_compare_with() -> None:
-    assert controls_of(runs({"full": [0.8], "filtered": [0.8], "random_uniform": [0.8]})) == ["full", "random_uniform"]
-    assert controls_of(runs({"full": [0.8], "random": [0.8]})) == []
-
-
-def test_seeds_of_one_draw_of_the_filter_count_once() -> None:
+def test_draws_of_the_filter_are_a_level_of_their_own() -> None:
     """Two draws of two seeds: `full` is common to both, `random` is each draw's own."""
-    treated: dict[str, list[float | None]] = {"resnet18": [0.90, 0.92], "resnet18-r1": [0.86, 0.84]}
-    chance: dict[str, list[float | None]] = {"resnet18": [0.89, 0.89], "resnet18-r1": [0.85, 0.85]}
-    study = [run("full", seed, 0.88) for seed in range(2)]
-    for arm, table in (("filtered", treated), ("random", chance)):
-        study += [run(arm, seed, top1, network=draw) for draw, row in table.items() for seed, top1 in enumerate(row)]
+    own: Draws = {"resnet18": [0.90, 0.92], "resnet18-r1": [0.86, 0.84]}
+    chance: Draws = {"resnet18": [0.89, 0.89], "resnet18-r1": [0.85, 0.85]}
+    study = made_draws({"filtered": own, "random": chance, "full": {"resnet18": [0.88, 0.88]}})
+    against_full, against_random = compare(study, "full"), compare(study)
+    assert against_full.pooled is not None
+    assert against_random.pooled is not None
     # Against what all draws have in common, seeds vary too: the interval is that of both factors.
-    both = crossed_difference([[2, 4], [-2, -4]], 0.95)
-    for control, means in (("full", [3, -3]), ("random", [2, 0])):
-        found = pooled(study, control, 0.95)
-        assert (found.draws, found.seeds) == (2, 2)
-        (by_setting,) = differences(study, control, 0.95)
-        for estimate in (found.estimate, by_setting.estimate):
-            assert estimate is not None
-            assert estimate.n == 2
-            assert estimate.mean == pytest.approx(np.mean(means))
-            assert estimate.sd == pytest.approx(np.std(means, ddof=1))
-            expected = both if control == "full" else mean_estimate(means, 0.95)
-            assert (estimate.low, estimate.high) == pytest.approx((expected.low, expected.high))
-    accuracies = {row.arm: row for row in arm_accuracies(study, 0.95)}
-    assert accuracies["filtered"].top1 is not None
-    assert (accuracies["filtered"].top1.n, accuracies["filtered"].planned) == (2, 2)
-    assert accuracies["filtered"].top1.sd == pytest.approx(np.std([0.91, 0.85], ddof=1))
+    assert against_full.pooled.estimate.low == pytest.approx(
+        crossed_difference([[0.02, 0.04], [-0.02, -0.04]], 0.95).low
+    )
+    assert against_random.pooled.estimate.low == pytest.approx(mean_estimate([0.02, 0.0], 0.95).low)
+    assert (against_random.pooled.unit, against_random.pooled.draws, against_random.pooled.seeds) == ("draw", 2, 2)
+    assert "conditional" not in pooled_values(against_random, PLAN)["sentence"]
+    assert "conditional on this one draw" in pooled_values(compare(pair([1, 2, 3])), PLAN)["sentence"]
+    # No single number of seeds tells what two factors need.
+    assert replicates_needed(against_full) is None
+    assert needed_sentence(against_full) == ""
 
 
-def test_a_seed_that_one_draw_lacks_makes_the_setting_incomplete() -> None:
-    table: dict[str, list[float | None]] = {"resnet18": [0.9, 0.9], "resnet18-r1": [0.9, None]}
-    study = [run("filtered", seed, top1, network=draw) for draw, row in table.items() for seed, top1 in enumerate(row)]
-    study += [run("full", seed, 0.8) for seed in range(2)]
-    assert pooled(study, "full", 0.95).left_out == 1
+@pytest.mark.parametrize("spread", [0.1, 0.5, 2.0])
+def test_the_seeds_needed_find_the_margin_and_one_fewer_would_not(spread: float) -> None:
+    found = compare(pair([-spread, 0.0, spread]))  # sd of -s, 0, s is s
+    needed = replicates_needed(found)
+    assert needed is not None
+    power = [paired_t_power(n, spread=spread, difference=0.5, alpha=0.05) for n in (needed, needed - 1)]
+    assert power[0] >= 0.8
+    assert needed == 6 or power[1] < 0.8  # 6 are the fewest of which the sign-flip test can find anything
+    assert f"found with a chance of 0.8 by {needed} seeds or more; the study has 3." in needed_sentence(found)
+
+
+def test_no_spread_tells_nothing_of_the_seeds_needed() -> None:
+    for differences in ([1.0], [1.0, 1.0, 1.0]):
+        assert replicates_needed(compare(pair(differences))) is None
+
+
+def test_a_note_says_where_seeds_are_too_few_for_any_claim() -> None:
+    few = [*pair([1.0, 1.1, 0.9], 32), *pair([1.0, 1.1, 0.9], 64)]
+    note = settings_note(compare(few))
+    assert note == (
+        "Too few to claim a difference at any setting: with 3 seeds the sign-flip test gives p = 0.5 at best, "
+        "after Holm for 2 settings, and can reach 0.05 from 7 on."
+    )
+    assert settings_note(compare(pair([1.0, 1.1, 0.9, 1.0, 1.2, 0.8]))) == ""
+    assert "no test" in settings_note(compare(pair([1.0])))
+
+
+def test_values_are_percentage_points_and_p_values() -> None:
+    found = compare([*pair([1.0, 1.1, 0.9, 1.0, 1.2, 0.8, 1.0], 32), *pair([0.0, 0.1], 64)])
+    first, second = setting_values(found, lambda setting: {"label": str(setting.batch_size)})
+    assert (first["label"], first["control"], first["verdict"]["outcome"]) == ("32", "random", "helps")
+    assert first["estimate"] == pytest.approx({"n": 7, "mean": 1.0, "sd": 0.129, "low": 0.881, "high": 1.119}, abs=1e-3)
+    assert first["verdict"]["p"]["sign_flip"] == pytest.approx(2**-6)
+    assert first["verdict"]["p"]["adjusted_difference"] == pytest.approx(2**-5)
+    assert first["verdict"]["equivalence_low"] == pytest.approx(0.905, abs=1e-3)
+    assert second["verdict"]["too_few_pairs"]

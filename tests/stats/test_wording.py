@@ -1,10 +1,6 @@
 import pytest
 
-from pipeline.stats import mean_estimate
-from pipeline.stats.comparisons import PooledDifference
-from pipeline.stats.wording import count, percent, plural, points, pooled_sentence
-
-_COUNTS = {"draws": 1, "seeds": 3}
+from pipeline.stats.wording import count, p_value, percent, plural, points
 
 
 @pytest.mark.parametrize(
@@ -14,6 +10,13 @@ def test_points_carry_their_sign(value: float | None, text: str) -> None:
     assert points(value) == text
 
 
+@pytest.mark.parametrize(
+    ("value", "text"), [(1.0, "1"), (0.0423, "0.042"), (0.00012, "0.00012"), (1e-9, "< 0.0001"), (None, "–")]
+)
+def test_p_values_have_two_digits(value: float | None, text: str) -> None:
+    assert p_value(value) == text
+
+
 def test_plain_numbers() -> None:
     assert (percent(0.9487), percent(None), count(50000), plural(1, "seed"), plural(3, "seed")) == (
         "94.87",
@@ -21,41 +24,4 @@ def test_plain_numbers() -> None:
         "50,000",
         "1 seed",
         "3 seeds",
-    )
-
-
-@pytest.mark.parametrize(
-    ("differences", "says"),
-    [
-        (
-            [1.0, 1.1, 0.9],
-            "filtered against full: higher top-1, +1.00 percentage points (95 % interval +0.75 to +1.25; ",
-        ),
-        ([-1.0, -1.1, -0.9], "filtered against full: lower top-1, −1.00 percentage points"),
-        ([1.0, -1.0, 0.3], "filtered against full: no clear difference in top-1, +0.10 percentage points"),
-        ([1.0], "+1.00 percentage points of top-1 (n = 1 seed, each the mean over 2 settings): no interval, hence no"),
-    ],
-)
-def test_the_sentence_claims_no_more_than_the_interval(differences: list[float], says: str) -> None:
-    pooled = PooledDifference(
-        control="full", estimate=mean_estimate(differences, 0.95), settings=2, draws=1, seeds=3, left_out=0
-    )
-    assert says in pooled_sentence(pooled, 0.95)
-
-
-def test_the_sentence_says_what_is_missing() -> None:
-    nothing = PooledDifference(control="random_uniform", estimate=None, settings=0, **_COUNTS, left_out=3)
-    assert pooled_sentence(nothing, 0.9).startswith("filtered against random uniform: nothing to compare")
-    some = PooledDifference(
-        control="full", estimate=mean_estimate([1.0, 2.0], 0.9), settings=1, draws=1, seeds=3, left_out=3
-    )
-    assert pooled_sentence(some, 0.9).endswith("; 3 incomplete settings left out.")
-    assert "90 % interval" in pooled_sentence(some, 0.9)
-
-
-def test_draws_of_the_filter_are_the_replicates_where_there_are_several() -> None:
-    estimate = mean_estimate([1.0, 1.1, 0.9], 0.95)
-    found = PooledDifference(control="full", estimate=estimate, settings=2, left_out=0, draws=3, seeds=5)
-    assert pooled_sentence(found, 0.95).endswith(
-        "n = 3 draws of the filter, each the mean over 5 seeds and 2 settings)."
     )

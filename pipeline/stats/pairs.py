@@ -1,0 +1,85 @@
+"""Which runs of a study are pairs: equal in setting, seed and draw of the filter, but of different arms."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.stats.runs import Run, Setting, settings_of
+
+TREATED = "filtered"
+"""The arm that the others are compared with."""
+
+SHARED = "full"
+"""The arm that all draws of the filter have in common: one run a seed."""
+
+_CONTROLS = ("random", "full", "random_uniform")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """The pairs of one setting of which both runs finished.
+
+    Attributes:
+        treated, control: (draws, seeds), rows of the study's runs. Seeds that some draw lacks are in neither; both
+            are empty where no seed is in all draws.
+        complete: whether every seed of every draw is there.
+    """
+
+    setting: Setting
+    treated: NDArray[np.int64]
+    control: NDArray[np.int64]
+    complete: bool
+
+
+def controls_of(runs: Sequence[Run]) -> list[str]:
+    """The arms that the filtered one can be compared with; none if it is not there itself."""
+    arms = {run.arm for run in runs}
+    return [arm for arm in _CONTROLS if arm in arms] if TREATED in arms else []
+
+
+def draws_of(runs: Sequence[Run]) -> list[str]:
+    """The networks whose filters made the treated arm, sorted."""
+    return sorted({run.filter_network for run in runs if run.arm == TREATED})
+
+
+def seeds_of(runs: Sequence[Run]) -> list[int]:
+    """All seeds, sorted."""
+    return sorted({run.seed for run in runs})
+
+
+def find_pairs(runs: Sequence[Run], control: str) -> list[Pairs]:
+    """Of each setting, sorted."""
+    finished = {
+        (run.setting, run.arm, "" if run.arm == SHARED else run.filter_network, run.seed): row
+        for row, run in enumerate(runs)
+        if run.top1 is not None
+    }
+    draws, seeds = draws_of(runs), seeds_of(runs)
+    found = []
+    for setting in settings_of(runs):
+        both: dict[tuple[str, int], tuple[int, int]] = {}
+        for draw in draws:
+            for seed in seeds:
+                treated = finished.get((setting, TREATED, draw, seed))
+                other = finished.get((setting, control, "" if control == SHARED else draw, seed))
+                if treated is not None and other is not None:
+                    both[draw, seed] = treated, other
+        found.append(_table(setting, both, complete=len(both) == len(draws) * len(seeds)))
+    return found
+
+
+def differences(runs: Sequence[Run], pairs: Pairs) -> NDArray[np.float64]:
+    """(draws, seeds): treated - control in accuracy, -1 to 1."""
+    top1 = np.array([np.nan if run.top1 is None else run.top1 for run in runs])
+    found: NDArray[np.float64] = top1[pairs.treated] - top1[pairs.control]
+    return found
+
+
+def _table(setting: Setting, both: dict[tuple[str, int], tuple[int, int]], *, complete: bool) -> Pairs:
+    draws = sorted({draw for draw, _ in both})
+    seeds = [seed for seed in sorted({seed for _, seed in both}) if all((draw, seed) in both for draw in draws)]
+    rows = np.array([[both[draw, seed] for seed in seeds] for draw in draws], dtype=np.int64)
+    rows = rows.reshape(len(draws), len(seeds), 2)
+    return Pairs(setting=setting, treated=rows[..., 0], control=rows[..., 1], complete=complete)
