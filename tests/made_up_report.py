@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from ruamel.yaml import YAML
 
 from pipeline.artifacts.arrays import write_array
@@ -204,7 +205,15 @@ def write_study(data: DataPaths, params: Params, name: str, outcome: Outcome = d
     measured = [(name, pa.float64()) for name in _MEASURED]
     write_parquet(data.runs(name), _table(rows, measured))
     write_parquet(data.history(name), pa.Table.from_pylist(history, schema=pa.schema(columns)))
+    write_array(data.correct(name), _correct(rows))
     _provenance(data, "train", name)
+
+
+def _correct(rows: list[dict[str, Any]]) -> NDArray[np.bool_]:
+    """(runs, N_TEST), as many images as nearest to each run's top-1; which ones is chance."""
+    rng = np.random.default_rng(1)
+    shares = [row["top1"] or 0.0 for row in rows]
+    return np.stack([rng.permutation(N_TEST) < round(share * N_TEST) for share in shares])
 
 
 def _table(rows: list[dict[str, Any]], measured: list[tuple[str, pa.DataType]]) -> pa.Table:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.artifacts.arrays import open_array
 from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.prepared import PreparedData, load_prepared
 from pipeline.artifacts.provenance import sha256_of_file
@@ -51,12 +52,17 @@ class NetworkInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyInputs:
-    """One study: what params.yaml asks for and states of its comparisons, and what was trained."""
+    """One study: what params.yaml asks for and states of its comparisons, and what was trained.
+
+    Attributes:
+        correct: (runs, test images), which images each of `runs` classified correctly.
+    """
 
     name: str
     study: Study
     plan: Plan
     runs: list[Run]
+    correct: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +97,7 @@ def load_inputs(params: Params, paths: DataPaths) -> ReportInputs:
         data=data,
         prepare=read_json(paths.prepare_metrics),
         networks=[_load_network(name, data, paths) for name in params.networks],
-        studies=[_load_study(name, study, params, paths) for name, study in params.studies.items()],
+        studies=[_load_study(name, params, paths, n_test=len(data.test.labels)) for name in params.studies],
         versions=_versions(params, paths),
         digests={path.relative_to(paths.root).as_posix(): sha256_of_file(path) for path in digests},
     )
@@ -131,11 +137,25 @@ def _load_network(name: str, data: PreparedData, paths: DataPaths) -> NetworkInp
     )
 
 
-def _load_study(name: str, study: Study, params: Params, paths: DataPaths) -> StudyInputs:
-    report = params.report
+def _load_study(name: str, params: Params, paths: DataPaths, *, n_test: int) -> StudyInputs:
+    study, report = params.studies[name], params.report
     plan = Plan(margin=report.margin / 100, alpha=report.alpha, primary=report.primary, matched=study.match)
     runs = [run_of(row) for row in read_runs(paths.runs(name), paths.history(name))]
-    return StudyInputs(name=name, study=study, plan=plan, runs=runs)
+    return StudyInputs(name=name, study=study, plan=plan, runs=runs, correct=_load_correct(paths, name, runs, n_test))
+
+
+def _load_correct(paths: DataPaths, name: str, runs: list[Run], n_test: int) -> NDArray[np.bool_]:
+    """(runs, n_test); false throughout for runs that did not finish."""
+    path = paths.correct(name)
+    correct = open_array(path, dtype=np.bool_, ndim=2, rows=len(runs))
+    if not any(run.finished for run in runs):
+        return np.zeros((len(runs), n_test), dtype=np.bool_)
+    if correct.shape[1] != n_test:
+        raise InputError(f"{path}: is of {correct.shape[1]} test images, not {n_test}; run `dvc repro`")
+    for run, share in zip(runs, correct.mean(axis=1), strict=True):
+        if run.top1 is not None and abs(run.top1 - share) > 0.5 / n_test:
+            raise InputError(f"{path}: does not say what {paths.runs(name)} says; run `dvc repro --force`")
+    return correct
 
 
 def _versions(params: Params, paths: DataPaths) -> dict[str, dict[str, list[str]]]:

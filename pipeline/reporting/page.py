@@ -10,7 +10,7 @@ from markupsafe import Markup
 from ruamel.yaml import YAML
 
 from pipeline.config.params import Params
-from pipeline.reporting import tables
+from pipeline.reporting import comparison_tables, tables
 from pipeline.reporting.drawing import DroppedImage
 from pipeline.reporting.summary import Summary
 from pipeline.stats import study_tables, wording
@@ -86,6 +86,12 @@ def _study(study: Summary, params: Params, confidence: float) -> dict[str, Any]:
         **study,
         "config": params.studies[study["name"]],
         "common": study_tables.common_settings(study),
+        "pooled_table": comparison_tables.pooled_table(study),
+        "class_tables": {
+            row["control"]: comparison_tables.class_difference_table(row, confidence)
+            for row in study["pooled"]
+            if row["images"]
+        },
         "accuracy_table": study_tables.accuracy_table(study, confidence),
         "difference_table": study_tables.difference_table(study, confidence),
         "critical_batch_table": study_tables.critical_batch_table(study),

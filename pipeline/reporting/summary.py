@@ -12,8 +12,10 @@ import numpy as np
 from pipeline.config.networks import architecture_of
 from pipeline.reporting import paper
 from pipeline.reporting.agreement import agreements
-from pipeline.reporting.inputs import NetworkInputs, ReportInputs
+from pipeline.reporting.inputs import NetworkInputs, ReportInputs, StudyInputs
 from pipeline.stats import wilson_interval
+from pipeline.stats.comparisons import comparisons
+from pipeline.stats.image_values import image_values
 from pipeline.stats.study import study_summary
 
 Summary = dict[str, Any]
@@ -22,7 +24,7 @@ Summary = dict[str, Any]
 def build_summary(inputs: ReportInputs) -> Summary:
     """The headline, and all tables and curves of the report."""
     networks = [_network(network, inputs) for network in inputs.networks]
-    studies = [study_summary(study.name, study.runs, study.plan) for study in inputs.studies]
+    studies = [_study(study, inputs) for study in inputs.studies]
     return {
         **_headline(networks, studies),
         "data": [_data(inputs)],
@@ -74,6 +76,18 @@ def _data(inputs: ReportInputs) -> Summary:
         "n_test": len(inputs.data.test.labels),
         "n_classes": len(inputs.data.class_names),
     }
+
+
+def _study(study: StudyInputs, inputs: ReportInputs) -> Summary:
+    """What the runs say, and for each comparison what single test images say besides."""
+    found = study_summary(study.name, study.runs, study.plan)
+    labels, names, confidence = inputs.data.test.labels, inputs.data.class_names, inputs.params.report.confidence
+    images = [
+        image_values(comparison, study.correct, labels, names, confidence)
+        for comparison in comparisons(study.runs, study.plan)
+    ]
+    pooled = [{**row, "images": values} for row, values in zip(found["pooled"], images, strict=True)]
+    return {**found, "pooled": pooled}
 
 
 def _network(network: NetworkInputs, inputs: ReportInputs) -> Summary:

@@ -72,7 +72,7 @@ def _result_files(context: StageContext) -> list[Path]:
     for network in params.networks:
         files += _network_files(paths, network)
     for study in params.studies:
-        files += [paths.runs(study), paths.history(study)]
+        files += [paths.runs(study), paths.history(study), paths.correct(study)]
     return files
 
 

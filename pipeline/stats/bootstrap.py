@@ -1,29 +1,33 @@
 """A bootstrap over filter draws, seeds and test images at once."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pipeline.stats.per_class import check_pairs
+from pipeline.stats.per_class import ArmPair, check_pairs
 
 _CHUNK = 2**22
 """Numbers that are in memory at once for the images' weights."""
 
 
-def correctness_differences(treated: ArrayLike, control: ArrayLike) -> NDArray[np.int8]:
-    """Treated - control for every run and test image: 1, 0 or -1, (draws, seeds, images).
+def correctness_differences(settings: Sequence[ArmPair]) -> NDArray[np.float32]:
+    """Treated - control for every run and test image, (draws, seeds, images), -1 to 1: the mean over settings.
 
     Args:
-        treated: bool (draws, seeds, images): which images a run classified correctly.
-        control: of the same shape, or (1, seeds, images) for runs that all draws are compared with.
+        settings: one pair of arms for each, of equal shapes.
 
     Raises:
         ValueError: not bool, or shapes that do not pair.
     """
-    arms = [np.asarray(treated), np.asarray(control)]
-    if any(arm.dtype != np.bool_ for arm in arms):
-        raise ValueError(f"expected bool, got {arms[0].dtype} and {arms[1].dtype}")
-    check_pairs(arms[0], arms[1])
-    return np.subtract(*(arm.astype(np.int8) for arm in arms))
+    if any(arm.dtype != np.bool_ for pair in settings for arm in pair):
+        raise ValueError(f"expected bool, got {[(treated.dtype, control.dtype) for treated, control in settings]}")
+    check_pairs(settings)
+    total = np.zeros(settings[0][0].shape, dtype=np.int32)
+    for treated, control in settings:
+        total += treated
+        total -= control
+    return (total / len(settings)).astype(np.float32)
 
 
 def hierarchical_bootstrap(
@@ -41,7 +45,7 @@ def hierarchical_bootstrap(
     images matters most (benchmarks/statistics_error_rates.py). The t interval decides; this one adds the images.
 
     Args:
-        differences: (draws, seeds, images), -1 to 1: `correctness_differences`, or their mean over settings.
+        differences: (draws, seeds, images), -1 to 1: `correctness_differences`.
         confidence: nominal coverage, in (0, 1).
         resamples: how many times all is drawn anew.
         seed: of the resampling.

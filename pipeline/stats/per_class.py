@@ -4,6 +4,7 @@ Accuracies are 0 to 1, differences -1 to 1. `correct` says which test images a r
 data/train/<study>.correct.npy does.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 from pipeline.stats.estimates import Estimate
 from pipeline.stats.levels import level_estimate
 
+ArmPair = tuple[NDArray[np.bool_], NDArray[np.bool_]]
+"""Which images each run classified correctly at one setting: the treated arm's (draws, seeds, images), and the
+control's, of the same shape, or (1, seeds, images) for runs that all draws are compared with."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClassDifferences:
-    """Treated - control, each with its own interval: not adjusted for the number of classes.
+    """Treated - control, -1 to 1, each with its own interval: not adjusted for the number of classes.
 
     Attributes:
         classes: labels, ascending.
@@ -57,22 +62,21 @@ def worst_class_accuracy(correct: ArrayLike, labels: ArrayLike) -> NDArray[np.fl
     return np.asarray(class_accuracies(correct, labels).min(axis=-1))
 
 
-def class_differences(treated: ArrayLike, control: ArrayLike, labels: ArrayLike, confidence: float) -> ClassDifferences:
-    """Paired differences of every class and of the worst one.
+def class_differences(settings: Sequence[ArmPair], labels: ArrayLike, confidence: float) -> ClassDifferences:
+    """Paired differences of every class and of the worst one, means over settings.
 
     Args:
-        treated: bool (draws, seeds, images).
-        control: of the same shape, or (1, seeds, images) for runs that all draws are compared with.
+        settings: one pair of arms for each, of equal shapes.
         labels: int (images,).
         confidence: of each interval, in (0, 1).
 
     Raises:
         ValueError: as `class_accuracies`, or arms that do not pair.
     """
-    arms = [np.asarray(treated), np.asarray(control)]
-    shared = check_pairs(arms[0], arms[1])
+    shared = check_pairs(settings)
     of_classes, of_worst = (
-        measure(arms[0], labels) - measure(arms[1], labels) for measure in (class_accuracies, worst_class_accuracy)
+        np.mean([measure(treated, labels) - measure(control, labels) for treated, control in settings], axis=0)
+        for measure in (class_accuracies, worst_class_accuracy)
     )
     each = np.moveaxis(of_classes, -1, 0)
     return ClassDifferences(
@@ -82,16 +86,17 @@ def class_differences(treated: ArrayLike, control: ArrayLike, labels: ArrayLike,
     )
 
 
-def check_pairs(treated: NDArray[np.bool_], control: NDArray[np.bool_]) -> bool:
+def check_pairs(settings: Sequence[ArmPair]) -> bool:
     """Whether several draws (draws, seeds, images) share one control (1, seeds, images).
 
     Raises:
-        ValueError: shapes that do not pair.
+        ValueError: no settings, or shapes that do not pair.
     """
-    fitting = {treated.shape, (1, *treated.shape[1:])}
-    if treated.ndim != 3 or not treated.size or control.shape not in fitting:
+    shapes = {(treated.shape, control.shape) for treated, control in settings}
+    treated, control = shapes.pop() if len(shapes) == 1 else ((), ())
+    if len(treated) != 3 or 0 in treated or control not in (treated, (1, *treated[1:])):
         raise ValueError(
-            "expected (draws, seeds, images), and a control of that shape or with one draw, got "
-            f"{treated.shape} and {control.shape}"
+            "expected (draws, seeds, images), and a control of that shape or with one draw, alike in all settings, got "
+            f"{[(treated.shape, control.shape) for treated, control in settings]}"
         )
-    return len(control) < len(treated)
+    return bool(control[0] < treated[0])

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from made_up_report import CLASS_NAMES, N_TRAIN, default_outcome, params_with, write_artifacts, write_network
 
+from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
+from pipeline.reporting.comparison_tables import class_difference_table, pooled_table
 from pipeline.reporting.drawing import study_charts
 from pipeline.reporting.inputs import load_inputs
 from pipeline.reporting.summary import Summary, build_summary
@@ -63,6 +65,33 @@ def test_accuracies_and_differences_follow_from_the_runs(build: Build) -> None:
         ("full", 3, 3),
     ]
     assert study["pooled"][0]["estimate"]["sd"] == pytest.approx(1.0)
+
+
+def test_single_images_give_classes_and_a_second_interval(build: Build) -> None:
+    (study,) = build()["studies"]
+    primary, table = study["pooled"][0], pooled_table(study)
+    assert table.rows[0][0] == "filtered − random, primary"
+    row = dict(zip(table.columns, table.rows[0], strict=True))
+    assert (row["draws"], row["seeds"], row["settings"]) == ("1", "3", "3")
+    assert row["95 % bootstrap interval, test images too (points)"].count(" to ") == 1
+    assert row["90 % interval of the equivalence test (points)"].count(" to ") == 1
+    classes = class_difference_table(primary, 0.95).rows
+    assert [cells[0] for cells in classes] == [*CLASS_NAMES, "worst class of each run"]
+    assert primary["images"]["bootstrap"]["low"] < primary["images"]["bootstrap"]["high"]
+
+
+def test_results_by_image_that_are_not_those_of_the_runs_are_refused(tmp_path: Path) -> None:
+    params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
+    write_artifacts(data, params)
+    correct = np.load(data.correct("digits"))
+    for wrong, says in (
+        (correct[:, 1:], "is of 39 test images, not 40; run `dvc repro`"),
+        (~correct, "does not say what .*digits.parquet says"),
+        (correct[1:], "has 26 rows"),
+    ):
+        write_array(data.correct("digits"), wrong)
+        with pytest.raises(InputError, match=f"digits.correct.npy: .*{says}"):
+            load_inputs(params, data)
 
 
 def test_learning_curves_are_means_over_seeds(build: Build) -> None:

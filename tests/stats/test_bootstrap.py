@@ -8,10 +8,14 @@ from pipeline.stats.bootstrap import correctness_differences, hierarchical_boots
 def test_differences_pair_runs_and_images() -> None:
     treated = np.array([[[True, True], [False, False]], [[True, False], [False, True]]])
     control = np.array([[[True, False], [True, False]]])
-    assert correctness_differences(treated, control).tolist() == [[[0, 1], [-1, 0]], [[0, 0], [-1, 1]]]
+    expected = np.array([[[0, 1], [-1, 0]], [[0, 0], [-1, 1]]])
+    assert correctness_differences([(treated, control)]).tolist() == expected.tolist()
+    own = np.broadcast_to(control, treated.shape)
+    halved = correctness_differences([(treated, own), (treated, treated)])
+    assert halved.tolist() == (expected / 2).tolist()
     for wrong in (control.astype(int), control[:, :1]):
         with pytest.raises(ValueError, match="expected"):
-            correctness_differences(treated, wrong)
+            correctness_differences([(treated, wrong)])
 
 
 def _width(differences: np.ndarray) -> float:

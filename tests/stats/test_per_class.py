@@ -31,7 +31,7 @@ def arms() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def test_differences_pair_by_seed(arms: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
     treated, control, labels = arms
-    found = class_differences(treated[:1], control[:1], labels, 0.9)
+    found = class_differences([(treated[:1], control[:1])], labels, 0.9)
     by_class = class_accuracies(treated[0], labels) - class_accuracies(control[0], labels)
     worst = worst_class_accuracy(treated[0], labels) - worst_class_accuracy(control[0], labels)
     assert found.classes == (0, 1, 2, 3, 4)
@@ -43,19 +43,29 @@ def test_draws_that_share_a_control_are_crossed_with_its_seeds(
     arms: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> None:
     treated, control, labels = arms
-    found = class_differences(treated, control[:1], labels, 0.9)
+    found = class_differences([(treated, control[:1])], labels, 0.9)
     by_class = class_accuracies(treated, labels) - class_accuracies(control[:1], labels)
     assert found.estimates[2] == crossed_difference(by_class[:, :, 2], 0.9)
-    own = class_differences(treated, control, labels, 0.9)
+    own = class_differences([(treated, control)], labels, 0.9)
     by_draw = (class_accuracies(treated, labels) - class_accuracies(control, labels)).mean(axis=1)
     assert own.estimates[2] == mean_estimate(by_draw[:, 2], 0.9)
 
 
+def test_settings_are_averaged_run_by_run(arms: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+    treated, control, labels = arms
+    settings = [(treated[:1], control[:1]), (treated[1:2], control[1:2])]
+    found = class_differences(settings, labels, 0.9)
+    each = class_accuracies(treated[:2], labels) - class_accuracies(control[:2], labels)
+    assert found.estimates == tuple(mean_estimate(column, 0.9) for column in each.mean(axis=0).T)
+    assert class_differences(settings[::-1] * 2, labels, 0.9).worst.mean == pytest.approx(found.worst.mean)
+
+
 def test_what_does_not_fit_is_refused(arms: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
     treated, control, labels = arms
-    for wrong, right, names in ((treated, control[:, :3], labels), (treated, control[:2], labels)):
+    whole, part = (treated, control), (treated[:, :3], control[:, :3])
+    for settings in ([(treated, control[:, :3])], [(treated, control[:2])], [whole, part], []):
         with pytest.raises(ValueError, match="that shape or with one draw"):
-            class_differences(wrong, right, names, 0.9)
+            class_differences(settings, labels, 0.9)
     for correct in (treated.astype(float), treated[..., :-1], treated[..., :0]):
         with pytest.raises(ValueError, match="expected bool"):
             class_accuracies(correct, labels)

@@ -1,0 +1,69 @@
+"""A study's comparisons as tables of text: over all settings, and by class."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.stats.estimates import Estimate
+from pipeline.stats.pairs import TREATED
+from pipeline.stats.study_tables import Table, table_of
+from pipeline.stats.wording import NOTHING, count, percent, points, points_interval, spread
+
+
+def pooled_table(study: Mapping[str, Any]) -> Table:
+    """The pooled comparisons with each of their intervals, the primary one first."""
+    confidence = 1 - study["plan"]["alpha"]
+    rows = [
+        (
+            f"{TREATED} − {row['control']}{', primary' if row['primary'] else ''}",
+            *_pooled_cells(row),
+            row["verdict"]["outcome"],
+        )
+        for row in study["pooled"]
+        if row["verdict"]
+    ]
+    return table_of(
+        f"difference; mean (points); sd (points); {100 * confidence:g} % t interval (points); "
+        f"{100 * confidence:g} % bootstrap interval, test images too (points); "
+        f"{100 * (2 * confidence - 1):g} % interval of the equivalence test (points); draws; seeds; settings; "
+        "needed for the margin (seeds, or draws); verdict",
+        rows,
+        text="difference; verdict",
+    )
+
+
+def class_difference_table(comparison: Mapping[str, Any], confidence: float) -> Table:
+    """Accuracy of each class, and of the worst class of each run, in both arms of one comparison."""
+    images = comparison["images"]
+    rows = [(row["class"], *_class_cells(row)) for row in images["classes"]]
+    rows.append(("worst class of each run", *_class_cells(images["worst"])))
+    return table_of(
+        f"class; {TREATED} (%); {comparison['control']} (%); difference (points); sd (points); "
+        f"{100 * confidence:g} % interval (points)",
+        rows,
+        text="class",
+    )
+
+
+def _pooled_cells(row: Mapping[str, Any]) -> list[str]:
+    estimate, verdict, images = Estimate(**row["estimate"]), row["verdict"], row["images"]
+    return [
+        points(estimate.mean),
+        spread(estimate.sd),
+        points_interval(estimate),
+        _ends(images["bootstrap"]["low"], images["bootstrap"]["high"]),
+        _ends(verdict["equivalence_low"], verdict["equivalence_high"]),
+        count(verdict["draws"]),
+        count(verdict["seeds"]),
+        count(row["settings"]),
+        count(row["needed"]["n"]) if row["needed"] else NOTHING,
+    ]
+
+
+def _class_cells(row: Mapping[str, Any]) -> list[str]:
+    estimate = Estimate(**row["estimate"])
+    arms = [percent(row["treated"]), percent(row["control"])]
+    return [*arms, points(estimate.mean), spread(estimate.sd), points_interval(estimate)]
+
+
+def _ends(low: float | None, high: float | None) -> str:
+    return NOTHING if low is None or high is None else f"{points(low)} to {points(high)}"
