@@ -3,7 +3,7 @@
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TextIO
@@ -114,21 +114,31 @@ class ResourceMeter:
         self._start = time.monotonic()
 
     def write(
-        self, path: Path, *, images: int | None = None, earlier_seconds: float = 0.0, gpu_bytes: int | None = None
+        self,
+        path: Path,
+        *,
+        images: int | None = None,
+        earlier_seconds: float = 0.0,
+        gpu_bytes: int | None = None,
+        arms: Mapping[str, float] | None = None,
     ) -> None:
         """Record the run; `images` processed gives a rate.
 
         Args:
             earlier_seconds: what an interrupted run before this one took for the work it finished.
             gpu_bytes: peak memory on a GPU, if there was one.
+            arms: wall time of the runs of each arm, s, where the work was a study's.
         """
         wall = time.monotonic() - self._start + earlier_seconds
         own = peak_memory_kib()
         # Linux reports KiB; children are the largest single worker, not their sum.
         children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        record: dict[str, float] = {"wall_s": round(wall, 2), "peak_memory_mb": round(max(own, children) / 1024, 1)}
+        record: dict[str, Any] = {"wall_s": round(wall, 2), "peak_memory_mb": round(max(own, children) / 1024, 1)}
         if images is not None:
+            record["images"] = images
             record["images_per_s"] = round(images / wall, 1)
         if gpu_bytes is not None:
             record["peak_gpu_memory_mb"] = round(gpu_bytes / 2**20, 1)
+        if arms:
+            record["arms_wall_s"] = {arm: round(seconds, 2) for arm, seconds in arms.items()}
         write_json(path, record)

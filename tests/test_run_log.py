@@ -111,10 +111,11 @@ def test_other_ranks_are_silent(capfd: pytest.CaptureFixture[str]) -> None:
 def test_resources(tmp_path: Path, clock: list[float]) -> None:
     meter = ResourceMeter()
     clock[0] += 4.0
-    meter.write(tmp_path / "work" / "train.json", images=1000)
+    meter.write(tmp_path / "work" / "train.json", images=1000, arms={"full": 2.504, "random": 1.5})
     record = json.loads((tmp_path / "work" / "train.json").read_text())
     assert record["wall_s"] == 4.0
-    assert record["images_per_s"] == 250.0
+    assert (record["images"], record["images_per_s"]) == (1000, 250.0)
+    assert record["arms_wall_s"] == {"full": 2.5, "random": 1.5}
     assert 10 < record["peak_memory_mb"] < 1e6
     meter.write(tmp_path / "work" / "train.json")
     assert "images_per_s" not in json.loads((tmp_path / "work" / "train.json").read_text())

@@ -1,7 +1,7 @@
 """The report as one HTML page that needs nothing beside itself."""
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 
 from pipeline.config.params import Params
 from pipeline.reporting import comparison_tables, tables
+from pipeline.reporting.costs import ArmCost, Records
 from pipeline.reporting.drawing import DroppedImage
 from pipeline.reporting.summary import Summary
 from pipeline.stats import study_tables, wording
@@ -36,12 +37,13 @@ class PageFigures:
 
 
 def render_page(
-    params: Params, summary: Summary, figures: PageFigures, resources: Mapping[str, Mapping[str, float]]
+    params: Params, summary: Summary, figures: PageFigures, resources: Records, costs: Sequence[ArmCost]
 ) -> str:
     """The whole page. Names of classes and files are escaped wherever they stand.
 
     Args:
-        resources: stage -> time and memory; all else on the page is decided by `summary`.
+        resources: what each stage took; all else on the page but `costs` is decided by `summary`.
+        costs: what each arm took in all.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pipeline.reporting", "."),
@@ -65,6 +67,7 @@ def render_page(
             "agreements": tables.agreement_table(summary["agreements"]),
             "extractors": tables.extractor_table(summary["networks"], confidence),
             "classes": tables.class_table(summary["networks"]),
+            "costs": tables.cost_table(costs),
             "resources": tables.resource_table(resources),
             "versions": tables.version_table(summary["versions"]),
             "digests": tables.digest_table(summary["digests"]),

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pipeline.reporting.costs import ArmCost, Cost, Records
 from pipeline.stats.study_tables import Table, table_of
 from pipeline.stats.wording import NOTHING, count, number, percent
 
@@ -73,18 +74,51 @@ def class_table(networks: Sequence[Mapping[str, Any]]) -> Table:
     return Table(columns=heads, text=frozenset({"class"}), rows=rows)
 
 
-def resource_table(resources: Mapping[str, Mapping[str, float]]) -> Table:
+def cost_table(costs: Sequence[ArmCost]) -> Table:
+    """What each arm took in all."""
+    rows = [
+        (
+            cost.study,
+            cost.arm,
+            count(cost.runs),
+            *_cost_cells(cost.choosing),
+            *_cost_cells(cost.training),
+            *_cost_cells(cost.total),
+            NOTHING if cost.choosing_in_runs is None else f"{cost.choosing_in_runs:.2g}",
+            _megabytes(cost.memory_mb),
+            _megabytes(cost.gpu_memory_mb),
+        )
+        for cost in costs
+    ]
+    return table_of(
+        "study; arm; runs; choosing: images; choosing: time (s); training: images; training: time (s); total: images; "
+        "total: time (s); choosing, in runs of the arm; peak memory (MB); peak GPU memory (MB)",
+        rows,
+        text="study; arm",
+    )
+
+
+def _cost_cells(cost: Cost) -> list[str]:
+    return [count(cost.images), NOTHING if cost.seconds is None else f"{cost.seconds:,.1f}"]
+
+
+def _megabytes(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:,.0f}"
+
+
+def resource_table(resources: Records) -> Table:
     """Time and memory of each stage's last run."""
     rows = [
         (
             stage,
             f"{record['wall_s']:,.1f}",
-            f"{record['peak_memory_mb']:,.0f}",
+            _megabytes(record["peak_memory_mb"]),
+            _megabytes(record.get("peak_gpu_memory_mb")),
             f"{record['images_per_s']:,.0f}" if "images_per_s" in record else NOTHING,
         )
         for stage, record in resources.items()
     ]
-    return table_of("stage; time (s); peak memory (MB); images/s", rows, text="stage")
+    return table_of("stage; time (s); peak memory (MB); peak GPU memory (MB); images/s", rows, text="stage")
 
 
 def version_table(versions: Iterable[Mapping[str, Any]]) -> Table:

@@ -41,6 +41,8 @@ class StageContext:
     """And what parts of the work took that an earlier, interrupted run had finished."""
     gpu_bytes: list[int] = field(default_factory=list)
     """And the peak of each GPU's memory."""
+    arm_seconds: dict[str, float] = field(default_factory=dict)
+    """And what the runs of each arm took."""
 
     @property
     def image_folder(self) -> Path | None:
@@ -148,6 +150,7 @@ def metered(context: StageContext) -> Iterator[None]:
             images=sum(context.images) or None,
             earlier_seconds=sum(context.earlier_seconds),
             gpu_bytes=max(context.gpu_bytes, default=None),
+            arms=context.arm_seconds,
         )
     except BaseException as error:
         context.log.to_file(f"{type(error).__name__}: {error}")

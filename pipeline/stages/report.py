@@ -8,6 +8,7 @@ from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.paths import DataPaths
 from pipeline.reporting import drawing
+from pipeline.reporting.costs import arm_costs
 from pipeline.reporting.inputs import ReportInputs, load_inputs, stage_names
 from pipeline.reporting.page import PageFigures, render_page
 from pipeline.reporting.summary import Summary, build_summary
@@ -23,7 +24,9 @@ def report(context: StageContext) -> None:
     _write_figures(paths.figures, inputs, summary)
     resources = _collect_resources(context)
     write_json(paths.resources, resources)
-    write_text(paths.report_page, render_page(context.params, summary, _page_figures(inputs, summary), resources))
+    costs = arm_costs(inputs.studies, resources)
+    page = render_page(context.params, summary, _page_figures(inputs, summary), resources, costs)
+    write_text(paths.report_page, page)
     write_provenance(
         paths.provenance("report"),
         stage=context.name,

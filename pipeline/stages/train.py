@@ -39,7 +39,7 @@ def train_study(context: StageContext, ranks: Ranks) -> None:
     todo = distributed.broadcast(missing_cells(cells, keys, ledger))  # rank 0's disk decides
     _run(todo, context, ranks, data, cells, members, identities, ledger)
     if ranks.is_main:
-        _count_work(context, keys, [keys[i] for i in todo], ledger)
+        _count_work(context, cells, keys, [keys[i] for i in todo], ledger)
         _assemble(context, cells, keys, ledger)
         # Of settings that this study no longer has.
         clear_runs(context.work.checkpoints(context.name), unused_s=ABANDONED_S)
@@ -148,13 +148,17 @@ def _run(
                 context.log.info(f"{title}: {shown} in {result.seconds:.1f} s")
 
 
-def _count_work(context: StageContext, keys: list[str], ran: list[str], ledger: Ledger) -> None:
+def _count_work(context: StageContext, cells: list[Cell], keys: list[str], ran: list[str], ledger: Ledger) -> None:
     """Tell the stage's record of all the study's cells, those of earlier runs too."""
-    for key in sorted({key for key in keys if key}):
-        result = ledger.get(key)
+    results = {key: ledger.get(key) for key in sorted({key for key in keys if key})}
+    for key, result in results.items():
         context.images.append(result.history[-1].examples if result.history else 0)
         if key not in ran:
             context.earlier_seconds.append(result.seconds)
+    for cell, key in zip(cells, keys, strict=True):
+        if key:
+            # Arms that came out equal share a run; each would have cost it.
+            context.arm_seconds[cell.arm] = context.arm_seconds.get(cell.arm, 0.0) + results[key].seconds
 
 
 def _assemble(context: StageContext, cells: list[Cell], keys: list[str], ledger: Ledger) -> None:

@@ -9,6 +9,7 @@ from made_up_report import CLASS_NAMES, default_outcome, params_with, write_arti
 from pipeline.config.params import Params
 from pipeline.paths import DataPaths
 from pipeline.reporting import drawing
+from pipeline.reporting.costs import arm_costs
 from pipeline.reporting.inputs import load_inputs
 from pipeline.reporting.page import PageFigures, render_page
 from pipeline.reporting.summary import build_summary
@@ -50,7 +51,7 @@ def render(params: Params, data: DataPaths) -> str:
         maps={network.name: drawing.map_images(network, inputs) for network in inputs.networks},
         dropped={network.name: drawing.dropped_images(network, inputs) for network in inputs.networks},
     )
-    return render_page(params, summary, figures, RESOURCES)
+    return render_page(params, summary, figures, RESOURCES, arm_costs(inputs.studies, RESOURCES))
 
 
 @pytest.fixture(scope="module")

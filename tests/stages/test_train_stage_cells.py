@@ -13,6 +13,7 @@ import pytest
 from made_up import NETWORK
 from made_up_training import TINY, runs_of, stage, write_kept, write_project
 
+from pipeline.artifacts.json_file import read_json
 from pipeline.errors import InputError
 from pipeline.models import build
 from pipeline.paths import DataPaths, WorkPaths
@@ -48,7 +49,7 @@ class _Trainer:
             skipped_steps=0,
             micro_batch=20,
             critical_batch=None,
-            seconds=0.0,
+            seconds=1.5,
         )
         top1 = self._top1(cell)
         if top1 is None:
@@ -84,6 +85,17 @@ def test_arms_that_came_out_equal_are_trained_once(tmp_path: Path, trained_by: T
     assert len({row["fingerprint"] for row in rows}) == 2
     history = pyarrow.parquet.read_table(data.history("tiny"))
     assert sorted(history["fingerprint"].to_pylist()) == sorted({row["fingerprint"] for row in rows})
+
+
+def test_the_record_says_what_each_arm_took_in_earlier_runs_too(tmp_path: Path, trained_by: Trained) -> None:
+    for seeds in ([0], [0, 1]):
+        write_project(tmp_path, study={"arms": ["full", "filtered"], "seeds": seeds})
+        trained_by(lambda cell: 0.5)
+        assert stage("train", tmp_path) == 0
+    record = read_json(tmp_path / "work/resources/train@tiny.json")
+    assert record["arms_wall_s"] == {"full": 2 * 1.5, "filtered": 2 * 1.5}
+    assert record["wall_s"] > 2 * 1.5
+    assert record["images"] == 4 * 20
 
 
 def test_other_seeds_and_arms_are_the_only_ones_trained(tmp_path: Path, trained_by: Trained) -> None:

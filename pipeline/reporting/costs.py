@@ -1,0 +1,107 @@
+"""What each arm of a study cost in all: choosing its images, and training on them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.reporting.inputs import StudyInputs
+from pipeline.stats.pairs import TREATED
+from pipeline.stats.runs import Run
+
+Records = Mapping[str, Mapping[str, Any]]
+"""Stage as DVC names it -> what its last run took."""
+
+_CHOOSING = ("finetune", "extract", "reduce", "filter")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Of one part of the work, over all runs of an arm.
+
+    Attributes:
+        images: that networks or the map processed; None where a record is missing.
+        seconds: wall time; None where a record is missing.
+    """
+
+    images: int | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmCost:
+    """Of one arm of a study.
+
+    Attributes:
+        runs: that were trained, not skipped.
+        choosing: by fine-tuning, extraction, mapping and scoring for all draws of the filter; nothing for arms that
+            the filter does not choose.
+        memory_mb: peak of the largest process of any of these stages; None without a record.
+        gpu_memory_mb: the same of a GPU's memory; None where no record tells.
+    """
+
+    study: str
+    arm: str
+    runs: int
+    choosing: Cost
+    training: Cost
+    memory_mb: float | None
+    gpu_memory_mb: float | None
+
+    @property
+    def total(self) -> Cost:
+        return _sum([self.choosing, self.training])
+
+    @property
+    def choosing_in_runs(self) -> float | None:
+        """How many of its own runs the arm's choice of images is worth, counted in images."""
+        chosen, trained = self.choosing.images, self.training.images
+        return chosen * self.runs / trained if chosen is not None and trained else None
+
+
+def arm_costs(studies: Sequence[StudyInputs], records: Records) -> list[ArmCost]:
+    """All arms of all studies, in their order.
+
+    Training images are those of the runs' histories; times and memory are those of `records`.
+    """
+    return [
+        _arm_cost(study, arm, [run for run in study.runs if run.arm == arm], records)
+        for study in studies
+        for arm in dict.fromkeys(run.arm for run in study.runs)
+    ]
+
+
+def _arm_cost(study: StudyInputs, arm: str, runs: Sequence[Run], records: Records) -> ArmCost:
+    training = f"train@{study.name}"
+    networks = study.study.filter_networks if arm == TREATED else ()
+    stages = [f"{stage}@{network}" for network in networks for stage in _CHOOSING]
+    trained = [run for run in runs if run.history]
+    return ArmCost(
+        study=study.name,
+        arm=arm,
+        runs=len(trained),
+        choosing=_sum(_cost(records.get(stage, {})) for stage in stages),
+        training=Cost(
+            images=sum(run.history[-1][0] for run in trained),
+            seconds=records.get(training, {}).get("arms_wall_s", {}).get(arm),
+        ),
+        memory_mb=_peak(records, [*stages, training], "peak_memory_mb"),
+        gpu_memory_mb=_peak(records, [*stages, training], "peak_gpu_memory_mb"),
+    )
+
+
+def _cost(record: Mapping[str, Any]) -> Cost:
+    return Cost(images=record.get("images"), seconds=record.get("wall_s"))
+
+
+def _sum(costs: Iterable[Cost]) -> Cost:
+    """Unknown as soon as a part is."""
+    images, seconds = 0, 0.0
+    missing_images = missing_seconds = False
+    for cost in costs:
+        images, missing_images = images + (cost.images or 0), missing_images or cost.images is None
+        seconds, missing_seconds = seconds + (cost.seconds or 0.0), missing_seconds or cost.seconds is None
+    return Cost(images=None if missing_images else images, seconds=None if missing_seconds else seconds)
+
+
+def _peak(records: Records, stages: Sequence[str], key: str) -> float | None:
+    return max((records[stage][key] for stage in stages if key in records.get(stage, {})), default=None)
