@@ -112,6 +112,11 @@ class DataPaths:
         return self.root / "report" / "report.html"
 
     @property
+    def report_document(self) -> Path:
+        """The page's text and tables as Markdown; its figures are those of `figures`."""
+        return self.root / "report" / "report.md"
+
+    @property
     def summary(self) -> Path:
         """Every number that the page shows, but for times and memory."""
         return self.root / "report" / "summary.json"

@@ -9,6 +9,7 @@ from pipeline.artifacts.provenance import write_provenance
 from pipeline.paths import DataPaths
 from pipeline.reporting import drawing
 from pipeline.reporting.costs import arm_costs
+from pipeline.reporting.document import render_document
 from pipeline.reporting.inputs import ReportInputs, load_inputs, stage_names
 from pipeline.reporting.page import PageFigures, render_page
 from pipeline.reporting.summary import Summary, build_summary
@@ -27,6 +28,8 @@ def report(context: StageContext) -> None:
     costs = arm_costs(inputs.studies, resources)
     page = render_page(context.params, summary, _page_figures(inputs, summary), resources, costs)
     write_text(paths.report_page, page)
+    figures = sorted(path.name for path in paths.figures.iterdir())
+    write_text(paths.report_document, render_document(context.params, summary, figures, resources, costs))
     write_provenance(
         paths.provenance("report"),
         stage=context.name,

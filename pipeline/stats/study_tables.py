@@ -74,16 +74,17 @@ def difference_table(study: Mapping[str, Any], confidence: float) -> Table:
         (
             f"filtered − {row['control']}",
             *_setting_cells(row["setting"], study["varying"]),
+            _outcome(row["verdict"]),
             *_difference_cells(row["estimate"]),
-            *_verdict_cells(row["verdict"]),
+            *_p_cells(row["verdict"]),
         )
         for row in study["differences"]
     ]
     return table_of(
-        f"difference; {_setting_heads(study['varying'])}; mean (points); sd (points); "
+        f"difference; {_setting_heads(study['varying'])}; verdict; mean (points); sd (points); "
         f"{100 * confidence:g} % interval (points); n (paired seeds, or draws); p, t test; p, sign flips; "
         f"p, equivalence within ±{study['plan']['margin']:.2f}; after Holm: p, difference; "
-        "after Holm: p, equivalence; verdict",
+        "after Holm: p, equivalence",
         rows,
         text="difference; model; verdict",
     )
@@ -148,14 +149,14 @@ def _difference_cells(values: Mapping[str, Any] | None) -> list[str]:
     return [points(estimate.mean), spread(estimate.sd), points_interval(estimate), str(estimate.n)]
 
 
-def _verdict_cells(verdict: Mapping[str, Any] | None) -> list[str]:
-    """p-values and outcome; undecided says where no difference could have been found."""
+def _p_cells(verdict: Mapping[str, Any] | None) -> list[str]:
     p = verdict["p"] if verdict else None
     names = ("t", "sign_flip", "equivalence", "adjusted_difference", "adjusted_equivalence")
-    return [*(p_value(p[name] if p else None) for name in names), _outcome(verdict)]
+    return [p_value(p[name] if p else None) for name in names]
 
 
 def _outcome(verdict: Mapping[str, Any] | None) -> str:
+    """Undecided says where no difference could have been found."""
     if verdict is None:
         return NOTHING
     undecided = verdict["outcome"] == "undecided"

@@ -101,7 +101,7 @@ def _written_by(stage: str) -> set[Path]:
             paths.train_metrics(study),
             paths.trained_weights(study),
         ],
-        "report": [paths.report_page, paths.summary, paths.figures],
+        "report": [paths.report_page, paths.report_document, paths.summary, paths.figures],
     }
     return {*files[stage], paths.provenance(stage, _ITEMS.get(stage))}
 

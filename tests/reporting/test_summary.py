@@ -215,7 +215,7 @@ def test_every_shape_of_study_gives_tables_and_charts(build: Build, study: dict[
 def test_one_seed_has_no_interval(build: Build) -> None:
     (study,) = build(seeds=[7])["studies"]
     assert {row[4] for row in accuracy_table(study, 0.95).rows} == {"n = 1, no interval"}
-    assert {row[4] for row in difference_table(study, 0.95).rows} == {"n = 1, no interval"}
+    assert {row[5] for row in difference_table(study, 0.95).rows} == {"n = 1, no interval"}
     assert "a single seed, hence no test" in study["pooled"][0]["sentence"]
     assert {low for curve in difference_curves(study) for low in curve.low} == {None}
 

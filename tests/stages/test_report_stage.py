@@ -40,11 +40,11 @@ def test_it_writes_page_summary_and_figures(project: Path) -> None:
     figures += [
         f"{net}.{kind}.png" for net in ("resnet18", "resnet34") for kind in ("dropped", "test-map", "train-map")
     ]
-    others = ["report.html", "summary.json", "provenance.json", "resources.json"]
+    others = ["report.html", "report.md", "summary.json", "provenance.json", "resources.json"]
     assert sorted(digests(project / "data/report")) == sorted([*others, *(f"figures/{name}" for name in figures)])
 
 
-def test_equal_inputs_give_equal_bytes_and_times_change_the_page_alone(project: Path) -> None:
+def test_equal_inputs_give_equal_bytes_and_times_change_page_and_document_alone(project: Path) -> None:
     run()
     first = digests(project / "data/report")
     run()
@@ -52,7 +52,7 @@ def test_equal_inputs_give_equal_bytes_and_times_change_the_page_alone(project: 
     write_json(project / ".work/resources/extract@resnet18.json", {"wall_s": 2.5, "peak_memory_mb": 9})
     run()
     second = digests(project / "data/report")
-    assert {name for name in first if first[name] != second[name]} == {"report.html", "resources.json"}
+    assert {name for name in first if first[name] != second[name]} == {"report.html", "report.md", "resources.json"}
     assert json.loads((project / "data/report/resources.json").read_text()) == {
         "extract@resnet18": {"wall_s": 2.5, "peak_memory_mb": 9}
     }

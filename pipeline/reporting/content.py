@@ -1,0 +1,83 @@
+"""What the page and the Markdown document both say: every table, and the words about the studies."""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import jinja2
+from ruamel.yaml import YAML
+
+from pipeline.config.params import Params
+from pipeline.reporting import comparison_tables, tables
+from pipeline.reporting.costs import ArmCost, Records
+from pipeline.reporting.summary import Summary
+from pipeline.stats import study_tables, wording
+
+
+def report_content(params: Params, summary: Summary, resources: Records, costs: Sequence[ArmCost]) -> dict[str, Any]:
+    """Names and values for the templates.
+
+    Args:
+        resources: what each stage took; all but this and `costs` is decided by `summary`.
+        costs: what each arm took in all.
+    """
+    confidence = params.report.confidence
+    return {
+        "params": params,
+        "parameters_yaml": _as_yaml(params),
+        "summary": summary,
+        "data": summary["data"][0],
+        "confidence": confidence,
+        "tables": {
+            "kept": tables.kept_table(summary["networks"]),
+            "agreements": tables.agreement_table(summary["agreements"]),
+            "extractors": tables.extractor_table(summary["networks"], confidence),
+            "classes": tables.class_table(summary["networks"]),
+            "costs": tables.cost_table(costs),
+            "resources": tables.resource_table(resources),
+            "versions": tables.version_table(summary["versions"]),
+            "digests": tables.digest_table(summary["digests"]),
+        },
+        "studies": [_study(study, params, confidence) for study in summary["studies"]],
+    }
+
+
+def templates(*, autoescape: bool) -> jinja2.Environment:
+    """The templates beside this module; a name that they ask for and do not get is an error."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("pipeline.reporting", "."),
+        autoescape=autoescape,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(percent=wording.percent, count=wording.count, plural=wording.plural)
+    return environment
+
+
+def _study(study: Summary, params: Params, confidence: float) -> dict[str, Any]:
+    return {
+        **study,
+        "config": params.studies[study["name"]],
+        "common": study_tables.common_settings(study),
+        "pooled_table": comparison_tables.pooled_table(study),
+        "class_tables": {
+            row["control"]: comparison_tables.class_difference_table(row, confidence)
+            for row in study["pooled"]
+            if row["images"]
+        },
+        "accuracy_table": study_tables.accuracy_table(study, confidence),
+        "difference_table": study_tables.difference_table(study, confidence),
+        "critical_batch_table": study_tables.critical_batch_table(study),
+        "excluded_table": study_tables.excluded_table(study),
+    }
+
+
+def _as_yaml(params: Params) -> str:
+    stream = io.StringIO()
+    writer = YAML()
+    writer.width = 100
+    writer.dump(params.model_dump(mode="json"), stream)
+    text: str = stream.getvalue()
+    return text
