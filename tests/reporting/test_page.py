@@ -77,6 +77,10 @@ def test_nothing_is_fetched(parsed: Parsed) -> None:
     assert "http" not in policy
 
 
+def test_the_page_is_small_enough_to_send(page: str) -> None:
+    assert len(page.encode()) < 8e6
+
+
 def test_the_style_names_no_address(page: str) -> None:
     styles = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
     assert len(styles) == 1
