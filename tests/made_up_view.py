@@ -104,8 +104,8 @@ def source_of(points: Points, by_hand: Mapping[int, str] | None = None) -> Sourc
     return cast(
         "Source",
         SimpleNamespace(
-            remembered=Remembered(256),
-            verdicts=Remembered(16),
+            remembered=Remembered(2**30),
+            verdicts=Remembered(2**27),
             points=lambda network: points,
             by_hand=lambda points: decided,
             decisions_stamp=lambda points: "stamp",

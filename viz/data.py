@@ -25,10 +25,10 @@ _COLUMNS = (
     "sample_id", "path", "sha256", "label", "predicted", "confidence", "x", "y", "cluster", "is_noise", "eps", "score",
     "reason", "neighbours", "keep",
 )  # fmt: skip
-# Of (network, scorer, class): 8 bytes an image each.
-_MOST_REMEMBERED = 256
-# Of (network, rule): one move of a control asks for its verdict several times.
-_MOST_VERDICTS = 16
+# Bytes. Points of a million images take 0.3 GB, what a judge or a class of radii is, 8 bytes an image.
+_MOST_REMEMBERED = 2**30
+# Bytes: one move of a control asks for its verdict several times, with 17 bytes an image.
+_MOST_VERDICTS = 2**27
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

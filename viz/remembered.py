@@ -1,10 +1,15 @@
 """Results by key, made again when the files that they come from have been replaced."""
 
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
 
 from pipeline.errors import InputError
 
@@ -18,14 +23,15 @@ class Remembered:
     """The last result for each key. Safe to use from several threads, which wait for one another only at one key.
 
     Args:
-        at_most: keys; those not asked for the longest go first.
+        at_most: bytes of all results together, by `size_of`; those not asked for the longest go first, the last one
+            made never.
     """
 
     def __init__(self, at_most: int) -> None:
         self._at_most = at_most
         self._lock = threading.Lock()
         self._making: dict[object, threading.Lock] = {}
-        self._results: dict[object, tuple[str, Any]] = {}
+        self._results: dict[object, tuple[str, Any, int]] = {}
 
     def get(self, key: object, stamp: str, make: Callable[[], _T]) -> _T:
         """What `make` gave for this stamp; one stamp per key is remembered."""
@@ -46,12 +52,35 @@ class Remembered:
                     self._making.pop(key, None)
                 raise
             with self._lock:
-                self._results[key] = stamp, value
-                while len(self._results) > self._at_most:
-                    oldest = next(iter(self._results))
-                    del self._results[oldest]
-                    self._making.pop(oldest, None)
+                self._results[key] = stamp, value, size_of(value)
+                self._forget()
             return value
+
+    def _forget(self) -> None:
+        total = sum(size for *_, size in self._results.values())
+        while total > self._at_most and len(self._results) > 1:
+            oldest = next(iter(self._results))
+            total -= self._results.pop(oldest)[2]
+            self._making.pop(oldest, None)
+
+
+def size_of(value: Any) -> int:
+    """Bytes in memory of a value and, where it is a tuple, list, mapping or dataclass, of what it holds.
+
+    What is mapped from a file counts as nothing: the system takes its memory back when others need it.
+    """
+    if isinstance(value, np.memmap):
+        return 0
+    if isinstance(value, np.ndarray | pa.ChunkedArray):
+        return int(value.nbytes)
+    parts: list[Any] = []
+    if isinstance(value, tuple | list):
+        parts = list(value)
+    elif isinstance(value, Mapping):
+        parts = [*value.keys(), *value.values()]
+    elif is_dataclass(value):
+        parts = [getattr(value, part.name) for part in fields(value)]
+    return sys.getsizeof(value) + sum(map(size_of, parts))
 
 
 def stamp_of(files: Sequence[Path]) -> str:

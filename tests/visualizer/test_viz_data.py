@@ -23,7 +23,7 @@ from viz import data as viz_data
 from viz import remembered
 from viz.data import Points, Source
 from viz.look import look_at
-from viz.remembered import Remembered, read_together
+from viz.remembered import Remembered, read_together, size_of
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ def test_a_complaint_about_files_that_stand_still_is_passed_on(tmp_path: Path) -
 
 
 def test_one_slow_computation_does_not_hold_up_another_key() -> None:
-    results, begun, go_on = Remembered(8), threading.Event(), threading.Event()
+    results, begun, go_on = Remembered(10**6), threading.Event(), threading.Event()
 
     def slow() -> str:
         begun.set()
@@ -235,7 +235,7 @@ def test_one_slow_computation_does_not_hold_up_another_key() -> None:
 
 
 def test_threads_that_ask_for_one_key_compute_it_once() -> None:
-    results, gate = Remembered(8), threading.Barrier(6)
+    results, gate = Remembered(10**6), threading.Barrier(6)
     made: list[int] = []
 
     def ask() -> None:
@@ -251,7 +251,7 @@ def test_threads_that_ask_for_one_key_compute_it_once() -> None:
 
 
 def test_what_fails_is_tried_again_and_nothing_is_kept_of_it() -> None:
-    results = Remembered(2)
+    results = Remembered(100)
 
     def fail() -> None:
         raise InputError("missing")
@@ -263,17 +263,37 @@ def test_what_fails_is_tried_again_and_nothing_is_kept_of_it() -> None:
     assert len(results._making) <= 2
 
 
-@given(asked=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=40))
-def test_the_last_keys_and_their_newest_stamps_are_remembered(asked: list[tuple[int, int]]) -> None:
-    results = Remembered(3)
-    newest: dict[int, int] = {}
-    for key, stamp in asked:
-        held = list(newest)[-3:]
-        made: list[int] = []
-        results.get(key, str(stamp), partial(made.append, stamp))
-        assert bool(made) == (key not in held or newest[key] != stamp)
-        newest.pop(key, None)
-        newest[key] = stamp
+@given(asked=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 300)), max_size=40))
+def test_the_last_keys_and_their_newest_stamps_are_remembered_up_to_so_many_bytes(
+    asked: list[tuple[int, int, int]],
+) -> None:
+    results = Remembered(300)
+    held: dict[int, tuple[int, int]] = {}
+    for key, stamp, size in asked:
+        before = held.pop(key, None)
+        known = before is not None and before[0] == stamp
+        value = results.get(key, str(stamp), partial(np.zeros, size, np.uint8))
+        held[key] = before if before is not None and known else (stamp, size)
+        assert len(value) == held[key][1]
+        while sum(size for _, size in held.values()) > 300:
+            del held[next(iter(held))]
+        assert {kept: (int(found[0]), len(found[1])) for kept, found in results._results.items()} == held
+
+
+def test_a_result_beyond_the_bound_is_remembered_alone() -> None:
+    results = Remembered(10)
+    for key in ("small", "large"):
+        results.get(key, "1", lambda: np.zeros(11))
+    assert list(results._results) == ["large"]
+    results.get("large", "1", lambda: pytest.fail("is remembered"))
+
+
+def test_bytes_of_what_is_remembered_are_those_of_its_arrays(points: Points, data: DataPaths) -> None:
+    mapped = open_array(data.images("train"), dtype=np.uint8, ndim=4)
+    assert size_of(("stamp", mapped)) < 1000
+    assert 0 <= size_of((np.zeros(1000), [np.zeros((3, 1000))])) - 32_000 < 1000
+    arrays = [points.coordinates, points.labels, points.neighbours, points.paths, points.reasons]
+    assert sum(array.nbytes for array in arrays) < size_of(points) < 50_000
 
 
 def test_only_classes_with_images_are_offered(tmp_path: Path) -> None:
