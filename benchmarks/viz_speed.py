@@ -2,8 +2,8 @@
 
 The app is served by a real process and used by a real Chromium (Debian's `chromium`, WebGL in
 software) on made-up points: seconds until the server listens, until the map is drawn, from a
-pointer's move to the tooltip, from a moved limit to the new counts (of one class and of all), from a
-new `min_samples` to the counts, and from the end of a lasso to the list of its pictures.
+pointer's move to the tooltip, from a moved limit or a new `min_samples` to the recoloured map (of all,
+and of one class of `class_size` images), and from the end of a box to the pictures in it.
 
     python -m benchmarks.viz_speed --n 2000 50000 1000000
 """
@@ -11,6 +11,7 @@ new `min_samples` to the counts, and from the end of a lasso to the list of its 
 import argparse
 import json
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -35,8 +36,11 @@ from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.tables import lists, write_parquet
 from pipeline.paths import DataPaths
 
-NETWORK, PORT = "resnet18", 8099
+NETWORK = "resnet18"
+# What stands above the pictures while nothing is selected.
+NOTHING = "0 images, page 1 of 1"
 SIDE = 8
+CLASS_SIZE = 5000
 
 
 def write_points(data: DataPaths, n: int, n_classes: int) -> NDArray[np.float32]:
@@ -87,10 +91,24 @@ def seconds_until(condition: Callable[[], bool], *, at_most: float = 300) -> flo
     return time.perf_counter() - start
 
 
-def listens() -> bool:
-    """Whether the app answers."""
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def listens(url: str, server: subprocess.Popen[bytes]) -> bool:
+    """Whether the app answers.
+
+    Raises:
+        RuntimeError: it has ended.
+    """
+    if server.poll() is not None:
+        raise RuntimeError(f"the app has ended with exit code {server.returncode}")
     try:
-        urllib.request.urlopen(f"http://127.0.0.1:{PORT}/", timeout=5).close()
+        urllib.request.urlopen(url, timeout=5).close()
     except (urllib.error.URLError, ConnectionError):
         return False
     return True
@@ -110,17 +128,21 @@ def place_of(page: Page, xy: NDArray[np.float32], row: int) -> tuple[float, floa
     return x, y
 
 
-def use(page: Page, xy: NDArray[np.float32], rounds: int) -> dict[str, float]:
+def use(page: Page, url: str, xy: NDArray[np.float32], rounds: int) -> dict[str, float]:
     """Seconds of each interaction, the median of `rounds`."""
     rule = {"judge": "dbscan", "limit": {"threshold": 1.0, "min_samples": 5}, "own": {}}
     state = {"network": NETWORK, "rule": rule}
     drawn = "document.querySelector('#map .js-plotly-plot')?._fullData?.[0]?.x?.length > 0"
     start = time.perf_counter()
-    page.goto(f"http://127.0.0.1:{PORT}/?{urlencode({'state': json.dumps(state)})}")
+    page.goto(f"{url}?{urlencode({'state': json.dumps(state)})}")
     page.wait_for_function(drawn, timeout=300_000)
     page.wait_for_selector("#grid .tile", timeout=300_000)
     taken = {"first_paint_s": time.perf_counter() - start}
     page.wait_for_timeout(2000)
+    page.evaluate(
+        """() => document.querySelector("#map .js-plotly-plot")
+            .on("plotly_afterplot", () => (window.mapsDrawn = (window.mapsDrawn ?? 0) + 1))"""
+    )
     taken["hover_s"] = statistics.median(_hover(page, xy, row) for row in range(rounds))
     taken["eps_all_s"] = statistics.median(_move(page, "threshold") for _ in range(rounds))
     taken["min_samples_all_s"] = statistics.median(_min_samples(page, value) for value in range(6, 6 + rounds))
@@ -128,6 +150,9 @@ def use(page: Page, xy: NDArray[np.float32], rounds: int) -> dict[str, float]:
     page.get_by_role("option").nth(1).click()
     page.wait_for_timeout(3000)
     taken["eps_class_s"] = statistics.median(_move(page, "threshold") for _ in range(rounds))
+    page.locator("#list").click()
+    page.get_by_role("option").get_by_text("what is selected on the map", exact=True).click()
+    page.locator("[data-title*=Box]").first.click()
     taken["lasso_s"] = statistics.median(_lasso(page) for _ in range(rounds))
     return {name: round(seconds, 3) for name, seconds in taken.items()}
 
@@ -141,62 +166,74 @@ def _hover(page: Page, xy: NDArray[np.float32], row: int) -> float:
 
 
 def _move(page: Page, slider: str) -> float:
-    """One step of the limit, until the table has other counts or says the same anew."""
-    before = page.evaluate("window.tableDrawn ?? 0")
-    page.evaluate(
-        """() => window.observing ??= new MutationObserver(() => (window.tableDrawn = (window.tableDrawn ?? 0) + 1))
-            .observe(document.getElementById("table"), { childList: true, subtree: true, characterData: true })"""
-    )
+    """One step of the limit."""
+    _settle(page)
+    before = _maps_drawn(page)
     handle = page.locator(f"#{slider} [role=slider]")
     handle.focus()
     handle.press("ArrowRight")
-    return seconds_until(lambda: page.evaluate("window.tableDrawn ?? 0") > before)
+    return seconds_until(lambda: _maps_drawn(page) > before)
 
 
 def _min_samples(page: Page, value: int) -> float:
-    before = page.evaluate("window.tableDrawn ?? 0")
+    _settle(page)
+    before = _maps_drawn(page)
     page.locator("#min_samples").fill(str(value))
     page.locator("#min_samples").press("Enter")
-    return seconds_until(lambda: page.evaluate("window.tableDrawn ?? 0") > before)
+    return seconds_until(lambda: _maps_drawn(page) > before)
+
+
+def _maps_drawn(page: Page) -> int:
+    """How often the map has been drawn."""
+    drawn: int = page.evaluate("window.mapsDrawn ?? 0")
+    return drawn
+
+
+def _settle(page: Page) -> None:
+    """Wait until the server owes no answer."""
+    page.wait_for_function("!document.querySelector('[data-dash-is-loading=true]')")
+    page.wait_for_timeout(200)
 
 
 def _lasso(page: Page) -> float:
-    """A square in the middle, a tenth of the map wide."""
-    page.locator("[data-title*=Box]").first.click()
+    """A square in the middle, a third of the map wide."""
     box = page.locator("#map").bounding_box()
     assert box is not None
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     page.evaluate(
         "window.dash_clientside.set_props('selection', { data: { generation: null, rows: [], graph: 'map' } })"
     )
-    page.locator("#keep-selection:disabled").wait_for()
-    half = np.random.default_rng().uniform(0.05, 0.1) * box["width"]
+    place = page.locator("#place")
+    seconds_until(lambda: place.inner_text() == NOTHING)
+    half = np.random.default_rng().uniform(0.15, 0.2) * box["width"]
     page.mouse.move(x - half, y - half)
     page.mouse.down()
     page.mouse.move(x + half, y + half, steps=5)
     page.mouse.up()
-    return seconds_until(page.locator("#keep-selection:enabled").is_visible)
+    return seconds_until(lambda: place.inner_text() != NOTHING)
 
 
 def measure(n: int, rounds: int) -> Row:
     """One row of the table."""
     with tempfile.TemporaryDirectory() as folder:
         data, params = DataPaths(root=Path(folder) / "data"), Path(folder) / "params.yaml"
-        xy = write_points(data, n, 10 if n <= 100_000 else 1000)
+        n_classes, port = max(10, n // CLASS_SIZE), free_port()
+        url = f"http://127.0.0.1:{port}/"
+        xy = write_points(data, n, n_classes)
         write_params(params)
-        command = [sys.executable, "-m", "viz", "--port", str(PORT), "--params", str(params), "--data", str(data.root)]
+        command = [sys.executable, "-m", "viz", "--port", str(port), "--params", str(params), "--data", str(data.root)]
         server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            start = seconds_until(listens)
+            start = seconds_until(lambda: listens(url, server))
             with sync_playwright() as playwright:
                 arguments = ["--no-sandbox", "--disable-gpu", "--use-angle=swiftshader"]
                 browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
-                taken = use(browser.new_page(viewport={"width": 1280, "height": 720}), xy, rounds)
+                taken = use(browser.new_page(viewport={"width": 1280, "height": 720}), url, xy, rounds)
                 browser.close()
         finally:
             server.terminate()
             server.wait()
-    return {"n": n, "start_s": round(start, 2), **taken}
+    return {"n": n, "class_size": n // n_classes, "start_s": round(start, 2), **taken}
 
 
 def main() -> None:
