@@ -11,7 +11,7 @@ from typing import Literal
 from pipeline.artifacts.atomic import remove_leftovers
 from pipeline.artifacts.overrides import DECISIONS, Override, read_overrides, write_overrides
 from pipeline.errors import InputError
-from viz.saving import ChangedMeanwhileError, exclusive, replacing, stamp_of
+from viz.saving import ChangedMeanwhileError, exclusive, replacing, state_of
 
 _ATTEMPTS = 5
 # Control characters, half surrogates, separators of lines and of paragraphs.
@@ -135,13 +135,13 @@ class Decisions:
         with exclusive(self._file):
             remove_leftovers(self._file.resolve().parent)
             for _ in range(_ATTEMPTS):
-                stamp = stamp_of(self._file)
-                lines = {} if stamp is None else _read(self._file)
+                state = state_of(self._file)
+                lines = {} if state is None else _read(self._file)
                 action = act(lines)
                 if not action:
                     return action
                 try:
-                    with replacing(self._file, stamp) as temporary:
+                    with replacing(self._file, state) as temporary:
                         write_overrides(temporary, _applied(lines, action))
                 except ChangedMeanwhileError:
                     continue

@@ -5,9 +5,11 @@ from typing import Any
 import numpy as np
 from dash import html
 from numpy.typing import NDArray
+from plotly.colors import get_colorscale
 
 from viz.data import Points
 from viz.figures.groups import MOST_NAMES, Colors, Groups
+from viz.figures.palette import SCALE
 from viz.look import Look
 from viz.rules import WRITTEN, Verdict
 
@@ -80,7 +82,8 @@ def picture(points: Points, row: int) -> html.Img:
 def legend(colors: Colors, rows: NDArray[np.int64]) -> list[Any]:
     """What each colour on the map says, with the number of images drawn in it."""
     if not isinstance(colors, Groups):
-        return [html.Span("0"), html.Span(className="scale"), html.Span("1"), html.Span(colors.name)]
+        ground = {"background": f"linear-gradient(90deg, {', '.join(color for _, color in get_colorscale(SCALE))})"}
+        return [html.Span("0"), html.Span(className="scale", style=ground), html.Span("1"), html.Span(colors.name)]
     counts = np.bincount(colors.codes[rows], minlength=len(colors.names))
     if len(colors.names) > MOST_NAMES:
         return [html.Span(f"{(counts > 0).sum()} groups; colours repeat, hover to tell them apart")]

@@ -16,7 +16,7 @@ _PATIENCE_S = 30.0
 _POLL_S = 0.02
 
 
-class Stamp(NamedTuple):
+class FileState(NamedTuple):
     """Of a file as it was found; differs whenever it has been written, replaced or given another mode."""
 
     device: int
@@ -54,23 +54,25 @@ def exclusive(file: Path) -> Iterator[None]:
         raise InputError(mend) from error
 
 
-def stamp_of(file: Path) -> Stamp | None:
+def state_of(file: Path) -> FileState | None:
     """None while there is no such file."""
     try:
         status = file.stat()
     except FileNotFoundError:
         return None
-    return Stamp(status.st_dev, status.st_ino, status.st_size, status.st_mode, status.st_mtime_ns, status.st_ctime_ns)
+    return FileState(
+        status.st_dev, status.st_ino, status.st_size, status.st_mode, status.st_mtime_ns, status.st_ctime_ns
+    )
 
 
 @contextmanager
-def replacing(file: Path, stamp: Stamp | None) -> Iterator[Path]:
+def replacing(file: Path, state: FileState | None) -> Iterator[Path]:
     """Yield a temporary path; on success its content takes the place of `file`, with the same mode, at once.
 
     What `file` links to is replaced, not the link. On any exception the file stays as it was.
 
     Args:
-        stamp: of the file as it was read.
+        state: of the file as it was read.
 
     Raises:
         InputError: the file is read-only, or the disk is full.
@@ -78,12 +80,12 @@ def replacing(file: Path, stamp: Stamp | None) -> Iterator[Path]:
     """
     target = file.resolve()
     # The administrator may write to any file; that nobody should is said by the mode alone.
-    if stamp is not None and not (os.access(target, os.W_OK) and stamp.mode & 0o222):
+    if state is not None and not (os.access(target, os.W_OK) and state.mode & 0o222):
         raise InputError(f"{file}: is read-only; allow writing (chmod u+w), or leave it as it is")
     with atomic_path(target) as temporary:
         yield temporary
-        if stamp is not None:
-            temporary.chmod(stat.S_IMODE(stamp.mode))
+        if state is not None:
+            temporary.chmod(stat.S_IMODE(state.mode))
         # Last, for between here and the replacement nobody can look.
-        if stamp_of(file) != stamp:
+        if state_of(file) != state:
             raise ChangedMeanwhileError

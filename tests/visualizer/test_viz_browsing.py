@@ -10,6 +10,7 @@ from made_up import NETWORK
 from made_up_report import CLASS_NAMES, write_network
 from made_up_view import decide, points_of, rows_of, source_of, text_of, view_data
 
+from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from viz.callbacks.browsing import PAGE, as_csv, browse, listed_rows
 from viz.callbacks.exploring import Asked
@@ -102,7 +103,6 @@ def test_lists_compare_two_settings(data: DataPaths, source: Source) -> None:
         answer = browse(source, _HERE, which, "suspect", 0, other=other)
         counts[which] = int(str(answer["place"]).split()[0])
         saved = as_csv(source, _HERE, which, "suspect", other=other)
-        assert saved is not None
         assert saved["content"].count("\n") == counts[which] + 1
     assert counts == {"a": 0, "b": 4, "both": 6}
 
@@ -127,7 +127,6 @@ def test_an_empty_list_says_why(source: Source) -> None:
 
 def test_the_list_is_saved_as_it_is_ordered_all_pages_together(source: Source, points: Points) -> None:
     saved = as_csv(source, _HERE, "shown", "trusted")
-    assert saved is not None
     assert saved["filename"] == "resnet18-shown.csv"
     lines = list(csv.DictReader(io.StringIO(saved["content"])))
     assert tuple(lines[0]) == COLUMNS
@@ -144,4 +143,5 @@ def test_hostile_class_names_are_text_under_pictures(source: Source) -> None:
 def test_missing_artefacts_say_what_to_run(source: Source) -> None:
     answer = browse(source, Asked(network="resnet34"), "goes", "suspect", 0)
     assert "run `dvc repro`" in text_of(answer["grid"])
-    assert as_csv(source, Asked(network="resnet34"), "goes", "suspect") is None
+    with pytest.raises(InputError, match="run `dvc repro`"):
+        as_csv(source, Asked(network="resnet34"), "goes", "suspect")

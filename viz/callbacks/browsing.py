@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from dash import Dash, Input, Output, State, ctx
+from dash import Dash, Input, Output, State, ctx, no_update
 from numpy.typing import NDArray
 
 from pipeline.errors import InputError
@@ -97,13 +97,14 @@ def as_csv(
     *,
     selection: Sequence[int] = (),
     other: Asked | None = None,
-) -> dict[str, str] | None:
-    """The list as a file to save, all of its pages; None if it cannot be had."""
-    try:
-        look = asked.look(source)
-        beside = None if other is None else look_beside(look, other, source)
-    except InputError:
-        return None
+) -> dict[str, str]:
+    """The list as a file to save, all of its pages.
+
+    Raises:
+        InputError: as `look_at`.
+    """
+    look = asked.look(source)
+    beside = None if other is None else look_beside(look, other, source)
     rows = listed_rows(look, which, order, selection=selection, other=beside)
     content = selection_csv(look.points, look.verdict, rows.tolist())
     return {"filename": f"{asked.network}-{which}.csv", "content": content, "type": "text/csv"}
@@ -145,7 +146,11 @@ def register(app: Dash, source: Source) -> None:
         return browse(source, asked_of(asked), which, order, moved, selection=selection["rows"], other=other)
 
     @app.callback(
-        Output("download", "data"),
+        output={
+            "file": Output("download", "data"),
+            "said": Output("saved", "children", allow_duplicate=True),
+            "style": Output("saved", "className", allow_duplicate=True),
+        },
         inputs={"_clicks": Input("csv", "n_clicks")},
         state={
             "asked": tuple(State(part.component_id, part.component_property) for part in asked),
@@ -158,6 +163,10 @@ def register(app: Dash, source: Source) -> None:
     )
     def _save(
         _clicks: int, asked: Sequence[Any], which: str, order: str, selection: Any, b: Sequence[Any]
-    ) -> dict[str, str] | None:
+    ) -> dict[str, Any]:
         other = compared(*b)
-        return as_csv(source, asked_of(asked), which, order, selection=selection["rows"], other=other)
+        try:
+            file = as_csv(source, asked_of(asked), which, order, selection=selection["rows"], other=other)
+        except InputError as error:
+            return {"file": no_update, "said": f"No list to save: {error}", "style": "failed"}
+        return {"file": file, "said": f"{file['filename']} is in the browser's downloads.", "style": ""}
