@@ -132,6 +132,14 @@ def test_a_limit_on_one_map_says_nothing_of_another(data: DataPaths, source: Sou
     assert rule == Rule(judge="dbscan", limit=Limit(min_samples=7))
 
 
+def test_controls_of_a_network_without_artefacts_say_nothing_of_the_one_before(source: Source) -> None:
+    kept = rule_to_json(Rule(judge="dbscan", limit=Limit(threshold=9.0), own={1: Limit(threshold=2.0)}))
+    answer = adjust(source, "resnet34", kept, ALL, "network", "resnet34")
+    assert (answer["threshold"], answer["share"], answer["unit"]) == (None, None, "Limit")
+    assert rule_from_json(answer["rule"]) == Rule(judge="dbscan")
+    assert "missing; run `dvc repro`" in answer["used"]
+
+
 def test_a_judge_that_cannot_judge_changes_nothing_and_says_why(source: Source) -> None:
     answer = adjust(source, NETWORK, _opened(source)["rule"], ALL, "judge", "knn_agreement")
     assert "25 neighbours, but 3 are known" in answer["used"]

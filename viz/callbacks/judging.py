@@ -123,7 +123,9 @@ def adjust(
     except InputError as error:
         # Missing artefacts are said by the map; what only this judge lacks is said here.
         unchanged = dict.fromkeys(_OUTPUTS, no_update)
-        return unchanged | {"used": str(error), "judge": kept["judge"] if kept else WRITTEN}
+        judge = kept["judge"] if kept else WRITTEN
+        blank: dict[str, Any] = _BLANK | {"rule": rule_to_json(Rule(judge=judge))} if control == "network" else {}
+        return unchanged | blank | {"used": str(error), "judge": judge}
 
 
 def _opened(source: Source, points: Points, label: int | None, link: str) -> dict[str, Any]:
@@ -181,6 +183,8 @@ def rule_b(
 
 
 _SAME_SHARE = 5e-5
+# What is said of one network is not said of another, of which nothing is known.
+_BLANK: dict[str, Any] = {"threshold": None, "share": None, "unit": "Limit"}
 # Of the control that moves; a range that grew with the limit would run away.
 _LEFT_TO_THE_HAND = {
     "threshold": ("threshold", "min", "max", "step"),
