@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,9 +29,23 @@ def browser() -> Iterator[Browser]:
         running.close()
 
 
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember for the page's fixture whether the test has failed."""
+    report = yield
+    item.stash[_FAILED] = report.failed
+    return report
+
+
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """An empty page; the test fails if it meets an error in the console or asks for an address outside."""
+def page(browser: Browser, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Page]:
+    """An empty page; the test fails if it meets an error in the console or asks for an address outside.
+
+    Where the test has failed, `end.png` in its `tmp_path` shows the page as it was.
+    """
     context = browser.new_context(viewport={"width": 1400, "height": 900})
     opened = context.new_page()
     problems: list[str] = []
@@ -50,5 +65,7 @@ def page(browser: Browser) -> Iterator[Page]:
     opened.on("pageerror", heed_error)
     opened.on("request", heed_request)
     yield opened
+    if request.node.stash[_FAILED]:
+        opened.screenshot(path=tmp_path / "end.png")
     context.close()
     assert not problems
