@@ -202,9 +202,24 @@ def _open_at(page: Page, served: Served, view: str, width: str) -> None:
     expect(page.locator("#page")).to_have_class(f"{view.lower()} {chosen}")
 
 
+@pytest.mark.parametrize("judge", ["as the filter did", "DBSCAN on the map"])
+def test_five_lines_of_the_table_are_seen_on_a_small_screen(shared: Served, page: Page, judge: str) -> None:
+    page.set_viewport_size({"width": 1280, "height": 720})
+    open_page(page, shared.url)
+    if judge != "as the filter did":
+        pick(page, "judge", judge)
+        expect(page.locator("#min_samples")).to_be_visible()
+    lines = page.locator("#table tbody tr")
+    expect(lines).to_have_count(1 + len(CLASS_NAMES))
+    for line in range(1 + len(CLASS_NAMES)):
+        expect(lines.nth(line)).to_be_in_viewport(ratio=1)
+
+
 def test_missing_artefacts_say_what_to_run(served: Served, page: Page) -> None:
     served.data.points(NETWORK).unlink()
     page.goto(served.url)
     expect(page.locator("#problem")).to_contain_text("run `dvc repro`")
+    page.locator("#csv").click()
+    expect(page.locator("#saved.failed")).to_contain_text("No list to save: ")
     page.get_by_text("Training", exact=True).click()
     expect(page.locator("#training")).to_contain_text("dvc repro")
