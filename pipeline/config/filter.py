@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from pipeline.config.base import PositiveFloat, Section, Share
-from pipeline.config.scorers import Scorer, SmoothedConfidenceScorer
+from pipeline.config.scorers import LabelOddsScorer, Scorer
 
 
 class FilterConfig(Section):
@@ -26,7 +26,7 @@ class FilterConfig(Section):
         allow_empty: whether a class may lose all its images.
     """
 
-    scorer: Scorer = SmoothedConfidenceScorer(name="smoothed_confidence")
+    scorer: Scorer = LabelOddsScorer(name="label_odds")
     drop_share: Share | dict[str, Share] | None = None
     quota: Literal["overall", "per_class", "balanced"] = "overall"
     eps: PositiveFloat | Literal["knee", "tuned"] | None = None
