@@ -1,6 +1,6 @@
 """Which runs of a study are pairs: equal in setting, seed and draw of the filter, but of different arms."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,7 @@ class Pairs:
     Attributes:
         treated, control: (draws, seeds), rows of the study's runs. Seeds that some draw lacks are in neither; both
             are empty where no seed is in all draws.
-        complete: whether every seed of every draw is there.
+        complete: whether every seed of every draw is there, of one pair at least.
     """
 
     setting: Setting
@@ -66,8 +66,18 @@ def find_pairs(runs: Sequence[Run], control: str) -> list[Pairs]:
                 other = finished.get((setting, control, "" if control == SHARED else draw, seed))
                 if treated is not None and other is not None:
                     both[draw, seed] = treated, other
-        found.append(_table(setting, both, complete=len(both) == len(draws) * len(seeds)))
+        kept = complete_seeds(both, draws)
+        rows = np.array([[both[draw, seed] for seed in kept] for draw in draws], dtype=np.int64)
+        rows = rows.reshape(len(draws), len(kept), 2)
+        complete = bool(kept) and kept == seeds
+        found.append(Pairs(setting=setting, treated=rows[..., 0], control=rows[..., 1], complete=complete))
     return found
+
+
+def complete_seeds(found: Collection[tuple[str, int]], draws: Sequence[str]) -> list[int]:
+    """The seeds that are `found` with each of the draws, sorted."""
+    seeds = sorted({seed for _, seed in found})
+    return [seed for seed in seeds if all((draw, seed) in found for draw in draws)]
 
 
 def differences(runs: Sequence[Run], pairs: Pairs) -> NDArray[np.float64]:
@@ -75,11 +85,3 @@ def differences(runs: Sequence[Run], pairs: Pairs) -> NDArray[np.float64]:
     top1 = np.array([np.nan if run.top1 is None else run.top1 for run in runs])
     found: NDArray[np.float64] = top1[pairs.treated] - top1[pairs.control]
     return found
-
-
-def _table(setting: Setting, both: dict[tuple[str, int], tuple[int, int]], *, complete: bool) -> Pairs:
-    draws = sorted({draw for draw, _ in both})
-    seeds = [seed for seed in sorted({seed for _, seed in both}) if all((draw, seed) in both for draw in draws)]
-    rows = np.array([[both[draw, seed] for seed in seeds] for draw in draws], dtype=np.int64)
-    rows = rows.reshape(len(draws), len(seeds), 2)
-    return Pairs(setting=setting, treated=rows[..., 0], control=rows[..., 1], complete=complete)

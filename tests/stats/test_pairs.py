@@ -1,3 +1,4 @@
+import itertools
 from random import Random
 
 import numpy as np
@@ -25,6 +26,36 @@ def test_both_runs_of_a_pair_differ_in_their_arm_alone(arms: list[str], random: 
             assert (first.seed, first.filter_network) == (second.seed, second.filter_network)
             assert first.finished
             assert second.finished
+
+
+@pytest.mark.parametrize("control", ["random", "full"])
+@given(st.integers(1, 3), st.sets(st.integers(0, 41), max_size=4), st.randoms(use_true_random=False))
+def test_rows_are_draws_and_columns_the_seeds_that_all_draws_have(
+    control: str, n_draws: int, failed: set[int], random: Random
+) -> None:
+    """In whatever order the runs stand, and whichever of them have no result."""
+    networks, seeds = [f"resnet18{suffix}" for suffix in ("", "-r1", "-r2")[:n_draws]], range(3)
+    grid = [
+        (arm, network, size, seed)
+        for arm, size, seed in itertools.product(("filtered", "random", "full"), (32, 64), seeds)
+        for network in (networks[:1] if arm == "full" else networks)
+    ]
+    study = [
+        made_run(arm, seed, None if at in failed else 0.5, size, network=network)
+        for at, (arm, network, size, seed) in enumerate(grid)
+    ]
+    lacking = {(arm, size, seed) for at, (arm, _, size, seed) in enumerate(grid) if at in failed}
+    random.shuffle(study)
+    found = find_pairs(study, control)
+    assert [pairs.setting.batch_size for pairs in found] == [32, 64]
+    for pairs in found:
+        size = pairs.setting.batch_size
+        both = [seed for seed in seeds if not {("filtered", size, seed), (control, size, seed)} & lacking]
+        assert pairs.complete == (both == list(seeds))
+        for rows, arm in ((pairs.treated, "filtered"), (pairs.control, control)):
+            places = [[(study[row].arm, study[row].filter_network, study[row].seed) for row in draw] for draw in rows]
+            expected = [[(arm, networks[0] if arm == "full" else name, seed) for seed in both] for name in networks]
+            assert places == expected
 
 
 def test_differences_are_treated_minus_control_by_seed() -> None:
@@ -62,6 +93,12 @@ def test_where_no_seed_is_in_all_draws_there_are_no_pairs() -> None:
     own: Draws = {"resnet18": [0.9, None], "resnet18-r1": [None, 0.9]}
     (pairs,) = find_pairs(made_draws({"filtered": own, "full": {"resnet18": [0.8, 0.8]}}), "full")
     assert pairs.treated.size == pairs.control.size == 0
+
+
+def test_without_the_filtered_arm_no_setting_is_complete() -> None:
+    (pairs,) = find_pairs(made_runs({"full": [0.8], "random": [0.8]}), "full")
+    assert pairs.treated.size == pairs.control.size == 0
+    assert not pairs.complete
 
 
 def test_what_there_is_to_compare_with() -> None:
