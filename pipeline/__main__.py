@@ -11,6 +11,7 @@ from pipeline.errors import InputError, mend_of
 # doctor must start on an installation where nothing else does.
 _COMMANDS = {
     "calibrate": "find the map, space, min_samples and eps with which DBSCAN finds planted noise best",
+    "compare": "say what one experiment changed against another, with paired tests",
     "doctor": "name every mismatch of the installation, with its repair",
     "filter-features": "run the filter on features made elsewhere",
     "plan": "say which stages and cells would run, with time, memory and disk",

@@ -16,11 +16,22 @@ def verdict_sentence(verdict: Verdict, *, treated: str, control: str, matched: M
         matched: what both arms had the same number of. Equal steps and equal epochs are separate comparisons.
         left_out: incomplete settings that the verdict is not over.
     """
-    head = verdict_headline(verdict, treated=treated, control=control, matched=matched)
+    return f"{arms_compared(treated, control, matched)}: {finding(verdict, left_out=left_out)}."
+
+
+def finding(verdict: Verdict, *, of_a_filter: bool = True, left_out: int = 0) -> str:
+    """`helps, +0.42 percentage points of top-1 (...)`, with what it rests on in the brackets.
+
+    Args:
+        of_a_filter: whether a filter has any part in what is compared, so that its draw must be named.
+        left_out: incomplete settings that the verdict is not over.
+    """
     parts = [_estimate(verdict), _replicates(verdict), *_p_values(verdict), *_limits(verdict)]
+    if of_a_filter and verdict.draws == 1:
+        parts.append("conditional on this one draw of the filter")
     if left_out:
         parts.append(f"{plural(left_out, 'incomplete setting')} left out")
-    return f"{head} ({'; '.join(parts)})."
+    return f"{_outcome(verdict)} ({'; '.join(parts)})"
 
 
 def verdict_headline(verdict: Verdict, *, treated: str, control: str, matched: Matched) -> str:
@@ -85,6 +96,4 @@ def _limits(verdict: Verdict) -> list[str]:
             f"too few to claim a difference: with {plural(pairs, what)} the sign-flip test gives {number(least)} "
             f"at best, and reaches {number(verdict.rule.alpha)} from {verdict.pairs_needed} on"
         )
-    if verdict.draws == 1:
-        limits.append("conditional on this one draw of the filter")
     return limits

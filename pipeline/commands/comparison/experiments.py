@@ -1,0 +1,147 @@
+"""Reading an experiment: a folder, or a git revision of this repository with what DVC's cache holds of it."""
+
+import math
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.tables import read_csv, read_parquet
+from pipeline.commands.comparison.revisions import fetch
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths
+
+Row = Mapping[str, Any]
+"""A cell's line in data/train/<study>.parquet, with all columns that the file has."""
+
+_NEEDED = (
+    "fingerprint",
+    "status",
+    "model",
+    "arm",
+    "filter_network",
+    "batch_size",
+    "simulated_workers",
+    "learning_rate",
+    "weight_decay",
+    "seed",
+    "top1",
+    "settings",
+)
+_KEPT_COLUMNS = {"sample_id": pa.int64(), "path": pa.string(), "label_name": pa.string()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptImages:
+    """What one network's filter left: the kept images by path, out of `n_total`."""
+
+    paths: frozenset[str]
+    n_total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """The results of one experiment.
+
+    Attributes:
+        name: as the user calls it.
+        studies: study -> its cells.
+        filters: network -> what its filter kept.
+        margin: `report.margin` that its report was made with, in percentage points; None without a report, or with
+            one that has no margin.
+    """
+
+    name: str
+    studies: Mapping[str, list[Row]]
+    filters: Mapping[str, KeptImages]
+    margin: float | None
+
+
+def is_margin(points: object) -> bool:
+    """Whether differences of top-1 can have it as margin, in percentage points."""
+    return isinstance(points, int | float) and 0 < points < 100
+
+
+def read_experiment(name: str) -> Experiment:
+    """Read a folder with data/, a data folder itself, or a git revision; a folder goes before a revision.
+
+    Raises:
+        InputError: there is neither, it has no results, they are not in DVC's cache, or a file is damaged.
+    """
+    folder = Path(name)
+    if folder.is_dir():
+        return _read(name, folder / "data" if (folder / "data").is_dir() else folder)
+    with tempfile.TemporaryDirectory() as temporary:
+        root = Path(temporary) / "data"
+        fetch(name, ("train", "filter", "report/provenance.json"), _is_wanted, root)
+        try:
+            return _read(name, root)
+        except InputError as error:
+            # The user knows the file by its revision, not by the place where it was unpacked.
+            raise InputError(str(error).replace(temporary, name)) from None
+
+
+def _is_wanted(path: Path) -> bool:
+    """Whether `_read` reads it."""
+    is_of_report = path.parent.name == "report"
+    return path.name in ("kept.csv", "metrics.json") or _is_study(path) or is_of_report
+
+
+def _is_study(path: Path) -> bool:
+    """`train/<study>.parquet`; a filter's points.parquet lies a folder deeper."""
+    return path.parent.name == "train" and path.suffix == ".parquet" and not path.stem.endswith(".history")
+
+
+def _read(name: str, root: Path) -> Experiment:
+    data = DataPaths(root=root)
+    studies = sorted(path.stem for path in (root / "train").glob("*.parquet") if _is_study(path))
+    networks = sorted(path.parent.name for path in (root / "filter").glob("*/kept.csv"))
+    if not studies:
+        raise InputError(
+            f"{name}: no study in {root / 'train'}; give a folder with data/, or a git revision whose dvc.lock has some"
+        )
+    return Experiment(
+        name=name,
+        studies={study: _read_study(data.runs(study)) for study in studies},
+        filters={network: _read_filter(data, network) for network in networks},
+        margin=_read_margin(data.provenance("report")),
+    )
+
+
+def _read_study(path: Path) -> list[Row]:
+    table = read_parquet(path)
+    missing = [name for name in _NEEDED if name not in table.column_names]
+    if missing:
+        raise InputError(f"{path}: has no column {missing[0]}; it is of another version, run `dvc repro --force`")
+    rows: list[Row] = table.to_pylist()
+    for row in rows:
+        if row["status"] == "finished" and not _is_share(row["top1"]):
+            raise InputError(f"{path}: a finished run with top1 {row['top1']}; run `dvc repro --force`")
+    return rows
+
+
+def _is_share(value: float | None) -> bool:
+    return value is not None and math.isfinite(value) and 0 <= value <= 1
+
+
+def _read_filter(data: DataPaths, network: str) -> KeptImages:
+    kept, metrics = data.kept(network), data.filter_metrics(network)
+    paths = frozenset(read_csv(kept, _KEPT_COLUMNS)["path"].to_pylist())
+    n_total = read_json(metrics).get("n_total")
+    if not isinstance(n_total, int) or not len(paths) <= n_total:
+        raise InputError(f"{metrics}: n_total {n_total} for {len(paths)} images in {kept}; run `dvc repro --force`")
+    return KeptImages(paths=paths, n_total=n_total)
+
+
+def _read_margin(path: Path) -> float | None:
+    """Of the report's own parameters: params.yaml may have been changed since, at the sight of the results."""
+    if not path.exists():
+        return None
+    margin: float | None = read_json(path).get("parameters", {}).get("report", {}).get("margin")
+    if margin is not None and not is_margin(margin):
+        raise InputError(f"{path}: report.margin {margin} is no number above 0 and below 100; run `dvc repro --force`")
+    return margin

@@ -1,0 +1,161 @@
+"""What the paired runs of two experiments say: a verdict over all settings, one for each, and the filters."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.commands.comparison.experiments import Experiment, KeptImages, Row
+from pipeline.commands.comparison.pairing import ColumnDifference, Pair, Setting, differing_columns, pair_runs
+from pipeline.stats.pairs import complete_seeds
+from pipeline.stats.verdict import Rule, Verdict, pooled_verdict, verdicts_by_setting
+
+Differences = Mapping[tuple[str, int], float]
+"""Of one setting: (draw of the filter, seed) -> B - A in top-1, -1 to 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingVerdict:
+    """B against A at one setting; Holm's adjustment covers all settings of the study."""
+
+    setting: Setting
+    verdict: Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyComparison:
+    """One study of both experiments.
+
+    Attributes:
+        runs_a, runs_b: cells, whether they finished or not.
+        pairs: finished in both, and not the same run.
+        same_runs: pairs of which both are the same cell (one fingerprint). They are in no test.
+        unfinished, unpaired: as `Pairing` has them.
+        differing: what differs within the pairs beside the results.
+        pooled: over all complete settings; None without any.
+        left_out: settings that lack a seed or draw which others have.
+        settings: those with a seed that all draws of the filter have.
+        only_a, only_b: settings of one experiment alone.
+    """
+
+    study: str
+    runs_a: int
+    runs_b: int
+    pairs: int
+    same_runs: int
+    unfinished: int
+    unpaired: int
+    differing: list[ColumnDifference]
+    pooled: Verdict | None
+    left_out: int
+    settings: list[SettingVerdict]
+    only_a: list[Setting]
+    only_b: list[Setting]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterComparison:
+    """What one network's filter kept in both experiments, images told apart by path.
+
+    Attributes:
+        share_a, share_b: kept, 0 to 1.
+        jaccard: images kept in both over images kept in either, 0 to 1.
+        only_a, only_b: images kept in one alone.
+    """
+
+    network: str
+    share_a: float
+    share_b: float
+    jaccard: float
+    only_a: int
+    only_b: int
+
+
+def compare_study(study: str, a: Sequence[Row], b: Sequence[Row], rule: Rule) -> StudyComparison:
+    """Pair the runs of a study and judge B against A.
+
+    Raises:
+        InputError: as `pair_runs`.
+    """
+    pairing = pair_runs(a, b)
+    pairs = [pair for pair in pairing.pairs if not pair.is_one_run]
+    tables = _by_setting(pairs)
+    draws = sorted({draw for found in tables.values() for draw, _ in found if draw})
+    pooled, left_out = _pooled(tables, draws, rule)
+    by_setting = {setting: _table(found, _own(setting, draws)) for setting, found in tables.items()}
+    by_setting = {setting: table for setting, table in by_setting.items() if table.size}
+    # Each draw of the filter has runs of its own in both experiments: no control is shared.
+    verdicts = verdicts_by_setting(list(by_setting.values()), rule, shared_control=False)
+    return StudyComparison(
+        study=study,
+        runs_a=len(a),
+        runs_b=len(b),
+        pairs=len(pairs),
+        same_runs=len(pairing.pairs) - len(pairs),
+        unfinished=pairing.unfinished,
+        unpaired=pairing.unpaired,
+        differing=differing_columns(pairs),
+        pooled=pooled,
+        left_out=left_out,
+        settings=[
+            SettingVerdict(setting=setting, verdict=verdict)
+            for setting, verdict in zip(by_setting, verdicts, strict=True)
+        ],
+        only_a=pairing.only_a,
+        only_b=pairing.only_b,
+    )
+
+
+def compare_filters(a: Experiment, b: Experiment) -> list[FilterComparison]:
+    """One entry for each network that both experiments filtered with."""
+    return [_filters(network, kept, b.filters[network]) for network, kept in a.filters.items() if network in b.filters]
+
+
+def _filters(network: str, a: KeptImages, b: KeptImages) -> FilterComparison:
+    either = len(a.paths | b.paths)
+    return FilterComparison(
+        network=network,
+        share_a=len(a.paths) / max(1, a.n_total),
+        share_b=len(b.paths) / max(1, b.n_total),
+        jaccard=len(a.paths & b.paths) / either if either else 1.0,
+        only_a=len(a.paths - b.paths),
+        only_b=len(b.paths - a.paths),
+    )
+
+
+def _by_setting(pairs: Iterable[Pair]) -> dict[Setting, Differences]:
+    """In the order of the pairs."""
+    found: dict[Setting, dict[tuple[str, int], float]] = defaultdict(dict)
+    for pair in pairs:
+        found[pair.key.setting][pair.key.draw, pair.key.seed] = pair.difference
+    return dict(found)
+
+
+def _own(setting: Setting, draws: Sequence[str]) -> Sequence[str]:
+    """Those of the study's draws that the setting has; runs without a filter have one that is named so."""
+    return draws if setting.filter_network else [""]
+
+
+def _table(found: Differences, draws: Sequence[str]) -> NDArray[np.float64]:
+    """(draws, seeds), of the seeds that all draws have."""
+    seeds = complete_seeds(found, draws)
+    return np.array([[found[draw, seed] for seed in seeds] for draw in draws], dtype=np.float64)
+
+
+def _pooled(tables: Mapping[Setting, Differences], draws: Sequence[str], rule: Rule) -> tuple[Verdict | None, int]:
+    """The verdict over the settings that have every draw and seed of the study, and the number of the others."""
+    n_seeds = len({seed for found in tables.values() for _, seed in found})
+    columns, broadcast = [], False
+    for setting, found in tables.items():
+        own = _own(setting, draws)
+        table = _table(found, own)
+        if table.shape[1] == n_seeds:
+            columns.append(np.broadcast_to(table, (max(1, len(draws)), n_seeds)))
+            broadcast |= len(own) < len(draws)
+    left_out = len(tables) - len(columns)
+    if not columns:
+        return None, left_out
+    # Runs without a filter are in the mean of every draw, as those of a shared control are.
+    return pooled_verdict(np.stack(columns, axis=-1), rule, shared_control=broadcast), left_out

@@ -1,0 +1,202 @@
+"""What two experiments' runs say of each other, against SciPy and by properties."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_up_experiments import cells, gains
+from scipy import stats
+
+from pipeline.commands.comparison.experiments import Experiment, KeptImages
+from pipeline.commands.comparison.judging import StudyComparison, compare_filters, compare_study
+from pipeline.commands.comparison.pairing import ColumnDifference
+from pipeline.errors import InputError
+from pipeline.stats.verdict import Rule
+
+RULE = Rule(margin=0.003, alpha=0.05)
+
+
+def compare(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> StudyComparison:
+    return compare_study("digits", a, b, RULE)
+
+
+def noisy(row: Any) -> float:
+    return float(np.random.default_rng([row["seed"], row["batch_size"], len(row["arm"])]).normal(0.004, 0.003))
+
+
+def test_each_setting_and_the_pool_agree_with_scipy() -> None:
+    seeds = range(6)
+    found = compare(cells(seeds=seeds), cells(seeds=seeds, change=gains(noisy)))
+    by_setting = []
+    for row in found.settings:
+        differences = [noisy({**row.setting._asdict(), "seed": seed}) for seed in seeds]
+        by_setting.append(differences)
+        assert row.verdict.tests is not None
+        expected = stats.ttest_1samp(differences, 0)
+        assert row.verdict.tests.t == pytest.approx(expected.pvalue)
+        interval = (row.verdict.estimate.low, row.verdict.estimate.high)
+        assert interval == pytest.approx(tuple(expected.confidence_interval(0.95)))
+        assert row.verdict.comparisons == 4
+    assert found.pooled is not None
+    assert found.pooled.tests is not None
+    assert found.pooled.tests.t == pytest.approx(stats.ttest_1samp(np.mean(by_setting, axis=0), 0).pvalue)
+    assert (found.pooled.estimate.n, found.pooled.settings, found.left_out, found.pairs) == (6, 4, 0, 24)
+
+
+@pytest.mark.parametrize(("gain", "outcome"), [(0.01, "helps"), (-0.01, "hurts"), (0.0, "equivalent")])
+def test_six_seeds_tell_a_clear_change(gain: float, outcome: str) -> None:
+    b = cells(seeds=range(6), change=gains(lambda row: gain + 1e-4 * row["seed"]))
+    found = compare(cells(seeds=range(6)), b)
+    assert found.pooled is not None
+    assert found.pooled.outcome == outcome
+
+
+@given(st.integers(0, 1000))
+def test_exchanged_experiments_exchange_the_signs(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    a, b = (cells(change=gains(lambda row: float(rng.normal(0, 0.01)))) for _ in range(2))
+    for row in a:
+        row["fingerprint"] += " of A"
+    there, back = compare(a, b), compare(b, a)
+    assert there.pooled is not None
+    assert back.pooled is not None
+    assert there.pooled.estimate.mean == pytest.approx(-back.pooled.estimate.mean)
+    assert [row.setting for row in there.settings] == [row.setting for row in back.settings]
+    assert there.pooled.tests is not None
+    assert back.pooled.tests is not None
+    assert there.pooled.tests.adjusted_difference == pytest.approx(back.pooled.tests.adjusted_difference)
+
+
+@given(st.permutations(range(12)))
+def test_the_order_of_the_rows_changes_nothing(order: list[int]) -> None:
+    a, b = cells(), cells(change=gains(noisy))
+    assert compare(a, [b[at] for at in order]) == compare(a, b)
+
+
+def test_one_and_the_same_run_is_no_evidence() -> None:
+    """A new filter leaves arm `full` as it was: its zeros would dilute the effect on the others."""
+    b = cells(change=lambda row: gains(noisy)(row) if row["arm"] == "filtered" else {})
+    found = compare(cells(), b)
+    assert (found.pairs, found.same_runs) == (6, 6)
+    assert {row.setting.arm for row in found.settings} == {"filtered"}
+    assert found.pooled == compare(cells(arms=["filtered"]), cells(arms=["filtered"], change=gains(noisy))).pooled
+    assert compare(cells(), cells()).pooled is None
+
+
+def test_settings_of_one_experiment_alone_are_named() -> None:
+    found = compare(cells(batch_sizes=[32, 64]), cells(batch_sizes=[64, 512], arms=["full"], change=gains(noisy)))
+    assert [(only.arm, only.batch_size) for only in found.only_a] == [("filtered", 32), ("filtered", 64), ("full", 32)]
+    assert [(only.arm, only.batch_size) for only in found.only_b] == [("full", 512)]
+    assert [row.setting.batch_size for row in found.settings] == [64]
+
+
+@pytest.mark.parametrize("column", ["model", "simulated_workers", "learning_rate", "weight_decay"])
+def test_runs_that_differ_in_what_identifies_them_are_no_pair(column: str) -> None:
+    other = {"model": "resnet34", "simulated_workers": 8, "learning_rate": 0.04, "weight_decay": 0.0}[column]
+    found = compare(cells(), cells(change=lambda row: {column: other}))
+    assert (found.pairs, found.settings, found.pooled) == (0, [], None)
+    assert len(found.only_a) == len(found.only_b) == 4
+
+
+def test_an_arm_without_a_filter_pairs_whatever_the_filter() -> None:
+    found = compare(cells(), cells(networks=["resnet34"], change=gains(noisy)))
+    assert [row.setting.arm for row in found.settings] == ["full", "full"]
+
+
+def test_seeds_of_one_alone_and_runs_without_a_result_are_counted() -> None:
+    def unlucky(row: Any) -> dict[str, Any]:
+        diverged = row["arm"] == "full" and row["batch_size"] == 128 and row["seed"] == 1
+        return {"status": "diverged", "top1": None} if diverged else dict(gains(noisy)(row))
+
+    found = compare(cells(), cells(seeds=[0, 1, 2, 3], change=unlucky))
+    assert (found.runs_a, found.runs_b, found.pairs) == (12, 16, 11)
+    assert (found.unfinished, found.unpaired, found.left_out) == (1, 4, 1)
+    assert found.pooled is not None
+    assert found.pooled.settings == 3
+    assert [row.verdict.estimate.n for row in found.settings] == [3, 3, 3, 2]
+
+
+def test_draws_of_the_filter_are_the_replicates() -> None:
+    networks = ["resnet18", "resnet18-r1", "resnet18-r2"]
+    found = compare(cells(networks=networks), cells(networks=networks, change=gains(noisy)))
+    by_arm = {row.setting.arm: row.verdict for row in found.settings}
+    assert (by_arm["filtered"].unit, by_arm["filtered"].draws, by_arm["full"].unit) == ("draw", 3, "seed")
+    assert found.pooled is not None
+    assert (found.pooled.unit, found.pooled.draws, found.pooled.seeds, found.pooled.settings) == ("draw", 3, 3, 4)
+
+
+def test_runs_that_all_draws_share_do_not_count_once_a_draw() -> None:
+    """Here only arm `full` has noise: three draws with one mean each would seem to have none."""
+    networks = ["resnet18", "resnet18-r1", "resnet18-r2"]
+    b = cells(networks=networks, change=gains(lambda row: noisy(row) if row["arm"] == "full" else 0.0))
+    pooled = compare(cells(networks=networks), b).pooled
+    assert pooled is not None
+    assert pooled.estimate.low is not None
+    assert pooled.estimate.low < pooled.estimate.mean - 1e-4
+
+
+def test_draws_with_no_seed_in_common_have_no_verdict() -> None:
+    def one_seed_a_draw(row: Any) -> dict[str, Any]:
+        finished = row["seed"] == len(row["filter_network"]) % 2
+        return dict(gains(noisy)(row)) if finished else {"status": "skipped", "top1": None}
+
+    networks = ["resnet18", "resnet18-r1"]
+    a = cells(arms=["filtered"], networks=networks, seeds=[0, 1])
+    b = cells(arms=["filtered"], networks=networks, seeds=[0, 1], change=one_seed_a_draw)
+    found = compare(a, b)
+    assert found.pairs == 4
+    assert (found.settings, found.pooled, found.left_out) == ([], None, 2)
+
+
+def test_a_setting_of_which_a_draw_failed_throughout_has_no_verdict() -> None:
+    """The mean of the draws that are left would be of lucky ones."""
+
+    def unlucky(row: Any) -> dict[str, Any]:
+        failed = row["batch_size"] == 128 and row["filter_network"] == "resnet18-r1"
+        return {"status": "diverged", "top1": None} if failed else dict(gains(noisy)(row))
+
+    networks = ["resnet18", "resnet18-r1", "resnet18-r2"]
+    a = cells(arms=["filtered"], networks=networks)
+    found = compare(a, cells(arms=["filtered"], networks=networks, change=unlucky))
+    assert [(row.setting.batch_size, row.verdict.draws) for row in found.settings] == [(32, 3)]
+    assert (found.unfinished, found.left_out) == (3, 1)
+
+
+def test_what_else_differs_is_told() -> None:
+    def changed(row: Any) -> dict[str, Any]:
+        return {
+            **gains(noisy)(row),
+            "optimizer": "muon",
+            "n_train": 70 + row["seed"] if row["arm"] == "filtered" else 80,
+            "settings": row["settings"].replace("null", "1.0"),
+        }
+
+    found = compare(cells(), cells(change=changed))
+    assert found.differing == [
+        ColumnDifference(column="optimizer", pairs=12, a="sgd", b="muon"),
+        ColumnDifference(column="n_train", pairs=6, a=None, b=None),
+        ColumnDifference(column="clip_norm", pairs=12, a=None, b=1.0),
+    ]
+
+
+def test_a_run_that_stands_twice_is_refused() -> None:
+    rows = cells()
+    with pytest.raises(InputError, match=r"two runs with model resnet18, arm full, .*, seed 0; run"):
+        compare([*rows, rows[0]], rows)
+
+
+sets = st.frozensets(st.sampled_from("abcdefgh"))
+
+
+@given(sets, sets)
+def test_filters_are_compared_as_sets_of_paths(a: frozenset[str], b: frozenset[str]) -> None:
+    def experiment(name: str, paths: frozenset[str], other: str) -> Experiment:
+        kept = KeptImages(paths=paths, n_total=8)
+        return Experiment(name=name, studies={}, filters={"resnet18": kept, other: kept}, margin=None)
+
+    (found,) = compare_filters(experiment("a", a, "resnet34"), experiment("b", b, "resnet50"))
+    assert (found.network, found.share_a, found.share_b) == ("resnet18", len(a) / 8, len(b) / 8)
+    assert found.jaccard == (len(a & b) / len(a | b) if a | b else 1)
+    assert (found.only_a, found.only_b) == (len(a - b), len(b - a))
