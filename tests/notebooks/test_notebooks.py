@@ -2,23 +2,27 @@
 
 import ast
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import nbformat
+import numpy as np
 import pytest
-from made_up_report import ROOT, params_tree, write_network, write_prepared
+from made_up_report import ROOT, Outcome, default_outcome, params_tree, params_with, write_artifacts
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from ruamel.yaml import YAML
 
+from pipeline.artifacts.arrays import write_array
+from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.tables import read_parquet
 from pipeline.paths import DataPaths
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-LIBRARIES = {"pathlib", "numpy", "pyarrow", "matplotlib.figure", "IPython.display"}
-PROJECT = ("pipeline.artifacts.", "pipeline.config.", "pipeline.selection.", "viz.figures.")
-SINGLE = {"pipeline.errors", "pipeline.paths", "pipeline.stats"}
+LIBRARIES = {"pathlib", "textwrap", "numpy", "pyarrow", "matplotlib.figure", "IPython.display"}
+PROJECT = ("pipeline.artifacts.", "pipeline.config.", "pipeline.selection.", "pipeline.stats.", "viz.figures.")
+SINGLE = {"pipeline.errors", "pipeline.paths"}
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -63,7 +67,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_there_are_notebooks() -> None:
-    assert [path.name for path in NOTEBOOKS] == ["01_features_and_maps.ipynb", "02_what_was_dropped.ipynb"]
+    assert [path.stem for path in NOTEBOOKS] == [
+        "01_features_and_maps",
+        "02_what_was_dropped",
+        "03_batch_scaling",
+        "04_the_verdict",
+    ]
 
 
 @each_notebook
@@ -89,12 +98,15 @@ def test_it_imports_figures_and_the_lowest_layers_alone(path: Path) -> None:
     assert [name for name in sorted(other) if not name.startswith(PROJECT)] == []
 
 
+def write_results(data: DataPaths, outcome: Outcome = default_outcome) -> None:
+    """All that `dvc repro` leaves of two networks and a study."""
+    write_artifacts(data, params_with(), outcome)
+    write_json(data.resources, {"train@digits": {"wall_s": 61.5, "images_per_s": 387.1}, "prepare": {"wall_s": 1.1}})
+
+
 @each_notebook
 def test_it_runs_from_top_to_bottom(path: Path, project: Path) -> None:
-    data = DataPaths(root=project / "data")
-    write_prepared(data)
-    for network in params_tree()["networks"]:
-        write_network(data, network)
+    write_results(DataPaths(root=project / "data"))
     cells = [cell for cell in execute(path, project).cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     for cell in cells:
@@ -110,3 +122,76 @@ def test_without_artefacts_its_first_cell_says_what_to_run(path: Path, project: 
     assert caught.value.evalue.startswith("error: ")
     assert caught.value.evalue.endswith("missing; run `dvc repro`")
     assert "\n" not in caught.value.evalue
+
+
+def nothing_finished(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"status": "diverged", "reason": "the training loss stopped being finite"}
+
+
+def some_failed_others_metered(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    if row["batch_size"] == 512:
+        return {"status": "skipped", "reason": "batch 512 is larger than the 74 images of arm filtered", "steps": None}
+    if row["batch_size"] == 128 and row["arm"] == "full" and row["seed"] == 1:
+        return {"status": "diverged", "reason": "the training loss stopped being finite"}
+    return {**default_outcome(row), "critical_batch": 1234.0, "critical_batch_low": 900.0}
+
+
+def outputs(notebook: Any) -> str:
+    """Everything that it printed, and its tables."""
+    found = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    return "\n".join(output.get("text", "") + output.get("data", {}).get("text/plain", "") for output in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["03_batch_scaling", "04_the_verdict"])
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        (
+            some_failed_others_metered,
+            {
+                "03_batch_scaling": "more than 900",
+                "04_the_verdict": "secondary: filtered against full at equal steps",
+            },
+        ),
+        (
+            nothing_finished,
+            {
+                "03_batch_scaling": "0 of 27 runs finished",
+                "04_the_verdict": "primary: filtered against random at equal steps: nothing to compare",
+            },
+        ),
+    ],
+)
+def test_runs_without_a_result_do_not_stop_it(
+    name: str, outcome: Outcome, said: Mapping[str, str], project: Path
+) -> None:
+    write_results(DataPaths(root=project / "data"), outcome)
+    (path,) = (path for path in NOTEBOOKS if path.stem == name)
+    assert said[name] in outputs(execute(path, project))
+
+
+@pytest.mark.parametrize(
+    ("margin", "verdict"), [(0.5, "helps, +1.0"), (2.0, "equivalent within ±2.00 percentage points")]
+)
+def test_the_verdict_is_that_of_the_statistics_by_the_stated_plan(margin: float, verdict: str, project: Path) -> None:
+    """Filtered is a point better than all else in every seed and class, and six seeds can tell."""
+    params = params_tree(seeds=list(range(6)))
+    params["report"] |= {"margin": margin, "primary": "full"}
+    YAML().dump(params, project / "params.yaml")
+    data = DataPaths(root=project / "data")
+    write_artifacts(
+        data,
+        params_with(seeds=list(range(6))),
+        lambda row: {"top1": 0.9 + 0.01 * (row["arm"] == "filtered") + 1e-4 * (row["seed"] * len(row["arm"]) % 5)},
+    )
+    arms = np.array(read_parquet(data.runs("digits"), ["arm"])["arm"].to_pylist())
+    labels = read_parquet(data.manifest("test"), ["label"])["label"].to_numpy()
+    # All images of class 0 are wrong but in the filtered arm.
+    write_array(data.correct("digits"), (labels > 0) | (arms[:, None] == "filtered"))
+    (path,) = (path for path in NOTEBOOKS if path.stem == "04_the_verdict")
+    shown = outputs(execute(path, project))
+    assert shown.count(f"primary: filtered against full at equal steps: {verdict}") == 1
+    assert shown.count(f"secondary: filtered against random at equal steps: {verdict}") == 1
+    assert shown.count("+100.00 (+100.00 to +100.00)") == 4
+    assert shown.count("+0.00 (+0.00 to +0.00)") == 6
