@@ -212,8 +212,8 @@ def write_study(data: DataPaths, params: Params, name: str, outcome: Outcome = d
 def _correct(rows: list[dict[str, Any]]) -> NDArray[np.bool_]:
     """(runs, N_TEST), as many images as nearest to each run's top-1; which ones is chance."""
     rng = np.random.default_rng(1)
-    shares = [row["top1"] or 0.0 for row in rows]
-    return np.stack([rng.permutation(N_TEST) < round(share * N_TEST) for share in shares])
+    shares = np.nan_to_num([row["top1"] or 0.0 for row in rows])
+    return np.stack([rng.permutation(N_TEST) < round(share * N_TEST) for share in shares.tolist()])
 
 
 def _table(rows: list[dict[str, Any]], measured: list[tuple[str, pa.DataType]]) -> pa.Table:

@@ -8,6 +8,7 @@ from made_up import NETWORK
 from made_up_recursion import CLASSES, SIZE, N, write_project
 from made_up_training import TINY, build_resnet
 
+from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.prepared import load_prepared
 from pipeline.artifacts.tables import read_parquet
@@ -56,10 +57,12 @@ def test_the_extractor_of_the_images_kept_is_one_of_all(tmp_path: Path, folds: i
     drawn = np.arange(keep.sum(), dtype=np.int32) % folds
     save_folded(kept.extractor(NETWORK), [build_resnet(seed=seed) for seed in range(folds)], drawn, TINY, CLASSES)
     kept.finetune_metrics(NETWORK).write_text("{}")
+    write_array(kept.training_confidence(NETWORK), np.full(keep.sum(), 0.5, dtype=np.float32))
     config = load_params(tmp_path / "params.yaml").finetune
     for _ in range(2):  # an interrupted round does so again
         hand_over_extractor(kept, everything, NETWORK, keep, config)
     assert everything.finetune_metrics(NETWORK).read_text() == "{}"
+    np.testing.assert_array_equal(np.load(everything.training_confidence(NETWORK)), np.where(keep, 0.5, np.nan))
     handed, own = (load_folded(data.extractor(NETWORK)) for data in (everything, kept))
     if folds == 1:
         assert everything.extractor(NETWORK).readlink() == kept.extractor(NETWORK)

@@ -113,9 +113,9 @@ def _running_in(project: Path) -> list[str]:
 
 
 def _hashes(project: Path) -> dict[str, str]:
-    """Everything that a stage made, but for the page, which shows how long it took."""
+    """Everything that a stage made, but for the page and the document, which show how long it took."""
     files = [path for stage in _STAGES for path in (project / "data" / stage).rglob("*") if path.is_file()]
-    left_out = {"report.html", "resources.json", ".gitignore"}
+    left_out = {"report.html", "report.md", "resources.json", ".gitignore"}
     return {
         str(path.relative_to(project)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in files
