@@ -116,7 +116,8 @@ def place_of(page: Page, points: Points, row: int, graph: str = "map") -> tuple[
     """Pixels of a point in the window."""
     x, y = page.evaluate(
         """([id, x, y]) => {
-            const plot = document.getElementById(id).querySelector(".js-plotly-plot");
+            const place = document.getElementById(id);
+            const plot = place.querySelector(".js-plotly-plot") ?? place;
             const { xaxis, yaxis } = plot._fullLayout;
             const box = plot.getBoundingClientRect();
             return [box.left + xaxis._offset + xaxis.d2p(x), box.top + yaxis._offset + yaxis.d2p(y)];

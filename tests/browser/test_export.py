@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from browser_app import alone, place_of
 from made_up_points import CLASS_NAMES, NETWORK, write_points
 from numpy.typing import NDArray
 
@@ -63,30 +64,10 @@ def opened(page: Page, exported: tuple[Path, Points, Verdict]) -> Iterator[Page]
     assert not outside
 
 
-def _place(page: Page, points: Points, row: int) -> tuple[float, float]:
-    """Pixels of a point in the window."""
-    x, y = page.evaluate(
-        """([x, y]) => {
-            const { xaxis, yaxis } = document.getElementById("map")._fullLayout;
-            const box = document.getElementById("map").getBoundingClientRect();
-            return [box.left + xaxis._offset + xaxis.d2p(x), box.top + yaxis._offset + yaxis.d2p(y)];
-        }""",
-        points.coordinates[row].tolist(),
-    )
-    return x, y
-
-
-def _alone(points: Points) -> int:
-    """The point farthest from all others, so that the pointer hits it and no other."""
-    distances = np.linalg.norm(points.coordinates[:, None] - points.coordinates, axis=2)
-    np.fill_diagonal(distances, np.inf)
-    return int(distances.min(axis=1).argmax())
-
-
 def _lasso(page: Page, points: Points, label: int) -> None:
     """Drag around the points of a class."""
     page.click('[data-attr="dragmode"][data-val="lasso"]')
-    places = np.array([_place(page, points, int(row)) for row in np.flatnonzero(points.labels == label)])
+    places = np.array([place_of(page, points, int(row)) for row in np.flatnonzero(points.labels == label)])
     (left, top), (right, bottom) = places.min(axis=0) - 8, places.max(axis=0) + 8
     page.mouse.move(left, top)
     page.mouse.down()
@@ -113,8 +94,8 @@ def test_hovering_tells_picture_label_prediction_score_and_reason(
     opened: Page, exported: tuple[Path, Points, Verdict]
 ) -> None:
     _, points, verdict = exported
-    row = _alone(points)
-    opened.mouse.move(*_place(opened, points, row))
+    row = alone(points)
+    opened.mouse.move(*place_of(opened, points, row))
     tooltip = opened.locator("#tooltip")
     expect(tooltip).to_be_visible()
     for text in (points.name(row), points.reasons[row].as_py(), f"score {verdict.scores[row]:.3f}", "90 %"):
@@ -219,8 +200,8 @@ def test_the_grid_turns_pages_by_score(opened: Page, exported: tuple[Path, Point
 @pytest.mark.slow
 def test_a_click_pins_the_point_with_its_neighbours(opened: Page, exported: tuple[Path, Points, Verdict]) -> None:
     _, points, _ = exported
-    row = _alone(points)
-    opened.mouse.click(*_place(opened, points, row))
+    row = alone(points)
+    opened.mouse.click(*place_of(opened, points, row))
     card = opened.locator("#card")
     expect(card).to_contain_text(f"#{row}")
     labels = card.locator(".neighbours canvas").evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")

@@ -1,23 +1,22 @@
 """What the page of training results shows, against numpy and scipy on the rows of the same files."""
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from dash import Dash, dcc, html
-from made_up_report import ROOT, default_outcome, params_with, write_study
+from dash import dcc, html
+from dash_components import all_of, parts_of, text_of
+from made_up_report import default_outcome, params_with, write_study
 from scipy import stats
 
 from pipeline.artifacts.tables import read_parquet, write_parquet
-from pipeline.config.params import Params, load_params
+from pipeline.config.params import Params
 from pipeline.paths import DataPaths
-from viz.callbacks.training import batch_options, register, training_page
 from viz.figures.rendering import PLOTLY_CONFIG
-from viz.training import studies, study_view
+from viz.training import study_view
 
 _HOSTILE = '</script><img src="http://evil.example/x.png" onerror="alert(1)">'
 
@@ -27,39 +26,19 @@ def data(tmp_path: Path) -> DataPaths:
     return DataPaths(root=tmp_path)
 
 
-def _parts(component: Any) -> Iterator[Any]:
-    """A component and everything below it."""
-    if isinstance(component, (list, tuple)):
-        for part in component:
-            yield from _parts(part)
-        return
-    yield component
-    children = getattr(component, "children", None)
-    if children is not None:
-        yield from _parts(children)
-
-
-def _all(component: Any, kind: Any) -> list[Any]:
-    return [part for part in _parts(component) if isinstance(part, kind)]
-
-
-def _text(component: Any) -> str:
-    return "\n".join(_all(component, str))
-
-
 def _figure(view: Any, name: str) -> Any:
-    return next(graph.figure for graph in _all(view, dcc.Graph) if graph.id == name)
+    return next(graph.figure for graph in all_of(view, dcc.Graph) if graph.id == name)
 
 
 def _graphs(view: Any) -> set[str]:
-    return {graph.id for graph in _all(view, dcc.Graph)}
+    return {graph.id for graph in all_of(view, dcc.Graph)}
 
 
 def _tables(view: Any) -> list[list[dict[str, str]]]:
     """Each table as rows, head -> cell."""
     found = []
-    for table in _all(view, html.Table):
-        head, *rows = [[cell.children for cell in row.children] for row in _all(table, html.Tr)]
+    for table in all_of(view, html.Table):
+        head, *rows = [[cell.children for cell in row.children] for row in all_of(table, html.Tr)]
         found.append([dict(zip(head, row, strict=True)) for row in rows])
     return found
 
@@ -95,7 +74,7 @@ def test_means_and_intervals_are_those_of_scipy(data: DataPaths) -> None:
             assert trace.y[index] == pytest.approx(np.mean(top1))
             assert _ends(trace)[index] == pytest.approx(_t_interval(top1))
             assert trace.customdata[index][2] == 4
-    assert "n = 4 (seeds), each with its 95 % interval (Student's t)." in _text(view)
+    assert "n = 4 (seeds), each with its 95 % interval (Student's t)." in text_of(view)
 
 
 def test_the_table_holds_n_mean_and_standard_deviation(data: DataPaths) -> None:
@@ -131,7 +110,7 @@ def test_the_confidence_is_that_of_the_report(data: DataPaths) -> None:
     trace = next(trace for trace in _figure(view, "study-accuracy").data if trace.name == "full")
     top1 = [100 * row["top1"] for row in _rows(data) if (row["arm"], row["batch_size"]) == ("full", 32)]
     assert _ends(trace)[0] == pytest.approx(_t_interval(top1, 0.8))
-    assert "80 % interval" in _text(view)
+    assert "80 % interval" in text_of(view)
 
 
 def test_one_seed_has_no_interval_and_says_so(data: DataPaths) -> None:
@@ -140,8 +119,8 @@ def test_one_seed_has_no_interval_and_says_so(data: DataPaths) -> None:
         for trace in _figure(view, name).data:
             assert np.isnan(np.array(trace.error_y.array, dtype=float)).all()
             assert {entry[1] for entry in trace.customdata} == {"no interval"}
-    assert "Means over n = 1 (seeds): no intervals, hence no conclusion." in _text(view)
-    assert "Student" not in _text(view)
+    assert "Means over n = 1 (seeds): no intervals, hence no conclusion." in text_of(view)
+    assert "Student" not in text_of(view)
 
 
 def _some_fail(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -163,7 +142,7 @@ def test_runs_without_a_result_are_named_with_their_reason(data: DataPaths) -> N
         "reason": "the loss stopped being finite",
     }
     assert {arm for size, arm in left_out if size == "512"} == {"full", "filtered", "random"}
-    text = _text(view)
+    text = text_of(view)
     assert "16 finished, 2 diverged, 9 skipped" in text
     assert (
         "n = 1 to 3 (seeds), each with its 95 % interval (Student's t); 1 point without one, for want of replicates."
@@ -200,8 +179,8 @@ def test_draws_of_the_filter_are_the_replicates_where_there_are_several(data: Da
     ]
     write_parquet(data.runs("digits"), pa.concat_tables([first, pa.Table.from_pylist(other, schema=first.schema)]))
     view = study_view(data, "digits", params=params, batch_size=32)
-    assert "seeds, or draws of the filter where an arm has several" in _text(view)
-    assert "not the cells" not in _text(view)
+    assert "seeds, or draws of the filter where an arm has several" in text_of(view)
+    assert "not the cells" not in text_of(view)
     trace = next(trace for trace in _figure(view, "study-accuracy").data if trace.name == "filtered")
     rows = [row for row in _rows(data) if (row["arm"], row["batch_size"]) == ("filtered", 32)]
     means = [
@@ -219,23 +198,23 @@ def test_draws_of_the_filter_are_the_replicates_where_there_are_several(data: Da
 def test_a_batch_size_without_steps_and_one_that_is_not_there_are_said(data: DataPaths) -> None:
     params = params_with()
     skipped = _view(data, params, _some_fail, batch_size=512)
-    assert "No run of this batch size took a step." in _text(skipped)
+    assert "No run of this batch size took a step." in text_of(skipped)
     for size in (None, 33):
-        assert "Choose a batch size." in _text(study_view(data, "digits", params=params, batch_size=size))
+        assert "Choose a batch size." in text_of(study_view(data, "digits", params=params, batch_size=size))
 
 
 def test_nothing_finished_is_said(data: DataPaths) -> None:
     view = _view(data, params_with(), lambda row: {"status": "diverged", "reason": "not finite"})
     assert _graphs(view) == {"study-loss"}
-    assert "No run finished." in _text(view)
-    assert "nothing to compare" in _text(view)
+    assert "No run finished." in text_of(view)
+    assert "nothing to compare" in text_of(view)
     assert len(_tables(view)[-1]) == 9
 
 
 def test_arms_that_cannot_be_compared_are_said(data: DataPaths) -> None:
     view = _view(data, params_with(arms=["full", "random"]))
     assert _graphs(view) == {"study-accuracy", "study-loss"}
-    assert "The study has no filtered arm, or nothing to compare it with." in _text(view)
+    assert "The study has no filtered arm, or nothing to compare it with." in text_of(view)
 
 
 def test_every_model_and_learning_rate_has_its_own_line(data: DataPaths) -> None:
@@ -254,62 +233,11 @@ def test_every_model_and_learning_rate_has_its_own_line(data: DataPaths) -> None
     assert len({(row["model"], row["learning rate"], row["batch size"], row["arm"]) for row in accuracy}) == 36
 
 
-def test_only_studies_with_results_can_be_picked(data: DataPaths) -> None:
-    params = params_with()
-    assert studies(data, params) == []
-    page = training_page(data, params)
-    pickers = {picker.id: picker for picker in _all(page, dcc.Dropdown)}
-    assert (pickers["study"].options, pickers["study"].value) == ([], None)
-    assert "(digits); run `dvc repro`" in _text(study_view(data, None, params=params, batch_size=None))
-    write_study(data, params, "digits")
-    (data.runs("digits").parent / "leftover.parquet").write_bytes(b"")
-    assert studies(data, params) == ["digits"]
-
-
-@pytest.mark.parametrize("name", ["leftover", "../prepare/train", ["digits"], 3])
-def test_nothing_but_a_study_of_the_parameters_is_read(data: DataPaths, name: Any) -> None:
-    params = params_with()
-    write_study(data, params, "digits")
-    assert "no results of a study of params.yaml (digits)" in _text(
-        study_view(data, name, params=params, batch_size=32)
-    )
-    assert batch_options(data, params, name, None) == ([], None)
-
-
-@pytest.mark.parametrize("file", ["runs", "history"])
-@pytest.mark.parametrize(("content", "says"), [(None, "missing"), (b"PAR1 and no more", "damaged")])
-def test_files_missing_or_half_written_say_what_to_run(
-    data: DataPaths, file: str, content: bytes | None, says: str
-) -> None:
-    params = params_with()
-    write_study(data, params, "digits")
-    path: Path = getattr(data, file)("digits")
-    if content is None:
-        path.unlink()
-    else:
-        path.write_bytes(content)
-    view: Any = study_view(data, "digits", params=params, batch_size=32)
-    assert (view.className, _graphs(view)) == ("problem", set())
-    assert f"{path}: {says}" in _text(view)
-    assert "run `dvc repro`" in _text(view)
-    assert batch_options(data, params, "digits", 32) == ([], None)
-
-
-def test_tables_of_two_runs_of_a_study_are_not_mixed(data: DataPaths, tmp_path: Path) -> None:
-    params, other = params_with(seeds=[0, 1]), DataPaths(root=tmp_path / "other")
-    write_study(data, params_with(), "digits")
-    write_study(other, params, "digits")
-    other.runs("digits").replace(data.runs("digits"))
-    view: Any = study_view(data, "digits", params=params, batch_size=32)
-    assert view.className == "problem"
-    assert "digits.history.parquet: its runs are not those of" in _text(view)
-
-
 def test_results_of_another_grid_than_that_of_the_parameters_are_called_so(data: DataPaths) -> None:
     view = _view(data, params_with(seeds=[0, 1]))
-    assert "not the cells" not in _text(view)
+    assert "not the cells" not in text_of(view)
     view = study_view(data, "digits", params=params_with(seeds=[0, 1, 2]), batch_size=32)
-    assert "These are not the cells that studies.digits in params.yaml asks for now; run `dvc repro`." in _text(view)
+    assert "These are not the cells that studies.digits in params.yaml asks for now; run `dvc repro`." in text_of(view)
 
 
 def test_hostile_names_are_text(data: DataPaths) -> None:
@@ -318,55 +246,20 @@ def test_hostile_names_are_text(data: DataPaths) -> None:
         return {**_some_fail(row), "model": model}
 
     view = _view(data, params_with(), hostile)
-    assert {type(part) for part in _parts(view) if not isinstance(part, str)} <= {
+    assert {type(part) for part in parts_of(view) if not isinstance(part, str)} <= {
         *(html.Div, html.H2, html.P, html.Table, html.Thead, html.Tbody, html.Tr, html.Th, html.Td, dcc.Graph)
     }
-    for graph in _all(view, dcc.Graph):
+    for graph in all_of(view, dcc.Graph):
         labels = [trace.name + (trace.hovertemplate or "") for trace in graph.figure.data]
         assert any("&lt;img" in label for label in labels)
         assert not any("<img" in label for label in labels)
-    assert _HOSTILE in _text(view)
+    assert _HOSTILE in text_of(view)
 
 
 def test_charts_cannot_be_uploaded_and_have_no_background(data: DataPaths) -> None:
     assert (PLOTLY_CONFIG["showSendToCloud"], PLOTLY_CONFIG["plotlyServerURL"]) == (False, "")
-    graphs = _all(_view(data, params_with()), dcc.Graph)
+    graphs = all_of(_view(data, params_with()), dcc.Graph)
     assert len(graphs) == 3
     for graph in graphs:
         assert graph.config == PLOTLY_CONFIG
         assert {graph.figure.layout.paper_bgcolor, graph.figure.layout.plot_bgcolor} == {"rgba(0,0,0,0)"}
-
-
-def test_a_batch_size_stays_chosen_where_the_next_study_has_it(data: DataPaths) -> None:
-    params = params_with()
-    write_study(data, params, "digits")
-    options, first = batch_options(data, params, "digits", None)
-    assert [option["value"] for option in options] == [32, 128, 512]
-    assert [batch_options(data, params, "digits", chosen)[1] for chosen in (512, 33)] == [512, 32]
-    assert first == 32
-
-
-def test_the_server_answers_the_pickers(data: DataPaths) -> None:
-    params_file = ROOT / "presets" / "digits.yaml"
-    params = load_params(params_file)
-    write_study(data, params, "digits")
-    app = Dash("viz")
-    app.layout = training_page(data, params)
-    register(app, data, params_file)
-    client = app.server.test_client()
-    inputs = [
-        {"id": key, "property": "value", "value": value} for key, value in (("study", "digits"), ("study-batch", 128))
-    ]
-    answer = client.post(
-        "/_dash-update-component",
-        json={
-            "output": "training.children",
-            "outputs": {"id": "training", "property": "children"},
-            "inputs": inputs,
-            "changedPropIds": ["study-batch.value"],
-        },
-    )
-    assert answer.status_code == 200
-    shown = json.dumps(answer.json["response"]["training"]["children"])
-    for graph in ("study-accuracy", "study-differences", "study-loss"):
-        assert graph in shown
