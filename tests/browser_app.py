@@ -57,12 +57,12 @@ class Served:
 
 
 @contextmanager
-def serve_points(folder: Path) -> Iterator[Served]:
-    """The app on made-up points, of which `GOING` of `N` go."""
+def serve_points(folder: Path, *, n: int = N, side: int = 16) -> Iterator[Served]:
+    """The app on `n` made-up points, of which `GOING` go."""
     data = DataPaths(root=folder / "data")
-    images = np.zeros((N, 16, 16, 3), dtype=np.uint8)
-    images[..., 0] = np.arange(N)[:, None, None]
-    write_points(data, images, labels=np.arange(N) % len(CLASS_NAMES), n_going=GOING)
+    images = np.zeros((n, side, side, 3), dtype=np.uint8)
+    images[..., 0] = (np.arange(n) % 256)[:, None, None]
+    write_points(data, images, labels=np.arange(n) % len(CLASS_NAMES), n_going=GOING)
     params = folder / "params.yaml"
     shutil.copy(ROOT / "presets" / "digits.yaml", params)
     with serve_app(folder) as url:
@@ -143,7 +143,10 @@ def pick(page: Page, control: str, name: str) -> None:
 def lasso(page: Page, points: Points, label: int, graph: str = "map") -> None:
     """Drag around the points of a class."""
     page.locator(f"#{graph} [data-title*=Lasso]").click()
-    places = np.array([place_of(page, points, row, graph) for row in np.flatnonzero(points.labels == label).tolist()])
+    rows = np.flatnonzero(points.labels == label)
+    xy = points.coordinates[rows]
+    outermost = rows[np.concatenate([xy.argmin(axis=0), xy.argmax(axis=0)])].tolist()
+    places = np.array([place_of(page, points, row, graph) for row in outermost])
     (left, top), (right, bottom) = places.min(axis=0) - 6, places.max(axis=0) + 6
     page.mouse.move(left, top)
     page.mouse.down()

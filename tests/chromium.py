@@ -68,4 +68,4 @@ def page(browser: Browser, request: pytest.FixtureRequest, tmp_path: Path) -> It
     if request.node.stash[_FAILED]:
         opened.screenshot(path=tmp_path / "end.png")
     context.close()
-    assert not problems
+    assert not problems, problems

@@ -85,6 +85,7 @@ def _stores(edited: str) -> list[Any]:
         "drawn": None,  # of which artefacts the map is
         "drawn-b": None,  # and the second map
         "selection": {"generation": None, "rows": [], "graph": "map"},  # on either map
+        "drawn-around": None,  # shapes on a map that shows a part of the points
         "offered": {"generation": None, "rows": []},  # of it, what the buttons decide
         "focus": None,  # row of the chosen image
         "edited": edited,

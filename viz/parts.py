@@ -80,7 +80,7 @@ def picture(points: Points, row: int) -> html.Img:
 
 
 def legend(colors: Colors, rows: NDArray[np.int64]) -> list[Any]:
-    """What each colour on the map says, with the number of images drawn in it."""
+    """What each colour on the map says, with the number of those images that have it, drawn or not."""
     if not isinstance(colors, Groups):
         ground = {"background": f"linear-gradient(90deg, {', '.join(color for _, color in get_colorscale(SCALE))})"}
         return [html.Span("0"), html.Span(className="scale", style=ground), html.Span("1"), html.Span(colors.name)]

@@ -172,6 +172,12 @@
     return which === "other" ? ["other", events[1]] : ["map", events[0]];
   }
 
+  // Corners of a lasso, which plotly keeps as the path of an SVG, or of a box.
+  function outlineOf({ type, path, x0, x1, y0, y1 }) {
+    if (type === "path") return path.slice(1, -1).split("L").map((corner) => corner.split(",").map(Number));
+    return [[x0, y0], [x1, y0], [x1, y1], [x0, y1]];
+  }
+
   window.batchsieve = {
     // Only a link names an image that is not chosen here.
     mark: (row) => {
@@ -186,6 +192,11 @@
       if (!event) return { generation: null, rows: [], graph };
       // A map that is redrawn says that nothing is selected, without a lasso.
       if (!event.lassoPoints && !event.range) return window.dash_clientside.no_update;
+      const { meta, selections } = plotOf(graph).layout;
+      if (meta.partial) {
+        props("drawn-around", { data: { generation: meta.generation, graph, outlines: selections.map(outlineOf) } });
+        return window.dash_clientside.no_update;
+      }
       const rows = event.points.filter((point) => point.curveNumber === 0).map((point) => point.customdata);
       return { generation: generationOf(graph), rows, graph };
     },

@@ -4,7 +4,18 @@ from pathlib import Path
 
 from dash import Dash, Input, Output
 
-from viz.callbacks import browsing, comparing, deciding, exploring, judging, linking, pointing, proposing, watching
+from viz.callbacks import (
+    browsing,
+    comparing,
+    deciding,
+    exploring,
+    judging,
+    linking,
+    pointing,
+    proposing,
+    selecting,
+    watching,
+)
 from viz.data import Source
 
 
@@ -15,6 +26,7 @@ def register(app: Dash, source: Source, params: Path) -> None:
     exploring.register(app, source)
     comparing.register(app, source)
     pointing.register(app, source)
+    selecting.register(app, source)
     browsing.register(app, source)
     deciding.register(app, source)
     proposing.register(app, source, params)

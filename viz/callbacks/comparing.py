@@ -7,7 +7,7 @@ from dash import Dash, Input, Output, Patch, State, no_update
 
 from pipeline.errors import InputError
 from viz import parts
-from viz.callbacks.exploring import Asked, asked_of, compared, drawn_rows, look_beside, stay_with
+from viz.callbacks.exploring import Asked, asked_of, compared, drawn_rows, look_beside, map_meta, stay_with
 from viz.comparison import differences
 from viz.data import Source
 from viz.figures.explorer import POINTS, Box, explorer_map, no_map, selection_marks
@@ -31,7 +31,7 @@ def draw_other(
     rows = drawn_rows(look, None)
     points, view = beside.points, f"other {other.network}"
     figure = explorer_map(points.coordinates, rows, colors, view=view, ring=focus, selected=selected)
-    figure.layout.meta = {"generation": points.generation}
+    figure.layout.meta = map_meta(look, points, rows)
     return {
         "figure": figure,
         "differences": parts.difference_line(look.verdict, beside.verdict),

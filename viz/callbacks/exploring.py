@@ -75,17 +75,18 @@ def draw(
     box = box_of(zoom, drawn, asked.network)
     rows = drawn_rows(look, box)
     content = hashlib.blake2b(rows.tobytes(), digest_size=16).hexdigest()
-    new = {"network": asked.network, "generation": look.points.generation, "rows": content}
+    meta = map_meta(look, look.points, rows)
+    new = {"network": asked.network, **meta, "rows": content}
     figure: Any
     if drawn is not None and {key: drawn.get(key) for key in new} == new:
         figure = Patch()
         figure["data"][POINTS]["marker"] = recolored(colors, rows)
     else:
         figure = explorer_map(look.points.coordinates, rows, colors, view=asked.network, ring=focus, selected=selected)
-        figure.layout.meta = {"generation": look.points.generation}
+        figure.layout.meta = meta
     return {
         "figure": figure,
-        "legend": parts.legend(colors, rows),
+        "legend": parts.legend(colors, np.flatnonzero(look.shown)),
         "notice": _notice(look, rows),
         "problem": None,
         "drawn": {**new, "box": box, "zoom": zoom},
@@ -151,12 +152,17 @@ def drawn_rows(look: Look, box: Box | None) -> NDArray[np.int64]:
     return rows_to_draw(points.coordinates, scores, look.shown, box=box)
 
 
+def map_meta(look: Look, points: Points, rows: NDArray[np.int64]) -> dict[str, Any]:
+    """What a map says of itself: whose points it shows, and whether only some of those asked for."""
+    return {"generation": points.generation, "partial": len(rows) < int(look.shown.sum())}
+
+
 def _notice(look: Look, rows: NDArray[np.int64]) -> str:
     n_shown, n = int(look.shown.sum()), len(look.points)
     if len(rows) < n_shown:
         return (
             f"{len(rows):,} of {n_shown:,} images are drawn: the most suspect and a sample of the others. "
-            "The lasso and the box take those drawn. Zoom in to see more."
+            "Zoom in to see more. The lasso and the box take all inside, also what is not drawn."
         )
     return f"{n_shown:,} of {n:,} images shown" if n_shown < n else ""
 
