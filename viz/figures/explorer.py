@@ -126,7 +126,8 @@ def selection_marks(rows: NDArray[np.int64], selected: Sequence[int]) -> dict[st
 
 def recolored(colors: Colors, rows: NDArray[np.int64]) -> dict[str, Any]:
     """The marker of the points in plain JSON, for a map that stays as it is in all else."""
-    whole = go.Figure(go.Scattergl(marker=marker(colors, rows))).to_dict()
+    # Without a template, whose copy would take longer than all else.
+    whole = go.Figure(go.Scattergl(marker=marker(colors, rows)), layout={"template": "none"}).to_dict()
     plain: dict[str, Any] = whole["data"][0]["marker"]
     return plain
 
