@@ -23,10 +23,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from benchmarks.measuring import anonymous_bytes, print_results
+from benchmarks.printing import Row
 from benchmarks.reduce_speed import made_up_features
 from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.tables import write_csv, write_parquet
@@ -42,6 +44,7 @@ from pipeline.reduction.pca import fit_principal_axes
 from pipeline.reduction.quality import exact_neighbours, knn_label_accuracy, neighbour_recall, quality_sample
 from pipeline.reduction.tsne import training_map
 from pipeline.selection.evidence import Evidence
+from viz.figures.rendering import matplotlib_style, svg
 
 WRONG_SHARE = 0.025  # outliers, and as many wrong labels
 LEAST_OF_A_CLASS = 50
@@ -196,6 +199,21 @@ def watched(command: list[str]) -> tuple[dict[str, Any], dict[str, float]]:
     return found, {f"{step}_gb": round(peak / 1e9, 3) for step, peak in peaks.items() if step in STEPS}
 
 
+def curve(rows: Sequence[Row]) -> Figure:
+    """Wall time of all steps and peak memory against the number of images."""
+    sizes = [row["n"] for row in rows]
+    with matplotlib_style():
+        figure = Figure(figsize=(6.5, 3.2), layout="constrained")
+        time_axes, memory_axes = figure.subplots(1, 2)
+        time_axes.plot(sizes, [row["total_s"] for row in rows], "o-")
+        memory_axes.plot(sizes, [row["peak_gb"] for row in rows], "o-")
+        time_axes.set(ylabel="features to keep list (s)", yscale="log")
+        memory_axes.set(ylabel="anonymous memory (GB)", ylim=(0, None))
+        for axes in (time_axes, memory_axes):
+            axes.set(xlabel="images", xscale="log")
+        return figure
+
+
 def main() -> None:
     """Print a table and a line of JSON; with `--measure`, what one of the processes prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -207,6 +225,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="threads of everything")
     parser.add_argument("--landmarks", default="auto", help="auto, none or a number")
     parser.add_argument("--scratch", help="folder for the features; the system's own if left out")
+    parser.add_argument("--curve", type=Path, help="SVG file to draw time and memory into")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     landmarks = int(arguments.landmarks) if arguments.landmarks.isdigit() else arguments.landmarks
@@ -222,6 +241,8 @@ def main() -> None:
             options = ["--measure", folder, "--jobs", str(arguments.jobs), "--landmarks", arguments.landmarks]
             found, peaks = watched([sys.executable, "-m", "benchmarks.filter_scale", *options])
         rows.append({"n": n, "classes": classes, **found, "peak_gb": max(peaks.values()), **peaks})
+    if arguments.curve:
+        arguments.curve.write_bytes(svg(curve(rows)))
     print_results(arguments, rows)
 
 
