@@ -22,7 +22,7 @@ from pipeline.artifacts.arrays import open_array
 from pipeline.artifacts.json_file import write_json
 from pipeline.filtering.inputs import Inputs, load_inputs
 from pipeline.paths import DataPaths
-from pipeline.reporting.paper import KEPT_SHARES
+from pipeline.reporting.published import KEPT_SHARES
 from pipeline.selection.budgets import curve_thresholds, shares_above, threshold_for_share
 from pipeline.selection.decision import ShareRule, decide
 from pipeline.selection.evidence import Evidence

@@ -12,6 +12,18 @@ from pipeline.config.recipe import Model, Recipe
 
 Arm = Literal["full", "filtered", "random", "random_uniform"]
 
+Figure = Literal[
+    "gahlot-2020-table1",
+    "gahlot-2020-fig4",
+    "gahlot-2020-fig5",
+    "gahlot-2020-fig6",
+    "gahlot-2020-fig7",
+    "mccord-2021-fig5",
+    "mccord-2021-fig6-7",
+    "mccord-2021-fig8",
+]
+"""Published figures and tables that a study can be held beside; `reporting/published.py` has their numbers."""
+
 
 class TrainConfig(Recipe):
     """The `train` section: what all studies share unless their own `recipe` says otherwise."""
@@ -30,6 +42,7 @@ class Study(Section):
         match: `steps` gives every arm the steps that the full data set needs for the budget;
             `epochs` lets a smaller arm take fewer steps.
         recipe: keys of the `train` section that differ in this study.
+        figure: the published figure that the report holds the study beside; null: none. It changes no cell.
     """
 
     filter_network: Network
@@ -43,6 +56,7 @@ class Study(Section):
     budget: Budget
     match: Literal["steps", "epochs"] = "steps"
     recipe: dict[str, Any] = Field(default={})
+    figure: Figure | None = None
 
     @model_validator(mode="after")
     def _no_repeats(self) -> Self:

@@ -1,4 +1,4 @@
-"""A study's comparisons as tables of text: over all settings, and by class."""
+"""A study's comparisons as tables of text: over all settings, by class, and with what is published."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.stats.estimates import Estimate
 from pipeline.stats.pairs import TREATED
 from pipeline.stats.study_tables import Table, table_of
-from pipeline.stats.wording import NOTHING, count, percent, points, points_interval, spread
+from pipeline.stats.wording import NOTHING, count, percent, percent_interval, points, points_interval, spread
 
 
 def pooled_table(study: Mapping[str, Any]) -> Table:
@@ -42,6 +42,51 @@ def class_difference_table(comparison: Mapping[str, Any], confidence: float) -> 
         rows,
         text="class",
     )
+
+
+def published_table(published: Mapping[str, Any], confidence: float) -> Table:
+    """Each published accuracy beside those measured at its setting; where there is none, what the study lacks.
+
+    Args:
+        published: what `held_beside` says.
+    """
+    rows = [
+        (
+            point["arm"],
+            count(point["batch_size"]),
+            " or ".join(map(str, point["weight_decays"])),
+            percent(point["top1"]),
+            point["place"],
+            *cells,
+        )
+        for point in published["points"]
+        for cells in _measured_cells(point)
+    ]
+    return table_of(
+        "arm; batch size; weight decay; published (%); place; "
+        f"measured, mean (%); {100 * confidence:g} % interval (%); n (seeds, or draws of the filter); "
+        "measured − published (points); measured as",
+        rows,
+        text="arm; place; measured as",
+    )
+
+
+def _measured_cells(point: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    if point["missing"]:
+        return [(*[NOTHING] * 4, point["missing"])]
+    cells: list[tuple[str, ...]] = []
+    for row in point["measured"]:
+        estimate = Estimate(**row["top1"])
+        cells.append(
+            (
+                percent(estimate.mean),
+                percent_interval(estimate),
+                count(estimate.n),
+                points(row["difference"]),
+                f"{row['label']}, weight decay {row['weight_decay']}" if not row["variant"] else row["label"],
+            )
+        )
+    return cells
 
 
 def _pooled_cells(row: Mapping[str, Any]) -> list[str]:

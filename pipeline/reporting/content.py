@@ -67,6 +67,7 @@ def _study(study: Summary, params: Params, confidence: float) -> dict[str, Any]:
             for row in study["pooled"]
             if row["images"]
         },
+        "published_table": study["published"] and comparison_tables.published_table(study["published"], confidence),
         "accuracy_table": study_tables.accuracy_table(study, confidence),
         "difference_table": study_tables.difference_table(study, confidence),
         "critical_batch_table": study_tables.critical_batch_table(study),

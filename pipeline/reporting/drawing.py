@@ -16,7 +16,14 @@ from viz.figures.learning import learning_chart, learning_figure
 from viz.figures.maps import class_map
 from viz.figures.rendering import plotly_html, png, svg
 from viz.figures.shares import class_share_chart, eps_chart
-from viz.figures.study_curves import POINTS_TITLE, TOP1_TITLE, accuracy_curves, difference_curves, learning_panels
+from viz.figures.study_curves import (
+    POINTS_TITLE,
+    TOP1_TITLE,
+    accuracy_curves,
+    difference_curves,
+    learning_panels,
+    published_values,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +42,7 @@ def study_charts(study: Summary) -> dict[str, str]:
     """`accuracy`, `differences` and `learning` of a study as markup; those without content are left out."""
     charts = {}
     if curves := accuracy_curves(study):
-        charts["accuracy"] = batch_chart(curves, y_title=TOP1_TITLE)
+        charts["accuracy"] = batch_chart(curves, y_title=TOP1_TITLE, published=published_values(study))
     if curves := difference_curves(study):
         charts["differences"] = batch_chart(curves, y_title=POINTS_TITLE, zero_line=True)
     if panels := learning_panels(study):
@@ -94,7 +101,8 @@ def figure_files(inputs: ReportInputs, summary: Summary) -> Iterator[tuple[str, 
     """All figures as files: name and content, one after the other."""
     for study in summary["studies"]:
         if curves := accuracy_curves(study):
-            yield f"{study['name']}.accuracy.svg", svg(batch_figure(curves, y_title=TOP1_TITLE))
+            figure = batch_figure(curves, y_title=TOP1_TITLE, published=published_values(study))
+            yield f"{study['name']}.accuracy.svg", svg(figure)
         if curves := difference_curves(study):
             yield f"{study['name']}.differences.svg", svg(batch_figure(curves, y_title=POINTS_TITLE, zero_line=True))
         if panels := learning_panels(study):

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from pipeline.config.networks import architecture_of
-from pipeline.reporting import paper
 from pipeline.reporting.agreement import agreements
+from pipeline.reporting.held_beside import held_beside
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs, StudyInputs
+from pipeline.reporting.published import KEPT_SHARES
 from pipeline.stats import wilson_interval
 from pipeline.stats.comparisons import comparisons
 from pipeline.stats.image_values import image_values
@@ -79,7 +80,7 @@ def _data(inputs: ReportInputs) -> Summary:
 
 
 def _study(study: StudyInputs, inputs: ReportInputs) -> Summary:
-    """What the runs say, and for each comparison what single test images say besides."""
+    """What the runs say, for each comparison what single test images say besides, and what a paper says."""
     found = study_summary(study.name, study.runs, study.plan)
     labels, names, confidence = inputs.data.test.labels, inputs.data.class_names, inputs.params.report.confidence
     images = [
@@ -87,7 +88,8 @@ def _study(study: StudyInputs, inputs: ReportInputs) -> Summary:
         for comparison in comparisons(study.runs, study.plan)
     ]
     pooled = [{**row, "images": values} for row, values in zip(found["pooled"], images, strict=True)]
-    return {**found, "pooled": pooled}
+    figure = study.study.figure
+    return {**found, "pooled": pooled, "published": held_beside(figure, found["accuracy"]) if figure else None}
 
 
 def _network(network: NetworkInputs, inputs: ReportInputs) -> Summary:
@@ -107,7 +109,7 @@ def _network(network: NetworkInputs, inputs: ReportInputs) -> Summary:
         "scorer": scorer["name"],
         "space": scorer.get("space"),
         "eps": network.filter["eps"],
-        "paper_kept_share": paper.KEPT_SHARES.get(architecture_of(network.name)),
+        "paper_kept_share": KEPT_SHARES.get(architecture_of(network.name)),
         "top1": top1,
         "top1_low": low,
         "top1_high": high,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.container import ErrorbarContainer
 
-from viz.figures.batch_curves import BatchCurve, batch_chart, batch_figure
+from viz.figures.batch_curves import BatchCurve, PublishedValue, batch_chart, batch_figure
 from viz.figures.palette import LineKey
 from viz.figures.rendering import plotly_html, svg
 
@@ -78,3 +78,20 @@ def test_figures_of_nothing_and_of_one_point_can_be_drawn() -> None:
     for curves in ([], [curve(sizes=(32,), low=[None], high=[None], n=[1])]):
         assert svg(batch_figure(curves, y_title="", zero_line=True)).startswith(b"<?xml")
         batch_chart(curves, y_title="", zero_line=True)
+
+
+def test_published_values_are_hollow_markers_of_their_line() -> None:
+    curves = [curve("full", sizes=(256,)), curve("filtered", sizes=(256,))]
+    values = [
+        PublishedValue(key=LineKey("filtered"), label="published: filtered", batch_size=size, value=83.0 + size / 1000)
+        for size in (64, 256)
+    ]
+    chart = batch_chart(curves, y_title="", published=values)
+    line, markers = chart.data[1], chart.data[2]
+    assert (list(markers.x), list(markers.y), markers.mode) == ([64, 256], [83.064, 83.256], "markers")
+    assert (markers.marker.symbol, markers.marker.color) == (f"{line.marker.symbol}-open", line.line.color)
+    assert list(chart.layout.xaxis.tickvals) == [64, 256]
+    drawn = batch_figure(curves, y_title="", published=values).axes[0].lines[-1]
+    assert np.asarray(drawn.get_xdata()).tolist() == [64, 256]
+    assert (drawn.get_markerfacecolor(), drawn.get_label()) == ("none", "published: filtered")
+    assert drawn.get_markeredgecolor() == line.line.color

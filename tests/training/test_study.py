@@ -185,3 +185,7 @@ def test_what_a_cell_ran_on_and_in_which_groups_is_told() -> None:
     assert [row[key] for key in told] == [4, 2, 2, "4 processes; 2 processes", 7, 1, 33.0]
     skipped = row_of("s", cell, "", None)
     assert [skipped[key] for key in told] == [4, 2, None, None, None, None, None]
+
+
+def test_the_figure_that_a_study_is_held_beside_changes_no_cell() -> None:
+    assert _cells(figure="gahlot-2020-fig7") == _cells()

@@ -30,29 +30,45 @@ class BatchCurve:
     n: Sequence[int]
 
 
-def batch_chart(curves: Sequence[BatchCurve], *, y_title: str, zero_line: bool = False) -> go.Figure:
+@dataclass(frozen=True, kw_only=True)
+class PublishedValue:
+    """A value that a paper states: a hollow marker in the look of line `key`. Those of one label share an entry."""
+
+    key: LineKey
+    label: str
+    batch_size: int
+    value: float
+
+
+def batch_chart(
+    curves: Sequence[BatchCurve], *, y_title: str, zero_line: bool = False, published: Sequence[PublishedValue] = ()
+) -> go.Figure:
     """Plotly chart with a logarithmic axis of batch sizes; values and `y_title` share their unit."""
     layout = plotly_layout(x_title="batch size (log scale)", y_title=y_title)
-    sizes = _all_sizes(curves)
+    sizes = _all_sizes(curves, published)
     layout["xaxis"] |= {"type": "log", "tickvals": sizes, "ticktext": [f"{size:,}" for size in sizes]}
     layout["xaxis"]["range"] = [math.log10(end) for end in _ends(sizes)]
     figure = go.Figure(layout=layout | {"showlegend": True})
     styles = line_styles([curve.key for curve in curves])
     for position, curve in enumerate(curves):
         figure.add_trace(_plotly_trace(curve, styles[curve.key], _shift(position, len(curves))))
+    for values in _by_label(published):
+        figure.add_trace(_plotly_markers(values, styles[values[0].key]))
     if zero_line:
         figure.add_hline(y=0, line={"color": "#888888", "width": 1})
     return figure
 
 
-def batch_figure(curves: Sequence[BatchCurve], *, y_title: str, zero_line: bool = False) -> Figure:
+def batch_figure(
+    curves: Sequence[BatchCurve], *, y_title: str, zero_line: bool = False, published: Sequence[PublishedValue] = ()
+) -> Figure:
     """The same as a matplotlib figure for papers."""
     styles = line_styles([curve.key for curve in curves])
     with matplotlib_style():
         figure = Figure(figsize=(6.4, 4.0), layout="constrained")
         axes = figure.add_subplot()
         axes.set_xscale("log", base=2)
-        sizes = _all_sizes(curves)
+        sizes = _all_sizes(curves, published)
         axes.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=45 if len(sizes) > 8 else 0)
         axes.minorticks_off()
         axes.set_xlim(*_ends(sizes))
@@ -72,8 +88,21 @@ def batch_figure(curves: Sequence[BatchCurve], *, y_title: str, zero_line: bool 
                 markersize=5,
                 capsize=3,
             )
+        labelled = _by_label(published)
+        for values in labelled:
+            style = styles[values[0].key]
+            axes.plot(
+                [value.batch_size for value in values],
+                [value.value for value in values],
+                label=values[0].label,
+                linestyle="none",
+                marker=style.marker[1],
+                markersize=8,
+                markerfacecolor="none",
+                markeredgecolor=style.color,
+            )
         if curves:
-            axes.legend(fontsize=8, ncols=1 + len(curves) // 8)
+            axes.legend(fontsize=8, ncols=1 + (len(curves) + len(labelled)) // 8)
         return figure
 
 
@@ -95,6 +124,25 @@ def _plotly_trace(curve: BatchCurve, style: LineStyle, shift: float) -> Any:
     )
 
 
+def _plotly_markers(values: Sequence[PublishedValue], style: LineStyle) -> Any:
+    return go.Scatter(
+        x=[value.batch_size for value in values],
+        y=[value.value for value in values],
+        customdata=[[f"{value.batch_size:,}"] for value in values],
+        hovertemplate="batch size %{customdata[0]}: %{y:.2f}",
+        name=plotly_text(values[0].label),
+        mode="markers",
+        marker={"symbol": f"{style.marker[0]}-open", "size": 12, "color": style.color, "line": {"width": 2}},
+    )
+
+
+def _by_label(published: Sequence[PublishedValue]) -> list[list[PublishedValue]]:
+    groups: dict[str, list[PublishedValue]] = {}
+    for value in published:
+        groups.setdefault(value.label, []).append(value)
+    return list(groups.values())
+
+
 def _bars(curve: BatchCurve) -> tuple[list[float], list[float]]:
     """Lengths of the error bars below and above each value; NaN, which draws none, where there is no interval."""
     below = [v - low if low is not None else math.nan for v, low in zip(curve.values, curve.low, strict=True)]
@@ -106,8 +154,8 @@ def _interval_text(low: float | None, high: float | None) -> str:
     return "no interval" if low is None or high is None else f"{low:.2f} to {high:.2f}"
 
 
-def _all_sizes(curves: Sequence[BatchCurve]) -> list[int]:
-    return sorted({size for curve in curves for size in curve.batch_sizes})
+def _all_sizes(curves: Sequence[BatchCurve], published: Sequence[PublishedValue]) -> list[int]:
+    return sorted({size for curve in curves for size in curve.batch_sizes} | {value.batch_size for value in published})
 
 
 def _ends(sizes: Sequence[int]) -> tuple[float, float]:

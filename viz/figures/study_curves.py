@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.stats.runs import Run, describe
-from viz.figures.batch_curves import BatchCurve
+from viz.figures.batch_curves import BatchCurve, PublishedValue
 from viz.figures.learning import LearningCurve
 from viz.figures.palette import LineKey
 from viz.figures.run_curves import RunCurve, RunCurves
@@ -20,6 +20,24 @@ def accuracy_curves(study: Mapping[str, Any]) -> list[BatchCurve]:
         for row in study["accuracy"]
         if row["top1"]
     )
+
+
+def published_values(study: Mapping[str, Any]) -> list[PublishedValue]:
+    """The points, in percent, of the figure that the study is held beside, each in the look of the line it belongs to.
+
+    Points of an arm or a model that was not measured have no line and are left out; the report's table has them.
+    """
+    points = study["published"]["points"] if study["published"] else []
+    return [
+        PublishedValue(
+            key=LineKey(point["arm"], point["variant"]),
+            label=f"published: {point['arm']}, wd {' or '.join(map(str, point['weight_decays']))}",
+            batch_size=point["batch_size"],
+            value=100 * point["top1"],
+        )
+        for point in points
+        if point["variant"] is not None
+    ]
 
 
 def difference_curves(study: Mapping[str, Any]) -> list[BatchCurve]:
