@@ -20,7 +20,7 @@ from pipeline.paths import DataPaths
 from pipeline.stats.comparisons import Plan
 from pipeline.stats.runs import Run, run_of
 
-_POINT_COLUMNS = ("path", "label", "predicted", "x", "y", "is_noise", "score", "reason", "keep")
+_POINT_COLUMNS = ("path", "label", "predicted", "x", "y", "is_noise", "eps", "score", "reason", "keep")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,7 @@ class NetworkInputs:
     Attributes:
         xy: (N, 2) map of the training images.
         labels, predicted: (N,) indices into the class names.
+        threshold: (N,) of each image's class, in the scorer's unit.
         score: (N,) 0 to 1, higher is more suspect.
         test_xy: (N_test, 2) map of the test images.
         finetune, reduce, filter: the stages' metrics.
@@ -41,6 +42,7 @@ class NetworkInputs:
     predicted: NDArray[np.int64]
     is_noise: NDArray[np.bool_]
     keep: NDArray[np.bool_]
+    threshold: NDArray[np.float64]
     score: NDArray[np.float64]
     reason: list[str]
     path: list[str]
@@ -131,6 +133,7 @@ def _load_network(name: str, data: PreparedData, paths: DataPaths) -> NetworkInp
         filter=read_json(paths.filter_metrics(name)),
         labels=points["label"].to_numpy(),
         predicted=points["predicted"].to_numpy(),
+        threshold=points["eps"].to_numpy(),
         score=points["score"].to_numpy(),
         is_noise=points["is_noise"].to_numpy(zero_copy_only=False),
         keep=points["keep"].to_numpy(zero_copy_only=False),

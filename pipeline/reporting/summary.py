@@ -14,12 +14,16 @@ from pipeline.reporting.agreement import agreements
 from pipeline.reporting.held_beside import held_beside
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs, StudyInputs
 from pipeline.reporting.published import KEPT_SHARES
+from pipeline.selection.budgets import value_of
 from pipeline.stats import wilson_interval
 from pipeline.stats.comparisons import comparisons
 from pipeline.stats.image_values import image_values
 from pipeline.stats.study import study_summary
 
 Summary = dict[str, Any]
+
+DEFAULT_EPS, DEFAULT_MIN_SAMPLES = 0.5, 5
+"""Those of scikit-learn's DBSCAN; the paper's are "default values" of a library that it does not name."""
 
 
 def build_summary(inputs: ReportInputs) -> Summary:
@@ -109,6 +113,7 @@ def _network(network: NetworkInputs, inputs: ReportInputs) -> Summary:
         "scorer": scorer["name"],
         "space": scorer.get("space"),
         "eps": network.filter["eps"],
+        "default_kept_share": _default_kept_share(network),
         "paper_kept_share": KEPT_SHARES.get(architecture_of(network.name)),
         "top1": top1,
         "top1_low": low,
@@ -121,6 +126,17 @@ def _network(network: NetworkInputs, inputs: ReportInputs) -> Summary:
         "classes": _classes(network, inputs.data.class_names),
         "curve": network.filter["curve"],
     }
+
+
+def _default_kept_share(network: NetworkInputs) -> float | None:
+    """What DBSCAN on the map would keep at its library's defaults, from the filter's own release radii, 0 to 1.
+
+    None for a filter whose values are not these radii.
+    """
+    scorer = network.filter["settings"]["scorer"]
+    if (scorer["name"], scorer.get("space"), scorer.get("min_samples")) != ("dbscan", "map", DEFAULT_MIN_SAMPLES):
+        return None
+    return float((value_of(network.score, network.threshold) <= DEFAULT_EPS).mean())
 
 
 def _classes(network: NetworkInputs, class_names: Sequence[str]) -> list[Summary]:

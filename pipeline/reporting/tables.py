@@ -18,6 +18,7 @@ def kept_table(networks: Sequence[Mapping[str, Any]]) -> Table:
             percent(network["kept_share"]),
             percent(1 - network["kept_share"]),
             percent(network["paper_kept_share"]),
+            percent(network["default_kept_share"]),
             network["scorer"],
             number(network["eps"]),
             _rule(network),
@@ -26,7 +27,8 @@ def kept_table(networks: Sequence[Mapping[str, Any]]) -> Table:
         for network in networks
     ]
     return table_of(
-        "network; images; kept; kept (%); dropped (%); paper, CIFAR-10: kept (%); scorer; threshold; "
+        "network; images; kept; kept (%); dropped (%); paper, CIFAR-10: kept (%); "
+        "at DBSCAN's defaults, eps 0.5: kept (%); scorer; threshold; "
         "how the share came about; changed by hand (images)",
         rows,
         text="network; scorer; how the share came about",

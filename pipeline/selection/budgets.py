@@ -138,6 +138,19 @@ def score(values: NDArray[np.float64], threshold: NDArray[np.float64] | float) -
     return np.where(values > threshold, np.maximum(found, np.nextafter(0.5, 1)), np.minimum(found, 0.5))
 
 
+def value_of(scores: NDArray[np.float64], threshold: NDArray[np.float64] | float) -> NDArray[np.float64]:
+    """The suspicion (N,) that `score` brought to `scores` (N,), up to rounding and on the same side of the threshold.
+
+    Infinite where the score is 1.
+
+    Args:
+        threshold: that of `score`; one, or (N,).
+    """
+    rest = 1 - scores
+    with np.errstate(divide="ignore"):
+        return np.asarray(threshold * (scores / rest))
+
+
 def _inside(low: float, high: float) -> float:
     if np.isfinite(high):
         return float(low + (high - low) / 2)

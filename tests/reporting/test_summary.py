@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made_up_report import CLASS_NAMES, N_TRAIN, default_outcome, params_with, write_artifacts, write_network
+from sklearn.cluster import DBSCAN
 
 from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import read_json, write_json
@@ -17,6 +18,8 @@ from pipeline.reporting.drawing import study_charts
 from pipeline.reporting.inputs import load_inputs
 from pipeline.reporting.summary import Summary, build_summary
 from pipeline.reporting.tables import agreement_table, kept_table
+from pipeline.selection.budgets import score
+from pipeline.selection.dbscan import release_radii_by_class
 from pipeline.stats.study_tables import accuracy_table, critical_batch_table, difference_table, excluded_table
 from pipeline.training import noise_scale
 from viz.figures.study_curves import accuracy_curves, difference_curves, learning_panels
@@ -240,11 +243,47 @@ def test_table_one_stands_beside_the_papers(build: Build) -> None:
     assert row["how the share came about"] == "requested: 5.00 % dropped, threshold computed"
 
 
+def test_the_share_at_the_librarys_defaults_is_that_of_dbscan_itself(tmp_path: Path) -> None:
+    params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
+    write_artifacts(data, params)
+    xy = np.random.default_rng(3).normal(scale=0.6, size=(N_TRAIN, 2))
+    labels = read_parquet(data.points("resnet18"))["label"].to_numpy()
+    radii = release_radii_by_class(xy, labels, min_samples=5)
+    thresholds = np.linspace(0.7, 0.9, N_TRAIN)
+    points = read_parquet(data.points("resnet18"))
+    for name, values in (("eps", thresholds), ("score", score(radii, thresholds))):
+        points = points.set_column(points.column_names.index(name), name, [values])
+    write_parquet(data.points("resnet18"), points)
+    noise = np.concatenate([DBSCAN(eps=0.5, min_samples=5).fit(xy[labels == k]).labels_ == -1 for k in range(4)])
+    (network,) = build_summary(load_inputs(params, data))["networks"]
+    assert 0 < noise.mean() < 1
+    assert network["default_kept_share"] == pytest.approx(1 - noise.mean())
+
+
+@pytest.mark.parametrize(
+    "scorer",
+    [
+        {"name": "label_odds"},
+        {"name": "dbscan", "space": "components", "min_samples": 5},
+        {"name": "dbscan", "space": "map", "min_samples": 10},
+    ],
+    ids=str,
+)
+def test_other_filters_have_no_share_at_those_defaults(tmp_path: Path, scorer: dict[str, Any]) -> None:
+    params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
+    write_artifacts(data, params)
+    metrics = read_json(data.filter_metrics("resnet18"))
+    write_json(data.filter_metrics("resnet18"), {**metrics, "settings": {"scorer": scorer}})
+    table = kept_table(build_summary(load_inputs(params, data))["networks"])
+    (row,) = (dict(zip(table.columns, cells, strict=True)) for cells in table.rows)
+    assert row["at DBSCAN's defaults, eps 0.5: kept (%)"] == "–"
+
+
 def test_a_given_eps_is_called_found(build: Build) -> None:
     network = build()["networks"][0] | {"requested_drop_share": None}
     assert "found: the threshold was given" in kept_table([network]).rows[0]
     missed = network | {"requested_drop_share": 0.05, "share_note": "0.0500 was asked for, 0.0750 is the nearest"}
-    assert kept_table([missed]).rows[0][8].endswith("threshold computed; 0.0500 was asked for, 0.0750 is the nearest")
+    assert kept_table([missed]).rows[0][9].endswith("threshold computed; 0.0500 was asked for, 0.0750 is the nearest")
 
 
 def test_versions_that_differ_between_stages_are_all_named(tmp_path: Path) -> None:

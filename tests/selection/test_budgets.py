@@ -11,6 +11,7 @@ from pipeline.selection.budgets import (
     shares_above,
     threshold_for_share,
     thresholds_for_share,
+    value_of,
 )
 
 _VALUES = st.lists(
@@ -154,3 +155,11 @@ def test_right_above_the_threshold_the_score_is_above_one_half() -> None:
     thresholds = np.random.default_rng(0).uniform(0.1, 9, size=1000)
     assert (score(np.nextafter(thresholds, np.inf), thresholds) > 0.5).all()
     assert (score(thresholds, thresholds) <= 0.5).all()
+
+
+@given(values=_VALUES, threshold=st.floats(1e-3, 1e3))
+def test_a_value_comes_back_from_its_score(values: np.ndarray, threshold: float) -> None:
+    moderate = np.where((values < 1e-6) & (values > 0), 0, values)
+    back = value_of(score(moderate, threshold), threshold)
+    np.testing.assert_allclose(back, moderate, rtol=1e-5)
+    np.testing.assert_array_equal(back > threshold, moderate > threshold)
