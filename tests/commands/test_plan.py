@@ -49,10 +49,10 @@ def test_paper_is_planned_without_data_or_network(
     shown = capsys.readouterr().out
     assert "50,000 training and 10,000 test images of cifar10, 10 classes (published)" in shown
     rows = {line.split()[0]: line for line in shown.splitlines() if "to run" in line}
-    assert len(rows) == 1 + 4 * 5 + 4 + 1
+    assert len(rows) == 1 + 4 * 5 + 11 + 1
     assert " 840 of 840 " in rows["train@fig5"]
     total = next(line for line in shown.splitlines() if line.startswith("total"))
-    assert " 1,544 " in total
+    assert " 2,195 " in total
     assert total.rstrip().endswith("GB")
     assert list(tmp_path.iterdir()) == []
 
@@ -115,11 +115,12 @@ def test_what_follows_a_changed_stage_runs_too() -> None:
 def test_a_study_follows_its_own_networks_filter_alone() -> None:
     params = preset("paper")
     graph = stages.stage_graph(params)
-    studies = {f"train@{name}" for name in params.studies}
+    others = {f"train@table1_{name}" for name in params.networks if name != "resnet101"}
+    studies = {f"train@{name}" for name in params.studies} - others
     own = stages.stages_to_run(graph, frozenset({"filter@resnet101"}))
     assert own == {"filter@resnet101", "report"} | studies
     another = stages.stages_to_run(graph, frozenset({"reduce@resnet50"}))
-    assert another == {"reduce@resnet50", "filter@resnet50", "report"}
+    assert another == {"reduce@resnet50", "filter@resnet50", "train@table1_resnet50", "report"}
 
 
 def test_dvc_names_the_stages_as_the_graph_does() -> None:
@@ -155,6 +156,15 @@ def test_without_a_repository_dvc_cannot_say(tmp_path: Path) -> None:
 
 def test_digits_are_counted_as_prepare_splits_them() -> None:
     assert data_size(preset("digits").prepare, DataPaths(), prepared=False) == DIGITS
+
+
+def test_a_share_of_the_images_is_counted_as_prepare_takes_it(tmp_path: Path) -> None:
+    path = str(write_folder(tmp_path, split_tree(n_train=10)))
+    changes: dict[str, Any] = {"path": path, "test_share": None, "train_share": 0.5}
+    for dataset, sizes in (("image_folder", (10, 4)), ("cifar10", (25_000, 10_000))):
+        config = preset("digits").prepare.model_copy(update={**changes, "dataset": dataset})
+        size = data_size(config, DataPaths(), prepared=False)
+        assert (size.n_train, size.n_test) == sizes
 
 
 def test_decoding_is_timed_where_images_stay_in_their_files(tmp_path: Path) -> None:

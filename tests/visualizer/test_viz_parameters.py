@@ -45,7 +45,8 @@ def test_a_radius_takes_the_place_of_a_share_in_every_preset_that_clusters(prese
     proposal = propose(preset, changes_for(_DBSCAN, eps=1.25))
     removed = [line for line in _differing(proposal.old_text, proposal.new_text) if line[0] == "-"]
     assert [line for line in _differing(proposal.old_text, proposal.new_text) if line[0] == "+"] == ["+   eps: 1.25\n"]
-    network_shares = len(load_params(preset).networks) if preset.stem == "paper" else 0
+    share = load_params(preset).filter.drop_share
+    network_shares = len(share) if isinstance(share, dict) else 0
     assert removed[0].startswith("-   drop_share:")
     assert len(removed) == 1 + network_shares
     assert proposal.difference[:2] == (f"--- {preset}", f"+++ {preset} (proposed)")

@@ -14,6 +14,7 @@ from pipeline.config.prepare import PrepareConfig
 from pipeline.datasets.image_set import Counter, DatasetOptions, ImageSet
 from pipeline.datasets.images import UnreadableError, decode_image
 from pipeline.datasets.registry import DATASETS
+from pipeline.datasets.thinning import thin
 from pipeline.filtering.rules import share_for
 from pipeline.paths import DataPaths
 
@@ -54,6 +55,7 @@ def data_size(config: PrepareConfig, paths: DataPaths, *, prepared: bool) -> Dat
         return DataSize(n_train=n_train, n_test=n_test, n_classes=n_classes, source="prepared")
     if config.dataset in _PUBLISHED:
         n_train, n_test, n_classes = _PUBLISHED[config.dataset]
+        n_train = round((config.train_share or 1) * n_train)
         return DataSize(n_train=n_train, n_test=n_test, n_classes=n_classes, source="published")
     images = DATASETS[config.dataset](
         DatasetOptions(
@@ -66,6 +68,8 @@ def data_size(config: PrepareConfig, paths: DataPaths, *, prepared: bool) -> Dat
             progress=lambda *_: nullcontext(_Silent()),
         )
     )
+    if config.train_share is not None:
+        images, _ = thin(images, config.train_share, seed=config.seed)
     return DataSize(
         n_train=len(images.train),
         n_test=len(images.test),
