@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipeline.config.base import Positive, Section
+from pipeline.config.base import Positive, PositiveFloat, Section
 
 
 class ReportConfig(Section):
@@ -16,12 +16,15 @@ class ReportConfig(Section):
         primary: the arm that `filtered` is compared with in each study's one primary test; what is found
             against other arms is secondary.
         confidence: of the intervals; a claim is false with a chance of at most 1 - confidence.
+        target_train_loss: nats; the report says after how many steps and images each run's training loss reaches it.
+            Chosen before the runs are seen, as the three above; without it nothing is said of convergence.
         gallery_images: dropped images shown per network, the most suspect first.
     """
 
     margin: Annotated[float, Field(gt=0, lt=100)]
     primary: Literal["full", "random", "random_uniform"]
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
+    target_train_loss: PositiveFloat | None = None
     gallery_images: Positive = 60
 
     @property

@@ -9,6 +9,7 @@ from ruamel.yaml import YAML
 
 from pipeline.config.params import Params
 from pipeline.reporting import comparison_tables, tables
+from pipeline.reporting.convergence import convergence_sentences, convergence_table
 from pipeline.reporting.costs import ArmCost, Records
 from pipeline.reporting.summary import Summary
 from pipeline.stats import study_tables, wording
@@ -71,6 +72,8 @@ def _study(study: Summary, params: Params, confidence: float) -> dict[str, Any]:
         "accuracy_table": study_tables.accuracy_table(study, confidence),
         "difference_table": study_tables.difference_table(study, confidence),
         "critical_batch_table": study_tables.critical_batch_table(study),
+        "convergence_table": convergence_table(study) if study["convergence"] else None,
+        "convergence_sentences": convergence_sentences(study) if study["convergence"] else [],
         "excluded_table": study_tables.excluded_table(study),
     }
 

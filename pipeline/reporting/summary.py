@@ -17,6 +17,7 @@ from pipeline.reporting.published import KEPT_SHARES
 from pipeline.selection.budgets import value_of
 from pipeline.stats import wilson_interval
 from pipeline.stats.comparisons import comparisons
+from pipeline.stats.convergence import convergence
 from pipeline.stats.image_values import image_values
 from pipeline.stats.study import study_summary
 
@@ -92,8 +93,13 @@ def _study(study: StudyInputs, inputs: ReportInputs) -> Summary:
         for comparison in comparisons(study.runs, study.plan)
     ]
     pooled = [{**row, "images": values} for row, values in zip(found["pooled"], images, strict=True)]
-    figure = study.study.figure
-    return {**found, "pooled": pooled, "published": held_beside(figure, found["accuracy"]) if figure else None}
+    figure, target = study.study.figure, inputs.params.report.target_train_loss
+    return {
+        **found,
+        "pooled": pooled,
+        "published": None if figure is None else held_beside(figure, found["accuracy"]),
+        "convergence": None if target is None else convergence(study.runs, target, study.plan.alpha),
+    }
 
 
 def _network(network: NetworkInputs, inputs: ReportInputs) -> Summary:

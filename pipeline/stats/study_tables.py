@@ -47,7 +47,7 @@ def accuracy_table(study: Mapping[str, Any], confidence: float) -> Table:
         n = estimate.n if estimate else 0
         rows.append(
             (
-                *_setting_cells(row["setting"], study["varying"]),
+                *setting_cells(row["setting"], study["varying"]),
                 row["arm"],
                 percent(estimate.mean) if estimate else NOTHING,
                 spread(estimate.sd, scale=100) if estimate else NOTHING,
@@ -61,7 +61,7 @@ def accuracy_table(study: Mapping[str, Any], confidence: float) -> Table:
             )
         )
     return table_of(
-        f"{_setting_heads(study['varying'])}; arm; top-1, mean (%); sd (points); {100 * confidence:g} % interval (%); "
+        f"{setting_heads(study['varying'])}; arm; top-1, mean (%); sd (points); {100 * confidence:g} % interval (%); "
         "n (seeds, or draws of the filter); balanced accuracy (%); peak learning rate; training images; steps; epochs",
         rows,
         text="model; arm",
@@ -73,7 +73,7 @@ def difference_table(study: Mapping[str, Any], confidence: float) -> Table:
     rows = [
         (
             f"filtered − {row['control']}",
-            *_setting_cells(row["setting"], study["varying"]),
+            *setting_cells(row["setting"], study["varying"]),
             _outcome(row["verdict"]),
             *_difference_cells(row["estimate"]),
             *_p_cells(row["verdict"]),
@@ -81,7 +81,7 @@ def difference_table(study: Mapping[str, Any], confidence: float) -> Table:
         for row in study["differences"]
     ]
     return table_of(
-        f"difference; {_setting_heads(study['varying'])}; verdict; mean (points); sd (points); "
+        f"difference; {setting_heads(study['varying'])}; verdict; mean (points); sd (points); "
         f"{100 * confidence:g} % interval (points); n (paired seeds, or draws); p, t test; p, sign flips; "
         f"p, equivalence within ±{study['plan']['margin']:.2f}; after Holm: p, difference; "
         "after Holm: p, equivalence",
@@ -94,7 +94,7 @@ def critical_batch_table(study: Mapping[str, Any]) -> Table:
     """Critical batch size of each arm at each setting that measured it."""
     rows = [
         (
-            *_setting_cells(row["setting"], study["varying"]),
+            *setting_cells(row["setting"], study["varying"]),
             row["arm"],
             NOTHING if row["median"] is None else count(round(row["median"])),
             image_interval(row["low"], row["high"]),
@@ -103,7 +103,7 @@ def critical_batch_table(study: Mapping[str, Any]) -> Table:
         for row in study["critical_batch"]
     ]
     return table_of(
-        f"{_setting_heads(study['varying'])}; arm; critical batch size, median (images); "
+        f"{setting_heads(study['varying'])}; arm; critical batch size, median (images); "
         "95 % intervals of the runs (images); n (seeds)",
         rows,
         text="model; arm",
@@ -114,7 +114,7 @@ def excluded_table(study: Mapping[str, Any]) -> Table:
     """Cells that were skipped or that diverged."""
     rows = [
         (
-            *_setting_cells(row["setting"], study["varying"]),
+            *setting_cells(row["setting"], study["varying"]),
             row["arm"],
             row["status"],
             ", ".join(map(str, row["seeds"])),
@@ -122,7 +122,7 @@ def excluded_table(study: Mapping[str, Any]) -> Table:
         )
         for row in study["excluded"]
     ]
-    heads = f"{_setting_heads(study['varying'])}; arm; status; seeds; reason"
+    heads = f"{setting_heads(study['varying'])}; arm; status; seeds; reason"
     return table_of(heads, rows, text="model; arm; status; seeds; reason")
 
 
@@ -134,11 +134,13 @@ def common_settings(study: Mapping[str, Any]) -> str:
     return ", ".join([*named, plural(study["n_cells"], "cell")])
 
 
-def _setting_heads(varying: Sequence[str]) -> str:
+def setting_heads(varying: Sequence[str]) -> str:
+    """Heads of the columns that tell settings apart: what varies beside the batch size, and that."""
     return "; ".join([*(name.replace("_", " ") for name in varying), "batch size"])
 
 
-def _setting_cells(setting: Mapping[str, Any], varying: Sequence[str]) -> list[str]:
+def setting_cells(setting: Mapping[str, Any], varying: Sequence[str]) -> list[str]:
+    """The cells under `setting_heads`."""
     return [*(str(setting[name]) for name in varying), count(setting["batch_size"])]
 
 

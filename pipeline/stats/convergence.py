@@ -1,0 +1,98 @@
+"""How many steps and images a run takes to a training loss that was stated before it.
+
+The loss is each run's own, on the augmented images of its own arm. An arm without the hard images has the lower
+loss with the same network, so that reaching the target sooner is not yet learning faster: only an arm of as many
+images chosen at random tells how much of it comes from the number of images, and none how much from their choice.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from pipeline.stats.ratios import ratios
+from pipeline.stats.runs import Run, Setting, settings_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmConvergence:
+    """One arm at one setting.
+
+    Attributes:
+        n: finished runs.
+        reached: those of them whose loss crossed the target.
+        steps, images: geometric means over the runs, None unless all of them reached it.
+    """
+
+    setting: Setting
+    arm: str
+    n: int
+    reached: int
+    steps: float | None
+    images: float | None
+
+
+def images_to_loss(history: Sequence[tuple[int, float | None]], target: float) -> float | None:
+    """Training images processed until the training loss first falls to `target`; None if that cannot be told.
+
+    Each record is the mean loss since the one before, so it stands for the middle between them, and between two
+    middles the loss is taken for a straight line. None where the loss stays above the target, and where the first
+    record is below it already: then the target is too easy for this run.
+
+    Args:
+        history: (images processed, mean loss since the record before in nats, or None), ascending.
+        target: in nats.
+    """
+    ends = [0, *(images for images, _ in history)]
+    middles = [(start + end) / 2 for start, end in pairwise(ends)]
+    points = [(at, loss) for at, (_, loss) in zip(middles, history, strict=True) if loss is not None]
+    for (before, above), (after, below) in pairwise(points):
+        if above > target >= below:
+            return before + (after - before) * (above - target) / (above - below)
+        if below <= target:
+            return None
+    return None
+
+
+def convergence(runs: Sequence[Run], target: float, alpha: float) -> dict[str, Any]:
+    """Each arm's steps and images to the target loss, and the treated arm's against each other one's, as plain values.
+
+    All pairs have the same batch size, so that the ratio of images is that of steps too.
+
+    Args:
+        runs: of one study.
+        target: training loss in nats, stated before the runs.
+        alpha: level of the tests, in (0, 1).
+    """
+    reached = [images_to_loss(run.history, target) if run.finished else None for run in runs]
+    return {
+        "target_train_loss": target,
+        "arms": [
+            {**asdict(row), "setting": row.setting._asdict()} for row in _arms(runs, reached) if row.n
+        ],
+        "ratios": [
+            {**asdict(ratio), "settings": [setting._asdict() for setting in ratio.settings]}
+            for ratio in ratios(runs, reached, alpha)
+        ],
+    }  # fmt: skip
+
+
+def _arms(runs: Sequence[Run], reached: Sequence[float | None]) -> list[ArmConvergence]:
+    """An entry for each setting and arm, in the order of the settings and of the study's arms."""
+    found = []
+    for setting in settings_of(runs):
+        for arm in dict.fromkeys(run.arm for run in runs):
+            values = [
+                images
+                for run, images in zip(runs, reached, strict=True)
+                if run.setting == setting and run.arm == arm and run.finished
+            ]
+            images = [value for value in values if value is not None]
+            mean = float(np.exp(np.mean(np.log(images)))) if images and len(images) == len(values) else None
+            steps = None if mean is None else mean / setting.batch_size
+            found.append(
+                ArmConvergence(setting=setting, arm=arm, n=len(values), reached=len(images), steps=steps, images=mean)
+            )
+    return found

@@ -1,0 +1,88 @@
+"""How many times a positive quantity of the treated arm is that of another, paired by seed, on a logarithmic scale."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.stats.estimates import Estimate
+from pipeline.stats.levels import level_estimate, level_mean, level_sign_flip
+from pipeline.stats.pairs import SHARED, Pairs, controls_of, find_pairs
+from pipeline.stats.runs import Run, Setting
+
+RatioOutcome = Literal["lower", "higher", "undecided"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """Treated over control.
+
+    Attributes:
+        control: the arm that the treated one is compared with.
+        outcome: of the treated arm; undecided unless both tests find a difference at alpha.
+        mean, low, high: geometric mean of the ratio with its t interval of confidence 1 - alpha on the logarithmic
+            scale; above 0, the ends None with a single replicate. All None where no setting is complete.
+        n: seeds of the only draw of the filter, or draws where there are several.
+        p: the larger of those of the t test and of the sign-flip test; None with a single replicate.
+        settings: that the ratio is over, each seed's logarithms averaged first.
+        left_out: settings in which some run of either arm did not finish, or has no value.
+    """
+
+    control: str
+    outcome: RatioOutcome
+    mean: float | None
+    low: float | None
+    high: float | None
+    n: int
+    p: float | None
+    settings: tuple[Setting, ...]
+    left_out: int
+
+
+def ratios(runs: Sequence[Run], values: Sequence[float | None], alpha: float) -> list[Ratio]:
+    """The treated arm against each other one.
+
+    A setting of which one value is missing is left out whole: the seeds that have both need not be like the others.
+
+    Args:
+        values: one for each of `runs`, above 0; None where there is none.
+        alpha: level of the tests, in (0, 1).
+    """
+    assert all(value is None or value > 0 for value in values), "logarithms need positive values"
+    logs = np.array([np.nan if value is None else np.log(value) for value in values])
+    return [_ratio(find_pairs(runs, control), logs, control, alpha) for control in controls_of(runs)]
+
+
+def _ratio(pairs: Sequence[Pairs], logs: NDArray[np.float64], control: str, alpha: float) -> Ratio:
+    tables = {found.setting: logs[found.treated] - logs[found.control] for found in pairs if found.complete}
+    known = {setting: table for setting, table in tables.items() if np.isfinite(table).all()}
+    left_out = len(pairs) - len(known)
+    if not known:
+        return Ratio(
+            control=control, outcome="undecided", mean=None, low=None, high=None, n=0, p=None, settings=(),
+            left_out=left_out,
+        )  # fmt: skip
+    table, shared = np.mean(list(known.values()), axis=0), control == SHARED
+    estimate = level_estimate(table, 1 - alpha, shared_control=shared)
+    p = _p_difference(table, estimate, shared_control=shared)
+    claimed: RatioOutcome = "lower" if estimate.mean < 0 else "higher"
+    return Ratio(
+        control=control,
+        outcome=claimed if p is not None and p <= alpha else "undecided",
+        mean=float(np.exp(estimate.mean)),
+        low=None if estimate.low is None else float(np.exp(estimate.low)),
+        high=None if estimate.high is None else float(np.exp(estimate.high)),
+        n=estimate.n,
+        p=p,
+        settings=tuple(known),
+        left_out=left_out,
+    )
+
+
+def _p_difference(table: NDArray[np.float64], estimate: Estimate, *, shared_control: bool) -> float | None:
+    if estimate.low is None:
+        return None
+    t = level_mean(table, shared_control=shared_control).p_difference()
+    return float(max(t, level_sign_flip(table, shared_control=shared_control)))
