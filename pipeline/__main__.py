@@ -14,6 +14,7 @@ _COMMANDS = {
     "compare": "say what one experiment changed against another, with paired tests",
     "doctor": "name every mismatch of the installation, with its repair",
     "filter-features": "run the filter on features made elsewhere",
+    "landscape": "measure how curved the loss is around the weights of a study's networks",
     "plan": "say which stages and cells would run, with time, memory and disk",
     "preset": "write params.yaml from presets/",
     "recurse": "filter, train the extractor again on what is left, filter again",

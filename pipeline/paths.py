@@ -140,6 +140,14 @@ class DataPaths:
         """In the format of `overrides`: with these, `filter` keeps what the last round keeps."""
         return self.root / "recursive" / network / "overrides.csv"
 
+    # what `python -m pipeline landscape` writes; no stage depends on it
+    def landscape(self, study: str) -> Path:
+        """One row a network: curvature and slices of the loss around its weights."""
+        return self.root / "landscape" / f"{study}.parquet"
+
+    def landscape_figure(self, study: str) -> Path:
+        return self.root / "landscape" / f"{study}.svg"
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkPaths:
@@ -159,6 +167,11 @@ class WorkPaths:
     def recursion(self, network: str) -> Path:
         """The rounds of `python -m pipeline recurse`, a folder each."""
         return self.root / "recursive" / network
+
+    @property
+    def landscape(self) -> Path:
+        """Networks that `python -m pipeline landscape` has measured, a file each."""
+        return self.root / "landscape"
 
     @property
     def downloads(self) -> Path:

@@ -11,6 +11,7 @@ from pipeline.config.networks import Network
 from pipeline.config.recipe import Model, Recipe
 
 Arm = Literal["full", "filtered", "random", "random_uniform"]
+KeepWeights = Literal["first_seed", "all"]
 
 Figure = Literal[
     "gahlot-2020-table1",
@@ -41,6 +42,9 @@ class Study(Section):
         budget: how long each cell trains.
         match: `steps` gives every arm the steps that the full data set needs for the budget;
             `epochs` lets a smaller arm take fewer steps.
+        keep_weights: `first_seed` keeps the trained networks of the first seed, enough to hand out; `all` those of
+            every seed, for `python -m pipeline landscape`. In .work/cells, a ResNet-18 takes 45 MB a cell. Cells
+            that finished without their weights are trained again.
         recipe: keys of the `train` section that differ in this study.
         figure: the published figure that the report holds the study beside; null: none. It changes no cell.
     """
@@ -55,6 +59,7 @@ class Study(Section):
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)]
     budget: Budget
     match: Literal["steps", "epochs"] = "steps"
+    keep_weights: KeepWeights = "first_seed"
     recipe: dict[str, Any] = Field(default={})
     figure: Figure | None = None
 

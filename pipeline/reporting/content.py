@@ -1,7 +1,8 @@
 """What the page and the Markdown document both say: every table, and the words about the studies."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
@@ -11,16 +12,24 @@ from pipeline.config.params import Params
 from pipeline.reporting import comparison_tables, tables
 from pipeline.reporting.convergence import convergence_sentences, convergence_table
 from pipeline.reporting.costs import ArmCost, Records
+from pipeline.reporting.landscape import Landscapes, landscape_sentences, landscape_table
 from pipeline.reporting.summary import Summary
 from pipeline.stats import study_tables, wording
 
 
-def report_content(params: Params, summary: Summary, resources: Records, costs: Sequence[ArmCost]) -> dict[str, Any]:
+def report_content(
+    params: Params,
+    summary: Summary,
+    resources: Records,
+    costs: Sequence[ArmCost],
+    landscapes: Landscapes = MappingProxyType({}),
+) -> dict[str, Any]:
     """Names and values for the templates.
 
     Args:
-        resources: what each stage took; all but this and `costs` is decided by `summary`.
+        resources: what each stage took; all but this, `costs` and `landscapes` is decided by `summary`.
         costs: what each arm took in all.
+        landscapes: what `python -m pipeline landscape` measured, where it ran.
     """
     confidence = params.report.confidence
     return {
@@ -39,7 +48,7 @@ def report_content(params: Params, summary: Summary, resources: Records, costs: 
             "versions": tables.version_table(summary["versions"]),
             "digests": tables.digest_table(summary["digests"]),
         },
-        "studies": [_study(study, params, confidence) for study in summary["studies"]],
+        "studies": [_study(study, params, confidence, landscapes.get(study["name"])) for study in summary["studies"]],
     }
 
 
@@ -57,7 +66,7 @@ def templates(*, autoescape: bool) -> jinja2.Environment:
     return environment
 
 
-def _study(study: Summary, params: Params, confidence: float) -> dict[str, Any]:
+def _study(study: Summary, params: Params, confidence: float, measured: Mapping[str, Any] | None) -> dict[str, Any]:
     return {
         **study,
         "config": params.studies[study["name"]],
@@ -74,6 +83,9 @@ def _study(study: Summary, params: Params, confidence: float) -> dict[str, Any]:
         "critical_batch_table": study_tables.critical_batch_table(study),
         "convergence_table": convergence_table(study) if study["convergence"] else None,
         "convergence_sentences": convergence_sentences(study) if study["convergence"] else [],
+        "landscape": measured,
+        "landscape_table": landscape_table(study, measured) if measured else None,
+        "landscape_sentences": landscape_sentences(study, measured) if measured else [],
         "excluded_table": study_tables.excluded_table(study),
     }
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from markupsafe import Markup
 
 from pipeline.config.params import Params
 from pipeline.reporting.content import report_content, templates
 from pipeline.reporting.costs import ArmCost, Records
-from pipeline.reporting.drawing import DroppedImage
+from pipeline.reporting.drawing import DroppedImage, data_uri
+from pipeline.reporting.landscape import Landscapes
 from pipeline.reporting.summary import Summary
 from viz.figures.palette import NOISE, class_color
 from viz.figures.rendering import plotly_script
@@ -32,20 +34,26 @@ class PageFigures:
 
 
 def render_page(
-    params: Params, summary: Summary, figures: PageFigures, resources: Records, costs: Sequence[ArmCost]
+    params: Params,
+    summary: Summary,
+    figures: PageFigures,
+    resources: Records,
+    costs: Sequence[ArmCost],
+    landscapes: Landscapes = MappingProxyType({}),
 ) -> str:
     """The whole page, its arguments those of `report_content`. Names are escaped wherever they stand."""
     return (
         templates(autoescape=True)
         .get_template("template.html")
         .render(
-            **report_content(params, summary, resources, costs),
+            **report_content(params, summary, resources, costs, landscapes),
             classes=[(row["class"], class_color(index)) for index, row in enumerate(summary["networks"][0]["classes"])],
             noise_color=NOISE,
             charts={
                 "studies": {name: _markup(charts) for name, charts in figures.studies.items()},
                 "filter": _markup(figures.filter),
             },
+            slices={name: data_uri("image/svg+xml", found["figure"]) for name, found in landscapes.items()},
             maps=figures.maps,
             dropped=figures.dropped,
             plotly=Markup(plotly_script()),

@@ -89,10 +89,15 @@ def parse_arguments(stage: str, item: str | None, argv: Sequence[str] | None) ->
     parser = argparse.ArgumentParser(prog=f"python -m pipeline.stages.{stage}")
     if item:
         parser.add_argument(f"--{item}", required=True)
+    add_folders(parser)
+    return parser.parse_args(argv)
+
+
+def add_folders(parser: argparse.ArgumentParser) -> None:
+    """`--params`, `--data` and `--work`."""
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file")
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of all artefacts")
     parser.add_argument("--work", type=Path, default=Path(".work"), help="folder for logs and resuming")
-    return parser.parse_args(argv)
 
 
 def make_context(stage: str, item: str | None, arguments: argparse.Namespace, *, silent: bool = False) -> StageContext:

@@ -11,6 +11,7 @@ from pipeline.reporting import drawing
 from pipeline.reporting.costs import arm_costs
 from pipeline.reporting.document import render_document
 from pipeline.reporting.inputs import ReportInputs, load_inputs, stage_names
+from pipeline.reporting.landscape import load_landscapes
 from pipeline.reporting.page import PageFigures, render_page
 from pipeline.reporting.summary import Summary, build_summary
 from pipeline.stages.harness import StageContext, run_stage
@@ -26,10 +27,11 @@ def report(context: StageContext) -> None:
     resources = _collect_resources(context)
     write_json(paths.resources, resources)
     costs = arm_costs(inputs.studies, resources)
-    page = render_page(context.params, summary, _page_figures(inputs, summary), resources, costs)
+    landscapes = load_landscapes(inputs.studies, paths)
+    page = render_page(context.params, summary, _page_figures(inputs, summary), resources, costs, landscapes)
     write_text(paths.report_page, page)
     figures = sorted(path.name for path in paths.figures.iterdir())
-    write_text(paths.report_document, render_document(context.params, summary, figures, resources, costs))
+    write_text(paths.report_document, render_document(context.params, summary, figures, resources, costs, landscapes))
     write_provenance(
         paths.provenance("report"),
         stage=context.name,

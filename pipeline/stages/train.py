@@ -16,7 +16,7 @@ from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.prepared import PreparedData, digest_of, load_prepared
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import read_csv, read_parquet, write_parquet
-from pipeline.config.study import TrainConfig
+from pipeline.config.study import KeepWeights, TrainConfig
 from pipeline.distributed import Ranks
 from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext
@@ -36,7 +36,8 @@ def train_study(context: StageContext, ranks: Ranks) -> None:
     cells, members, identities = resolve_cells(context, data, ranks)
     keys = keys_of(identities)
     ledger = Ledger(context.work.cells)
-    todo = distributed.broadcast(missing_cells(cells, keys, ledger))  # rank 0's disk decides
+    keep = context.params.studies[str(context.item)].keep_weights
+    todo = distributed.broadcast(missing_cells(cells, keys, ledger, keep))  # rank 0's disk decides
     _run(todo, context, ranks, data, cells, members, identities, ledger)
     if ranks.is_main:
         _count_work(context, cells, keys, [keys[i] for i in todo], ledger)
@@ -79,15 +80,15 @@ def keys_of(identities: Sequence[Identity | None]) -> list[str]:
     return [identity.key if identity else "" for identity in identities]
 
 
-def missing_cells(cells: list[Cell], keys: list[str], ledger: Ledger) -> list[int]:
+def missing_cells(cells: list[Cell], keys: list[str], ledger: Ledger, keep: KeepWeights) -> list[int]:
     """Which cells are to be trained; those that came out equal, arms included, are one run."""
     firsts = sorted({key: i for i, key in reversed(list(enumerate(keys))) if key}.values())
-    return [i for i in firsts if not ledger.has(keys[i], with_weights=_keeps_weights(cells[i], cells))]
+    return [i for i in firsts if not ledger.has(keys[i], with_weights=_keeps_weights(cells[i], cells, keep))]
 
 
-def _keeps_weights(cell: Cell, cells: list[Cell]) -> bool:
+def _keeps_weights(cell: Cell, cells: list[Cell], keep: KeepWeights) -> bool:
     """The weights of one seed are enough to hand out, and a fraction of the disk."""
-    return cell.settings.seed == cells[0].settings.seed
+    return keep == "all" or cell.settings.seed == cells[0].settings.seed
 
 
 def _kept_rows(context: StageContext, network: str, n_train: int) -> NDArray[np.bool_]:
@@ -132,7 +133,7 @@ def _run(
         assert identity is not None, "what is skipped is not to do"
         what = f"{cells[i].arm} of {cells[i].filter_network}, batch {settings.batch_size}, seed {settings.seed}"
         title = f"{context.name} {count}/{len(todo)}: {what}"
-        kept = _keeps_weights(cells[i], cells)
+        kept = _keeps_weights(cells[i], cells, context.params.studies[str(context.item)].keep_weights)
         weights = context.work.cells / f".{identity.key}.weights.{os.getpid()}.tmp" if kept else None
         folder = context.work.checkpoints(context.name) / identity.key
         pauses = make_pauses(recipe.checkpoint, folder, agreement, ranks)

@@ -112,6 +112,7 @@ def test_every_path_belongs_to_a_stage_or_a_person() -> None:
     known = {path for stage in _STAGES for path in _written_by(stage)} | {paths.overrides, paths.resources}
     # Of a command, for a person.
     known |= {paths.recursive_rounds(_NETWORK), paths.recursive_overrides(_NETWORK)}
+    known |= {paths.landscape(_STUDY), paths.landscape_figure(_STUDY)}
     for name in vars(DataPaths):
         if name.startswith("_") or name in ("root", "provenance"):
             continue

@@ -230,6 +230,21 @@ def test_the_first_seed_keeps_its_weights_when_seeds_are_reordered(tmp_path: Pat
     assert load_trained(data.trained_weights("tiny")).class_names[2] == "1"
 
 
+def test_all_seeds_keep_their_weights_where_the_study_says_so(tmp_path: Path, trained_by: Trained) -> None:
+    """Cells that finished without are trained again, those with weights are not."""
+    write_project(tmp_path, study={"arms": ["full"], "seeds": [0, 1, 2]})
+    trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    cells = WorkPaths(root=tmp_path / "work").cells
+    assert len(list(cells.glob("*/weights.pt"))) == 1
+    data = write_project(tmp_path, study={"arms": ["full"], "seeds": [0, 1, 2], "keep_weights": "all"})
+    trainer = trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    assert [cell.settings.seed for cell in trainer.called] == [1, 2]
+    assert len(list(cells.glob("*/weights.pt"))) == 3
+    assert load_trained(data.trained_weights("tiny")).class_names[2] == "0"
+
+
 def test_stale_settings_do_not_hide_behind_equal_names(tmp_path: Path, trained_by: Trained) -> None:
     write_project(tmp_path, study=FOUR_CELLS)
     trained_by(lambda cell: 0.5)

@@ -40,7 +40,8 @@ def plan_from_ledger(params: Params, name: str, data: DataPaths, work: WorkPaths
     workers = workers_of(recipe)
     ranks = Ranks(rank=0, count=workers, device=device_of(workers))
     cells, _, identities = resolve_cells(context, load_prepared(data, folder=context.image_folder), ranks)
-    todo = missing_cells(cells, keys_of(identities), Ledger(work.cells))
+    keep = params.studies[name].keep_weights
+    todo = missing_cells(cells, keys_of(identities), Ledger(work.cells), keep)
     return StudyPlan(total=len(cells), skipped=_skipped(cells), missing=[cells[i] for i in todo])
 
 

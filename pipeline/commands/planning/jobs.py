@@ -14,6 +14,7 @@ from pipeline.commands.planning.data import DataSize
 from pipeline.commands.planning.speed import Speed, Workload, measure
 from pipeline.config.networks import architecture_of, replicate_of
 from pipeline.config.params import Params
+from pipeline.config.study import KeepWeights
 from pipeline.distributed import local_gpus
 from pipeline.training.settings import TrainSettings, effective_settings
 
@@ -126,19 +127,19 @@ def stage_costs(
             case "filter":
                 costs[stage] = cost.filter_cost(size)
             case "train":
-                costs[stage] = _study_cost(runs[stage], speeds, size)
+                costs[stage] = _study_cost(runs[stage], params.studies[item].keep_weights, speeds, size)
             case "report":
                 costs[stage] = cost.report_cost(len(params.networks), len(params.studies), size.n_train)
     return costs
 
 
-def _study_cost(runs: list[Run], speeds: Mapping[Workload, Speed], size: DataSize) -> Cost:
+def _study_cost(runs: list[Run], keep: KeepWeights, speeds: Mapping[Workload, Speed], size: DataSize) -> Cost:
     first_seed = runs[0].settings.seed if runs else 0
     each = []
     for run in runs:
         speed = speeds[run.workload]
-        # One seed's weights stay in the ledger.
-        kept = speed.weight_bytes if run.settings.seed == first_seed else 0
+        # Those of one seed stay in the ledger, or of all.
+        kept = speed.weight_bytes if keep == "all" or run.settings.seed == first_seed else 0
         each.append(
             Cost(
                 seconds=cost.run_seconds(run.settings, speed, size, workers=run.workers),

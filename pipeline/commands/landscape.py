@@ -1,0 +1,117 @@
+"""`python -m pipeline landscape --study NAME`: how curved the loss is around the weights of a study's networks.
+
+Gahlot et al. (2020) say that filtering smooths the loss landscape, and do not measure it. Here the same training
+images, drawn without looking at the filter, give the loss of all arms' networks: the largest eigenvalue of its Hessian
+and slices along filter-normalised random directions (Li et al. 2018). It measures the networks whose weights the study
+keeps (`keep_weights`), one after the other; an interrupted command goes on with those that are left.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from pipeline.artifacts.atomic import atomic_path
+from pipeline.artifacts.prepared import digest_of, load_prepared
+from pipeline.artifacts.provenance import write_provenance
+from pipeline.artifacts.tables import read_parquet, write_parquet
+from pipeline.errors import InputError
+from pipeline.landscape.measure import chosen_ids
+from pipeline.landscape.study import SCHEMA, Method, NetworkMeasurer, measured_rows
+from pipeline.paths import DataPaths
+from pipeline.reporting.landscape import slice_panels
+from pipeline.stages.harness import StageContext, add_folders, exit_codes, locked, make_context
+from pipeline.training.ledger import Ledger
+from viz.figures.rendering import svg
+from viz.figures.slices import slice_figure
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write data/landscape/ and say what is in it.
+
+    Returns:
+        0. Ends the process as a stage does where the input is bad (2) or it is interrupted (130).
+    """
+    arguments = _parse(argv)
+    with exit_codes():
+        for key, least in (("images", 2), ("directions", 1), ("seed", 0)):
+            if getattr(arguments, key) < least:
+                raise InputError(f"--{key} {getattr(arguments, key)}: too few; give {least} or more")
+        context = make_context("landscape", "study", arguments)
+        with closing(context.log), locked(context.work.lock(context.name), context.name):
+            rows = _measure(context, arguments)
+            _write(context, rows, arguments)
+    study = str(context.item)
+    seeds = sorted({row["seed"] for row in rows})
+    print(f"{context.data.landscape(study)}: {len(rows)} networks of seeds {seeds}")
+    print(f"{context.data.landscape_figure(study)}: mean slices")
+    if len(seeds) < len(context.params.studies[study].seeds):
+        print(f"for the other seeds: set studies.{study}.keep_weights: all, run `dvc repro` and this command again")
+    print("to see it in the report: dvc repro --force --single-item report")
+    return 0
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline landscape", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--study", required=True, help="one of `studies` in the parameter file")
+    parser.add_argument("--images", type=int, default=500, help="training images that give the loss (default: 500)")
+    parser.add_argument("--directions", type=int, default=3, help="slices of each network (default: 3)")
+    parser.add_argument("--seed", type=int, default=0, help="of the images, directions and iterations (default: 0)")
+    add_folders(parser)
+    return parser.parse_args(argv)
+
+
+def _measure(context: StageContext, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    study, data = str(context.item), load_prepared(context.data, folder=context.image_folder)
+    n_train = len(data.train.labels)
+    if arguments.images > n_train:
+        raise InputError(f"--images {arguments.images}: there are {n_train} training images; give at most so many")
+    runs = read_parquet(context.data.runs(study)).to_pylist()
+    ledger = Ledger(context.work.cells)
+    measurer = NetworkMeasurer(
+        data.train,
+        Method(
+            ids=chosen_ids(n_train, arguments.images, arguments.seed),
+            directions=arguments.directions,
+            seed=arguments.seed,
+        ),
+        data_digest=digest_of(context.data),
+        folder=context.work.landscape,
+        device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
+    )
+    there = sum(_is_kept(run, ledger) for run in runs)
+    with context.log.progress(context.name, there, "networks") as progress:
+        rows = measured_rows(runs, ledger.weights, measurer, progress.update)
+    if not rows:
+        raise InputError(
+            f"{context.work.cells}: has no weights of study {study}; run `dvc repro` here, or bring cells in with "
+            "`python -m pipeline runs import`"
+        )
+    return rows
+
+
+def _is_kept(run: Mapping[str, Any], ledger: Ledger) -> bool:
+    return run["status"] == "finished" and ledger.weights(run["fingerprint"]).exists()
+
+
+def _write(context: StageContext, rows: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) -> None:
+    paths, study = context.data, str(context.item)
+    write_parquet(paths.landscape(study), pa.Table.from_pylist(list(rows), schema=SCHEMA))
+    with atomic_path(paths.landscape_figure(study)) as temporary:
+        temporary.write_bytes(svg(slice_figure(slice_panels(rows))))
+    _write_provenance(paths, study, arguments)
+
+
+def _write_provenance(paths: DataPaths, study: str, arguments: argparse.Namespace) -> None:
+    write_provenance(
+        paths.provenance("landscape", study),
+        stage=f"landscape@{study}",
+        parameters={name: getattr(arguments, name) for name in ("images", "directions", "seed")},
+        inputs=[paths.runs(study), paths.images("train"), paths.manifest("train")],
+        outputs=[paths.landscape(study), paths.landscape_figure(study)],
+    )

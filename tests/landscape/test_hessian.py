@@ -1,0 +1,103 @@
+"""The top eigenvalue against matrices and networks whose eigenvalues are known."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from pipeline.landscape.hessian import TopEigenvalue, top_eigenvalue
+from pipeline.landscape.loss import SubsetLoss
+
+
+def _with_eigenvalues(values: Sequence[float], seed: int) -> Tensor:
+    random = torch.randn(len(values), len(values), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    basis, _ = torch.linalg.qr(random)
+    matrix: Tensor = basis @ torch.diag(torch.tensor(values, dtype=torch.float64)) @ basis.T
+    return matrix
+
+
+def _top(matrix: Tensor, *, tolerance: float, most: int) -> TopEigenvalue:
+    def product(vector: Sequence[Tensor]) -> list[Tensor]:
+        return [matrix @ vector[0]]
+
+    return top_eigenvalue(product, [matrix[0]], seed=0, tolerance=tolerance, most=most)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    top=st.floats(0.5, 50),
+    others=st.lists(st.floats(-1, 0.8), min_size=1, max_size=8),
+    seed=st.integers(0, 2**16),
+)
+def test_the_largest_of_known_eigenvalues_is_found_even_beside_a_larger_negative_one(
+    top: float, others: list[float], seed: int
+) -> None:
+    # One of -1.3 times the top, so that plain power iteration goes there.
+    for lowest in (-0.5, -1.3):
+        matrix = _with_eigenvalues([top, lowest * top, *(0.8 * top * value for value in others)], seed)
+        found = _top(matrix, tolerance=1e-4, most=3000)
+        assert found.converged
+        assert found.value == pytest.approx(top, rel=1e-4)
+        eigenvalues = torch.linalg.eigvalsh(matrix)
+        assert float((eigenvalues - found.value).abs().min()) <= found.residual + 1e-9
+
+
+def test_two_that_pull_equally_are_said_not_to_converge() -> None:
+    matrix = _with_eigenvalues([1.0, -1.0, 0.1], 0)
+    assert not _top(matrix, tolerance=0.03, most=50).converged
+
+
+class _Tiny(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 3)
+        self.norm.running_mean, self.norm.running_var = torch.full((4,), 0.1), torch.full((4,), 0.7)
+
+    def forward(self, images: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.tanh(self.norm(self.conv(images))).mean((2, 3)))
+        return out
+
+
+@pytest.fixture
+def tiny() -> tuple[_Tiny, Tensor, Tensor]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = _Tiny().double().eval()
+        return model, torch.randn(12, 3, 5, 5, dtype=torch.float64), torch.randint(0, 3, (12,))
+
+
+def _whole_hessian(model: _Tiny, images: Tensor, labels: Tensor) -> Tensor:
+    names = [name for name, _ in model.named_parameters()]
+    shapes = [parameter.shape for parameter in model.parameters()]
+
+    def loss(flat: Tensor) -> Tensor:
+        parts = [part.view(shape) for part, shape in zip(flat.split([s.numel() for s in shapes]), shapes, strict=True)]
+        logits = functional_call(model, dict(zip(names, parts, strict=True)), (images,))
+        return nn.functional.cross_entropy(logits, labels)
+
+    at = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    found: Tensor = torch.autograd.functional.hessian(loss, at)
+    return found
+
+
+def test_a_networks_eigenvalue_is_that_of_its_whole_hessian(tiny: tuple[_Tiny, Tensor, Tensor]) -> None:
+    model, images, labels = tiny
+    hessian = _whole_hessian(model, images, labels)
+    loss = SubsetLoss(model, images, labels, batch_size=5)
+    found = top_eigenvalue(loss.hessian_product, loss.parameters, seed=0, tolerance=1e-4, most=2000)
+    assert found.value == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=1e-5)
+
+
+def test_products_are_those_of_the_whole_hessian_in_any_batches(tiny: tuple[_Tiny, Tensor, Tensor]) -> None:
+    model, images, labels = tiny
+    hessian = _whole_hessian(model, images, labels)
+    vector = [torch.randn_like(parameter) for parameter in model.parameters()]
+    expected = hessian @ torch.cat([part.flatten() for part in vector])
+    for batch_size in (1, 5, 12):
+        product = SubsetLoss(model, images, labels, batch_size=batch_size).hessian_product(vector)
+        np.testing.assert_allclose(torch.cat([part.flatten() for part in product]).detach(), expected.detach())

@@ -1,0 +1,78 @@
+"""The command on a tiny study: what it measures, how it resumes, and what the report says of it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up_training import stage, write_project
+
+from pipeline.__main__ import main
+from pipeline.artifacts.tables import read_parquet
+from pipeline.commands import landscape as command
+from pipeline.landscape import study as of_study
+from pipeline.landscape.measure import measure
+from pipeline.paths import DataPaths, WorkPaths
+
+STUDY: dict[str, Any] = {"models": ["small_cnn"], "seeds": [0, 1], "keep_weights": "all"}
+
+
+def _arguments(folder: Path, *more: str) -> list[str]:
+    places = {"--params": folder / "params.yaml", "--data": folder / "data", "--work": folder / "work"}
+    given = ["--study", "tiny", "--images", "20", "--directions", "2", *more]
+    return [*given, *(str(part) for pair in places.items() for part in pair)]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("landscape")
+    write_project(folder, study=STUDY)
+    assert stage("train", folder) == 0
+    assert command.main(_arguments(folder)) == 0
+    return folder
+
+
+def test_every_network_has_a_row_and_the_slices_pass_through_its_weights(project: Path) -> None:
+    data = DataPaths(root=project / "data")
+    rows = read_parquet(data.landscape("tiny")).to_pylist()
+    runs = read_parquet(data.runs("tiny")).to_pylist()
+    assert [row["fingerprint"] for row in rows] == [run["fingerprint"] for run in runs]
+    for row in rows:
+        slices = np.array(row["slices"])
+        assert slices.shape == (2, 21)
+        np.testing.assert_allclose(slices[:, 10], row["loss"], rtol=1e-5)
+        assert row["rise"] == pytest.approx(slices.mean() - row["loss"])
+        assert row["converged"]
+        assert row["top_eigenvalue"] > 0
+    assert data.landscape_figure("tiny").read_bytes().startswith(b"<?xml")
+
+
+def test_what_is_measured_is_not_measured_again_and_bytes_stay(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, work = DataPaths(root=project / "data"), WorkPaths(root=project / "work")
+    before = {path.name: path.read_bytes() for path in (project / "data" / "landscape").iterdir()}
+    one = min(work.landscape.iterdir())
+    one.unlink()
+    calls: list[int] = []
+
+    def counted(*args: Any, **options: Any) -> Any:
+        calls.append(1)
+        return measure(*args, **options)
+
+    monkeypatch.setattr(of_study, "measure", counted)
+    data.landscape("tiny").unlink()
+    assert command.main(_arguments(project)) == 0
+    assert len(calls) == 1
+    assert {path.name: path.read_bytes() for path in (project / "data" / "landscape").iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [(("--images", "61"), "--images 61: there are 60 training images"), (("--directions", "0"), "--directions 0")],
+)
+def test_what_cannot_be_measured_is_one_line(
+    project: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["landscape", *_arguments(project, *more)])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
