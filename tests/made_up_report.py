@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,9 @@ def write_study(data: DataPaths, params: Params, name: str, outcome: Outcome = d
     history: list[dict[str, Any]] = []
     for model, batch_size, learning_rate, weight_decay, seed, arm in grid:
         row: dict[str, Any] = {
+            "study": name,
+            "bn_group": batch_size,
+            "settings": json.dumps({"crop_padding": 1, "flip": False, "learning_rate": learning_rate * 2}),
             "fingerprint": f"{name}-{len(rows)}",
             "status": "finished",
             "reason": "",

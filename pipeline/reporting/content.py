@@ -13,6 +13,7 @@ from pipeline.reporting import comparison_tables, tables
 from pipeline.reporting.convergence import convergence_sentences, convergence_table
 from pipeline.reporting.costs import ArmCost, Records
 from pipeline.reporting.landscape import Landscapes, landscape_sentences, landscape_table
+from pipeline.reporting.sentences import sentence_table
 from pipeline.reporting.summary import Summary
 from pipeline.stats import study_tables, wording
 
@@ -39,6 +40,7 @@ def report_content(
         "data": summary["data"][0],
         "confidence": confidence,
         "tables": {
+            "sentences": sentence_table(summary["sentences"], confidence),
             "kept": tables.kept_table(summary["networks"]),
             "agreements": tables.agreement_table(summary["agreements"]),
             "extractors": tables.extractor_table(summary["networks"], confidence),

@@ -13,12 +13,14 @@ from pipeline.artifacts.prepared import PreparedData, load_prepared
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.runs import read_runs
 from pipeline.artifacts.tables import read_parquet
+from pipeline.artifacts.trials import read_trials
 from pipeline.config.params import Params
 from pipeline.config.study import Study
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from pipeline.stats.comparisons import Plan
 from pipeline.stats.runs import Run, run_of
+from pipeline.stats.sentences import Trial
 
 _POINT_COLUMNS = ("path", "label", "predicted", "x", "y", "is_noise", "eps", "score", "reason", "keep")
 
@@ -58,6 +60,7 @@ class StudyInputs:
 
     Attributes:
         correct: (runs, test images), which images each of `runs` classified correctly.
+        trials: the finished runs, as the paper's sentences are tested on those of all studies.
     """
 
     name: str
@@ -65,6 +68,7 @@ class StudyInputs:
     plan: Plan
     runs: list[Run]
     correct: NDArray[np.bool_]
+    trials: list[Trial]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +148,14 @@ def _load_study(name: str, params: Params, paths: DataPaths, *, n_test: int) -> 
     study, report = params.studies[name], params.report
     plan = Plan(margin=report.margin / 100, alpha=report.alpha, primary=report.primary, matched=study.match)
     runs = [run_of(row) for row in read_runs(paths.runs(name), paths.history(name))]
-    return StudyInputs(name=name, study=study, plan=plan, runs=runs, correct=_load_correct(paths, name, runs, n_test))
+    return StudyInputs(
+        name=name,
+        study=study,
+        plan=plan,
+        runs=runs,
+        correct=_load_correct(paths, name, runs, n_test),
+        trials=[Trial(**row, matched=study.match) for row in read_trials(paths.runs(name))],
+    )
 
 
 def _load_correct(paths: DataPaths, name: str, runs: list[Run], n_test: int) -> NDArray[np.bool_]:

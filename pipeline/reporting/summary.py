@@ -15,10 +15,12 @@ from pipeline.reporting.held_beside import held_beside
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs, StudyInputs
 from pipeline.reporting.published import KEPT_SHARES
 from pipeline.selection.budgets import value_of
+from pipeline.reporting.sentences import sentence_values
 from pipeline.stats import wilson_interval
 from pipeline.stats.comparisons import comparisons
 from pipeline.stats.convergence import convergence
 from pipeline.stats.image_values import image_values
+from pipeline.stats.sentences import Rule
 from pipeline.stats.study import study_summary
 
 Summary = dict[str, Any]
@@ -37,6 +39,7 @@ def build_summary(inputs: ReportInputs) -> Summary:
         "networks": networks,
         "agreements": agreements(inputs.networks),
         "studies": studies,
+        "sentences": _sentences(inputs),
         "versions": [
             {"package": package, "version": version, "stages": stages}
             for package, versions in inputs.versions.items()
@@ -72,6 +75,12 @@ def _headline(networks: list[Summary], studies: list[Summary]) -> Summary:
             for study in studies
         },
     }
+
+
+def _sentences(inputs: ReportInputs) -> list[Summary]:
+    report = inputs.params.report
+    trials = [trial for study in inputs.studies for trial in study.trials]
+    return sentence_values(trials, Rule(margin=report.margin / 100, alpha=report.alpha))
 
 
 def _data(inputs: ReportInputs) -> Summary:

@@ -1,0 +1,30 @@
+"""Trained for the same epochs, the filtered images are at least as good as all of them."""
+
+from collections.abc import Sequence
+
+from pipeline.stats.sentences.evidence import Evidence, Rule, evidence_of
+from pipeline.stats.sentences.trials import Replicate, Trial, by, replicates_of
+
+QUANTITY = "filtered minus full at equal epochs (points)"
+
+
+def as_good_as_full(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
+    """Filtered minus full in studies with `match: epochs`, against minus the margin.
+
+    Supported where it is above that (non-inferiority), contradicted below (t test over seeds, or draws of the filter
+    where there are several).
+    """
+    values: dict[object, dict[Replicate, float]] = {}
+    alike = ("study", "extractor", "model", "batch_size", "learning_rate", "weight_decay")
+    for key, found in by([trial for trial in trials if trial.matched == "epochs"], *alike).items():
+        full = {trial.seed: trial.top1 for trial in found if trial.arm == "full"}
+        differences = {
+            (trial.draw, trial.seed): trial.top1 - full[trial.seed]
+            for trial in found
+            if trial.arm == "filtered" and trial.seed in full
+        }
+        if differences:
+            values[key] = differences
+    return evidence_of(
+        replicates_of(values), rule, QUANTITY, threshold=-rule.margin, scale=100, shared_control=True
+    )  # fmt: skip

@@ -1,0 +1,118 @@
+"""What runs say of one sentence: an estimate with its interval, and the chances of errors either way."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from pipeline.stats.levels import is_crossed, level_mean
+from pipeline.stats.sentences.trials import Replicates
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """Of one sentence.
+
+    Attributes:
+        p_for: chance of runs that speak for it as much as these if it is false; one-sided, 0 to 1.
+        p_against: the same of runs that speak against it if it is true.
+        quantity: what was estimated, in words, with its unit.
+        mean, low, high: estimate and ends of its interval.
+        threshold: above it the sentence is true.
+        n: replicates.
+        unit: of them: seeds of one draw of the filter, or draws.
+        settings: that each replicate is the mean over.
+    """
+
+    p_for: float
+    p_against: float
+    quantity: str
+    mean: float
+    low: float
+    high: float
+    threshold: float
+    n: int
+    unit: str
+    settings: int
+
+    @property
+    def p(self) -> float:
+        """Of the test for either side: twice the smaller."""
+        return min(1.0, 2 * min(self.p_for, self.p_against))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What decides.
+
+    Attributes:
+        margin: differences of accuracy (0 to 1) nearer to 0 than this do not matter.
+        alpha: chance that any of all sentences is called supported or contradicted wrongly, in (0, 1/2).
+    """
+
+    margin: float
+    alpha: float
+
+
+def evidence_of(
+    found: Replicates | None,
+    rule: Rule,
+    quantity: str,
+    *,
+    threshold: float = 0.0,
+    scale: float = 1.0,
+    shared_control: bool = False,
+) -> Evidence | None:
+    """Student's t test of the replicates' mean against a threshold; None with fewer than two replicates.
+
+    Args:
+        found: values of which the sentence says that they are above the threshold.
+        threshold: in their unit.
+        scale: of the estimate as it is shown, 100 for percentage points.
+        shared_control: whether all draws are compared with the same runs.
+    """
+    if found is None or not enough(found, shared_control=shared_control):
+        return None
+    draws, seeds = found.table.shape
+    mean = level_mean(found.table - threshold, shared_control=shared_control)
+    low, high = mean.interval(1 - rule.alpha)
+    half = float(mean.p_difference()) / 2
+    above = float(mean.mean) > 0
+    return Evidence(
+        p_for=half if above else 1 - half,
+        p_against=1 - half if above else half,
+        quantity=quantity,
+        mean=scale * (float(mean.mean) + threshold),
+        low=scale * (float(low) + threshold),
+        high=scale * (float(high) + threshold),
+        threshold=scale * threshold,
+        n=draws if draws > 1 else seeds,
+        unit="draw of the filter" if draws > 1 else "seed",
+        settings=found.settings,
+    )
+
+
+def enough(found: Replicates, *, shared_control: bool = False) -> bool:
+    """Whether there are two replicates, without which there is no test."""
+    draws, seeds = found.table.shape
+    if is_crossed(found.table, shared_control=shared_control):
+        return bool(min(draws, seeds) > 1)
+    return bool(max(draws, seeds) > 1)
+
+
+def normal_evidence(
+    mean: float, error: float, rule: Rule, quantity: str, *, n: int, unit: str, settings: int
+) -> Evidence:
+    """Of an estimate that is normal about the truth with a known standard error `error` > 0, against 0."""
+    half = float(stats.norm.isf(rule.alpha / 2)) * error
+    return Evidence(
+        p_for=float(stats.norm.sf(mean / error)), p_against=float(stats.norm.cdf(mean / error)), quantity=quantity,
+        mean=mean, low=mean - half, high=mean + half, threshold=0.0, n=n, unit=unit, settings=settings,
+    )  # fmt: skip
+
+
+def slope(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Least-squares slopes (...) of y (..., n) against x (n,), which is not constant."""
+    centred = x - x.mean()
+    found: np.ndarray = y @ centred / (centred @ centred)
+    return found

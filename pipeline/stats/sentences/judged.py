@@ -1,0 +1,128 @@
+"""All sentences judged together."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.stats.multiplicity import holm
+from pipeline.stats.sentences.as_good_as_full import as_good_as_full
+from pipeline.stats.sentences.augmentation import augmentation
+from pipeline.stats.sentences.batch_norm import batch_norm
+from pipeline.stats.sentences.best_batch import best_batch
+from pipeline.stats.sentences.best_extractor import best_extractor
+from pipeline.stats.sentences.evidence import Evidence, Rule
+from pipeline.stats.sentences.parting_curves import parting_curves
+from pipeline.stats.sentences.sudden_drop import sudden_drop
+from pipeline.stats.sentences.trials import Trial
+from pipeline.stats.sentences.variance import variance
+from pipeline.stats.sentences.weight_decay import weight_decay
+
+SentenceOutcome = Literal["supported", "contradicted", "undecided", "not testable here"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sentence:
+    """One that Gahlot et al. (2020) write.
+
+    Attributes:
+        meaning: in our words.
+        needs: what a study must have for a test.
+        judge: from runs to evidence; None where no study has it.
+    """
+
+    meaning: str
+    needs: str
+    judge: Callable[[Sequence[Trial], Rule], Evidence | None]
+
+
+SENTENCES: Mapping[str, Sentence] = {
+    "best_batch": Sentence(
+        meaning="Which batch size is best depends on the learning rate.",
+        needs="full arm, 2 learning_rates, 3 batch_sizes, 2 seeds or more",
+        judge=best_batch,
+    ),
+    "parting_curves": Sentence(
+        meaning="Curves of accuracy against batch size of different networks lie together at low learning rates and "
+        "part at high ones.",
+        needs="full arm, 2 models, 2 learning_rates, 2 batch_sizes, 2 seeds or more",
+        judge=parting_curves,
+    ),
+    "sudden_drop": Sentence(
+        meaning="Beyond the best batch size large networks drop suddenly, small ones gradually.",
+        needs="full arm, models of resnet18 or 34 and of resnet50, 101 or 152, 3 batch_sizes that reach beyond the "
+        "best one, 2 seeds or more",
+        judge=sudden_drop,
+    ),
+    "batch_norm": Sentence(
+        meaning="Small batches lose accuracy because BatchNorm's statistics are of few images.",
+        needs="full arm, a small and a large batch size with one BatchNorm group each, a second study of the large one "
+        "with recipe.bn_group the small one, equal otherwise, 2 seeds or more",
+        judge=batch_norm,
+    ),
+    "weight_decay": Sentence(
+        meaning="Filtered images are at their best, against the others, with little weight decay.",
+        needs="filtered arm and full or random, 2 weight_decays, 2 seeds or more",
+        judge=weight_decay,
+    ),
+    "variance": Sentence(
+        meaning="Accuracy varies more between runs the larger the batch is.",
+        needs="2 batch_sizes and 3 seeds or more",
+        judge=variance,
+    ),
+    "augmentation": Sentence(
+        meaning="Augmentation makes up for the images that are missing.",
+        needs="full arm and a smaller one, two studies that differ in recipe.augmentation alone, one without any, "
+        "2 seeds or more",
+        judge=augmentation,
+    ),
+    "as_good_as_full": Sentence(
+        meaning="After the same epochs filtered images are at least as good as all of them.",
+        needs="full and filtered arm, match: epochs, 2 seeds or more",
+        judge=as_good_as_full,
+    ),
+    "best_extractor": Sentence(
+        meaning="ResNet-101 is the best extractor to filter with.",
+        needs="filtered arm, studies with filter_network resnet101 and another one, equal otherwise, match: steps, "
+        "2 seeds or more",
+        judge=best_extractor,
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A sentence with its outcome.
+
+    Attributes:
+        p: two-sided, after Holm for all sentences that could be tested; None without evidence, as the next one.
+    """
+
+    name: str
+    outcome: SentenceOutcome
+    evidence: Evidence | None
+    p: float | None
+
+
+def judge_sentences(trials: Sequence[Trial], rule: Rule) -> list[Finding]:
+    """All of `SENTENCES`, in their order.
+
+    The chance that any is called supported or contradicted wrongly is at most `rule.alpha`, as far as each test keeps
+    its level: Holm's adjustment of the two-sided p-values.
+    """
+    found = {name: sentence.judge(trials, rule) for name, sentence in SENTENCES.items()}
+    testable = {name: evidence for name, evidence in found.items() if evidence}
+    adjusted = dict(zip(testable, holm([evidence.p for evidence in testable.values()]).tolist(), strict=True))
+    return [
+        Finding(
+            name=name, outcome=_outcome(evidence, adjusted.get(name), rule), evidence=evidence, p=adjusted.get(name)
+        )
+        for name, evidence in found.items()
+    ]  # fmt: skip
+
+
+def _outcome(evidence: Evidence | None, p: float | None, rule: Rule) -> SentenceOutcome:
+    if evidence is None or p is None:
+        return "not testable here"
+    if p > rule.alpha:
+        return "undecided"
+    return "supported" if evidence.p_for < evidence.p_against else "contradicted"

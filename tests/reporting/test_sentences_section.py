@@ -1,0 +1,59 @@
+"""What the report says of the paper's sentences."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up_report import params_with, write_artifacts
+
+from pipeline.artifacts.tables import read_parquet, write_parquet
+from pipeline.artifacts.trials import read_trials
+from pipeline.config.params import Params
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths
+from pipeline.reporting.inputs import load_inputs
+from pipeline.reporting.sentences import sentence_table
+from pipeline.reporting.summary import build_summary
+from pipeline.stats.sentences import SENTENCES
+
+SEEDS = tuple(range(6))
+
+
+def _noisier(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The spread between seeds is that of the batch size."""
+    return {"top1": 0.9 + (row["seed"] - 2.5) * row["batch_size"] / 1e5, "balanced_accuracy": 0.9}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> tuple[Params, DataPaths]:
+    params, data = params_with(["resnet18"], seeds=SEEDS, match="epochs"), DataPaths(root=tmp_path)
+    write_artifacts(data, params, _noisier)
+    return params, data
+
+
+def test_what_can_be_tested_is_and_the_rest_says_what_it_needs(project: tuple[Params, DataPaths]) -> None:
+    params, data = project
+    sentences = build_summary(load_inputs(params, data))["sentences"]
+    json.dumps(sentences, allow_nan=False)
+    outcomes = {row["name"]: row["outcome"] for row in sentences}
+    assert list(outcomes) == list(SENTENCES)
+    assert outcomes["variance"] == outcomes["as_good_as_full"] == "supported"
+    assert outcomes["best_extractor"] == outcomes["best_batch"] == "not testable here"
+    table = {row[0]: row for row in sentence_table(sentences, 0.95).rows}
+    grows = table[SENTENCES["variance"].meaning]
+    assert "95 % interval" in grows[2]
+    assert "n = 6 seeds, each over 3 settings" in grows[2]
+    extractor = table[SENTENCES["best_extractor"].meaning]
+    assert extractor[3:] == ("–", SENTENCES["best_extractor"].needs)
+
+
+def test_settings_that_cannot_be_read_are_one_line(project: tuple[Params, DataPaths]) -> None:
+    _, data = project
+    path = data.runs("digits")
+    rows = read_parquet(path)
+    assert {row["extractor"] for row in read_trials(path)} == {"resnet18"}
+    write_parquet(path, rows.set_column(rows.column_names.index("settings"), "settings", [["{}"] * len(rows)]))
+    with pytest.raises(InputError, match="settings cannot be read"):
+        read_trials(path)

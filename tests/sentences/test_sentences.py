@@ -1,0 +1,205 @@
+"""Each sentence on simulated runs: found where true, refuted where false, and wrong no oftener than stated."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up_trials import Level, made_trials
+
+from pipeline.stats.sentences import SENTENCES, Rule, Trial, judge_sentences
+
+RULE = Rule(margin=0.005, alpha=0.05)
+SIMULATIONS = 150
+
+Make = Callable[[np.random.Generator, int], list[Trial]]
+"""Runs of so many seeds."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Worlds in which a sentence is true, false, and on the border between both."""
+
+    true: Make
+    false: Make
+    border: Make
+
+
+def _grid(level: Level, *, noise: float | Level = 0.004, **axes: Any) -> Make:
+    return lambda rng, seeds: made_trials(rng, level, seeds=seeds, noise=noise, **axes)
+
+
+def _peak(trial: Trial, at: float, width: float = 1.0) -> float:
+    """A parabola of 2 points a doubling away from batch size 2 ** at."""
+    return 0.9 - 0.02 * ((math.log2(trial.batch_size) - at) / width) ** 2
+
+
+_SIZES = [16, 32, 64, 128, 256]
+_RATES = [0.05, 0.1, 0.2]
+_NETS = ["resnet18", "resnet34", "resnet50", "resnet101"]
+_RANK = {name: rank for rank, name in enumerate(_NETS)}
+
+
+def _curves_by_rate(growth: float) -> Level:
+    return lambda trial: (
+        _peak(trial, 6) + (0.01 + growth * math.log2(trial.learning_rate / 0.05)) * (_RANK[trial.model] - 1.5)
+    )
+
+
+def _drops(sudden: str) -> Level:
+    """Networks of the kind `sudden` lose 8 points at once, the others 2 a doubling."""
+
+    def level(trial: Trial) -> float:
+        large = trial.model in ("resnet50", "resnet101")
+        doublings = math.log2(trial.batch_size / 16)
+        at_once = sudden == "all" or (sudden == "large") == large
+        return 0.9 - (0.08 * (doublings > 2) if at_once else 0.02 * doublings) - 0.0001 * doublings
+
+    return level
+
+
+def _batch_norm(by_groups: float) -> Make:
+    """The small batch loses 4 points, `by_groups` of them through BatchNorm."""
+
+    def make(rng: np.random.Generator, seeds: int) -> list[Trial]:
+        alone = made_trials(rng, lambda t: 0.9 - 0.04 * (t.batch_size == 8), seeds=seeds, batch_size=[8, 64])
+        grouped: dict[str, Any] = {"study": ["grouped"], "batch_size": [64], "bn_group": [8]}
+        return alone + made_trials(rng, lambda t: 0.9 - 0.04 * by_groups, seeds=seeds, **grouped)
+
+    return make
+
+
+def _decay(gain: float) -> Level:
+    return lambda t: 0.9 + (t.arm == "filtered") * gain * (0.01 - t.weight_decay) / 0.01
+
+
+def _augmented(made_up_for: float) -> Level:
+    return lambda t: 0.8 + 0.1 * t.augmented - (t.arm != "full") * (0.02 - made_up_for * t.augmented)
+
+
+def _extractors(best: Mapping[str, float]) -> Level:
+    return lambda t: 0.9 + best.get(t.extractor, 0.0)
+
+
+def _moving_peak(moves: float) -> Level:
+    """The best batch size, 64 at rate 0.1, grows by `moves` doublings with each of the rate."""
+    return lambda t: _peak(t, 6 + moves * math.log2(t.learning_rate / 0.1), 0.8)
+
+
+def _noise(power: float) -> Level:
+    return lambda t: 0.001 * (t.batch_size / 16) ** power
+
+
+def _gain(gain: float) -> Level:
+    return lambda t: 0.9 + gain * (t.arm == "filtered")
+
+
+CASES: Mapping[str, Case] = {
+    "best_batch": Case(*(_grid(_moving_peak(moves), batch_size=_SIZES, learning_rate=_RATES) for moves in (1, 0, 0))),
+    "parting_curves": Case(
+        *(_grid(_curves_by_rate(g), batch_size=_SIZES, learning_rate=_RATES, model=_NETS) for g in (0.01, -0.004, 0.0))
+    ),
+    "sudden_drop": Case(
+        *(_grid(_drops(kind), batch_size=_SIZES, model=_NETS) for kind in ("large", "small", "all"))
+    ),
+    "batch_norm": Case(_batch_norm(1.0), _batch_norm(0.0), _batch_norm(0.5)),
+    "weight_decay": Case(
+        *(_grid(_decay(gain), arm=["full", "filtered", "random"], weight_decay=[0.005, 0.01, 0.0135])
+          for gain in (0.03, -0.03, 0.0))
+    ),
+    "variance": Case(*(_grid(lambda t: 0.9, noise=_noise(power), batch_size=_SIZES) for power in (1, -1, 0))),
+    "augmentation": Case(
+        *(_grid(_augmented(gain), arm=["full", "random"], augmented=[False, True], batch_size=[64, 128])
+          for gain in (0.02, -0.02, 0.0))
+    ),
+    "as_good_as_full": Case(
+        *(_grid(_gain(gain), matched=["epochs"], batch_size=[64, 128], arm=["full", "filtered"])
+          for gain in (0.01, -0.02, -RULE.margin))
+    ),
+    "best_extractor": Case(
+        *(_grid(_extractors(best), arm=["filtered"], extractor=["resnet18", "resnet50", "resnet101"])
+          for best in ({"resnet101": 0.02}, {"resnet18": 0.03}, {"resnet101": 0.01, "resnet50": 0.01}))
+    ),
+}  # fmt: skip
+
+
+def _claims(name: str, make: Make, simulations: int, seeds: int = 6) -> tuple[float, float]:
+    """Shares of simulations in which a sentence is supported and in which it is contradicted, judged alone."""
+    rng = np.random.default_rng(list(name.encode()))
+    found = [SENTENCES[name].judge(make(rng, seeds), RULE) for _ in range(simulations)]
+    assert None not in found
+    supported = [e is not None and e.p <= RULE.alpha and e.p_for < e.p_against for e in found]
+    contradicted = [e is not None and e.p <= RULE.alpha and e.p_for >= e.p_against for e in found]
+    return float(np.mean(supported)), float(np.mean(contradicted))
+
+
+def test_every_sentence_has_its_worlds() -> None:
+    assert CASES.keys() == SENTENCES.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_true_sentence_is_supported_and_a_false_one_contradicted(name: str) -> None:
+    assert _claims(name, CASES[name].true, 20)[0] >= 0.8
+    assert _claims(name, CASES[name].false, 20)[1] >= 0.8
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_on_the_border_claims_are_as_rare_as_stated(name: str) -> None:
+    supported, contradicted = _claims(name, CASES[name].border, SIMULATIONS)
+    # Where the best batch size does not depend on the rate, to say so is right.
+    wrong = supported if name == "best_batch" else supported + contradicted
+    assert wrong <= RULE.alpha + 4 * math.sqrt(RULE.alpha * (1 - RULE.alpha) / SIMULATIONS)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_single_seed_tests_nothing(name: str) -> None:
+    assert SENTENCES[name].judge(CASES[name].true(np.random.default_rng(0), 1), RULE) is None
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_neither_order_nor_foreign_studies_change_anything(name: str) -> None:
+    """Runs of another network alone, say, are no part of any comparison."""
+    rng = np.random.default_rng(1)
+    trials = CASES[name].true(rng, 5)
+    alone = [replace(trials[0], study="alone", model="small_cnn", arm="random_uniform", seed=99)]
+    shuffled = [trials[int(row)] for row in rng.permutation(len(trials))]
+    found, again = SENTENCES[name].judge(trials, RULE), SENTENCES[name].judge(alone + shuffled, RULE)
+    assert found is not None
+    assert again is not None
+    assert (found.n, found.settings) == (again.n, again.settings)
+    np.testing.assert_allclose([found.p_for, found.mean], [again.p_for, again.mean])
+
+
+def test_together_they_err_no_oftener_than_one() -> None:
+    """All on the border at once, each in a world of its own."""
+    rng, wrong = np.random.default_rng(2), []
+    for _ in range(100):
+        trials = []
+        for name in ("variance", "weight_decay", "augmentation", "as_good_as_full"):
+            trials += [replace(trial, study=f"{name}-{trial.study}") for trial in CASES[name].border(rng, 6)]
+        wrong.append(any(found.outcome in ("supported", "contradicted") for found in judge_sentences(trials, RULE)))
+    assert np.mean(wrong) <= RULE.alpha + 4 * math.sqrt(RULE.alpha * (1 - RULE.alpha) / 100)
+
+
+def test_without_runs_nothing_is_testable_and_holm_counts_what_is() -> None:
+    assert {found.outcome for found in judge_sentences([], RULE)} == {"not testable here"}
+    trials = CASES["variance"].true(np.random.default_rng(0), 6)
+    (tested,) = [found for found in judge_sentences(trials, RULE) if found.evidence]
+    assert tested.evidence is not None
+    assert (tested.name, tested.p, tested.outcome) == ("variance", tested.evidence.p, "supported")
+
+
+def test_draws_of_the_filter_are_what_counts_where_there_are_several() -> None:
+    """One draw's luck is in all of its seeds."""
+    rng = np.random.default_rng(3)
+    trials: list[Trial] = []
+    for draw in range(3):
+        luck = rng.normal(0, 0.05)
+        arms = ["full", "filtered"] if draw == 0 else ["filtered"]
+        trials += made_trials(rng, _gain(luck), seeds=20, noise=1e-4, matched=["epochs"], arm=arms, draw=[draw])
+    found = SENTENCES["as_good_as_full"].judge(trials, RULE)
+    assert found is not None
+    assert (found.n, found.unit) == (3, "draw of the filter")
+    assert found.high - found.low > 1
