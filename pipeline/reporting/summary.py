@@ -14,8 +14,8 @@ from pipeline.reporting.agreement import agreements
 from pipeline.reporting.held_beside import held_beside
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs, StudyInputs
 from pipeline.reporting.published import KEPT_SHARES
-from pipeline.selection.budgets import value_of
 from pipeline.reporting.sentences import sentence_values
+from pipeline.selection.budgets import value_of
 from pipeline.stats import wilson_interval
 from pipeline.stats.comparisons import comparisons
 from pipeline.stats.convergence import convergence
