@@ -191,6 +191,24 @@ def test_without_runs_nothing_is_testable_and_holm_counts_what_is() -> None:
     assert (tested.name, tested.p, tested.outcome) == ("variance", tested.evidence.p, "supported")
 
 
+def test_the_same_runs_in_two_studies_are_no_more_certain_than_in_one() -> None:
+    trials = CASES["variance"].border(np.random.default_rng(4), 6)
+    copies = [replace(trial, study="again") for trial in trials]
+    once, twice = SENTENCES["variance"].judge(trials, RULE), SENTENCES["variance"].judge(trials + copies, RULE)
+    assert once is not None
+    assert twice is not None
+    np.testing.assert_allclose([once.p_for, once.low, once.high], [twice.p_for, twice.low, twice.high])
+
+
+def test_a_study_with_fewer_draws_leaves_those_that_both_have() -> None:
+    rng = np.random.default_rng(5)
+    several = made_trials(rng, _gain(0.01), matched=["epochs"], arm=["full", "filtered"], draw=[0, 1])
+    one = made_trials(rng, _gain(0.01), study=["other"], matched=["epochs"], arm=["full", "filtered"])
+    found = SENTENCES["as_good_as_full"].judge(several + one, RULE)
+    assert found is not None
+    assert (found.n, found.unit, found.settings) == (5, "seed", 2)
+
+
 def test_draws_of_the_filter_are_what_counts_where_there_are_several() -> None:
     """One draw's luck is in all of its seeds."""
     rng = np.random.default_rng(3)

@@ -32,7 +32,10 @@ def best_extractor(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
     if not judged:
         return None
     weakest = max(judged, key=lambda evidence: evidence.p_for)
-    return replace(weakest, p_against=min(1.0, len(judged) * min(evidence.p_against for evidence in judged)))
+    quantity = f"{weakest.quantity}, the strongest rival of {len(judged)},"
+    return replace(
+        weakest, quantity=quantity, p_against=min(1.0, len(judged) * min(evidence.p_against for evidence in judged))
+    )
 
 
 def _against(filtered: _Filtered, other: str, rule: Rule) -> Evidence | None:

@@ -72,12 +72,14 @@ class Replicates:
 def replicates_of(values: Values) -> Replicates | None:
     """Seeds of one setting are no replicates of another: each replicate's values are averaged over the settings.
 
-    Seeds that some setting or draw lacks are left out. None if nothing is left.
+    Draws that some setting lacks are left out, then seeds that some setting lacks with one of the others. None if
+    nothing is left.
     """
-    draws = sorted({draw for found in values.values() for draw, _ in found})
+    in_each = [{draw for draw, _ in found} for found in values.values()]
+    draws = sorted(set.intersection(*in_each)) if in_each else []
     seeds = sorted({seed for found in values.values() for _, seed in found})
     complete = [seed for seed in seeds if all((draw, seed) in found for found in values.values() for draw in draws)]
-    if not complete:
+    if not draws or not complete:
         return None
     tables = [[[found[draw, seed] for seed in complete] for draw in draws] for found in values.values()]
     return Replicates(table=np.mean(tables, axis=0), settings=len(tables))
