@@ -9,7 +9,7 @@ import jinja2
 from ruamel.yaml import YAML
 
 from pipeline.config.params import Params
-from pipeline.reporting import comparison_tables, tables
+from pipeline.reporting import comparison_tables, tables, warmup_tables
 from pipeline.reporting.convergence import convergence_sentences, convergence_table
 from pipeline.reporting.costs import ArmCost, Records
 from pipeline.reporting.landscape import Landscapes, landscape_sentences, landscape_table
@@ -45,12 +45,14 @@ def report_content(
             "agreements": tables.agreement_table(summary["agreements"]),
             "extractors": tables.extractor_table(summary["networks"], confidence),
             "classes": tables.class_table(summary["networks"]),
+            "warmups": warmup_tables.warmup_table(summary["warmup_laws"], confidence),
             "costs": tables.cost_table(costs),
             "resources": tables.resource_table(resources),
             "versions": tables.version_table(summary["versions"]),
             "digests": tables.digest_table(summary["digests"]),
         },
         "studies": [_study(study, params, confidence, landscapes.get(study["name"])) for study in summary["studies"]],
+        "warmup_slopes": [warmup_tables.slope_sentence(law, confidence) for law in summary["warmup_laws"]],
     }
 
 

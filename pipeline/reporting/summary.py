@@ -15,6 +15,7 @@ from pipeline.reporting.held_beside import held_beside
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs, StudyInputs
 from pipeline.reporting.published import KEPT_SHARES
 from pipeline.reporting.sentences import sentence_values
+from pipeline.reporting.warmup_siblings import warmup_laws
 from pipeline.selection.budgets import value_of
 from pipeline.stats import wilson_interval
 from pipeline.stats.comparisons import comparisons
@@ -40,6 +41,7 @@ def build_summary(inputs: ReportInputs) -> Summary:
         "agreements": agreements(inputs.networks),
         "studies": studies,
         "sentences": _sentences(inputs),
+        "warmup_laws": warmup_laws(inputs.studies, inputs.params.train, inputs.params.report.confidence),
         "versions": [
             {"package": package, "version": version, "stages": stages}
             for package, versions in inputs.versions.items()

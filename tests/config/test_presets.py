@@ -12,7 +12,7 @@ from pipeline.config.params import load_params
 from pipeline.reporting.published import PUBLISHED
 
 _FOLDER = Path(__file__).parents[2] / "presets"
-_PAPER, _SMALL, _MCCORD = (_FOLDER / f"{name}.yaml" for name in ("paper", "paper-small", "mccord"))
+_PAPER, _SMALL, _MCCORD, _LAW = (_FOLDER / f"{name}.yaml" for name in ("paper", "paper-small", "mccord", "warmup-law"))
 
 
 @pytest.mark.parametrize("path", sorted(_FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
@@ -110,6 +110,19 @@ def test_mccords_preset_holds_what_the_paper_states() -> None:
         assert all(batch % recipe.simulated_workers == 0 for batch in study.batch_sizes)
     warmups = [study for name, study in params.studies.items() if name.startswith("warmup_")]
     assert [study.batch_sizes for study in warmups] == [(7680, 30720)] * 4
+
+
+def test_studies_of_the_warm_up_law_differ_in_their_warm_up_alone() -> None:
+    params, mccord = load_params(_LAW), load_params(_MCCORD)
+    warmups = []
+    for study in params.studies.values():
+        recipe = study.effective_recipe(params.train)
+        assert recipe.schedule.name == "step"
+        warmups.append(recipe.schedule.warmup.epochs)
+        assert study.model_copy(update={"recipe": {}}) == params.studies["warmup_0"].model_copy(update={"recipe": {}})
+        assert study.learning_rates == mccord.studies["baseline"].learning_rates
+        assert recipe.lr_scaling == mccord.train.lr_scaling
+    assert warmups == [0, 0.5, 1, 2, 4]
 
 
 # What the text does not state, or states in two ways.

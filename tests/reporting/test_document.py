@@ -55,7 +55,7 @@ def render(params: Params, data: DataPaths) -> tuple[str, list[Table]]:
     inputs = load_inputs(params, data)
     summary, costs = build_summary(inputs), arm_costs(inputs.studies, {})
     content = report_content(params, summary, {}, costs)
-    shown = [table for name, table in content["tables"].items() if name not in ("agreements", "resources")]
+    shown = [table for name, table in content["tables"].items() if name not in ("agreements", "resources", "warmups")]
     for study in content["studies"]:
         shown += [study["accuracy_table"], study["pooled_table"], study["difference_table"]]
         shown += study["class_tables"].values()

@@ -1,0 +1,53 @@
+"""What sibling studies say of the best warm-up, as a table and a sentence."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipeline.stats.estimates import Estimate
+from pipeline.stats.study_tables import Table, table_of
+from pipeline.stats.wording import NOTHING, count, number
+
+
+def warmup_table(laws: Sequence[Mapping[str, Any]], confidence: float) -> Table:
+    """The best warm-up of each batch size, of `warmup_laws`."""
+    rows = [
+        (
+            ", ".join(law["studies"]),
+            law["model"],
+            law["arm"],
+            number(law["learning_rate"]),
+            number(law["weight_decay"]),
+            count(best["batch_size"]),
+            number(best["of_means"]) + (", the longest tried" if best["at_end"] else ""),
+            number(best["by_seed"]["mean"]),
+            _number_interval(Estimate(**best["by_seed"])),
+            count(best["by_seed"]["n"]),
+        )
+        for law in laws
+        for best in law["best"]
+    ]
+    return table_of(
+        "studies; model; arm; learning rate; weight decay; batch size; best warm-up by mean top-1 (epochs); "
+        f"mean of the seeds' best (epochs); {100 * confidence:g} % interval (epochs); n (seeds)",
+        rows,
+        text="studies; model; arm",
+    )
+
+
+def slope_sentence(law: Mapping[str, Any], confidence: float) -> str:
+    """How the best warm-up of one of `warmup_laws` grows with the batch, or why that cannot be told."""
+    what = f"{law['model']}, arm {law['arm']}, learning rate {law['learning_rate']:g}"
+    what += f", weight decay {law['weight_decay']:g}: "
+    if len(law["best"]) < 2:
+        return f"{what}one batch size tells of no growth."
+    if law["slope"] is None:
+        return f"{what}no power of the batch size, since for some seed no warm-up at all is best at some batch size."
+    slope = Estimate(**law["slope"])
+    interval = f"{100 * confidence:g} % interval {_number_interval(slope)}, " if slope.low is not None else ""
+    return (
+        f"{what}best warm-up in epochs ~ batch size to the power of {slope.mean:.2f} ({interval}n = {slope.n} seeds)."
+    )
+
+
+def _number_interval(estimate: Estimate) -> str:
+    return NOTHING if estimate.low is None else f"{number(estimate.low)} to {number(estimate.high)}"
