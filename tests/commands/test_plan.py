@@ -57,6 +57,19 @@ def test_paper_is_planned_without_data_or_network(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_mccord_is_planned_on_whatever_tree_its_path_names(
+    no_measuring: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    params = tmp_path / "params.yaml"
+    text = (_ROOT / "presets" / "mccord.yaml").read_text()
+    tree = write_folder(tmp_path / "images", split_tree(n_train=10))
+    params.write_text(text.replace("path: imagenet #", f"path: {tree} #"))
+    assert main(["plan", "--params", str(params)]) == 0
+    shown = capsys.readouterr().out
+    assert "20 training and 4 test images of image_folder, 2 classes (counted)" in shown
+    assert "train@unscaled: 3 cells are skipped: batch 30720 is larger than the 20 images of arm full" in shown
+
+
 def test_batches_larger_than_the_data_are_skipped_and_said_so(
     no_measuring: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
