@@ -101,8 +101,11 @@ def batch_figure(
                 markerfacecolor="none",
                 markeredgecolor=style.color,
             )
-        if curves:
-            axes.legend(fontsize=8, ncols=1 + (len(curves) + len(labelled)) // 8)
+        if labelled:
+            # Published values stand apart from the lines, where a legend inside would cover them.
+            figure.legend(fontsize=8, ncols=3, loc="outside lower center")
+        elif curves:
+            axes.legend(fontsize=8, ncols=1 + len(curves) // 8)
         return figure
 
 
