@@ -20,6 +20,7 @@ _COMMANDS = {
     "recurse": "filter, train the extractor again on what is left, filter again",
     "runs": "bring in cells that were trained elsewhere",
     "schema": "write the JSON schema of params.yaml for editors",
+    "simulate": "say what more GPUs would bring, by a model of data-parallel steps",
     "validate": "check params.yaml",
 }
 

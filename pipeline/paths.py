@@ -174,6 +174,11 @@ class WorkPaths:
         return self.root / "landscape"
 
     @property
+    def simulated(self) -> Path:
+        """What `python -m pipeline simulate` writes, unless told where."""
+        return self.root / "simulated"
+
+    @property
     def downloads(self) -> Path:
         """Archives fetched from the network, kept for the next time."""
         return self.root / "downloads"

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import ValidationError, model_validator
 
@@ -39,12 +39,36 @@ class MachineConfig(Section):
     Attributes:
         inside: null for nodes of one GPU.
         between: null for a machine of one node.
+        guessed, measured: keys whose figures are assumptions, or were measured on the machine itself; the others are
+            given by its makers or operators.
     """
 
     nodes: Positive
     gpus_per_node: Positive
     inside: LinkConfig | None
     between: NetworkConfig | None
+    guessed: tuple[str, ...] = ()
+    measured: tuple[str, ...] = ()
+
+    @property
+    def origins(self) -> dict[str, Literal["given", "guessed", "measured"]]:
+        """Key path of every figure -> where it comes from."""
+        keys = ["nodes", "gpus_per_node"]
+        for name, link in (("inside", self.inside), ("between", self.between)):
+            keys += [f"{name}.{key}" for key in type(link).model_fields] if link else []
+        return {
+            key: "guessed" if key in self.guessed else "measured" if key in self.measured else "given" for key in keys
+        }
+
+    @model_validator(mode="after")
+    def _origins_are_of_figures(self) -> Self:
+        named = [*self.guessed, *self.measured]
+        for key in named:
+            if key not in self.origins:
+                raise ValueError(f"guessed, measured: no figure is called {key}; here are {', '.join(self.origins)}")
+            if named.count(key) > 1:
+                raise ValueError(f"guessed, measured: {key} stands there twice; a figure has one origin")
+        return self
 
     @model_validator(mode="after")
     def _links_are_where_they_are_needed(self) -> Self:

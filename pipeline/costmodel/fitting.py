@@ -32,8 +32,8 @@ class Fit:
     Attributes:
         link: of all measurements.
         relative_error: root mean square of (predicted - measured) / measured, over all measurements.
-        held_out_error: the same, with each number of workers predicted from the others: what the model is worth where
-            nobody measured.
+        held_out_error: the same, with each number of workers, or each size, predicted from the others: what the model
+            is worth where nobody measured.
     """
 
     link: Link
@@ -41,20 +41,26 @@ class Fit:
     held_out_error: float
 
 
-def fit(points: Sequence[Measurement], algorithm: Literal["ring", "tree"]) -> Fit:
+def fit(
+    points: Sequence[Measurement],
+    algorithm: Literal["ring", "tree"],
+    *,
+    hold_out: Literal["workers", "n_bytes"] = "workers",
+) -> Fit:
     """Least squares of the relative error, so that short and long messages count alike; neither constant negative.
 
     The formulas are linear in the latency and in the seconds of a byte.
 
     Args:
         points: over links of one kind: on one node, or with one worker on each node.
+        hold_out: what is predicted from the others in turn.
 
     Raises:
-        ValueError: the points do not determine both constants, or not without one of the numbers of workers.
+        ValueError: the points do not determine both constants, or not without one of what is held out.
     """
-    counts = np.array([point.workers for point in points])
+    held = np.array([getattr(point, hold_out) for point in points])
     assert all(point.workers >= 2 and point.n_bytes > 0 and point.seconds > 0 for point in points), points
-    if len(np.unique(counts)) < 2:
+    if hold_out == "workers" and len(np.unique(held)) < 2:
         raise ValueError("measure at least two numbers of workers, so that one can be predicted from the other")
     # (n_points, 2): each constant's seconds over those measured, for a latency of 1 s and for 1 s a byte.
     parts = np.array(
@@ -62,8 +68,8 @@ def fit(points: Sequence[Measurement], algorithm: Literal["ring", "tree"]) -> Fi
     )
     constants = _solve(parts)
     errors = np.empty(len(points))
-    for count in np.unique(counts):
-        held_out = counts == count
+    for value in np.unique(held):
+        held_out = held == value
         errors[held_out] = parts[held_out] @ _solve(parts[~held_out]) - 1
     return Fit(
         link=Link(latency_seconds=float(constants[0]), bytes_per_second=float(1 / constants[1])),
@@ -77,7 +83,9 @@ def _solve(parts: NDArray[np.float64]) -> NDArray[np.float64]:
     # Seconds and seconds a byte differ by nine orders of magnitude.
     scale = np.linalg.norm(parts, axis=0)
     if np.linalg.matrix_rank(parts / scale) < 2:
-        raise ValueError("measure messages of at least two sizes with every number of workers")
+        raise ValueError(
+            "measure messages of more sizes: two with every number of workers, three where one is held out"
+        )
     constants: NDArray[np.float64] = nnls(parts / scale, np.ones(len(parts)))[0] / scale
     if constants[1] == 0:
         raise ValueError("the times do not grow with the bytes; measure larger messages")

@@ -24,7 +24,7 @@ between: {latency_seconds: 1e-5, bytes_per_second: 12.5e9, adapters_per_node: 2}
     [("summit", 27_648, 25e9), ("dgx-h100-pod", 1016, 400e9), ("8x100gbe", 8, 12.5e9)],
 )
 def test_machines_of_the_project_are_what_their_sources_say(name: str, gpus: int, node_bytes_per_second: float) -> None:
-    described = machine(**load_machine(_FOLDER / f"{name}.yaml").model_dump())
+    described = machine(**load_machine(_FOLDER / f"{name}.yaml").model_dump(exclude={"guessed", "measured"}))
     assert described.nodes * described.gpus_per_node == gpus
     assert described.between.bytes_per_second == node_bytes_per_second
 
@@ -36,7 +36,7 @@ def test_every_machine_of_the_project_has_its_facts_tested() -> None:
 def test_the_adapters_of_a_node_add_up(tmp_path: Path) -> None:
     path = tmp_path / "machine.yaml"
     path.write_text(_GOOD, encoding="utf-8")
-    described = machine(**load_machine(path).model_dump())
+    described = machine(**load_machine(path).model_dump(exclude={"guessed", "measured"}))
     assert described.between.bytes_per_second == 25e9
     assert described.between.latency_seconds == 1e-5
 
@@ -45,7 +45,7 @@ def test_one_node_needs_no_network(tmp_path: Path) -> None:
     path = tmp_path / "machine.yaml"
     lines = _GOOD.splitlines()
     path.write_text("\n".join(["nodes: 1", *lines[1:3], "between: null"]), encoding="utf-8")
-    assert machine(**load_machine(path).model_dump()).between == NO_LINK
+    assert machine(**load_machine(path).model_dump(exclude={"guessed", "measured"})).between == NO_LINK
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,8 @@ def test_one_node_needs_no_network(tmp_path: Path) -> None:
         ("50e9", "50 GB", 'inside.bytes_per_second: "50 GB" is not allowed'),
         ("gpus_per_node: 4\n", "", "gpus_per_node: missing; add it"),
         ("nodes: 2", "nodes: [2", "not valid YAML"),
+        ("nodes: 2", "nodes: 2\nguessed: [outside.latency_seconds]", "no figure is called outside.latency_seconds"),
+        ("nodes: 2", "nodes: 2\nguessed: [nodes]\nmeasured: [nodes]", "nodes stands there twice"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_mend(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -79,3 +81,20 @@ def test_what_is_wrong_is_named_with_its_mend(tmp_path: Path, old: str, new: str
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.yaml: no such file; give a machine's description"):
         load_machine(tmp_path / "none.yaml")
+
+
+def test_every_figure_has_an_origin(tmp_path: Path) -> None:
+    path = tmp_path / "machine.yaml"
+    path.write_text(_GOOD + "guessed: [nodes]\nmeasured: [between.latency_seconds]\n", encoding="utf-8")
+    origins = load_machine(path).origins
+    assert [key for key, origin in origins.items() if origin == "guessed"] == ["nodes"]
+    assert [key for key, origin in origins.items() if origin == "measured"] == ["between.latency_seconds"]
+    assert len(origins) == 7
+    assert list(origins.values()).count("given") == 5
+
+
+@pytest.mark.parametrize("path", sorted(_FOLDER.iterdir()), ids=lambda path: path.stem)
+def test_what_a_comment_calls_an_assumption_is_marked_as_guessed(path: Path) -> None:
+    """As many figures as the comments of the file speak of."""
+    text = path.read_text(encoding="utf-8").partition("guessed:")[0].lower()
+    assert len(load_machine(path).guessed) == text.count("assumption")

@@ -60,11 +60,21 @@ def test_links_without_latency_are_found() -> None:
     assert found.bytes_per_second == pytest.approx(1e9)
 
 
+def test_two_workers_are_enough_where_sizes_are_held_out() -> None:
+    link = Link(latency_seconds=1e-4, bytes_per_second=1e9)
+    points = [Measurement(n, 2, ring_seconds(n, 2, link)) for n in (1e4, 1e6, 1e8)]
+    found = fit(points, "ring", hold_out="n_bytes")
+    assert found.link.bytes_per_second == pytest.approx(1e9)
+    assert found.held_out_error < 1e-6
+    with pytest.raises(ValueError, match="more sizes"):
+        fit(points[:2], "ring", hold_out="n_bytes")
+
+
 @pytest.mark.parametrize(
     ("points", "said"),
     [
         ([Measurement(1e6, 4, 0.1), Measurement(1e8, 4, 1.0)], "two numbers of workers"),
-        ([Measurement(1e6, 2, 0.1), Measurement(1e6, 4, 0.2)], "two sizes"),
+        ([Measurement(1e6, 2, 0.1), Measurement(1e6, 4, 0.2)], "more sizes"),
         ([Measurement(n, p, 0.1 * (p - 1)) for p in (2, 4) for n in (4.0, 8.0, 1e9)], "larger messages"),
     ],
 )

@@ -1,0 +1,124 @@
+"""`python -m pipeline simulate`: what more GPUs would bring, by a model of data-parallel steps. Nothing runs on them.
+
+A machine of machines/*.yaml, a network of torchvision, and how fast one GPU trains it alone give throughput,
+efficiency, time and cost of a training against the number of GPUs, for several ways to add up gradients. `--fit` takes
+the constants of a link from measured all-reduces and says how well they predict those held out.
+
+The model leaves out stragglers, congestion, and that a GPU is less efficient on small batches: it is an upper bound.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from pipeline.commands.simulating.arguments import parse
+from pipeline.commands.simulating.network_job import assumed_job, check_network, measured_job
+from pipeline.commands.simulating.results import constant_lines, of_job, of_machine, write_results
+from pipeline.commands.simulating.rows import gpu_counts, simulate_all
+from pipeline.commands.simulating.wording import table
+from pipeline.config.all_reduce_times import load_all_reduce_times
+from pipeline.config.machine import MachineConfig, load_machine
+from pipeline.costmodel import Communication, Fit, Job, Measurement, Negotiation, fit, machine
+from pipeline.errors import InputError
+
+_MIB = 2.0**20
+
+
+def main(argv: Sequence[str]) -> int:
+    """Raises InputError for a machine, network, number of GPUs or file of points that will not do."""
+    arguments = parse(argv, __doc__ or "")
+    fitted = _fit(arguments) if arguments.fit else None
+    if fitted:
+        print("\n".join(_fit_lines(fitted, arguments)))
+    if arguments.machine is None:
+        return 0
+    described, origins = _machine(arguments, fitted)
+    job = _job(arguments)
+    cluster = machine(**described.model_dump(exclude={"guessed", "measured"}))
+    try:
+        rows = simulate_all(
+            cluster,
+            job,
+            _ways(arguments),
+            gpus=sorted(set(arguments.gpus or gpu_counts(cluster))),
+            batch_sizes=arguments.batch_sizes,
+            examples=arguments.examples,
+            price=arguments.price_per_gpu_hour,
+        )
+    except ValueError as error:
+        raise InputError(f"--gpus: {error}") from None
+    title = f"SIMULATED, not measured: {arguments.network} on {arguments.machine.stem}"
+    print(title)
+    print("\n".join(table(rows)))
+    constants = {**of_machine(described, origins), **of_job(arguments, job)}
+    print("\n".join(constant_lines(constants)))
+    write_results(arguments, title, rows, constants, fitted)
+    return 0
+
+
+def _fit(arguments: argparse.Namespace) -> Fit:
+    times = load_all_reduce_times(arguments.fit)
+    points = [Measurement(point.n_bytes, point.workers, point.seconds) for point in times.points]
+    try:
+        return fit(points, times.algorithm, hold_out=arguments.hold_out)
+    except ValueError as error:
+        raise InputError(f"{arguments.fit}: {error}") from None
+
+
+def _fit_lines(fitted: Fit, arguments: argparse.Namespace) -> Iterator[str]:
+    held_out = {"workers": "number of workers", "n_bytes": "size"}[arguments.hold_out]
+    yield f"fitted to {arguments.fit}:"
+    yield f"  latency_seconds: {fitted.link.latency_seconds:.3g}"
+    yield f"  bytes_per_second: {fitted.link.bytes_per_second:.4g}"
+    yield f"  error: {fitted.relative_error:.1%} of these points"
+    yield f"  held out, each {held_out} from the others: {fitted.held_out_error:.1%}"
+
+
+def _machine(arguments: argparse.Namespace, fitted: Fit | None) -> tuple[MachineConfig, dict[str, str]]:
+    """The description, with the fitted constants in the link they belong to, and where each figure comes from."""
+    described = load_machine(arguments.machine)
+    origins: dict[str, str] = dict(described.origins)
+    if fitted is None:
+        return described, origins
+    link = getattr(described, arguments.link)
+    if link is None:
+        raise InputError(f"--link {arguments.link}: {arguments.machine} has no such link; give the other one")
+    constants = {
+        "latency_seconds": fitted.link.latency_seconds,
+        # The model adds up the adapters of a node; the points have them all.
+        "bytes_per_second": fitted.link.bytes_per_second / getattr(link, "adapters_per_node", 1),
+    }
+    origins |= {f"{arguments.link}.{key}": "measured" for key in constants}
+    return described.model_copy(update={arguments.link: link.model_copy(update=constants)}), origins
+
+
+def _job(arguments: argparse.Namespace) -> Job:
+    check_network(arguments.network)
+    network = {
+        "image_size": arguments.image_size,
+        "n_classes": arguments.classes,
+        "local_batch": arguments.local_batch,
+    }
+    if arguments.measure:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return measured_job(arguments.network, **network, device=device)
+    return assumed_job(arguments.network, **network, images_per_second=arguments.images_per_second)
+
+
+def _ways(arguments: argparse.Namespace) -> dict[str, Communication]:
+    negotiations: dict[str, Negotiation | None] = {"": None}
+    if arguments.negotiation:
+        cycle_ms, message_us = arguments.negotiation
+        negotiations[", negotiated"] = Negotiation(cycle_seconds=cycle_ms / 1e3, message_seconds=message_us / 1e6)
+    return {
+        f"{algorithm}{suffix}": Communication(
+            algorithm=algorithm,
+            bucket_bytes=arguments.bucket_mib * _MIB,
+            overlap=not arguments.no_overlap,
+            compression=arguments.compression,
+            negotiation=negotiation,
+        )
+        for suffix, negotiation in negotiations.items()
+        for algorithm in arguments.algorithms
+    }

@@ -1,0 +1,101 @@
+"""What a simulation leaves: its constants with their origins, the rows, the figure."""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pipeline.artifacts.atomic import write_bytes
+from pipeline.artifacts.json_file import write_json
+from pipeline.commands.simulating.rows import Row
+from pipeline.config.machine import MachineConfig
+from pipeline.costmodel import Fit, Job
+from viz.figures.rendering import svg
+from viz.figures.scaling import ScalingCurve, scaling_figure
+
+Constants = Mapping[str, tuple[object, str]]
+"""Name -> value and origin: given, guessed or measured."""
+
+
+def of_machine(described: MachineConfig, origins: Mapping[str, str]) -> Constants:
+    """The figures of a machine; `origins` says where each comes from."""
+    tree = described.model_dump()
+
+    def value(key: str) -> object:
+        link, _, inner = key.partition(".")
+        return tree[link][inner] if inner else tree[link]
+
+    return {key: (value(key), origin) for key, origin in origins.items()}
+
+
+def of_job(arguments: argparse.Namespace, job: Job) -> Constants:
+    """What is taken of the network, the GPU and the coordinator."""
+    alone = job.local_batch / (job.ready_seconds[-1] + job.optimizer_seconds)
+    origin = "measured" if arguments.measure else "given"
+    constants: dict[str, tuple[object, str]] = {
+        "images/s of one GPU": (alone, origin),
+        "bytes of the gradients": (sum(job.layer_bytes), "given"),
+        "times of forward and backward, and of each layer": (
+            "timed" if arguments.measure else "1 : 2, by multiplications",
+            "measured" if arguments.measure else "guessed",
+        ),
+        "times at other local batches": ("in proportion", "guessed"),
+    }
+    if arguments.negotiation:
+        for name, figure in zip(("cycle (ms)", "message (us)"), arguments.negotiation, strict=True):
+            constants[f"negotiation, {name}"] = (figure, "given")
+    return constants
+
+
+def constant_lines(constants: Constants) -> Iterator[str]:
+    """A line for each origin."""
+    for origin in ("measured", "given", "guessed"):
+        named = [
+            f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+            for name, (value, of) in constants.items()
+            if of == origin
+        ]
+        yield f"{origin}: {'; '.join(named) or 'nothing'}"
+
+
+def write_results(
+    arguments: argparse.Namespace, title: str, rows: Sequence[Row], constants: Constants, fitted: Fit | None
+) -> None:
+    """Write the JSON and the SVG file into `arguments.out`, and say so."""
+    name = f"{arguments.machine.stem}.{arguments.network}"
+    tree: dict[str, Any] = {
+        "simulated": True,
+        "title": title,
+        "machine": str(arguments.machine),
+        "network": arguments.network,
+        "examples": arguments.examples,
+        "bucket_mib": arguments.bucket_mib,
+        "compression": arguments.compression,
+        "overlap": not arguments.no_overlap,
+        "constants": {key: {"value": value, "origin": origin} for key, (value, origin) in constants.items()},
+        "fit": None if fitted is None else {"error": fitted.relative_error, "held_out_error": fitted.held_out_error},
+        "rows": [row.as_tree() for row in rows],
+    }
+    write_json(arguments.out / f"{name}.json", tree)
+    write_bytes(arguments.out / f"{name}.svg", svg(scaling_figure(*_curves(rows), title=title)))
+    print(f"written: {arguments.out / name}.json and .svg")
+
+
+def _curves(rows: Sequence[Row]) -> tuple[dict[str, ScalingCurve], dict[str, ScalingCurve]]:
+    """Weak scaling by way, strong scaling by global batch with the fastest way."""
+    weak = {way: [row for row in rows if (row.scaling, row.way) == ("weak", way)] for way in {r.way: 0 for r in rows}}
+    strong: dict[str, list[Row]] = {}
+    for batch in sorted({row.global_batch for row in rows if row.scaling == "strong"}):
+        same = [row for row in rows if (row.scaling, row.global_batch) == ("strong", batch)]
+        fastest = {n: min((r for r in same if r.gpus == n), key=lambda r: r.hours) for n in {r.gpus for r in same}}
+        strong[f"batch {batch:,}"] = [fastest[n] for n in sorted(fastest)]
+    weak_curves, strong_curves = ({name: _curve(of) for name, of in group.items()} for group in (weak, strong))
+    return weak_curves, strong_curves
+
+
+def _curve(rows: Sequence[Row]) -> ScalingCurve:
+    return ScalingCurve(
+        gpus=[row.gpus for row in rows],
+        images_per_second=[row.images_per_second for row in rows],
+        efficiency=[row.efficiency for row in rows],
+        hours=[row.hours for row in rows],
+    )

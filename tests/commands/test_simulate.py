@@ -1,0 +1,183 @@
+"""The simulator as a command: its table, files and figure, where its constants come from, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torchvision.models import get_model
+
+from pipeline.__main__ import main
+from pipeline.commands.simulating.network_job import assumed_job, measured_job, of_local_batch
+from pipeline.commands.simulating.rows import gpu_counts
+from pipeline.config.machine import load_machine
+from pipeline.costmodel import Link, machine, ring_seconds
+
+_SUMMIT = ["simulate", "--machine", str(Path(__file__).parents[2] / "machines" / "summit.yaml")]
+_SMALL = [*_SUMMIT, "--images-per-second", "380", "--gpus", "1", "6", "1536", "27600", "--batch-sizes", "3072"]
+
+
+_TWO_POINTS = """{"algorithm": "ring", "points": [
+    {"n_bytes": 1, "workers": 2, "seconds": 1}, {"n_bytes": 9, "workers": 2, "seconds": 1}
+]}"""
+
+
+def _points(path: Path, workers: tuple[int, ...] = (2, 4, 8)) -> Path:
+    """All-reduces over a link of 10 microseconds and 5 GB/s, as a ring takes them."""
+    link = Link(latency_seconds=1e-5, bytes_per_second=5e9)
+    points = [
+        {"n_bytes": n_bytes, "workers": count, "seconds": ring_seconds(n_bytes, count, link)}
+        for count in workers
+        for n_bytes in (1_000, 100_000, 10_000_000)
+    ]
+    path.write_text(json.dumps({"algorithm": "ring", "points": points}))
+    return path
+
+
+# What it says
+
+
+def test_one_table_one_json_and_one_figure_all_called_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*_SMALL, "--price-per-gpu-hour", "2", "--out", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("SIMULATED, not measured: resnet50 on summit\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["summit.resnet50.json", "summit.resnet50.svg"]
+    tree = json.loads((tmp_path / "summit.resnet50.json").read_text())
+    assert tree["simulated"] is True
+    assert tree["title"] == shown.partition("\n")[0]
+    assert {row["gpus"] for row in tree["rows"] if row["scaling"] == "weak"} == {1, 6, 1536, 27600}
+    for row in tree["rows"]:
+        assert row["global_batch"] == row["gpus"] * row["local_batch"]
+        assert row["cost"] == pytest.approx(2 * row["gpus"] * row["hours"])
+        assert row["hours"] * 3600 * row["images_per_second"] == pytest.approx(90 * 1_281_167)
+        assert 0 < row["efficiency"] <= 1 + 1e-12
+
+
+def test_every_constant_is_said_to_be_measured_given_or_guessed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([*_SMALL, "--out", str(tmp_path)])
+    measured, given, guessed = capsys.readouterr().out.splitlines()[-4:-1]
+    assert measured == "measured: nothing"
+    assert "images/s of one GPU 380" in given
+    assert "between.bytes_per_second 1.25e+10" in given
+    assert "between.latency_seconds 9.6e-06" in guessed
+    assert "times at other local batches in proportion" in guessed
+
+
+def test_negotiation_is_simulated_beside_fixed_buckets_and_grows_with_the_workers(tmp_path: Path) -> None:
+    assert main([*_SMALL, "--negotiation", "1", "1", "--algorithms", "tree", "--out", str(tmp_path)]) == 0
+    rows = json.loads((tmp_path / "summit.resnet50.json").read_text())["rows"]
+    step = {(row["way"], row["gpus"]): row["step_seconds"] for row in rows if row["scaling"] == "weak"}
+    assert {way for way, _ in step} == {"tree", "tree, negotiated"}
+    losses = [step["tree, negotiated", n] - step["tree", n] for n in (6, 1536, 27600)]
+    assert losses == sorted(losses)
+    assert losses[-1] > 0.01
+
+
+def test_vgg16_sends_more_than_resnet50_for_less_arithmetic_a_byte(tmp_path: Path) -> None:
+    jobs = {
+        network: assumed_job(network, image_size=224, n_classes=1000, local_batch=64, images_per_second=100)
+        for network in ("resnet50", "vgg16")
+    }
+    for network, job in jobs.items():
+        parameters = sum(p.numel() for p in get_model(network, weights=None).parameters())
+        assert sum(job.layer_bytes) == 4 * parameters
+        assert job.ready_seconds[-1] == pytest.approx(0.64)
+        assert job.forward_seconds == pytest.approx(0.64 / 3)
+    # The classifier comes first in the backward pass: with VGG-16 it is most of the bytes.
+    assert jobs["vgg16"].layer_bytes[0] == 4 * (4096 * 1000 + 1000)
+    assert sum(jobs["vgg16"].layer_bytes) > 5 * sum(jobs["resnet50"].layer_bytes)
+
+
+def test_a_step_timed_here_has_every_byte_and_ends_with_its_pieces() -> None:
+    job = measured_job("resnet18", image_size=32, n_classes=10, local_batch=4, device=torch.device("cpu"))
+    parameters = sum(p.numel() for p in get_model("resnet18", weights=None, num_classes=10).parameters())
+    assert sum(job.layer_bytes) == 4 * parameters
+    # fc comes first: its bias or its weight.
+    assert job.layer_bytes[0] in (40, 40 * 512)
+    assert min(job.forward_seconds, job.optimizer_seconds, *job.backward_seconds) >= 0
+    assert of_local_batch(job, 8).ready_seconds[-1] == pytest.approx(2 * job.ready_seconds[-1])
+
+
+def test_gpus_double_by_whole_nodes_up_to_the_machine() -> None:
+    described = load_machine(Path(_SUMMIT[2])).model_dump(exclude={"guessed", "measured"})
+    counts = gpu_counts(machine(**described))
+    assert counts[:5] == [1, 6, 12, 24, 48]
+    assert 1536 in counts
+    assert counts[-1] == 27_648
+
+
+# Fitting
+
+
+def test_constants_are_fitted_and_the_held_out_error_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    points = _points(tmp_path / "points.json")
+    assert main(["simulate", "--fit", str(points)]) == 0
+    shown = capsys.readouterr().out
+    assert "latency_seconds: 1e-05" in shown
+    assert "bytes_per_second: 5e+09" in shown
+    assert "  held out, each number of workers from the others: 0.0%" in shown
+
+
+def test_fitted_constants_replace_those_of_the_link_and_count_as_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    points = _points(tmp_path / "points.json", workers=(2,))
+    fitted = ["--fit", str(points), "--hold-out", "n_bytes", "--link", "between", "--out", str(tmp_path)]
+    assert main([*_SMALL, *fitted]) == 0
+    measured = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("measured: "))
+    # Two adapters of a node share what was measured.
+    assert measured == "measured: between.latency_seconds 1e-05; between.bytes_per_second 2.5e+09"
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "nothing to do; give --machine"),
+        (_SUMMIT, "how fast is one GPU alone? give --images-per-second"),
+        (["simulate", "--machine", "nowhere", "--images-per-second", "1"], "machines/nowhere.yaml: no such file"),
+        ([*_SMALL, "--network", "resnet5"], "--network resnet5: no classifier of torchvision"),
+        ([*_SUMMIT, "--images-per-second", "1", "--gpus", "7"], "--gpus: 7 workers do not fill nodes of 6"),
+        ([*_SUMMIT, "--images-per-second", "1", "--gpus", "30000"], "--gpus: 30000 workers, but the machine has"),
+        ([*_SMALL, "--link", "between"], "--link: says which link"),
+        (["simulate", "--fit", "nowhere.json"], "nowhere.json: no such file"),
+    ],
+)
+def test_bad_arguments_end_with_one_line(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments or ["simulate"]) == 2
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert shown.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "not valid JSON"),
+        ('{"algorithm": "ring", "points": []}', "points"),
+        ('{"algorithm": "star", "points": []}', 'algorithm: "star" is not allowed'),
+        (_TWO_POINTS.replace('"workers": 2', '"workers": 1', 1), "points.0.workers: 1 is not allowed"),
+        (_TWO_POINTS, "measure at least two numbers of workers"),
+    ],
+)
+def test_bad_points_end_with_one_line(
+    content: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "points.json"
+    path.write_text(content)
+    assert main(["simulate", "--fit", str(path)]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"error: {path}: ")
+    assert said in shown
+    assert shown.count("\n") == 1
