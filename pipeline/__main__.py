@@ -12,6 +12,7 @@ from pipeline.errors import InputError, mend_of
 _COMMANDS = {
     "calibrate": "find the map, space, min_samples and eps with which DBSCAN finds planted noise best",
     "compare": "say what one experiment changed against another, with paired tests",
+    "diagnose": "say what bounds a study's training steps: compute, communication, input or synchronisation",
     "doctor": "name every mismatch of the installation, with its repair",
     "filter-features": "run the filter on features made elsewhere",
     "landscape": "measure how curved the loss is around the weights of a study's networks",

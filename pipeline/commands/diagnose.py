@@ -1,0 +1,114 @@
+"""`python -m pipeline diagnose --study NAME`: where the time of a training step goes.
+
+Runs real steps of one of the study's cells, on as many processes as the study trains on, three ways in turn: as they
+are, without exchanging gradients, and with synthetic images. Nothing is evaluated, saved or recorded. Says which of
+compute, communication, input or synchronisation bounds a step, and what to do about it, or that the spread of the
+measurements does not tell. Its own torchrun may start the processes, on any number of nodes.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pipeline import distributed
+from pipeline.artifacts.prepared import load_prepared
+from pipeline.commands.diagnosing.measuring import Training, measure, share_of_one, step_seconds, steps_in, trace
+from pipeline.commands.diagnosing.wording import lines_of
+from pipeline.costmodel.bottleneck import diagnose
+from pipeline.distributed import Ranks
+from pipeline.errors import InputError
+from pipeline.stages.harness import StageContext, exit_codes, make_context
+from pipeline.stages.train import resolve_cells
+from pipeline.training.images import load_images
+from pipeline.training.workers import plan_of
+
+_MODULE = "pipeline.commands.diagnose"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Raises InputError for a bad parameter file, a study it does not have, or data that are not there."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline diagnose", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--study", required=True)
+    parser.add_argument("--batch-size", type=int, help="of the study's batch sizes (default: its first)")
+    parser.add_argument("--seconds", type=_seconds, default=20.0, help="of training, roughly (default: 20)")
+    parser.add_argument("--trace", type=Path, metavar="FOLDER", help="write a trace of one step of each rank here")
+    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of all artefacts")
+    parser.add_argument("--work", type=Path, default=Path(".work"), help="folder of the ledger")
+    # Told by the process that starts the others, before it does.
+    parser.add_argument("--alone-seconds", type=float, help=argparse.SUPPRESS)
+    arguments = parser.parse_args(argv)
+    context = make_context("train", "study", arguments, silent=True)
+    plan = plan_of(context.params.studies[arguments.study].effective_recipe(context.params.train))
+    if not distributed.launched() and (count := distributed.choose_workers(plan.workers, plan.fitting)) > 1:
+        with distributed.session(distributed.threads_for(plan.threads, count)) as ranks:
+            training = share_of_one(_training(context, ranks, arguments.batch_size), count)
+            alone = float(np.median(step_seconds(training, steps_in(training, arguments.seconds / 10))))
+        return distributed.launch(_MODULE, [*argv, "--alone-seconds", str(alone)], count)
+    joining = partial(distributed.joining_ranks, plan.workers, plan.fitting)
+    with distributed.session(plan.threads, joining) as ranks:
+        _report(context, ranks, arguments)
+    return 0
+
+
+def _seconds(text: str) -> float:
+    if not 0 < (value := float(text)) < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def _report(context: StageContext, ranks: Ranks, arguments: argparse.Namespace) -> None:
+    training = _training(context, ranks, arguments.batch_size)
+    times = measure(training, arguments.seconds)
+    settings = training.settings
+    if ranks.is_main:
+        processes = "1 process" if ranks.count == 1 else f"{ranks.count} processes"
+        print(
+            f"{arguments.study}: {settings.network}, batch {settings.batch_size} on {processes}, {ranks.device.type}, "
+            f"{torch.get_num_threads()} threads each; {times.full.shape[0]} rounds of {times.full.shape[2]} steps"
+        )
+        alone = arguments.alone_seconds
+        print("\n".join(lines_of(diagnose(times), times, batch_size=settings.batch_size, alone_seconds=alone)))
+    if arguments.trace:
+        trace(training, arguments.trace / f"{arguments.study}.rank{ranks.rank}.json")
+        if ranks.is_main:
+            print(f"traces: {arguments.trace}, a file for each rank, for https://ui.perfetto.dev")
+
+
+def _training(context: StageContext, ranks: Ranks, batch_size: int | None) -> Training:
+    """The study's first cell, or its first of this batch size.
+
+    Raises:
+        InputError: the study has no such cell, or skips it.
+    """
+    data = load_prepared(context.data, folder=context.image_folder)
+    cells, members, _ = resolve_cells(context, data, ranks)
+    sizes = list(context.params.studies[str(context.item)].batch_sizes)
+    if batch_size is not None and batch_size not in sizes:
+        raise InputError(f"--batch-size {batch_size}: not of study {context.item}; it has {sizes}")
+    fitting = [i for i, cell in enumerate(cells) if not cell.skipped and batch_size in (None, cell.settings.batch_size)]
+    if not fitting:
+        raise InputError(f"--study {context.item}: {cells[0].skipped}, so there is nothing to run; lower batch_sizes")
+    settings = cells[fitting[0]].settings
+    recipe = context.params.studies[str(context.item)].effective_recipe(context.params.train)
+    return Training(
+        settings=settings,
+        images=load_images(data.train.source, settings, training=True, device=ranks.device),
+        labels=torch.from_numpy(data.train.labels).to(ranks.device),
+        members=members[fitting[0]],
+        ranks=ranks,
+        micro_batch=recipe.micro_batch,
+    )
+
+
+if __name__ == "__main__":
+    with exit_codes():
+        sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,170 @@
+"""Real steps of a study's training, timed: as they are, without exchange, and with synthetic images."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from pipeline import distributed
+from pipeline.batching import rank_parts, worker_parts
+from pipeline.commands.diagnosing.moments import moment, seconds_between
+from pipeline.costmodel.bottleneck import StepTimes
+from pipeline.datasets.synthetic import SyntheticImages
+from pipeline.datasets.training_images import TrainingImages
+from pipeline.distributed import Ranks
+from pipeline.run_log import Progress, RunLog
+from pipeline.training.loop import train
+from pipeline.training.settings import TrainSettings
+
+ROUNDS = 8
+"""Of which the second smallest and the second largest value cover the median with 93 %."""
+# First uses, and batches that were prepared before the clock ran.
+_WARM_UP = 3
+_FEWEST, _MOST = 3, 50
+_NEVER = 1_000_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What `training.loop.train` is given for a cell; `members`: (N,) bool."""
+
+    settings: TrainSettings
+    images: TrainingImages
+    labels: Tensor
+    members: NDArray[np.bool_]
+    ranks: Ranks
+    micro_batch: int | Literal["auto"]
+
+
+class _Enough(Exception):  # noqa: N818 - no error
+    """All steps that were asked for are timed."""
+
+
+class _StepClock(RunLog):
+    """Hears of each step from the trainer's own progress, and ends the run by an exception after the last."""
+
+    def __init__(self, n_steps: int, device: torch.device, on_step: Callable[[], object]) -> None:
+        super().__init__(None)
+        self._n_steps, self._device, self._on_step = n_steps, device, on_step
+        self.moments: list[Any] = []
+
+    @contextmanager
+    def progress(self, description: str, total: int, unit: str) -> Iterator[Progress]:  # noqa: ARG002 - as others need it
+        """Counts nothing that is shown."""
+        yield self
+
+    def update(self, n: int = 1, note: str = "") -> None:  # noqa: ARG002 - as others need it
+        """First at the start of the run, then after each step."""
+        self.moments.append(moment(self._device))
+        if len(self.moments) > 1:
+            self._on_step()
+        if len(self.moments) > self._n_steps:
+            raise _Enough
+
+
+def step_seconds(training: Training, n_steps: int, on_step: Callable[[], object] = lambda: None) -> NDArray[np.float64]:
+    """(n_steps,) of this rank, after a few that do not count; all ranks call it.
+
+    Args:
+        on_step: called after each step, those that do not count too.
+    """
+    ranks = training.ranks
+    clock = _StepClock(_WARM_UP + n_steps, ranks.device, on_step)
+    # Longer than is run: the trainer adds up losses over ranks after each twentieth of a run, and nowhere in here.
+    steps = max(training.settings.steps, 20 * (_WARM_UP + n_steps + 1))
+    distributed.barrier()
+    with suppress(_Enough):
+        train(
+            # Steps that sample the noise of gradients are none like the others.
+            replace(training.settings, steps=steps, noise_scale_steps=None),
+            training.images, training.labels, training.members,
+            ranks=ranks, log=clock, title="", micro_batch=training.micro_batch,
+        )  # fmt: skip
+    if ranks.device.type == "cuda":
+        torch.cuda.synchronize(ranks.device)
+    counted = clock.moments[_WARM_UP:]
+    return np.array([seconds_between(*pair) for pair in pairwise(counted)])
+
+
+def without_exchange(training: Training) -> Training:
+    """Each rank steps alone on the same images in the same BatchNorm groups: post-local SGD that never averages."""
+    settings, count = training.settings, training.ranks.count
+    parts = worker_parts(settings.batch_size, settings.simulated_workers, settings.bn_group)
+    local = replace(
+        settings,
+        simulated_workers=count,
+        bn_group=parts[0].group_sizes[0],
+        reduction="ddp",
+        local_from_step=0,
+        local_period=_NEVER,
+    )
+    # A tree passes one simulated worker at a time.
+    one_worker = max(part.size for part in parts)
+    return replace(
+        training, settings=local, micro_batch=one_worker if settings.reduction == "tree" else training.micro_batch
+    )
+
+
+def with_synthetic_images(training: Training) -> Training:
+    """Nothing is read, augmented or copied to the device."""
+    crop_size = training.settings.format.crop_size
+    images = SyntheticImages(len(training.images), crop_size=crop_size, device=training.ranks.device)
+    return replace(training, images=images)
+
+
+def share_of_one(training: Training, count: int) -> Training:
+    """What the first of `count` ranks does in a step, as the whole of a run on this process alone."""
+    settings = training.settings
+    parts = rank_parts(
+        worker_parts(settings.batch_size, settings.simulated_workers, settings.bn_group), rank=0, ranks=count
+    )
+    share = replace(
+        settings, batch_size=sum(part.size for part in parts), simulated_workers=len(parts), local_from_step=None
+    )
+    return replace(training, settings=share)
+
+
+def measure(training: Training, seconds: float) -> StepTimes:
+    """Rounds of all ways in turn, so that a machine that slows down slows down each; all ranks return the same.
+
+    Args:
+        seconds: to spend on the steps, roughly; starting each run comes on top, and a few steps are always taken.
+    """
+    alone = without_exchange(training)
+    ways = [training, alone, with_synthetic_images(alone)]
+    if training.ranks.count == 1:
+        del ways[1]  # nobody to exchange with
+    n_steps = steps_in(training, seconds / ROUNDS / len(ways))
+    found = [[distributed.all_gather(step_seconds(way, n_steps)) for way in ways] for _ in range(ROUNDS)]
+    # Ways first, each by rounds, ranks and steps.
+    full, *local, synthetic = np.array(found).swapaxes(0, 1)
+    return StepTimes(full=full, local=local[0] if local else full, synthetic=synthetic)
+
+
+def steps_in(training: Training, seconds: float) -> int:
+    """Steps to count in a run of so many seconds, by a first run of a few; the same on all ranks."""
+    slowest = max(float(np.median(own)) for own in distributed.all_gather(step_seconds(training, _FEWEST)))
+    return int(np.clip(seconds / slowest - _WARM_UP, _FEWEST, _MOST))
+
+
+def trace(training: Training, path: Path) -> None:
+    """Write what one step does, operation by operation, for chrome://tracing or Perfetto; a file of this rank."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    activities = [ProfilerActivity.CPU]
+    if training.ranks.device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    with profile(
+        activities=activities,
+        schedule=schedule(wait=0, warmup=_WARM_UP, active=1, repeat=1),
+        acc_events=True,
+        on_trace_ready=lambda done: done.export_chrome_trace(str(path)),
+    ) as profiler:
+        step_seconds(training, 1, profiler.step)

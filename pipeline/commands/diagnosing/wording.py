@@ -1,0 +1,85 @@
+"""What a diagnosis says: one table, the comparisons behind it, the verdict and the advice."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.costmodel.bottleneck import CONFIDENCE, THRESHOLD, Diagnosis, Estimate, StepTimes, estimate
+
+_ADVICE = {
+    "compute": "nothing is lost beside it: more workers, `precision: bf16` or `compile: true` on a GPU, or a smaller "
+    "network or image make it faster",
+    "communication": "send less often: larger batch_sizes, fewer workers with more images each, or post_local_sgd; "
+    "`reduction: ddp` hides more of it than `tree`",
+    "input": "read faster: prepare the images no larger than the crop needs, keep them in memory (`prepare.storage: "
+    "array`), or give each worker more cores to decode with (fewer workers a node)",
+    "synchronisation": "make the workers alike: see which rank is slow below, and what else its cores or GPU, its "
+    "disk or its power limit serve",
+}
+
+
+def lines_of(diagnosis: Diagnosis, times: StepTimes, *, batch_size: int, alone_seconds: float | None) -> Iterator[str]:
+    """The report.
+
+    Args:
+        batch_size: images of a step over all ranks.
+        alone_seconds: of a step in which one rank has the machine to itself; None where there is one rank.
+    """
+    yield f"{'part of a step':16} {'ms':>9} {'share':>7}  {CONFIDENCE:.0%} interval of the share"
+    for name, seconds in diagnosis.parts.items():
+        share = diagnosis.shares[name]
+        yield f"{name:16} {1e3 * seconds.median:9.2f} {share.median:7.1%}  {share.low:.1%} to {share.high:.1%}"
+    yield f"{'step':16} {1e3 * diagnosis.step.median:9.2f} {batch_size / diagnosis.step.median:,.0f} images/s"
+    yield ""
+    yield from _comparisons(diagnosis, times, alone_seconds)
+    yield ""
+    yield from verdict_lines(diagnosis)
+
+
+def verdict_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    """What bounds the step, and what to do about it."""
+    first, *others = diagnosis.candidates
+    if others:
+        yield f"verdict: undecided between {first} and {', '.join(others)}: their intervals do not tell them apart"
+        yield "advice: measure for longer (--seconds), on a machine that does nothing else"
+        return
+    why = (
+        f"no other part reaches {THRESHOLD:.0%} of a step"
+        if first == "compute"
+        else f"the largest part beside compute, and {THRESHOLD:.0%} of a step or more"
+    )
+    yield f"verdict: bound by {first} ({why})"
+    yield f"advice: {_ADVICE[first]}"
+
+
+def _comparisons(diagnosis: Diagnosis, times: StepTimes, alone_seconds: float | None) -> Iterator[str]:
+    """Ways to train in pairs, in ms of a step."""
+    full, local, synthetic = (_ms(values) for values in (times.full, times.local, times.synthetic))
+    ranks = times.full.shape[1]
+    yield f"real against synthetic images: {_text(local)} against {_text(synthetic)} ms"
+    if ranks == 1:
+        yield "one process: nobody to exchange gradients with, or to wait for"
+        return
+    yield f"exchange at every step against none: {_text(full)} against {_text(local)} ms"
+    communication = diagnosis.parts["communication"].median
+    ratio = f"{diagnosis.parts['compute'].median / communication:.1f}" if communication > 0 else "no communication seen"
+    yield f"scaling ratio, computation to exposed communication: {ratio}"
+    if alone_seconds is not None:
+        efficiency = alone_seconds / diagnosis.step.median
+        yield f"one rank alone against all {ranks}: {1e3 * alone_seconds:.2f} ms a step, efficiency {efficiency:.0%}"
+    own = np.median(times.local, axis=(0, 2))
+    slowest = int(own.argmax())
+    yield (
+        f"ranks without exchange: {1e3 * own.min():.2f} to {1e3 * own.max():.2f} ms, rank {slowest} the slowest, by "
+        f"{own.max() / own.min() - 1:.0%}"
+    )
+
+
+def _ms(values: NDArray[np.float64]) -> Estimate:
+    """Of (rounds, ranks, steps) seconds: median over ranks and steps, then over rounds."""
+    return estimate(1e3 * np.median(values, axis=(1, 2)))
+
+
+def _text(found: Estimate) -> str:
+    return f"{found.median:.2f} ({found.low:.2f} to {found.high:.2f})"

@@ -1,0 +1,215 @@
+"""`diagnose`: what it says of a study, and the verdict on bottlenecks that are put into real trainings."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from made_up_times import made_up_times
+from made_up_training import ALONE, TINY, environment, run, write_project
+from run_diagnosis import FAULTS, training_of
+
+from pipeline.__main__ import main
+from pipeline.batching import rank_parts, worker_parts
+from pipeline.commands.diagnosing import measuring
+from pipeline.commands.diagnosing.measuring import (
+    Training,
+    measure,
+    share_of_one,
+    step_seconds,
+    with_synthetic_images,
+    without_exchange,
+)
+from pipeline.commands.diagnosing.wording import verdict_lines
+from pipeline.costmodel.bottleneck import diagnose
+from pipeline.datasets.synthetic import SyntheticImages
+from pipeline.distributed import Ranks
+from pipeline.training.settings import TrainSettings
+
+_RIGHT = {
+    "slow_loader": "input",
+    "delayed_all_reduce": "communication",
+    "slow_rank": "synchronisation",
+    "none": "compute",
+}
+
+
+def _command(folder: Path, *more: str) -> list[str]:
+    places = [
+        f"--{name}={folder / path}" for name, path in (("params", "params.yaml"), ("data", "data"), ("work", "w"))
+    ]
+    return ["diagnose", "--study", "tiny", "--seconds", "0.2", *places, *more]
+
+
+@pytest.fixture
+def threads_as_before() -> Any:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+# The verdict on what is put in
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", ["0.15", "0.45"])
+def test_each_bottleneck_is_found_at_two_strengths(seconds: str, tmp_path: Path) -> None:
+    """Two real ranks whose passes take 0.1 s and more."""
+    faults = [fault for fault in FAULTS if fault != "none"]
+    found = _diagnosed(tmp_path, *(word for fault in faults for word in (fault, seconds)))
+    verdicts = {name.split()[0]: one["candidates"] for name, one in found.items()}
+    assert verdicts == {fault: [_RIGHT[fault]] for fault in faults}, found
+
+
+@pytest.mark.slow
+def test_without_a_bottleneck_none_is_named(tmp_path: Path) -> None:
+    """On a busy machine that may be left undecided."""
+    (found,) = _diagnosed(tmp_path, "none", "0").values()
+    assert "compute" in found["candidates"], found
+
+
+def _diagnosed(folder: Path, *words: str) -> dict[str, Any]:
+    output = folder / "found.json"
+    script = Path(__file__).with_name("run_diagnosis.py")
+    paths = {"PYTHONPATH": f"{script.parents[2]}:{script.parents[1]}"}
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    ended = run([*start, str(script), str(output), *words], timeout=500, environ=paths)
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, Any] = json.loads(output.read_text())
+    return found
+
+
+@pytest.mark.parametrize(("fault", "seconds"), [("slow_loader", 0.05), ("none", 0.05)])
+def test_a_slow_loader_is_found_on_one_process(fault: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "_WARM_UP", 1)
+    with FAULTS[fault](seconds, ALONE):
+        found = diagnose(measure(training_of(ALONE), seconds=0.05))
+    if fault == "none":
+        assert "compute" in found.candidates
+    else:
+        assert found.candidates == ("input",)
+        assert found.parts["input"].median == pytest.approx(seconds, rel=0.5)
+    assert found.parts["communication"].median == found.parts["synchronisation"].median == 0
+
+
+# What is compared
+
+
+def _training(settings: TrainSettings, ranks: Ranks = ALONE) -> Training:
+    return replace(training_of(ranks), settings=settings)
+
+
+@pytest.mark.parametrize("bn_group", [None, 4])
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("batch_size", [64, 66])
+def test_without_exchange_every_rank_has_the_same_images_in_the_same_groups(
+    bn_group: int | None, count: int, batch_size: int
+) -> None:
+    settings = replace(TINY, batch_size=batch_size, simulated_workers=4, bn_group=bn_group)
+    for rank in range(count):
+        ranks = Ranks(rank=rank, count=count, device=torch.device("cpu"))
+        local = without_exchange(_training(settings, ranks)).settings
+        before, after = (
+            rank_parts(worker_parts(one.batch_size, one.simulated_workers, one.bn_group), rank=rank, ranks=count)
+            for one in (settings, local)
+        )
+        assert (before[0].rows.start, before[-1].rows.stop) == (after[0].rows.start, after[-1].rows.stop)
+        groups = [sum((part.group_sizes for part in parts), ()) for parts in (before, after)]
+        assert len(groups[0]) == len(groups[1])
+        assert max(abs(a - b) for a, b in zip(*groups, strict=True)) <= 1
+
+
+def test_a_tree_is_compared_with_as_many_images_at_a_time() -> None:
+    two = Ranks(rank=0, count=2, device=torch.device("cpu"))
+    tree = without_exchange(_training(replace(TINY, batch_size=64, simulated_workers=8, reduction="tree"), two))
+    assert tree.micro_batch == 8
+    assert tree.settings.reduction == "ddp"
+
+
+def test_one_rank_alone_does_what_it_does_among_all() -> None:
+    settings = replace(TINY, batch_size=64, simulated_workers=4)
+    alone = share_of_one(_training(settings), 2).settings
+    assert (alone.batch_size, alone.simulated_workers) == (32, 2)
+
+
+def test_synthetic_images_look_like_real_ones_and_are_the_same_every_time() -> None:
+    real = training_of(ALONE)
+    synthetic = with_synthetic_images(real).images
+    assert isinstance(synthetic, SyntheticImages)
+    ids, epochs = np.arange(7), np.zeros(7, dtype=np.int64)
+    batches = [images.training_batch(ids, epochs) for images in (real.images, synthetic)]
+    assert batches[0].shape == batches[1].shape
+    assert batches[0].dtype == batches[1].dtype
+    assert batches[1].is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(batches[1], synthetic.evaluation_batch(ids))
+    assert len(synthetic) == len(real.images)
+
+
+def test_steps_are_those_of_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as asked for, after those that do not count, and no evaluation after them."""
+    monkeypatch.setattr(measuring, "_WARM_UP", 2)
+    seen: list[int] = []
+    seconds = step_seconds(training_of(ALONE), 4, lambda: seen.append(1))
+    assert seconds.shape == (4,)
+    assert (seconds > 0).all()
+    assert len(seen) == 6
+
+
+# The command
+
+
+@pytest.mark.usefixtures("threads_as_before")
+def test_one_process_is_told_what_bounds_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_project(tmp_path, study={"models": ["small_cnn"]})
+    assert main(_command(tmp_path, f"--trace={tmp_path / 'traces'}")) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("tiny: small_cnn, batch 20 on 1 process, ")
+    assert "one process: nobody to exchange gradients with" in shown
+    assert "verdict: " in shown
+    assert "advice: " in shown
+    (trace,) = (tmp_path / "traces").iterdir()
+    assert trace.name == "tiny.rank0.json"
+    assert any("conv" in event.get("name", "") for event in json.loads(trace.read_text())["traceEvents"])
+    # Nothing is recorded.
+    assert not (tmp_path / "w").exists()
+
+
+@pytest.mark.slow
+def test_several_processes_are_started_and_said_to_be_so(tmp_path: Path) -> None:
+    write_project(tmp_path, study={"models": ["small_cnn"]}, train={"simulated_workers": 2, "workers": 2})
+    ended = run([sys.executable, "-m", "pipeline", *_command(tmp_path)], timeout=300, environ=environment())
+    assert ended.returncode == 0, ended.stderr
+    assert "batch 20 on 2 processes, cpu, 1 threads each" in ended.stdout
+    for said in ("exchange at every step against none", "scaling ratio", "one rank alone against all 2", "verdict"):
+        assert ended.stdout.count(said) == 1, ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--study", "none"], "--study none: not in"),
+        (["--batch-size", "7"], "--batch-size 7: not of study tiny; it has [20]"),
+    ],
+)
+@pytest.mark.usefixtures("threads_as_before")
+def test_what_is_wrong_is_said_in_one_line(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_project(tmp_path)
+    assert main(_command(tmp_path, *arguments)) == 2
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert shown.count("\n") == 1
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_verdict_comes_with_advice(fault: str) -> None:
+    part = {"slow_loader": "input", "delayed_all_reduce": "communication", "slow_rank": "slow_rank"}.get(fault)
+    overhead: Any = {part: 0.2} if part else {}
+    verdict, advice = verdict_lines(diagnose(made_up_times(0.1, **overhead)))
+    assert verdict.startswith(f"verdict: bound by {_RIGHT[fault]} (")
+    assert advice.startswith("advice: ")
