@@ -5,7 +5,6 @@ nobody knows beforehand how early a good trial can be told (Li et al. 2018, JMLR
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -58,14 +57,6 @@ def hyperband(*, cap: int, factor: int) -> list[list[Rung]]:
         )
         for halvings in range(most, -1, -1)
     ]
-
-
-def epochs_of(rungs: list[Rung]) -> int:
-    """Epochs that a schedule takes over all trials, where those that go on continue from where they stood."""
-    first, *_ = rungs
-    return first.trials * first.epochs + sum(
-        rung.trials * (rung.epochs - before.epochs) for before, rung in pairwise(rungs)
-    )
 
 
 def promoted(accuracies: ArrayLike, keep: int) -> list[int]:

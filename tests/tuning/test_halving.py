@@ -1,12 +1,15 @@
 """Successive halving and Hyperband against the tables of the paper and a library's manual."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.tuning import Rung, epochs_of, hyperband, promoted, successive_halving
+from pipeline.tuning.halving import Rung, hyperband, promoted, successive_halving
+from pipeline.tuning.race import Outcome, Turn, run_halving
 
 
 def _pairs(rungs: list[Rung]) -> list[tuple[int, int]]:
@@ -43,9 +46,45 @@ def test_a_power_of_the_factor_has_all_its_brackets() -> None:
     assert len(hyperband(cap=243, factor=3)) == 6
 
 
+def _epochs_of(rungs: list[Rung]) -> int:
+    """Over all trials, where those that go on continue from where they stood."""
+    more = sum(rung.trials * (rung.epochs - before.epochs) for before, rung in pairwise(rungs))
+    return rungs[0].trials * rungs[0].epochs + more
+
+
+def _race(brackets: list[list[Rung]], accuracy: Callable[[Turn], float | None]) -> Outcome:
+    return run_halving(
+        lambda turns: [accuracy(turn) for turn in turns], lambda trial, how: None, brackets=brackets
+    )  # fmt: skip
+
+
 def test_trials_that_go_on_are_not_trained_anew() -> None:
-    assert epochs_of([Rung(trials=9, epochs=1), Rung(trials=3, epochs=3), Rung(trials=1, epochs=9)]) == 9 + 3 * 2 + 6
-    assert epochs_of([Rung(trials=4, epochs=8)]) == 32
+    assert _epochs_of([Rung(trials=9, epochs=1), Rung(trials=3, epochs=3), Rung(trials=1, epochs=9)]) == 9 + 3 * 2 + 6
+    outcome = _race([successive_halving(trials=9, cap=9, factor=3, halvings=2)], lambda turn: turn.trial / 10)
+    assert outcome.epochs == (1, 1, 1, 1, 1, 1, 3, 3, 9)
+    assert outcome.eliminated_after == (1, 1, 1, 1, 1, 1, 3, 3, None)
+    assert outcome.winner == 8
+
+
+@pytest.mark.parametrize(("cap", "factor"), [(8, 2), (27, 3), (10, 3), (1, 2)])
+def test_brackets_take_the_epochs_of_their_schedule_and_the_best_of_all_wins(cap: int, factor: int) -> None:
+    brackets = hyperband(cap=cap, factor=factor)
+    trials = sum(bracket[0].trials for bracket in brackets)
+    quality = np.random.default_rng(0).permutation(trials) / trials
+    outcome = _race(brackets, lambda turn: float(quality[turn.trial]))
+    assert outcome.total_epochs == sum(map(_epochs_of, brackets))
+    assert outcome.winner == quality.argmax()
+
+
+def test_failed_trials_leave_their_bracket_to_the_others() -> None:
+    """Of four, the two best fail in their second epoch; a bracket of which all fail leaves the next alone."""
+    bracket = successive_halving(trials=4, cap=4, factor=2, halvings=1)
+    outcome = _race([bracket], lambda turn: None if turn.trial >= 2 and turn.epoch == 2 else turn.trial / 10)
+    assert outcome.failed == (False, False, True, True)
+    assert outcome.epochs == (4, 4, 1, 1)
+    assert outcome.winner == 1
+    outcome = _race([bracket, bracket], lambda turn: None if turn.trial < 4 else turn.trial / 10)
+    assert outcome.winner == 7
 
 
 def test_the_best_are_promoted_and_of_equals_the_first() -> None:
@@ -63,7 +102,7 @@ def test_every_bracket_ends_at_the_cap_within_its_share_of_the_budget(cap: int, 
         assert bracket[-1].trials >= 1
         assert bracket[-1].epochs == cap
         # The paper's budget of a bracket, (s_max + 1) R, counts each rung from its start; rounding up adds one trial.
-        assert epochs_of(bracket) <= len(brackets) * cap + cap * len(bracket)
+        assert _epochs_of(bracket) <= len(brackets) * cap + cap * len(bracket)
         for before, after in pairwise(bracket):
             assert after.trials == before.trials // factor
             assert after.epochs >= factor * before.epochs

@@ -1,0 +1,188 @@
+"""Which trial trains which epoch next, and which ends: the course of a search as a function of the accuracies alone.
+
+Rounds are in lockstep: all trials in the race finish an epoch before any is judged. So the outcome depends on neither
+their speed nor the order in which they arrive, and a search that was interrupted takes the same course again.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from pipeline.tuning.elimination import Tolerance, remaining
+from pipeline.tuning.halving import Rung, promoted
+
+Ending = Literal["finished", "eliminated", "failed"]
+
+
+class Turn(NamedTuple):
+    """The next thing to do: `trial`, from 0, trains its `epoch`, from 1."""
+
+    trial: int
+    epoch: int
+
+
+Measure = Callable[[Sequence[Turn]], Sequence[float | None]]
+"""Trains, and returns the accuracies (0 to 1) in the same order; None for a trial that failed or diverged."""
+
+Ended = Callable[[int, Ending], None]
+"""Is told of each trial that trains no more, before the next turns are asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of the trials; the sequences have one entry for each.
+
+    Attributes:
+        winner: the trial that alone remained, or the best of those that reached the cap (of equals the first); None
+            if all failed.
+        epochs: how many each trial finished; one that it failed in is none.
+        eliminated_after: the epoch whose comparison eliminated it, None for trials that never were. One after
+            another, a trial can have run for longer than that.
+        failed: which failed or diverged.
+    """
+
+    winner: int | None
+    epochs: tuple[int, ...]
+    eliminated_after: tuple[int | None, ...]
+    failed: tuple[bool, ...]
+
+    @property
+    def total_epochs(self) -> int:
+        return sum(self.epochs)
+
+
+@dataclass(kw_only=True)
+class _Field:
+    """All trials as they stand; `race` holds those that nothing has put out, ascending, whether they still run or not.
+
+    A trial that is out counts no more: it would otherwise eliminate, at a later epoch, the very trial that beat it,
+    and nobody would be left.
+    """
+
+    trials: int
+    measure: Measure
+    ended: Ended
+    race: list[int] = field(default_factory=list)
+    running: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.accuracies: list[list[float]] = [[] for _ in range(self.trials)]
+        self.eliminated: list[int | None] = [None] * self.trials
+        self.failed = [False] * self.trials
+
+    def start(self, trial: int) -> None:
+        self.race.append(trial)
+        self.running.append(trial)
+
+    def epoch_of(self, trial: int) -> int:
+        return len(self.accuracies[trial])
+
+    def advance(self) -> None:
+        """All that run train one epoch; failed ones leave."""
+        turns = [Turn(trial, self.epoch_of(trial) + 1) for trial in self.running]
+        for (trial, _), accuracy in zip(turns, self.measure(turns), strict=True):
+            if accuracy is None:
+                self.failed[trial] = True
+                self._leave(trial, "failed")
+            else:
+                self.accuracies[trial].append(accuracy)
+
+    def eliminate(self, trials: Sequence[int], epoch: int) -> None:
+        for trial in trials:
+            self.eliminated[trial] = epoch
+            self._leave(trial, "eliminated")
+
+    def finish(self, cap: int) -> None:
+        """Those that have run all their epochs stay in the race and run no more."""
+        for trial in [trial for trial in self.running if self.epoch_of(trial) == cap]:
+            self.running.remove(trial)
+            self.ended(trial, "finished")
+
+    def stop(self) -> None:
+        """Nobody is left to compare with."""
+        for trial in self.running:
+            self.ended(trial, "finished")
+        self.running = []
+
+    def _leave(self, trial: int, how: Ending) -> None:
+        self.race.remove(trial)
+        if trial in self.running:
+            self.running.remove(trial)
+            self.ended(trial, how)
+
+    def outcome(self) -> Outcome:
+        return Outcome(
+            winner=max(sorted(self.race), key=lambda trial: self.accuracies[trial][-1], default=None),
+            epochs=tuple(self.epoch_of(trial) for trial in range(self.trials)),
+            eliminated_after=tuple(self.eliminated),
+            failed=tuple(self.failed),
+        )
+
+
+def run_race(
+    measure: Measure, ended: Ended, *, trials: int, cap: int, places: int, tolerance: Tolerance | None
+) -> Outcome:
+    """After each epoch eliminate every trial too far below the best at that epoch; freed places take the next trials.
+
+    A trial is compared with all that have reached its epoch and are not out, whenever they did: with as many places as
+    trials, all run side by side; with one place, one after another, and a later one can eliminate an earlier, finished
+    one. A trial stops as soon as it alone remains and no other is to come. The rule is that of Rand (2021).
+
+    Args:
+        trials: how many, >= 1.
+        cap: most epochs of a trial, >= 1.
+        places: trials that run at a time, >= 1.
+        tolerance: None eliminates nobody.
+    """
+    assert min(trials, cap, places) >= 1, (trials, cap, places)
+    standing, coming = _Field(trials=trials, measure=measure, ended=ended), list(range(trials))
+    while True:
+        while coming and len(standing.running) < places:
+            standing.start(coming.pop(0))
+        if not standing.running:
+            return standing.outcome()
+        standing.advance()
+        if tolerance is not None:
+            _judge(standing, tolerance)
+            if not coming and len(standing.race) == 1:
+                standing.stop()
+        standing.finish(cap)
+
+
+def _judge(standing: _Field, tolerance: Tolerance) -> None:
+    # The longest runs first. Those they put out are gone when the shorter ones are judged: two groups judged at
+    # once could put each other out.
+    for epoch in sorted({standing.epoch_of(trial) for trial in standing.running}, reverse=True):
+        there = [trial for trial in standing.race if standing.epoch_of(trial) >= epoch]
+        if there:
+            stay = remaining([standing.accuracies[trial][epoch - 1] for trial in there], tolerance)
+            standing.eliminate(np.asarray(there)[~stay].tolist(), epoch)
+
+
+def run_halving(measure: Measure, ended: Ended, *, brackets: Sequence[Sequence[Rung]]) -> Outcome:
+    """Successive halving in each bracket, one bracket after another.
+
+    Args:
+        brackets: as `hyperband` gives them, or one of `successive_halving`; the trials of each follow those of the
+            one before.
+    """
+    standing = _Field(trials=sum(bracket[0].trials for bracket in brackets), measure=measure, ended=ended)
+    first = 0
+    for bracket in brackets:
+        for trial in range(first, first + bracket[0].trials):
+            standing.start(trial)
+        for place, rung in enumerate(bracket):
+            while standing.running and standing.epoch_of(standing.running[0]) < rung.epochs:
+                standing.advance()
+            if standing.running and place + 1 < len(bracket):
+                best = promoted(
+                    [standing.accuracies[trial][-1] for trial in standing.running],
+                    min(bracket[place + 1].trials, len(standing.running)),
+                )
+                stay = {standing.running[index] for index in best}
+                standing.eliminate([trial for trial in standing.running if trial not in stay], rung.epochs)
+        standing.finish(bracket[-1].epochs)
+        first += bracket[0].trials
+    return standing.outcome()
