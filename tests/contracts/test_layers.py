@@ -128,7 +128,10 @@ def test_training_runs_on_the_bare_requirements(stage: str) -> None:
 def test_every_imported_library_is_required() -> None:
     """Not only by another requirement that may drop it."""
     extras = _PROJECT["optional-dependencies"]
-    lines = [*_PROJECT["dependencies"], *extras["stages"], *extras["viz"], *extras["cleanlab"]]
+    lines = [
+        *_PROJECT["dependencies"],
+        *(line for name in ("stages", "viz", "cleanlab", "tuning") for line in extras[name]),
+    ]
     required = {module_of(Requirement(line)).split(".")[0] for line in lines}
     used = {other.split(".")[0] for path in modules().values() for other in imported(path)}
     assert used - sys.stdlib_module_names - {"pipeline", "viz"} <= required

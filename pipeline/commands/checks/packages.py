@@ -16,7 +16,7 @@ from pipeline.commands.checks.finding import INSTALL, Finding, ok, problem, warn
 _REINSTALL_TORCH = "pip install --force-reinstall torch torchvision (both from one source: pip, or conda-forge)"
 
 # Extras that `dvc repro` runs without.
-_OPTIONAL = ("viz", "notebooks", "cleanlab", "dev")
+_OPTIONAL = ("viz", "notebooks", "cleanlab", "tuning", "dev")
 
 # Where a distribution's module is not called like itself. Stub packages have none.
 _MODULES = {"faiss-cpu": "faiss", "pillow": "PIL", "pytest-timeout": "pytest_timeout", "scikit-learn": "sklearn"}
