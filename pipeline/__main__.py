@@ -22,6 +22,7 @@ _COMMANDS = {
     "runs": "bring in cells that were trained elsewhere",
     "schema": "write the JSON schema of params.yaml for editors",
     "simulate": "say what more GPUs would bring, by a model of data-parallel steps",
+    "tune": "search for the settings of a study that train best",
     "validate": "check params.yaml",
 }
 

@@ -148,6 +148,29 @@ class DataPaths:
     def landscape_figure(self, study: str) -> Path:
         return self.root / "landscape" / f"{study}.svg"
 
+    # what `python -m pipeline tune` writes; no stage depends on it
+    def leaderboard(self, search: str) -> Path:
+        """One row a trial, the best first."""
+        return self.root / "tune" / search / "leaderboard.csv"
+
+    def tuning_curves(self, search: str) -> Path:
+        """One row an epoch of a trial."""
+        return self.root / "tune" / search / "curves.csv"
+
+    def tuning_summary(self, search: str) -> Path:
+        return self.root / "tune" / search / "summary.json"
+
+    def tuning_page(self, search: str) -> Path:
+        """Figures, in one offline page."""
+        return self.root / "tune" / search / "tuning.html"
+
+    def tuned(self, search: str) -> Path:
+        """The parameter file, with the winner's values in the study."""
+        return self.root / "tune" / search / "tuned.yaml"
+
+    def tuning_provenance(self, search: str) -> Path:
+        return self.root / "tune" / search / "provenance.json"
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkPaths:
@@ -167,6 +190,10 @@ class WorkPaths:
     def recursion(self, network: str) -> Path:
         """The rounds of `python -m pipeline recurse`, a folder each."""
         return self.root / "recursive" / network
+
+    def search(self, search: str, fingerprint: str) -> Path:
+        """Journal and checkpoints of one search of `python -m pipeline tune` with one set of parameters and images."""
+        return self.root / "tune" / search / fingerprint
 
     @property
     def landscape(self) -> Path:

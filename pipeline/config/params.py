@@ -22,9 +22,10 @@ from pipeline.config.recipe import Recipe
 from pipeline.config.reduce import ReduceConfig, TsneConfig
 from pipeline.config.report import ReportConfig
 from pipeline.config.study import Study, TrainConfig
+from pipeline.config.tuning import Tuning, check_tuning
 from pipeline.errors import InputError
 
-# A study's name becomes part of file names and of DVC's stage names.
+# The name of a study or a search becomes part of file names, a study's of DVC's stage names too.
 StudyName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", max_length=60)]
 
 
@@ -46,6 +47,7 @@ class Params(Section):
     studies: Annotated[dict[StudyName, Study], Field(min_length=1)]
     report: ReportConfig
     dask: DaskConfig = DaskConfig()
+    tuning: dict[StudyName, Tuning] = Field(default={})
 
     @model_validator(mode="after")
     def _networks_are_distinct(self) -> Self:
@@ -137,6 +139,8 @@ def _check_across_sections(params: Params, source: str) -> None:
         _check_warmup(section, recipe, study.budget)
         for batch in study.batch_sizes:
             _check_batch(f"{key}.batch_sizes", batch, recipe)
+    for name, tuning in params.tuning.items():
+        check_tuning(f"{source}: tuning.{name}", tuning, params.studies, params.train)
 
 
 def _check_replicates(key: str, seed: int, networks: Sequence[str]) -> None:

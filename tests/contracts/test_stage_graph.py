@@ -113,6 +113,8 @@ def test_every_path_belongs_to_a_stage_or_a_person() -> None:
     # Of a command, for a person.
     known |= {paths.recursive_rounds(_NETWORK), paths.recursive_overrides(_NETWORK)}
     known |= {paths.landscape(_STUDY), paths.landscape_figure(_STUDY)}
+    tuned = (paths.leaderboard, paths.tuning_curves, paths.tuning_summary, paths.tuning_page, paths.tuned)
+    known |= {path(_STUDY) for path in (*tuned, paths.tuning_provenance)}
     for name in vars(DataPaths):
         if name.startswith("_") or name in ("root", "provenance"):
             continue

@@ -1,0 +1,56 @@
+"""`python -m pipeline tune NAME`: search for the settings of a study that train best.
+
+NAME is one of `tuning` in the parameter file. Trials are judged on the training images flagged `val`,
+never on test images. An interrupted search goes on where it stopped; parameters, images or code that
+have changed start it anew. Needs the `tuning` extra.
+"""
+
+import argparse
+from collections.abc import Sequence
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+
+from pipeline.config.params import load_params
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths, WorkPaths
+from pipeline.run_log import standard_log
+from pipeline.stages.harness import die_with_parent, exit_codes, locked
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the search, write data/tune/NAME/ and print the outcome.
+
+    Returns:
+        0. Ends the process as a stage does where the input is bad (2) or it is asked to end (75 after SIGTERM, 130
+        after SIGINT).
+    """
+    arguments = _parse(argv)
+    with exit_codes():
+        die_with_parent()
+        params = load_params(arguments.params)
+        name: str = arguments.name
+        if name not in params.tuning:
+            has = f"it has {list(params.tuning)}" if params.tuning else "it has no `tuning` section; add one"
+            raise InputError(f"tune {name}: not in {arguments.params}; {has}")
+        if find_spec("optuna") is None:
+            raise InputError("tune: needs Optuna; pip install 'batchsieve[tuning]'")
+        # Optuna is no part of a plain installation.
+        from pipeline.commands.tuning.running import run_search
+
+        data, work = DataPaths(root=arguments.data), WorkPaths(root=arguments.work)
+        with locked(work.lock(f"tune@{name}"), f"tune {name}"), closing(standard_log(work.log(f"tune@{name}"))) as log:
+            lines = run_search(params, arguments.params, name, data, work, log)
+    print("\n".join(lines))
+    return 0
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", help="one of `tuning` in the parameter file")
+    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of all artefacts")
+    parser.add_argument("--work", type=Path, default=Path(".work"), help="folder for the journal, checkpoints and logs")
+    return parser.parse_args(argv)

@@ -1,0 +1,1 @@
+"""What `python -m pipeline tune` is made of."""

@@ -1,0 +1,239 @@
+"""`tuning`: named searches for the best settings of a study. No stage depends on them."""
+
+import copy
+import json
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from pipeline.config.base import Int, NonNegative, Positive, Section, Seed, Share
+from pipeline.config.messages import describe
+from pipeline.config.study import Study, TrainConfig
+from pipeline.errors import InputError
+
+# Of these lists each trial takes one value; of the others, the first stands for all trials.
+_LISTS = ("models", "batch_sizes", "learning_rates", "weight_decays")
+_FIXED_LISTS = ("arms", "seeds")
+
+Bounds = Annotated[tuple[float, float], Field(min_length=2, max_length=2)]
+
+
+class Domain(Section):
+    """What a key may be: exactly one of `choices`, `uniform`, `log_uniform` or `integers`.
+
+    Attributes:
+        choices: values of any kind, sections too.
+        uniform: [lowest, highest].
+        log_uniform: [lowest, highest], above 0; the logarithm is uniform.
+        integers: [lowest, highest], both included.
+    """
+
+    choices: Annotated[tuple[Any, ...], Field(min_length=1)] | None = None
+    uniform: Bounds | None = None
+    log_uniform: Bounds | None = None
+    integers: tuple[Int, Int] | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        given = [kind for kind in ("choices", "uniform", "log_uniform", "integers") if getattr(self, kind) is not None]
+        if len(given) != 1:
+            raise ValueError("give exactly one of choices, uniform, log_uniform or integers")
+        bounds = self.uniform or self.log_uniform or self.integers
+        if bounds and bounds[0] >= bounds[1]:
+            raise ValueError(f"{given[0]}: {list(bounds)} is no range; give [lowest, highest]")
+        if self.log_uniform and self.log_uniform[0] <= 0:
+            raise ValueError(f"log_uniform: {self.log_uniform[0]:g} has no logarithm; give bounds above 0")
+        if self.choices and len({json.dumps(choice, sort_keys=True) for choice in self.choices}) < len(self.choices):
+            raise ValueError("choices names a value twice; remove one")
+        return self
+
+    @property
+    def extremes(self) -> tuple[Any, ...]:
+        """Every choice, or both ends of a range."""
+        return self.choices or self.uniform or self.log_uniform or self.integers or ()
+
+    @property
+    def size(self) -> float:
+        """How many values there are."""
+        if self.choices:
+            return len(self.choices)
+        return self.integers[1] - self.integers[0] + 1 if self.integers else math.inf
+
+
+class RandomSampler(Section):
+    """Every trial is drawn by itself."""
+
+    name: Literal["random"]
+
+
+class GridSampler(Section):
+    """Every combination of `choices` and `integers` once, in random order."""
+
+    name: Literal["grid"]
+
+
+class TpeSampler(Section):
+    """Tree-structured Parzen estimator (Bergstra et al. 2011, Algorithms for Hyper-Parameter Optimization).
+
+    Attributes:
+        startup_trials: drawn at random before it learns from those that have ended.
+    """
+
+    name: Literal["tpe"]
+    startup_trials: Positive = 10
+
+
+Sampler = Annotated[RandomSampler | GridSampler | TpeSampler, Field(discriminator="name")]
+
+
+class LeadRule(Section):
+    """After each epoch, out with every trial too far below the best at that epoch (Rand 2021).
+
+    Attributes:
+        amount: how far below it may be and stay.
+        kind: of accuracy (`absolute`), or a share of the best accuracy (`relative`): at a best of 0.5 an
+            amount of 0.1 keeps 0.40 and above, or 0.45.
+    """
+
+    name: Literal["lead"]
+    amount: Share = 0.1
+    kind: Literal["absolute", "relative"]
+
+
+class SuccessiveHalvingRule(Section):
+    """The best of every `factor` trials go on, to `factor` times the epochs, until one is left or none can go."""
+
+    name: Literal["successive_halving"]
+    factor: Annotated[Int, Field(ge=2)] = 3
+
+
+class HyperbandRule(Section):
+    """Successive halving several times, from many trials stopped early to few that all end (Li et al. 2018)."""
+
+    name: Literal["hyperband"]
+    factor: Annotated[Int, Field(ge=2)] = 3
+
+
+class NoRule(Section):
+    """Every trial runs to the end."""
+
+    name: Literal["none"]
+
+
+Rule = Annotated[LeadRule | SuccessiveHalvingRule | HyperbandRule | NoRule, Field(discriminator="name")]
+
+
+class Tuning(Section):
+    """One search, for the highest accuracy on the training images flagged `val` (`prepare.val_share`).
+
+    Attributes:
+        study: whose settings a trial has where `space` does not say otherwise; of its lists, the first values.
+        space: what is searched: keys of the study, such as `learning_rates`, and of its recipe, such as
+            `recipe.optimizer.momentum`, with the values that each may take.
+        trials: how many; null for `grid`, which then takes all, and for `hyperband`, which has a number of its own.
+        epochs: of a trial at most; they stand in place of the study's budget.
+        rule: which trials end early.
+        way: `parallel`, trials as tasks of `dask`; `round_robin`, in turn an epoch each in this process, with
+            the same result; `sequential`, one after another to the end, each compared with those before it.
+        places: trials that are in the race at a time; each that ends makes room for the next. Null: all of them.
+        finish: eliminated trials, drawn at random, that are trained to the end all the same, to count those
+            that would have overtaken the winner.
+        seed: of the sampler, and of that draw.
+    """
+
+    study: str
+    space: Annotated[dict[str, Domain], Field(min_length=1)]
+    sampler: Sampler
+    trials: Positive | None = None
+    epochs: Positive
+    rule: Rule
+    way: Literal["parallel", "round_robin", "sequential"] = "round_robin"
+    places: Positive | None = None
+    finish: NonNegative = 0
+    seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _keys_can_be_searched(self) -> Self:
+        for key in self.space:
+            if key not in _LISTS and not (key.startswith("recipe.") and all(key.split("."))):
+                raise ValueError(
+                    f"space: {key} cannot be searched; use {', '.join(_LISTS)} or a key of the recipe, `recipe.<key>`"
+                )
+        endless = [key for key, domain in self.space.items() if domain.size == math.inf]
+        if self.sampler.name == "grid" and endless:
+            raise ValueError(f"space: {endless[0]} is a range, of which there is no grid; give choices or integers")
+        return self
+
+    @model_validator(mode="after")
+    def _number_of_trials_is_known(self) -> Self:
+        size = math.prod(domain.size for domain in self.space.values())
+        if self.rule.name == "hyperband":
+            if self.trials is not None:
+                raise ValueError("trials: hyperband has a number of its own; remove the key")
+        elif self.trials is None and self.sampler.name != "grid":
+            raise ValueError("trials: missing; say how many")
+        elif self.trials is not None and self.sampler.name == "grid" and self.trials > size:
+            raise ValueError(f"trials: {self.trials}, but the grid has {size:g} points; give at most as many")
+        return self
+
+    @model_validator(mode="after")
+    def _rule_fits_the_way(self) -> Self:
+        halves = self.rule.name in ("successive_halving", "hyperband")
+        if halves and self.way == "sequential":
+            raise ValueError(f"way: {self.rule.name} compares trials that stand side by side; use another way or rule")
+        if self.places is not None and (halves or self.way == "sequential"):
+            why = f"rule {self.rule.name}" if halves else "way sequential"
+            raise ValueError(f"places: {why} has its own number of trials in the race; remove the key")
+        return self
+
+    def applied(self, study: Study, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The study of one trial, as plain values that are not checked yet.
+
+        Args:
+            study: the one that `self.study` names.
+            values: of keys of `space`.
+        """
+        tree: dict[str, Any] = copy.deepcopy(study.model_dump(mode="json"))
+        tree |= {key: tree[key][:1] for key in (*_LISTS, *_FIXED_LISTS)}
+        tree |= {"filter_draws": 1, "budget": {"epochs": self.epochs}}
+        lay_values(tree, values)
+        return tree
+
+
+def lay_values(study: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Write a trial's values into the plain values of a study, sections before their keys."""
+    for key, value in sorted(values.items()):
+        if key in _LISTS:
+            study[key] = [value]
+            continue
+        *sections, last = key.split(".")
+        tree = study
+        for section in sections:
+            if not isinstance(tree.get(section), dict):
+                tree[section] = {}
+            tree = tree[section]
+        tree[last] = copy.deepcopy(value)
+
+
+def check_tuning(key: str, tuning: Tuning, studies: Mapping[str, Study], train: TrainConfig) -> None:
+    """Refuse a search of an unknown study, and values that no trial could have.
+
+    Raises:
+        InputError: naming the key, the value and the mend; `key` leads to the search.
+    """
+    if tuning.study not in studies:
+        raise InputError(f"{key}.study: {tuning.study} is not one of studies {list(studies)}; choose one of them")
+    for name, domain in tuning.space.items():
+        for value in domain.extremes:
+            tree = tuning.applied(studies[tuning.study], {name: value})
+            where = f"{key}.space.{name}: {json.dumps(value)} does not fit: "
+            try:
+                study = Study.model_validate_json(json.dumps(tree))
+            except ValidationError as error:
+                raise InputError(where + describe(error, tree, Study)) from None
+            try:
+                study.effective_recipe(train)
+            except ValidationError as error:
+                raise InputError(f"{where}recipe.{describe(error, study.recipe, TrainConfig)}") from None

@@ -1,0 +1,220 @@
+"""One epoch of one trial, from the checkpoint where the last one ended; a task for any process that sees the files."""
+
+import dataclasses
+import fcntl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+from pipeline import distributed
+from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.prepared import ImageFiles, ImageSource, load_prepared
+from pipeline.artifacts.tables import read_parquet
+from pipeline.distributed import Ranks
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths
+from pipeline.run_log import RunLog
+from pipeline.training.cells import Splits, run_cell
+from pipeline.training.checkpoints import Checkpoints
+from pipeline.training.interruptions import Pauses, end_and_due
+from pipeline.training.loop import train
+from pipeline.training.state import TrainState
+from pipeline.training.study import Cell
+from pipeline.tuning.trial import Rows, TrialRun
+
+_DIVERGED = "the loss stopped being finite"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where the images are.
+
+    Attributes:
+        image_folder: `prepare.path`, for images that stayed in their files.
+        digest: of the prepared data, so that a process that outlives them does not keep the old ones.
+    """
+
+    data: DataPaths
+    image_folder: Path | None
+    digest: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EpochTask:
+    """Train `run` to the end of `epoch`, from 1, and judge it.
+
+    Attributes:
+        folder: of the trial's checkpoints.
+    """
+
+    run: TrialRun
+    epoch: int
+    rows: Rows
+    source: Source
+    folder: Path
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EpochResult:
+    """What an epoch gave.
+
+    Attributes:
+        accuracy: on the judged rows, 0 to 1; None if the trial diverged or failed.
+        reason: of that.
+        seconds: wall time in all.
+        switch_seconds: of which went into taking the trial up and laying it down again.
+    """
+
+    accuracy: float | None
+    reason: str = ""
+    seconds: float
+    switch_seconds: float = 0.0
+
+
+def advance(task: EpochTask) -> EpochResult:
+    """Go on to the end of an epoch, whose state is then on the disk, and classify the judged rows.
+
+    The last epoch leaves no state behind. A task that was interrupted goes on at the trial's last checkpoint.
+
+    Raises:
+        InputError: the prepared data are damaged.
+        Terminated: this process, in its main thread, was asked to end; the state is saved.
+    """
+    start = time.monotonic()
+    with _alone_in(task.folder), distributed.session(task.run.threads) as ranks:
+        splits = _splits(task.source)
+        try:
+            accuracy, reason, switch_seconds = _train_and_judge(task, splits, ranks)
+        # What a trial's own settings can bring about; anything else ends the search.
+        except (InputError, RuntimeError, ArithmeticError, MemoryError) as error:
+            said = str(error).splitlines() or [""]
+            accuracy, reason, switch_seconds = None, f"{type(error).__name__}: {said[0]}", 0.0
+    return EpochResult(
+        accuracy=accuracy, reason=reason, seconds=time.monotonic() - start, switch_seconds=switch_seconds
+    )  # fmt: skip
+
+
+def _train_and_judge(task: EpochTask, splits: Splits, ranks: Ranks) -> tuple[float | None, str, float]:
+    """Accuracy, the reason where there is none, and the seconds of taking up and laying down."""
+    settings, recipe, end = task.run.settings, task.run.recipe, task.run.ends[task.epoch - 1]
+    log, spent, last = RunLog.silent(), 0.0, end == settings.steps
+    if not last:
+        to_end = _ToEpochEnd(task, ranks)
+        with _watching(to_end):
+            try:
+                train(
+                    settings,
+                    splits.on_device(settings, training=True, device=ranks.device),
+                    torch.from_numpy(splits.train_labels).to(ranks.device),
+                    task.rows.trained,
+                    ranks=ranks, log=log, title="", micro_batch=recipe.micro_batch, pauses=to_end,
+                )  # fmt: skip
+                return None, _DIVERGED, to_end.switch_seconds
+            except _EpochEnded:
+                spent = to_end.switch_seconds
+    # A run of so many steps, all of which are done, so that its own schedule does not matter: what is left is to
+    # make its weights those to evaluate. The last epoch is trained here.
+    judging = _Resumed(task, ranks)
+    cell = Cell(
+        arm="", filter_network="", learning_rate=settings.learning_rate, n_train=int(task.rows.trained.sum()),
+        settings=dataclasses.replace(settings, steps=end),
+    )  # fmt: skip
+    with _watching(judging):
+        result = run_cell(
+            cell, splits, task.rows.trained, ranks=ranks, log=log, title="", weights=None,
+            eval_batch_size=recipe.eval_batch_size, micro_batch=recipe.micro_batch, pauses=judging,
+        )  # fmt: skip
+    return result.top1, "" if result.status == "finished" else _DIVERGED, spent + judging.switch_seconds
+
+
+class _EpochEnded(Exception):  # noqa: N818 - an event, that never leaves this module
+    """The run stands at the end of the epoch, and is saved."""
+
+
+class _Resumed(Pauses):
+    """`Pauses` that take the time from their making until the run has its state back."""
+
+    def __init__(self, task: EpochTask, ranks: Ranks) -> None:
+        interval, self._made = task.run.recipe.checkpoint, time.monotonic()
+        self._own = Checkpoints(task.folder)
+        super().__init__(self._own, end_and_due(), ranks=ranks, seconds=interval.seconds, steps=interval.steps)
+        self._end, self._steps_in_all = task.run.ends[task.epoch - 1], task.run.settings.steps
+        self.switch_seconds = 0.0
+
+    def resume(self, state: TrainState, ranks: Ranks, log: RunLog) -> None:
+        super().resume(state, ranks, log)
+        self.switch_seconds += time.monotonic() - self._made
+        self._check(state)
+
+    def _check(self, state: TrainState) -> None:
+        # A run cut short here would have the schedule of a short one.
+        assert self._end in (state.step, self._steps_in_all), (state.step, self._end)
+
+
+class _ToEpochEnd(_Resumed):
+    """Ends the run at the end of the epoch, its state saved."""
+
+    def _check(self, state: TrainState) -> None:
+        # A task that was interrupted after its last step.
+        if state.step >= self._end:
+            raise _EpochEnded
+
+    def offer(self, state: TrainState, *, local: bool) -> None:
+        if state.step < self._end:
+            super().offer(state, local=local)
+            return
+        start = time.monotonic()
+        self._own.save(state.step, state.to_save(local=local))
+        self.switch_seconds += time.monotonic() - start
+        raise _EpochEnded
+
+
+def _watching(pauses: Pauses) -> AbstractContextManager[None]:
+    """Signals reach the main thread alone; Dask's workers run tasks in others."""
+    return pauses.watching() if threading.current_thread() is threading.main_thread() else nullcontext()
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Wait for a process that outlived the search that asked it: two would write the same checkpoints."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@lru_cache(maxsize=1)
+def _splits(source: Source) -> Splits:
+    """The training images, with those flagged `val` in the place of the test split, which no search may see."""
+    prepared = load_prepared(source.data, folder=source.image_folder)
+    judged = judged_rows(source.data)
+    return Splits(
+        train_images=prepared.train.source,
+        train_labels=prepared.train.labels,
+        test_images=_some(prepared.train.source, judged, source),
+        test_labels=prepared.train.labels[judged],
+        class_names=prepared.class_names,
+    )
+
+
+def judged_rows(data: DataPaths) -> NDArray[np.bool_]:
+    """(N,) bool: the training images flagged `val`."""
+    flags: NDArray[np.bool_] = read_parquet(data.manifest("train"), ["val"])["val"].to_numpy()
+    return flags
+
+
+def _some(images: ImageSource, rows: NDArray[np.bool_], source: Source) -> ImageSource:
+    if not isinstance(images, ImageFiles):
+        return images[rows]
+    assert source.image_folder is not None
+    manifest = read_parquet(source.data.manifest("train"), ["path", "sha256"]).filter(pa.array(rows))
+    files_in = read_json(source.data.prepare_metrics)["files_in"]
+    return ImageFiles(source.image_folder / files_in, manifest["path"], manifest["sha256"])

@@ -1,0 +1,110 @@
+"""What a search found, as tables and numbers."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.config.tuning import Tuning
+from pipeline.tuning.race import Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A search that has ended; the sequences have one entry for each trial.
+
+    Attributes:
+        values: of the keys searched.
+        accuracies: on the judged rows (0 to 1) after each epoch of the search.
+        reasons: why it failed, or empty.
+        finished: trial -> its accuracies after all epochs, for the winner and those eliminated ones that were trained
+            to the end all the same.
+    """
+
+    tuning: Tuning
+    outcome: Outcome
+    values: Sequence[Mapping[str, Any]]
+    accuracies: Sequence[Sequence[float]]
+    reasons: Sequence[str]
+    finished: Mapping[int, Sequence[float]]
+
+    @property
+    def ranking(self) -> list[int]:
+        """The winner, those never eliminated, those that stayed longest, and the failed; of equals the best first."""
+        outcome = self.outcome
+
+        def place(trial: int) -> tuple[Any, ...]:
+            eliminated, curve = outcome.eliminated_after[trial] is not None, self.accuracies[trial]
+            last = curve[-1] if curve else 0.0
+            return trial != outcome.winner, outcome.failed[trial], eliminated, -len(curve), -last, trial
+
+        return sorted(range(len(self.values)), key=place)
+
+    def status(self, trial: int) -> str:
+        """winner, finished, eliminated or failed."""
+        if trial == self.outcome.winner:
+            return "winner"
+        if self.outcome.failed[trial]:
+            return "failed"
+        return "finished" if self.outcome.eliminated_after[trial] is None else "eliminated"
+
+    @property
+    def late_bloomers(self) -> list[int]:
+        """Eliminated trials that, trained to the end, are better there than the winner."""
+        winner = self.outcome.winner
+        if winner is None or winner not in self.finished:
+            return []
+        to_beat = self.finished[winner][-1]
+        return sorted(trial for trial, curve in self.finished.items() if curve[-1] > to_beat)
+
+    def leaderboard(self) -> pa.Table:
+        """One row a trial: rank, trial, status, accuracy, epochs, eliminated_after, reason, and every key searched."""
+        ranking, outcome = self.ranking, self.outcome
+        last = [curve[-1] if curve else None for curve in self.accuracies]
+        columns: dict[str, Any] = {
+            "rank": pa.array(range(1, len(ranking) + 1), pa.int64()),
+            "trial": pa.array(ranking, pa.int64()),
+            "status": [self.status(trial) for trial in ranking],
+            "accuracy": pa.array([last[trial] for trial in ranking], pa.float64()),
+            "epochs": pa.array([outcome.epochs[trial] for trial in ranking], pa.int64()),
+            "eliminated_after": pa.array([outcome.eliminated_after[trial] for trial in ranking], pa.int64()),
+            "reason": [self.reasons[trial] for trial in ranking],
+        }  # fmt: skip
+        # As YAML would have them, so that a cell can be copied into a parameter file.
+        keys = {key: [json.dumps(self.values[trial][key]) for trial in ranking] for key in self.tuning.space}
+        return pa.table({**columns, **keys})
+
+    def curves(self) -> pa.Table:
+        """trial, epoch, accuracy, and whether the epoch was trained only afterwards, to count late bloomers."""
+        rows = [
+            {"trial": trial, "epoch": epoch, "accuracy": accuracy, "afterwards": epoch > len(curve)}
+            for trial, curve in enumerate(self.accuracies)
+            for epoch, accuracy in enumerate(self.finished.get(trial, curve), start=1)
+        ]
+        kinds = [("trial", pa.int64()), ("epoch", pa.int64()), ("accuracy", pa.float64()), ("afterwards", pa.bool_())]
+        return pa.Table.from_pylist(rows, schema=pa.schema(kinds))
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers of the search; accuracies are 0 to 1."""
+        outcome, winner = self.outcome, self.outcome.winner
+        assert winner is not None
+        in_all = len(self.values) * self.tuning.epochs
+        states = [self.status(trial) for trial in range(len(self.values))]
+        return {
+            "trials": len(self.values),
+            "eliminated": states.count("eliminated"),
+            "failed": states.count("failed"),
+            "winner": {
+                "trial": winner,
+                "accuracy": self.accuracies[winner][-1],
+                "epochs": outcome.epochs[winner],
+                "values": dict(self.values[winner]),
+            },
+            "epochs": outcome.total_epochs,
+            "epochs_saved": in_all - outcome.total_epochs,
+            "saved_share": (in_all - outcome.total_epochs) / in_all,
+            "finished_afterwards": sorted(trial for trial in self.finished if trial != winner),
+            "late_bloomers": self.late_bloomers,
+        }

@@ -1,0 +1,180 @@
+"""A search from its first trial to its outcome; what an earlier, interrupted process found out is not done again."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.config.tuning import Tuning
+from pipeline.errors import InputError
+from pipeline.run_log import RunLog
+from pipeline.tuning.advance import EpochResult, EpochTask, Source, advance
+from pipeline.tuning.elimination import Tolerance
+from pipeline.tuning.halving import Rung, hyperband, successive_halving
+from pipeline.tuning.journal import Journal, Result
+from pipeline.tuning.race import Ending, Outcome, Turn, run_halving, run_race
+from pipeline.tuning.sampling import Suggestions, distributions_of, values_of
+from pipeline.tuning.trial import Rows, TrialRun
+
+Map = Callable[[Callable[[EpochTask], EpochResult], Iterable[EpochTask]], Iterable[EpochResult]]
+"""As the built-in one: results in the order of the tasks."""
+
+
+class Search:
+    """The trials of one search.
+
+    Args:
+        run_of: from a trial's values to its run; raises InputError where they do not fit together.
+        map_tasks: where epochs are trained.
+        checkpoints: folder of the trials' states, one folder each.
+    """
+
+    def __init__(
+        self,
+        tuning: Tuning,
+        *,
+        run_of: Callable[[Mapping[str, Any]], TrialRun],
+        rows: Rows,
+        source: Source,
+        journal: Journal,
+        checkpoints: Path,
+        map_tasks: Map,
+        log: RunLog,
+    ) -> None:
+        self._tuning, self._run_of, self._map, self._log = tuning, run_of, map_tasks, log
+        self._rows, self._source, self._journal, self._checkpoints = rows, source, journal, checkpoints
+        self._distributions, self._suggestions = distributions_of(tuning.space), Suggestions(tuning)
+        self._runs: list[TrialRun | None] = []
+        self.values: list[dict[str, Any]] = []
+        """Of each trial that has started."""
+        self.accuracies: list[list[float]] = []
+        """Of each of them, after each of its epochs."""
+        self.reasons: list[str] = []
+        """Why a trial failed, or empty."""
+        self.timings: list[EpochResult] = []
+        """Of the epochs that this process has trained."""
+
+    def run(self) -> Outcome:
+        """Take the course of the rule to its end."""
+        tuning, rule, trials = self._tuning, self._tuning.rule, number_of_trials(self._tuning)
+        if rule.name in ("hyperband", "successive_halving"):
+            return run_halving(self._measure, self._ended, brackets=brackets_of(tuning))
+        places = 1 if tuning.way == "sequential" else tuning.places or trials
+        tolerance = Tolerance(amount=rule.amount, kind=rule.kind) if rule.name == "lead" else None
+        return run_race(
+            self._measure, self._ended, trials=trials, cap=tuning.epochs, places=places, tolerance=tolerance
+        )  # fmt: skip
+
+    def finish(self, trials: Sequence[int]) -> dict[int, list[float]]:
+        """Train trials that have ended to their last epoch; those that fail are left out.
+
+        Returns:
+            trial -> its accuracies after all epochs.
+        """
+        curves = {trial: list(self.accuracies[trial]) for trial in trials}
+        while turns := [
+            Turn(trial, len(curve) + 1) for trial, curve in curves.items() if len(curve) < self._tuning.epochs
+        ]:
+            for turn, accuracy in zip(turns, self._results(turns), strict=True):
+                if accuracy is None:
+                    del curves[turn.trial]
+                else:
+                    curves[turn.trial].append(accuracy)
+        return curves
+
+    def _measure(self, turns: Sequence[Turn]) -> list[float | None]:
+        for turn in turns:
+            if turn.epoch == 1:
+                self._start(turn.trial)
+        measured = self._results(turns)
+        for turn, accuracy in zip(turns, measured, strict=True):
+            if accuracy is not None:
+                self.accuracies[turn.trial].append(accuracy)
+                self._suggestions.report(turn.trial, turn.epoch, accuracy)
+        best = max((accuracy for accuracy in measured if accuracy is not None), default=0.0)
+        epochs = sorted({turn.epoch for turn in turns})
+        shown = f"{epochs[0]}" if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
+        self._log.info(f"epoch {shown}: {len(turns)} trials, best accuracy {best:.4f}")
+        return measured
+
+    def _start(self, trial: int) -> None:
+        drawn = self._suggestions.ask()
+        self._journal.start(trial, drawn, self._distributions)
+        self.values.append(values_of(self._tuning.space, drawn))
+        self.accuracies.append([])
+        self.reasons.append("")
+        try:
+            self._runs.append(self._run_of(self.values[trial]))
+        except InputError as error:
+            self._runs.append(None)
+            if self._journal.result(Turn(trial, 1)) is None:
+                self._journal.add(Turn(trial, 1), Result(None, str(error)))
+
+    def _results(self, turns: Sequence[Turn]) -> list[float | None]:
+        """The accuracies of `turns`, trained where the journal has none."""
+        todo = [turn for turn in turns if self._journal.result(turn) is None]
+        for turn, epoch in zip(todo, self._map(advance, map(self._task, todo)), strict=True):
+            self._journal.add(turn, Result(epoch.accuracy, epoch.reason))
+            self.timings.append(epoch)
+        found: list[float | None] = []
+        for turn in turns:
+            result = self._journal.result(turn)
+            assert result is not None
+            if result.accuracy is None:
+                self._log.info(f"trial {turn.trial} failed in epoch {turn.epoch}: {result.reason}")
+                self.reasons[turn.trial] = self.reasons[turn.trial] or result.reason
+            found.append(result.accuracy)
+        return found
+
+    def _task(self, turn: Turn) -> EpochTask:
+        run = self._runs[turn.trial]
+        assert run is not None, "a trial without a run has failed"
+        folder = self._checkpoints / f"{turn.trial:04d}"
+        return EpochTask(run=run, epoch=turn.epoch, rows=self._rows, source=self._source, folder=folder)
+
+    def _ended(self, trial: int, how: Ending) -> None:
+        last = self.accuracies[trial][-1] if self.accuracies[trial] else None
+        self._journal.end(trial, how, last)
+        self._suggestions.end(trial, how, last)
+
+
+def number_of_trials(tuning: Tuning) -> int:
+    """Of the whole search.
+
+    Raises:
+        InputError: the grid has fewer points than hyperband has trials.
+    """
+    size = math.prod(domain.size for domain in tuning.space.values())
+    if tuning.rule.name != "hyperband":
+        return tuning.trials or int(size)
+    trials = sum(bracket[0].trials for bracket in brackets_of(tuning))
+    if tuning.sampler.name == "grid" and trials > size:
+        raise InputError(
+            f"sampler: hyperband of {tuning.epochs} epochs has {trials} trials, but the grid has {size:g} points; "
+            "add values, take a larger factor, or another sampler"
+        )
+    return trials
+
+
+def brackets_of(tuning: Tuning) -> list[list[Rung]]:
+    """The schedule of a rule that halves."""
+    rule = tuning.rule
+    if rule.name == "hyperband":
+        return hyperband(cap=tuning.epochs, factor=rule.factor)
+    assert rule.name == "successive_halving", rule.name
+    trials, halvings = number_of_trials(tuning), 0
+    while rule.factor ** (halvings + 1) <= min(trials, tuning.epochs):
+        halvings += 1
+    return [successive_halving(trials=trials, cap=tuning.epochs, factor=rule.factor, halvings=halvings)]
+
+
+def drawn_to_finish(tuning: Tuning, outcome: Outcome) -> list[int]:
+    """Eliminated trials, at most `tuning.finish` of them, drawn at random by the search's seed; ascending."""
+    eliminated = [
+        trial for trial, after in enumerate(outcome.eliminated_after)
+        if after is not None and outcome.epochs[trial] < tuning.epochs
+    ]  # fmt: skip
+    number = min(tuning.finish, len(eliminated))
+    return sorted(np.random.default_rng(tuning.seed).choice(eliminated, number, replace=False).tolist())

@@ -1,0 +1,84 @@
+"""From the values of a trial to the settings of its run."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.config.duration import Duration
+from pipeline.config.params import Params, check_params
+from pipeline.config.study import TrainConfig
+from pipeline.durations import to_steps
+from pipeline.errors import InputError
+from pipeline.training.settings import TrainSettings, effective_settings
+from pipeline.training.study import DataSummary
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Training images by row, bool (N,): those to train on, and those flagged `val`, on which trials are judged."""
+
+    trained: NDArray[np.bool_]
+    judged: NDArray[np.bool_]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrialRun:
+    """One trial.
+
+    Attributes:
+        settings: of the whole run, to the last epoch.
+        recipe: says how the run is done.
+        ends: (epochs,) optimizer steps done at the end of each epoch, ascending.
+    """
+
+    settings: TrainSettings
+    recipe: TrainConfig
+    ends: tuple[int, ...]
+
+    @property
+    def threads(self) -> int:
+        """CPU threads; the bits of a result depend on them, so the machine does not decide."""
+        chosen = self.recipe.threads_per_worker
+        return 1 if chosen == "auto" else chosen
+
+
+def trial_run(params: Params, search: str, values: Mapping[str, Any], data: DataSummary, rows: Rows) -> TrialRun:
+    """What trial of the search `search` has the given values.
+
+    Raises:
+        InputError: they do not fit together, or not the data.
+    """
+    tuning = params.tuning[search]
+    tree = params.model_dump(mode="json", exclude={"tuning"})
+    tree["studies"] = {tuning.study: tuning.applied(params.studies[tuning.study], values)}
+    checked = check_params(tree, source="trial")
+    study = checked.studies[tuning.study]
+    recipe = study.effective_recipe(checked.train)
+    (model,), (batch_size,), n_train = study.models, study.batch_sizes, int(rows.trained.sum())
+    (learning_rate,), (weight_decay,), (seed,) = study.learning_rates, study.weight_decays, study.seeds
+    if batch_size > n_train:
+        raise InputError(f"batch_sizes: {batch_size} is larger than the {n_train} images to train on; give less")
+    if recipe.workers not in ("auto", 1):
+        raise InputError(
+            f"workers: {recipe.workers}, but a trial runs in one process, which stands in for all simulated workers; "
+            "set workers: 1 or auto"
+        )
+    settings = effective_settings(
+        recipe,
+        network=model,
+        n_epoch=n_train,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        budget=Duration(epochs=tuning.epochs),
+        seed=seed,
+        **dataclasses.asdict(data),
+    )
+    ends = tuple(
+        to_steps(epochs=epoch, n_train=n_train, batch_size=batch_size) for epoch in range(1, tuning.epochs + 1)
+    )
+    assert ends[-1] == settings.steps, (ends, settings.steps)
+    return TrialRun(settings=settings, recipe=recipe, ends=ends)

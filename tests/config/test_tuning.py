@@ -1,0 +1,87 @@
+"""Searches in params.yaml: what a trial's study becomes, and what is refused."""
+
+import json
+from typing import Any
+
+import pytest
+from made_up import ROOT
+from ruamel.yaml import YAML
+
+from pipeline.config.params import Params, check_params
+from pipeline.config.study import Study
+from pipeline.errors import InputError
+
+GOOD = {
+    "study": "digits",
+    "space": {
+        "learning_rates": {"log_uniform": [1e-3, 1.0]},
+        "batch_sizes": {"choices": [64, 128]},
+        "recipe.optimizer": {"choices": [{"name": "lamb"}, {"name": "sgd", "momentum": 0.5}]},
+        "recipe.schedule.warmup.steps": {"integers": [0, 10]},
+        "recipe.label_smoothing": {"uniform": [0, 0.2]},
+    },
+    "sampler": {"name": "tpe"},
+    "trials": 8,
+    "epochs": 4,
+    "rule": {"name": "lead", "kind": "absolute"},
+}
+
+
+def _params(**changes: Any) -> Params:
+    tree = YAML(typ="safe").load(ROOT / "presets" / "digits.yaml")
+    search = {key: value for key, value in {**GOOD, **changes}.items() if value is not None}
+    return check_params({**tree, "tuning": {"mine": search}}, source="params.yaml")
+
+
+def test_a_trial_has_the_first_values_of_the_study_and_its_own_over_them() -> None:
+    params = _params()
+    values = {
+        "learning_rates": 0.3,
+        "recipe.optimizer": {"name": "lamb"},
+        "recipe.optimizer.beta1": 0.8,
+        "recipe.schedule.warmup.steps": 3,
+    }
+    study = Study.model_validate_json(json.dumps(params.tuning["mine"].applied(params.studies["digits"], values)))
+    recipe = study.effective_recipe(params.train)
+    assert (study.arms, study.batch_sizes, study.seeds) == (("full",), (32,), (0,))
+    assert (study.learning_rates, study.budget.epochs) == ((0.3,), 4)
+    assert recipe.optimizer.model_dump()["beta1"] == 0.8
+    assert recipe.schedule.model_dump()["warmup"]["steps"] == 3
+    assert recipe.augmentation.crop_padding == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"study": "cifar"}, "tuning.mine.study: cifar is not one of studies ['digits']; choose one of them"),
+        ({"trials": None}, "trials: missing; say how many"),
+        ({"space": {}}, "tuning.mine.space: {} is not allowed"),
+        ({"space": {"seeds": {"choices": [1, 2]}}}, "space: seeds cannot be searched; use models, "),
+        ({"space": {"learning_rates": {"uniform": [0.2, 0.1]}}}, "uniform: [0.2, 0.1] is no range; give [lowest,"),
+        ({"space": {"learning_rates": {"log_uniform": [0, 0.1]}}}, "log_uniform: 0 has no logarithm; give bounds"),
+        ({"space": {"learning_rates": {}}}, "give exactly one of choices, uniform, log_uniform or integers"),
+        ({"space": {"weight_decays": {"choices": [0, 0]}}}, "choices names a value twice; remove one"),
+        (
+            {"space": {"learning_rates": {"choices": [0.1, -0.1]}}},
+            "tuning.mine.space.learning_rates: -0.1 does not fit: learning_rates.0: -0.1 is not allowed",
+        ),
+        (
+            {"space": {"recipe.momentum": {"uniform": [0, 0.9]}}},
+            "tuning.mine.space.recipe.momentum: 0.0 does not fit: recipe.momentum: unknown key",
+        ),
+        ({"sampler": {"name": "grid"}}, "space: learning_rates is a range, of which there is no grid; give choices"),
+        (
+            {"sampler": {"name": "grid"}, "space": {"batch_sizes": {"choices": [64, 128]}}},
+            "trials: 8, but the grid has 2 points; give at most as many",
+        ),
+        ({"rule": {"name": "hyperband"}}, "trials: hyperband has a number of its own; remove the key"),
+        ({"rule": {"name": "successive_halving"}, "way": "sequential"}, "successive_halving compares trials that"),
+        ({"rule": {"name": "successive_halving"}, "places": 2}, "places: rule successive_halving has its own number"),
+        ({"way": "sequential", "places": 2}, "places: way sequential has its own number of trials in the race"),
+        ({"rule": {"name": "lead"}}, "tuning.mine.rule.kind: missing; add it"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        _params(**changes)
+    assert said in str(refused.value)

@@ -1,0 +1,67 @@
+"""A tiny project with a search, and the command in this process or in one of its own."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+from made_up_training import write_project
+
+from pipeline.artifacts.tables import write_parquet
+from pipeline.paths import DataPaths
+
+NAME = "lr"
+SEARCH: Mapping[str, Any] = {
+    "study": "tiny",
+    "space": {
+        "learning_rates": {"log_uniform": [0.01, 1.0]},
+        "recipe.optimizer.momentum": {"choices": [0.0, 0.5, 0.9]},
+    },
+    "sampler": {"name": "random"},
+    "trials": 5,
+    "epochs": 4,
+    "rule": {"name": "lead", "amount": 0.1, "kind": "absolute"},
+    "places": 3,
+    "seed": 1,
+}
+
+
+def write_search(folder: Path, *, dask: Mapping[str, Any] | None = None, **changes: Any) -> DataPaths:
+    """A project of which every fourth training image is flagged `val`, with the search `lr`; None removes a key."""
+    folder.mkdir(exist_ok=True)
+    search = {key: value for key, value in {**SEARCH, **changes}.items() if value is not None}
+    data = write_project(
+        folder,
+        study={"models": ["small_cnn"], "arms": ["full"], "batch_sizes": [16]},
+        train={"optimizer": {"name": "sgd"}, "checkpoint": {"steps": 1}},
+        tuning={NAME: search},
+        dask=dask or {},
+    )
+    manifest = pyarrow.parquet.read_table(data.manifest("train"))
+    flags = pa.array(np.arange(len(manifest)) // 4 % 4 == 0)
+    write_parquet(data.manifest("train"), manifest.append_column("val", flags))
+    return data
+
+
+def arguments(folder: Path) -> list[str]:
+    places = {"--params": folder / "params.yaml", "--data": folder / "data", "--work": folder / "work"}
+    return [NAME, *(str(part) for pair in places.items() for part in pair)]
+
+
+def command(folder: Path) -> list[str]:
+    return [sys.executable, "-m", "pipeline", "tune", *arguments(folder)]
+
+
+def results_of(data: DataPaths) -> dict[str, bytes]:
+    """What must not depend on how a search was run, byte by byte."""
+    paths = (data.leaderboard(NAME), data.tuning_curves(NAME), data.tuning_summary(NAME), data.tuning_page(NAME))
+    return {path.name: path.read_bytes() for path in paths}
+
+
+def leaderboard_of(data: DataPaths) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pyarrow.csv.read_csv(data.leaderboard(NAME)).to_pylist()
+    return rows
