@@ -1,0 +1,164 @@
+"""`python -m pipeline tune` on a tiny study: what it finds, writes and says, however it is run."""
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from made_up_training import bright_images
+from made_up_tuning import NAME, arguments, leaderboard_of, results_of, write_search
+
+from pipeline.__main__ import main
+from pipeline.artifacts.arrays import write_array
+from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.tables import read_parquet, write_parquet
+from pipeline.config.params import load_params
+from pipeline.paths import DataPaths
+from pipeline.training import loop
+
+
+def tune(folder: Path) -> int:
+    threads = torch.get_num_threads()
+    try:
+        with patch.object(loop, "STATISTICS_IMAGES", 64):
+            return main(["tune", *arguments(folder)])
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def searched(folder: Path, **changes: Any) -> DataPaths:
+    data = write_search(folder, **changes)
+    assert tune(folder) == 0
+    return data
+
+
+@pytest.fixture(scope="module")
+def round_robin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("round_robin")
+    searched(folder, finish=2)
+    return folder
+
+
+def test_what_a_search_leaves(round_robin: Path) -> None:
+    data = DataPaths(root=round_robin / "data")
+    rows, summary = leaderboard_of(data), read_json(data.tuning_summary(NAME))
+    assert [row["rank"] for row in rows] == [1, 2, 3, 4, 5]
+    assert rows[0]["status"] == "winner"
+    assert rows[0]["accuracy"] == max(row["accuracy"] for row in rows)
+    assert sum(row["epochs"] for row in rows) == summary["epochs"] == 20 - summary["epochs_saved"]
+    eliminated = [row for row in rows if row["status"] == "eliminated"]
+    assert len(eliminated) == summary["eliminated"] > 0
+    assert all(row["eliminated_after"] == row["epochs"] for row in eliminated)
+    assert len(summary["finished_afterwards"]) == 2
+    page = data.tuning_page(NAME).read_text()
+    assert page.count("Plotly.newPlot") == 3
+    assert "<script src" not in page
+
+
+def test_the_winner_is_a_parameter_file(round_robin: Path) -> None:
+    data = DataPaths(root=round_robin / "data")
+    best, before = leaderboard_of(data)[0], load_params(round_robin / "params.yaml")
+    tuned = load_params(data.tuned(NAME))
+    study = tuned.studies["tiny"]
+    assert study.learning_rates == (best["learning_rates"],)
+    assert study.effective_recipe(tuned.train).optimizer.model_dump()["momentum"] == best["recipe.optimizer.momentum"]
+    assert study.model_copy(
+        update={"recipe": {}, "learning_rates": before.studies["tiny"].learning_rates}
+    ) == before.studies["tiny"]  # fmt: skip
+
+
+def test_a_search_that_has_ended_trains_nothing_again(round_robin: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = DataPaths(root=round_robin / "data")
+    before = results_of(data)
+    data.leaderboard(NAME).unlink()
+    assert tune(round_robin) == 0
+    assert "of work" not in capsys.readouterr().out
+    assert results_of(data) == before
+
+
+def test_parallel_comes_to_the_same_bytes(round_robin: Path, tmp_path: Path) -> None:
+    parallel = searched(tmp_path / "parallel", finish=2, way="parallel")
+    assert results_of(parallel) == results_of(DataPaths(root=round_robin / "data"))
+
+
+def test_the_test_images_decide_nothing(round_robin: Path, tmp_path: Path) -> None:
+    data = write_search(tmp_path, finish=2)
+    write_array(data.images("test"), bright_images(22, seed=9)[0][::-1].copy())
+    assert tune(tmp_path) == 0
+    assert results_of(data) == results_of(DataPaths(root=round_robin / "data"))
+
+
+def test_failed_and_diverged_trials_are_recorded_and_the_search_goes_on(tmp_path: Path) -> None:
+    data = searched(
+        tmp_path,
+        space={"learning_rates": {"choices": [0.1, 1e30]}, "recipe.simulated_workers": {"choices": [1, 3]}},
+        sampler={"name": "grid"},
+        trials=None,
+        places=None,
+        rule={"name": "none"},
+        epochs=2,
+    )
+    rows = {(row["learning_rates"], row["recipe.simulated_workers"]): row for row in leaderboard_of(data)}
+    assert rows[0.1, 1]["status"] == "winner"
+    assert "16 does not split into 3 simulated workers" in rows[0.1, 3]["reason"]
+    assert rows[1e30, 1]["reason"] == "the loss stopped being finite"
+    assert [row["status"] for row in rows.values()].count("failed") == 3
+
+
+def test_where_all_fail_the_reason_is_said_and_the_next_search_begins_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_search(tmp_path, space={"learning_rates": {"choices": [1e30, 1e31]}}, trials=2)
+    for _ in range(2):
+        assert tune(tmp_path) == 2
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert said == "error: tuning.lr: all 2 trials failed, the first for this reason: the loss stopped being finite"
+    assert not list((tmp_path / "work").rglob("journal.log"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "trials"),
+    [({"name": "successive_halving", "factor": 2}, 4), ({"name": "hyperband", "factor": 2}, None)],
+)
+def test_halving_rules_end_at_their_schedule(rule: dict[str, Any], trials: int | None, tmp_path: Path) -> None:
+    data = searched(tmp_path, rule=rule, trials=trials, places=None, sampler={"name": "tpe", "startup_trials": 2})
+    epochs = sorted(row["epochs"] for row in leaderboard_of(data))
+    assert epochs == ([1, 1, 2, 4] if trials else [1, 1, 2, 2, 2, 4, 4, 4, 4, 4])
+
+
+def test_a_sequence_gives_each_trial_the_same_curve_and_may_stop_it_elsewhere(
+    round_robin: Path, tmp_path: Path
+) -> None:
+    sequence = searched(tmp_path, way="sequential", places=None)
+    known = [_curves_of(data) for data in (sequence, DataPaths(root=round_robin / "data"))]
+    shared = known[0].keys() & known[1].keys()
+    assert len(shared) > 5
+    assert all(known[0][turn] == known[1][turn] for turn in shared)
+    assert len({turn for turn in known[0] if turn[0] == "0"}) == 4  # the first has nobody to be compared with
+
+
+def _curves_of(data: DataPaths) -> dict[tuple[str, str], str]:
+    """(trial, epoch) -> accuracy, as written."""
+    rows = [line.split(",") for line in data.tuning_curves(NAME).read_text().splitlines()[1:]]
+    return {(trial, epoch): accuracy for trial, epoch, accuracy, _ in rows}
+
+
+def test_unknown_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_search(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", "cifar", *arguments(tmp_path)[1:]])
+    assert ended.value.code == 2
+    assert f"tune cifar: not in {tmp_path}/params.yaml; it has ['lr']" in capsys.readouterr().err
+
+
+def test_without_val_rows_there_is_nothing_to_judge_by(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_search(tmp_path)
+    manifest = read_parquet(data.manifest("train"))
+    index = manifest.column_names.index("val")
+    write_parquet(data.manifest("train"), manifest.set_column(index, "val", [np.zeros(len(manifest), dtype=bool)]))
+    assert tune(tmp_path) == 2
+    assert "flags no image `val`, by which trials are judged; give prepare.val_share" in capsys.readouterr().err

@@ -1,0 +1,104 @@
+"""A search that is killed at any moment and started again loses nothing, repeats nothing and ends in the same bytes."""
+
+import json
+import random
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from interrupted_study import kill_one
+from made_up_training import alive, kill, run, start, wait_until
+from made_up_tuning import command, results_of, write_search
+
+from pipeline.paths import DataPaths
+
+SEARCH: dict[str, Any] = {
+    "sampler": {"name": "tpe", "startup_trials": 2},
+    "trials": 4,
+    "epochs": 4,
+    "finish": 1,
+}
+_REPORT = 7  # Optuna's operation: an accuracy after an epoch
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> DataPaths:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    data = write_search(folder, **SEARCH)
+    finish(folder)
+    return data
+
+
+def finish(folder: Path) -> None:
+    done = run(command(folder))
+    assert done.returncode == 0, done.stderr
+
+
+def reported(folder: Path) -> Counter[tuple[int, int]]:
+    """(trial, epoch) -> how often it stands in the journal; half a line is none."""
+    lines = [line for path in folder.rglob("journal.log") for line in path.read_text().splitlines(keepends=True)]
+    entries = [json.loads(line) for line in lines if line.endswith("\n")]
+    return Counter((entry["trial_id"], entry["step"]) for entry in entries if entry["op_code"] == _REPORT)
+
+
+def checkpointed(folder: Path) -> set[str]:
+    return {path.name for path in folder.rglob("step-*.pt")}
+
+
+def test_killed_three_times_and_ended_by_the_same_command(uninterrupted: DataPaths, tmp_path: Path) -> None:
+    rng, data = random.Random(5), write_search(tmp_path, **SEARCH)
+    for number in (1, 2, 3):
+        process = start(command(tmp_path))
+        # From its second start on it is past what the one before has reported.
+        before, wanted = reported(tmp_path), number + rng.randint(0, 1)
+        wait_until(lambda wanted=wanted: len(reported(tmp_path)) >= wanted, process)  # type: ignore[misc]
+        kill(process)
+        assert process.returncode == -signal.SIGKILL
+        assert reported(tmp_path) >= before
+    finish(tmp_path)
+    assert set(reported(tmp_path).values()) == {1}
+    assert results_of(data) == results_of(uninterrupted)
+
+
+@pytest.mark.slow
+def test_asked_to_end_it_saves_within_an_epoch_and_says_so(uninterrupted: DataPaths, tmp_path: Path) -> None:
+    data = write_search(tmp_path, **SEARCH)
+    process = start(command(tmp_path))
+    wait_until(lambda: checkpointed(tmp_path), process)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode in (75, -signal.SIGTERM), said
+    assert checkpointed(tmp_path)
+    finish(tmp_path)
+    assert results_of(data) == results_of(uninterrupted)
+
+
+def workers_of(process: "subprocess.Popen[str]") -> list[int]:
+    """Dask's worker processes; a thread of the command starts them, not its main one."""
+    tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
+    children = [int(child) for task in tasks for child in task.read_text(encoding="ascii").split()]
+    return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+@pytest.mark.slow
+def test_a_killed_worker_costs_its_task_alone_and_none_outlives_the_command(
+    uninterrupted: DataPaths, tmp_path: Path
+) -> None:
+    data = write_search(tmp_path, dask={"scheduler": "local", "workers": 2}, **{**SEARCH, "way": "parallel"})
+    process, workers = start(command(tmp_path)), []
+    try:
+        wait_until(lambda: len(reported(tmp_path)) >= 1, process)
+        workers = workers_of(process)
+        assert len(workers) == 2
+        kill_one(workers[0])
+        wait_until(lambda: len(reported(tmp_path)) >= 5, process)
+        workers += workers_of(process)
+    finally:
+        kill(process)
+    finish(tmp_path)
+    assert not alive(set(workers))
+    assert set(reported(tmp_path).values()) == {1}
+    assert results_of(data) == results_of(uninterrupted)

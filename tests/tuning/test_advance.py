@@ -1,0 +1,89 @@
+"""An epoch at a time, from checkpoint to checkpoint, is the run that the trainer makes in one go."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from made_up_training import ALONE
+from made_up_tuning import NAME, write_search
+
+from pipeline.commands.tuning.inputs import Inputs, read_inputs
+from pipeline.config.params import load_params
+from pipeline.run_log import RunLog
+from pipeline.training.cells import run_cell
+from pipeline.training.checkpoints import Checkpoints
+from pipeline.training.ledger import CellResult
+from pipeline.training.study import Cell
+from pipeline.tuning import advance as module
+from pipeline.tuning.advance import EpochTask, advance
+from pipeline.tuning.trial import TrialRun, trial_run
+
+VALUES = {"learning_rates": 0.1, "recipe.optimizer.momentum": 0.9}
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> tuple[TrialRun, Inputs]:
+    data = write_search(tmp_path)
+    params = load_params(tmp_path / "params.yaml")
+    inputs = read_inputs(params, params.tuning[NAME], data)
+    return trial_run(params, NAME, VALUES, inputs.summary, inputs.rows), inputs
+
+
+def task(trial: tuple[TrialRun, Inputs], epoch: int, folder: Path) -> EpochTask:
+    run, inputs = trial
+    return EpochTask(run=run, epoch=epoch, rows=inputs.rows, source=inputs.source, folder=folder)
+
+
+def in_one_go(trial: tuple[TrialRun, Inputs], weights: Path) -> float | None:
+    run, inputs = trial
+    cell = Cell(arm="full", filter_network="", learning_rate=0.1, n_train=1, settings=run.settings)
+    splits = module._splits(inputs.source)
+    return run_cell(
+        cell, splits, inputs.rows.trained, ranks=ALONE, log=RunLog.silent(), title="", weights=weights,
+        eval_batch_size=run.recipe.eval_batch_size,
+    ).top1  # fmt: skip
+
+
+def test_epochs_end_at_whole_passes_over_the_rows_that_are_trained(trial: tuple[TrialRun, Inputs]) -> None:
+    run, inputs = trial
+    n = int(inputs.rows.trained.sum())
+    assert not (inputs.rows.trained & inputs.rows.judged).any()
+    assert n + int(inputs.rows.judged.sum()) == 60
+    assert [16 * end - n * epoch for epoch, end in enumerate(run.ends, start=1)] == [4, 8, 12, 0]
+    assert run.settings.steps == run.ends[-1]
+
+
+def test_four_epochs_in_turn_are_the_run_in_one_go(
+    trial: tuple[TrialRun, Inputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = in_one_go(trial, tmp_path / "whole.pt")
+
+    def saving(*given: Any, **named: Any) -> CellResult:
+        return run_cell(*given, **{**named, "weights": tmp_path / "turns.pt"})
+
+    monkeypatch.setattr(module, "run_cell", saving)
+    results = [advance(task(trial, epoch, tmp_path / "trial")) for epoch in (1, 2, 3, 4)]
+    assert [result.accuracy is not None for result in results] == [True] * 4
+    assert results[-1].accuracy == whole
+    expected, found = (
+        torch.load(tmp_path / name, weights_only=True)["state_dict"] for name in ("whole.pt", "turns.pt")
+    )
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+def test_a_task_that_is_done_again_gives_the_same_and_trains_nothing(
+    trial: tuple[TrialRun, Inputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = [advance(task(trial, epoch, tmp_path / "trial")).accuracy for epoch in (1, 2)]
+    state = Checkpoints(tmp_path / "trial").newest(print)
+    assert state is not None
+    assert state[0] == trial[0].ends[1]
+    monkeypatch.setattr("pipeline.training.step.Stepper.take", None)
+    assert advance(task(trial, 2, tmp_path / "trial")).accuracy == first[1]
+
+
+def test_a_task_says_what_taking_up_a_trial_costs(trial: tuple[TrialRun, Inputs], tmp_path: Path) -> None:
+    result = advance(task(trial, 1, tmp_path / "trial"))
+    assert 0 < result.switch_seconds < result.seconds

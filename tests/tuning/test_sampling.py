@@ -1,0 +1,109 @@
+"""Samplers answer a repeated search as before; the journal keeps what a killed one found."""
+
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.config.tuning import Domain, Tuning
+from pipeline.tuning.journal import Journal, Result
+from pipeline.tuning.race import Turn
+from pipeline.tuning.sampling import Suggestions, distributions_of, drawn_of, values_of
+
+SECTIONS = [{"name": "lamb"}, {"name": "sgd", "momentum": 0.5}]
+SPACE = {
+    "learning_rates": {"log_uniform": [1e-3, 1.0]},
+    "batch_sizes": {"integers": [2, 9]},
+    "recipe.label_smoothing": {"uniform": [0.0, 0.2]},
+    "recipe.optimizer": {"choices": SECTIONS},
+}
+
+
+def search(**changes: Any) -> Tuning:
+    tree = {"study": "tiny", "space": SPACE, "sampler": {"name": "random"}, "trials": 6, "epochs": 2}
+    return Tuning.model_validate({**tree, "rule": {"name": "none"}, **changes}, strict=False)
+
+
+def asked(tuning: Tuning, n: int, score: Callable[[dict[str, Any]], float]) -> list[dict[str, Any]]:
+    """Values of `n` trials, each told before the next is asked."""
+    suggestions, values = Suggestions(tuning), []
+    for trial in range(n):
+        values.append(values_of(tuning.space, suggestions.ask()))
+        suggestions.report(trial, 1, score(values[-1]))
+        suggestions.end(trial, "finished", score(values[-1]))
+    return values
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_the_same_search_is_given_the_same_values_within_its_bounds(sampler: str) -> None:
+    first, again, other = (
+        asked(search(sampler={"name": sampler}, seed=seed), 12, lambda values: values["recipe.label_smoothing"])
+        for seed in (0, 0, 1)
+    )
+    assert first == again != other
+    assert all(0.001 <= values["learning_rates"] <= 1 for values in first)
+    assert {values["batch_sizes"] for values in first} <= set(range(2, 10))
+    assert all(values["recipe.optimizer"] in SECTIONS for values in first)
+
+
+def test_tpe_learns_where_it_is_good() -> None:
+    values = asked(search(sampler={"name": "tpe"}), 40, lambda values: 1 - abs(values["recipe.label_smoothing"] - 0.05))
+    early, late = (
+        sum(abs(one["recipe.label_smoothing"] - 0.05) for one in part) for part in (values[:10], values[-10:])
+    )
+    assert late < early / 2
+
+
+def test_a_grid_has_every_combination_once() -> None:
+    space = {"batch_sizes": {"integers": [2, 4]}, "recipe.optimizer": {"choices": SECTIONS}}
+    values = asked(search(sampler={"name": "grid"}, space=space, trials=None), 6, lambda _: 0.5)
+    for expected in product([2, 3, 4], SECTIONS):
+        assert {"batch_sizes": expected[0], "recipe.optimizer": expected[1]} in values
+
+
+@given(choices=st.lists(st.none() | st.booleans() | st.floats(0, 1) | st.text(), min_size=1, unique_by=str))
+def test_choices_of_any_kind_come_back_as_they_were(choices: list[Any]) -> None:
+    space = {"key": Domain.model_validate({"choices": choices}, strict=False)}
+    for choice in choices:
+        drawn = drawn_of(space, {"key": choice})
+        assert values_of(space, drawn) == {"key": choice}
+        assert distributions_of(space)["key"].single() == (len(choices) == 1)
+
+
+def test_the_journal_is_read_back_even_after_half_a_line(tmp_path: Path) -> None:
+    tuning, path = search(), tmp_path / "work" / "journal.log"
+    drawn, journal = Suggestions(tuning).ask(), Journal(path)
+    for trial in range(3):
+        journal.start(trial, drawn, distributions_of(tuning.space))
+    told = {
+        Turn(0, 1): Result(0.25),
+        Turn(0, 2): Result(0.5),
+        Turn(1, 1): Result(0.1),
+        Turn(2, 1): Result(None, "the loss stopped being finite"),
+    }
+    for turn, result in told.items():
+        journal.add(turn, result)
+    journal.end(0, "finished", 0.5)
+    journal.end(1, "eliminated", 0.1)
+    journal.add(Turn(1, 2), Result(0.9))
+    path.write_bytes(path.read_bytes() + b'{"op_code": 8, "tri')
+    again = Journal(path)
+    for turn, result in {**told, Turn(1, 2): Result(0.9)}.items():
+        assert again.result(turn) == result
+    assert again.result(Turn(1, 3)) is None
+    again.end(0, "finished", 0.5)
+    again.start(0, drawn, distributions_of(tuning.space))
+    again.start(3, drawn, distributions_of(tuning.space))
+    assert Journal(path).result(Turn(3, 1)) is None
+
+
+def test_a_trial_cannot_take_other_values_than_before(tmp_path: Path) -> None:
+    tuning = search()
+    suggestions, journal = Suggestions(tuning), Journal(tmp_path / "journal.log")
+    journal.start(0, suggestions.ask(), distributions_of(tuning.space))
+    with pytest.raises(AssertionError, match="trial 0 has drawn"):
+        Journal(tmp_path / "journal.log").start(0, suggestions.ask(), distributions_of(tuning.space))
