@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from made_up_training import ALONE
 from made_up_tuning import NAME, write_search
 
+from pipeline import distributed
 from pipeline.commands.tuning.inputs import Inputs, read_inputs
 from pipeline.config.params import load_params
 from pipeline.run_log import RunLog
@@ -39,10 +39,11 @@ def in_one_go(trial: tuple[TrialRun, Inputs], weights: Path) -> float | None:
     run, inputs = trial
     cell = Cell(arm="full", filter_network="", learning_rate=0.1, n_train=1, settings=run.settings)
     splits = module._splits(inputs.source)
-    return run_cell(
-        cell, splits, inputs.rows.trained, ranks=ALONE, log=RunLog.silent(), title="", weights=weights,
-        eval_batch_size=run.recipe.eval_batch_size,
-    ).top1  # fmt: skip
+    with distributed.session(run.threads) as ranks:
+        return run_cell(
+            cell, splits, inputs.rows.trained, ranks=ranks, log=RunLog.silent(), title="", weights=weights,
+            eval_batch_size=run.recipe.eval_batch_size,
+        ).top1  # fmt: skip
 
 
 def test_epochs_end_at_whole_passes_over_the_rows_that_are_trained(trial: tuple[TrialRun, Inputs]) -> None:
