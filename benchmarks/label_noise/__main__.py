@@ -46,7 +46,8 @@ def main() -> None:
 def _run(arguments: argparse.Namespace) -> None:
     """Train, score, print the tables and one line of JSON."""
     names = tuple(arguments.scorers)
-    check_names(names, arguments.default, neighbours=load_params(arguments.params).reduce.neighbors)
+    neighbours = load_params(arguments.params).reduce.neighbors
+    check_names(names, arguments.default, neighbours=neighbours, frozen="frozen" in arguments.variants)
     results = [
         score_case(arguments.work / case.name, names, default=arguments.default, resamples=arguments.resamples)
         for case in run_cases(arguments)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.config.scorers import WITH_TRAINING
 from pipeline.errors import InputError
 from pipeline.reduction.quality import exact_neighbours
 from pipeline.selection.evidence import Evidence
@@ -91,11 +92,12 @@ def needs_cleanlab(name: str) -> bool:
     return name.startswith("cleanlab") or name == "confident_learning"
 
 
-def check_names(names: tuple[str, ...], default: str, *, neighbours: int) -> None:
+def check_names(names: tuple[str, ...], default: str, *, neighbours: int, frozen: bool) -> None:
     """Refuse scorers that cannot run here, and a default that is not among them, before anything is trained.
 
     Args:
         neighbours: `reduce.neighbors`.
+        frozen: whether some extractor is a fitted head alone.
     """
     if default not in names:
         raise InputError(f"--default: {default} is not among --scorers {' '.join(names)}; add it or choose one")
@@ -105,6 +107,8 @@ def check_names(names: tuple[str, ...], default: str, *, neighbours: int) -> Non
             f"--scorers: {missing[0]} needs cleanlab; pip install -e '.[cleanlab]', or name the others alone"
         )
     for name in names:
+        if frozen and any(scorer["name"] in WITH_TRAINING for scorer in _members(name)):
+            raise InputError(f"--scorers: {name} reads a training that frozen has not; name others, and a --default")
         asked = max(
             (scorer["k"] for scorer in _members(name) if "neighbours" in SCORERS[scorer["name"]].needs), default=0
         )

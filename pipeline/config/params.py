@@ -21,6 +21,7 @@ from pipeline.config.prepare import PrepareConfig
 from pipeline.config.recipe import Recipe
 from pipeline.config.reduce import ReduceConfig, TsneConfig
 from pipeline.config.report import ReportConfig
+from pipeline.config.scorers import WITH_TRAINING, EnsembleScorer
 from pipeline.config.study import Study, TrainConfig
 from pipeline.config.tuning import Tuning, check_tuning
 from pipeline.errors import InputError
@@ -115,6 +116,7 @@ def _check_across_sections(params: Params, source: str) -> None:
             raise InputError(
                 f"{source}: filter.drop_share: has no share for {missing[0]}; add it, or give one number for all"
             )
+    _check_head(f"{source}: filter.scorer", params)
     _check_maps(f"{source}: reduce", params.reduce)
     _check_recipe(f"{source}: finetune", params.finetune, params.prepare)
     _check_batch(f"{source}: finetune.batch_size", params.finetune.batch_size, params.finetune)
@@ -148,6 +150,16 @@ def _check_replicates(key: str, seed: int, networks: Sequence[str]) -> None:
     largest = LARGEST_SEED - replicate_of(last)
     if seed > largest:
         raise InputError(f"{key}: {seed} + {replicate_of(last)} of {last} is no seed; give at most {largest}")
+
+
+def _check_head(key: str, params: Params) -> None:
+    scorer = params.filter.scorer
+    members = scorer.of if isinstance(scorer, EnsembleScorer) else (scorer,)
+    if params.finetune.trained == "head" and (lacking := [one.name for one in members if one.name in WITH_TRAINING]):
+        raise InputError(
+            f"{key}: {lacking[0]} reads how sure the network was while it trained, and finetune.trained: head trains "
+            "none; take smoothed_confidence"
+        )
 
 
 def _check_maps(section: str, reduce: ReduceConfig) -> None:

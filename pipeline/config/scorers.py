@@ -141,3 +141,6 @@ class EnsembleScorer(Section):
 
 
 Scorer = Annotated[_Single | EnsembleScorer, Field(discriminator="name")]
+
+WITH_TRAINING = ("label_odds", "mean_confidence")
+"""Names of those that read what `finetune` notes of the labels while it trains a network on them."""

@@ -12,8 +12,10 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from pipeline.config.params import check_params, load_params
+from pipeline.config.scorers import WITH_TRAINING
 from pipeline.config.study import TrainConfig
 from pipeline.errors import InputError
+from pipeline.selection.scorers import SCORERS
 
 _PRESET = Path(__file__).parents[2] / "presets" / "digits.yaml"
 
@@ -272,6 +274,22 @@ def test_a_frozen_backbone_needs_weights() -> None:
         check_params(tree, source="params.yaml")
     tree["finetune"]["weights"] = "own.pth"
     assert check_params(tree, source="params.yaml").finetune.trained == "head"
+
+
+@pytest.mark.parametrize(
+    "scorer", [{}, {"name": "mean_confidence"}, {"name": "ensemble", "of": [{"name": "label_odds"}]}]
+)
+def test_a_fitted_head_has_no_training_to_read(scorer: dict[str, Any]) -> None:
+    tree = _tree()
+    tree["finetune"] |= {"weights": "own.pth", "trained": "head"}
+    tree["filter"].pop("scorer")
+    tree["filter"] |= {"scorer": scorer} if scorer else {}
+    with pytest.raises(InputError, match=r"filter\.scorer: \w+ reads .* head trains none; take smoothed_confidence"):
+        check_params(tree, source="params.yaml")
+
+
+def test_scorers_that_read_the_training_are_those_that_say_so() -> None:
+    assert set(WITH_TRAINING) == {name for name, scorer in SCORERS.items() if "training_confidence" in scorer.needs}
 
 
 def test_a_warm_up_is_compared_only_where_every_batch_and_data_set_agree() -> None:

@@ -122,22 +122,24 @@ def test_the_summary_holds_all_cases_and_means_of_what_ran_in_each(tmp_path: Pat
 
 def test_a_default_that_does_not_run_is_refused() -> None:
     with pytest.raises(InputError, match=r"^--default: margin is not among --scorers knn_vote; add it"):
-        check_names(("knn_vote",), "margin", neighbours=25)
+        check_names(("knn_vote",), "margin", neighbours=25, frozen=False)
 
 
 def test_fewer_neighbours_than_a_scorer_looks_at_are_refused_before_anything_is_trained() -> None:
     for name in ("knn_agreement", "confidence_and_knn"):
         with pytest.raises(InputError, match=rf"^--scorers: {name} looks at 25 neighbours, .* is 24; raise it"):
-            check_names(("margin", name), "margin", neighbours=24)
-    check_names(("margin", "knn_vote", "knn_distance"), "margin", neighbours=1)
+            check_names(("margin", name), "margin", neighbours=24, frozen=False)
+    check_names(("margin", "knn_vote", "knn_distance"), "margin", neighbours=1, frozen=False)
 
 
 def test_without_cleanlab_what_needs_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choices, "find_spec", lambda name: None)
     for name in ("cleanlab_issues", "confident_learning"):
         with pytest.raises(InputError, match=rf"^--scorers: {name} needs cleanlab; pip install"):
-            check_names(("margin", name), "margin", neighbours=25)
-    check_names(tuple(name for name in COMPARISONS if "cleanlab" not in name), "dbscan_map", neighbours=25)
+            check_names(("margin", name), "margin", neighbours=25, frozen=False)
+    check_names(
+        tuple(name for name in COMPARISONS if "cleanlab" not in name), "dbscan_map", neighbours=25, frozen=False
+    )
 
 
 def _fill(megabytes: int) -> int:
@@ -149,3 +151,10 @@ def test_peak_memory_is_that_of_the_work_and_not_of_who_asked() -> None:
     (_, little), (_, much) = (in_own_process(_fill, megabytes) for megabytes in (1, 300))
     assert little < 600
     assert much - little == pytest.approx(299, abs=30)
+
+
+def test_scorers_of_a_training_are_refused_where_there_is_none_before_anything_is_trained() -> None:
+    for name in ("mean_confidence", "label_odds"):
+        with pytest.raises(InputError, match=f"--scorers: {name} reads a training that frozen has not"):
+            check_names(("margin", name), "margin", neighbours=25, frozen=True)
+    check_names(("margin", "self_confidence"), "margin", neighbours=25, frozen=True)
