@@ -114,7 +114,13 @@ def open_page(page: Page, address: str) -> None:
 
 def place_of(page: Page, points: Points, row: int, graph: str = "map") -> tuple[float, float]:
     """Pixels of a point in the window."""
-    x, y = page.evaluate(
+    x, y = points.coordinates[row].tolist()
+    return place_of_xy(page, x, y, graph)
+
+
+def place_of_xy(page: Page, x: float, y: float, graph: str = "map") -> tuple[float, float]:
+    """Pixels of a place on a map."""
+    left, top = page.evaluate(
         """([id, x, y]) => {
             const place = document.getElementById(id);
             const plot = place.querySelector(".js-plotly-plot") ?? place;
@@ -122,9 +128,9 @@ def place_of(page: Page, points: Points, row: int, graph: str = "map") -> tuple[
             const box = plot.getBoundingClientRect();
             return [box.left + xaxis._offset + xaxis.d2p(x), box.top + yaxis._offset + yaxis.d2p(y)];
         }""",
-        [graph, *points.coordinates[row].tolist()],
+        [graph, float(x), float(y)],
     )
-    return x, y
+    return left, top
 
 
 def alone(points: Points) -> int:
@@ -146,7 +152,12 @@ def lasso(page: Page, points: Points, label: int, graph: str = "map") -> None:
     rows = np.flatnonzero(points.labels == label)
     xy = points.coordinates[rows]
     outermost = rows[np.concatenate([xy.argmin(axis=0), xy.argmax(axis=0)])].tolist()
-    places = np.array([place_of(page, points, row, graph) for row in outermost])
+    places = before = np.zeros((4, 2))
+    # The map may still be given its size.
+    while not places.any() or not np.array_equal(places, before):
+        before = places
+        page.wait_for_timeout(300)
+        places = np.array([place_of(page, points, row, graph) for row in outermost])
     (left, top), (right, bottom) = places.min(axis=0) - 6, places.max(axis=0) + 6
     page.mouse.move(left, top)
     page.mouse.down()

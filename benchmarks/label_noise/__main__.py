@@ -18,7 +18,7 @@ from importlib import metadata
 from typing import Any
 
 from benchmarks.label_noise.arguments import parse
-from benchmarks.label_noise.choices import check_names
+from benchmarks.label_noise.choices import check_names, scorers_of
 from benchmarks.label_noise.running import run_cases
 from benchmarks.label_noise.scoring import score_case
 from benchmarks.label_noise.tables import advantage_rows, heading, scorer_rows, summarize
@@ -45,13 +45,14 @@ def main() -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     """Train, score, print the tables and one line of JSON."""
-    names = tuple(arguments.scorers)
-    neighbours = load_params(arguments.params).reduce.neighbors
-    check_names(names, arguments.default, neighbours=neighbours, frozen="frozen" in arguments.variants)
-    results = [
-        score_case(arguments.work / case.name, names, default=arguments.default, resamples=arguments.resamples)
-        for case in run_cases(arguments)
-    ]
+    neighbours, frozen = load_params(arguments.params).reduce.neighbors, "frozen" in arguments.variants
+    names = scorers_of(arguments.scorers, frozen=frozen)
+    check_names(names, arguments.default, neighbours=neighbours, frozen=frozen)
+    results = []
+    for case in run_cases(arguments):
+        names = scorers_of(arguments.scorers, frozen=case.variant == "frozen")
+        folder = arguments.work / case.name
+        results.append(score_case(folder, names, default=arguments.default, resamples=arguments.resamples))
     for found in results:
         print(f"\n{heading(found)}")
         print_table(scorer_rows(found))

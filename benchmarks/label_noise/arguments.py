@@ -24,7 +24,7 @@ def parse(description: str) -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=float, default=900.0, help="training time of an extractor, all folds together"
     )
-    parser.add_argument("--scorers", nargs="+", choices=NAMES, default=NAMES)
+    parser.add_argument("--scorers", nargs="+", choices=NAMES, help="all that find what they need, if left out")
     parser.add_argument(
         "--default", choices=tuple(CHOICES), default="self_confidence", help="is told against what others would do"
     )

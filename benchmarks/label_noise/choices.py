@@ -1,6 +1,6 @@
 """What is compared: the project's scorers with their options, and what others would do with the same arrays."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -92,6 +92,11 @@ def needs_cleanlab(name: str) -> bool:
     return name.startswith("cleanlab") or name == "confident_learning"
 
 
+def scorers_of(named: Sequence[str] | None, *, frozen: bool) -> tuple[str, ...]:
+    """Those that judge a case: the named ones, or all that find what they need. A fitted head had no training."""
+    return tuple(named) if named else tuple(name for name in NAMES if not (frozen and _reads_training(name)))
+
+
 def check_names(names: tuple[str, ...], default: str, *, neighbours: int, frozen: bool) -> None:
     """Refuse scorers that cannot run here, and a default that is not among them, before anything is trained.
 
@@ -107,8 +112,8 @@ def check_names(names: tuple[str, ...], default: str, *, neighbours: int, frozen
             f"--scorers: {missing[0]} needs cleanlab; pip install -e '.[cleanlab]', or name the others alone"
         )
     for name in names:
-        if frozen and any(scorer["name"] in WITH_TRAINING for scorer in _members(name)):
-            raise InputError(f"--scorers: {name} reads a training that frozen has not; name others, and a --default")
+        if frozen and _reads_training(name):
+            raise InputError(f"--scorers: {name} reads a training that frozen has not; name others")
         asked = max(
             (scorer["k"] for scorer in _members(name) if "neighbours" in SCORERS[scorer["name"]].needs), default=0
         )
@@ -117,6 +122,10 @@ def check_names(names: tuple[str, ...], default: str, *, neighbours: int, frozen
                 f"--scorers: {name} looks at {asked} neighbours, and reduce.neighbors is {neighbours}; raise it, or "
                 "name the others alone"
             )
+
+
+def _reads_training(name: str) -> bool:
+    return any(scorer["name"] in WITH_TRAINING for scorer in _members(name))
 
 
 def _members(name: str) -> Iterator[Mapping[str, Any]]:

@@ -18,7 +18,7 @@ from pipeline.artifacts.arrays import open_array
 from pipeline.artifacts.prepared import load_prepared
 from pipeline.commands.recursion.first_round import STAGES
 from pipeline.commands.recursion.processes import StageProcesses
-from pipeline.config.params import Params, load_params
+from pipeline.config.params import Params, check_params, load_params
 from pipeline.paths import DataPaths, WorkPaths
 
 _REFERENCE = Case(kind="reference")
@@ -36,6 +36,10 @@ def run_cases(arguments: argparse.Namespace) -> list[Case]:
         arguments, load_prepared(DataPaths(root=arguments.data), folder=params.prepare.folder)
     )
     cases = list(cases_of(arguments, images))
+    for case in cases:
+        # Before anything is trained: a fitted head suits fewer parameters than a network does.
+        weights = None if case.variant == "scratch" else arguments.weights
+        check_params(case_params(params, case, steps=1, weights=weights), source=f"--params for {case.name}")
     plan = make_plan(arguments, params, images, cases)
     for case in cases:
         probabilities = _reference(arguments, params, plan, images) if case.kind == "instance" else None

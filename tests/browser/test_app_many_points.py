@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from browser_app import GOING, Served, lasso, open_page, serve_points
+from browser_app import GOING, Served, lasso, open_page, place_of_xy, serve_points
 
 from viz.figures.explorer import MOST_DRAWN
 
@@ -42,7 +42,13 @@ def test_the_lasso_takes_what_is_not_drawn_too(crowd: Served, page: Page) -> Non
     lasso(page, points, 1)
     page.keyboard.up("Shift")
     expect(page.locator("#drop-selection")).to_have_text(f"Drop selection ({len(first) + len(second):,})")
-    lasso(page, points, 3)
+    page.locator("#map [data-title*=Box]").click()
+    around = points.coordinates[third]
+    (left, bottom), (right, top) = (place_of_xy(page, x, y) for x, y in (around.min(axis=0), around.max(axis=0)))
+    page.mouse.move(right + 6, top - 6)
+    page.mouse.down()
+    page.mouse.move(left - 6, bottom + 6, steps=6)
+    page.mouse.up()
     expect(page.locator("#drop-selection")).to_have_text(f"Drop selection ({len(third):,})")
     page.locator("#drop-selection").click()
     expect(page.locator("#saved")).to_contain_text(f"{len(third):,} images")

@@ -11,6 +11,7 @@ import pytest
 from made_up import NETWORK
 from made_up_recursion import write_project
 from made_up_training import run, write_imagenet_weights
+from ruamel.yaml import YAML
 
 from benchmarks.label_noise.__main__ import main
 from benchmarks.label_noise.speed import from_two_lengths
@@ -78,6 +79,23 @@ def test_arguments_that_cannot_be_are_refused(
     with pytest.raises(SystemExit, match="2"):
         main()
     assert capsys.readouterr().err == f"error: {expected}\n"
+
+
+def test_parameters_that_one_of_the_cases_cannot_have_are_refused_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_project(tmp_path)
+    params, weights = tmp_path / "params.yaml", tmp_path / "w.pth"
+    tree = YAML(typ="safe").load(params)
+    del tree["filter"]["scorer"]
+    YAML(typ="safe").dump(tree, params)
+    weights.touch()
+    arguments = ["--kinds", "symmetric", "--variants", "scratch", "frozen", "--weights", str(weights)]
+    monkeypatch.setattr(sys, "argv", _command(tmp_path, *_CHEAP, *arguments)[2:])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "frozen-folds1: filter.scorer: label_odds reads how sure" in capsys.readouterr().err
+    assert not (tmp_path / "bench").exists()
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.filter_gallery import CHOICES as SHOWN
 from benchmarks.label_noise import choices
-from benchmarks.label_noise.choices import CHOICES, COMPARISONS, NAMES, check_names, knn_vote
+from benchmarks.label_noise.choices import CHOICES, COMPARISONS, NAMES, check_names, knn_vote, scorers_of
 from benchmarks.label_noise.own_process import in_own_process
 from benchmarks.label_noise.scoring import score_case, suspicion
 from benchmarks.label_noise.tables import advantage_rows, heading, scorer_rows, summarize
@@ -158,3 +158,9 @@ def test_scorers_of_a_training_are_refused_where_there_is_none_before_anything_i
         with pytest.raises(InputError, match=f"--scorers: {name} reads a training that frozen has not"):
             check_names(("margin", name), "margin", neighbours=25, frozen=True)
     check_names(("margin", "self_confidence"), "margin", neighbours=25, frozen=True)
+
+
+def test_all_scorers_are_those_that_find_what_they_need() -> None:
+    assert scorers_of(None, frozen=False) == NAMES
+    assert set(NAMES) - set(scorers_of(None, frozen=True)) == {"mean_confidence", "label_odds"}
+    assert scorers_of(["margin", "label_odds"], frozen=True) == ("margin", "label_odds")

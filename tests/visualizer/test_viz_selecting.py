@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made_up_view import points_of, source_of
+from pydantic import ValidationError
 
 from viz.callbacks.exploring import Asked
-from viz.callbacks.selecting import selected_inside
+from viz.callbacks.selecting import DrawnAround, selected_inside
 from viz.data import Points, Source
 from viz.outlines import inside
 
@@ -49,20 +50,29 @@ def source(points: Points) -> Source:
     return source_of(points)
 
 
-def _around(points: Points, **changed: Any) -> dict[str, Any]:
+def _around(points: Points, **changed: Any) -> DrawnAround:
     middle = [(0.25, 0.25), (0.75, 0.25), (0.75, 0.75), (0.25, 0.75)]
-    return {"generation": points.generation, "graph": "map", "outlines": [middle]} | changed
+    return DrawnAround.model_validate({"generation": points.generation, "graph": "map", "outlines": [middle]} | changed)
 
 
 def test_all_images_inside_are_selected_of_those_shown(source: Source, points: Points) -> None:
     asked = Asked(network="made-up", classes=[0, 2])
-    selection = selected_inside(source, asked, _around(points))
     middle = ((points.coordinates > 0.25) & (points.coordinates < 0.75)).all(axis=1)
-    assert selection["rows"] == np.flatnonzero(middle & (points.labels != 1)).tolist()
-    assert (selection["graph"], selection["generation"]) == ("map", points.generation)
+    for graph in ("map", "other"):
+        selection = selected_inside(source, asked, _around(points, graph=graph))
+        assert selection["rows"] == np.flatnonzero(middle & (points.labels != 1)).tolist()
+        assert (selection["graph"], selection["generation"]) == (graph, points.generation)
 
 
 def test_of_other_files_nothing_is_selected(source: Source, points: Points) -> None:
     for generation in (None, "made-up of yesterday", "unknown x"):
         selection = selected_inside(source, Asked(network="made-up"), _around(points, generation=generation))
         assert selection["rows"] == []
+
+
+@pytest.mark.parametrize(
+    "outlines", [5, [None], [[[1, 2, 3]]], [[["a", 1]]], [[[10**400, 0]]], [[[float("nan"), 0]]], [[[0, 0]]] * 101]
+)
+def test_what_is_no_shape_of_a_hand_is_refused(points: Points, outlines: Any) -> None:
+    with pytest.raises(ValidationError):
+        _around(points, outlines=outlines)

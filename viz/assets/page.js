@@ -189,14 +189,19 @@
     // Rows of the points in a lasso or a box, and which points they are of.
     selected: (...events) => {
       const [graph, event] = triggered(events);
-      if (!event) return { generation: null, rows: [], graph };
       // A map that is redrawn says that nothing is selected, without a lasso.
-      if (!event.lassoPoints && !event.range) return window.dash_clientside.no_update;
+      if (event && !event.lassoPoints && !event.range) return window.dash_clientside.no_update;
+      // Until the server has said what is in the new one, nothing is decided on the old one.
+      offered = { generation: null, rows: [] };
+      for (const button of ["keep-selection", "drop-selection"]) props(button, { disabled: true });
       const { meta, selections } = plotOf(graph).layout;
-      if (meta.partial) {
+      if (event && meta.partial) {
         props("drawn-around", { data: { generation: meta.generation, graph, outlines: selections.map(outlineOf) } });
         return window.dash_clientside.no_update;
       }
+      // An answer that is still to come must not select again.
+      props("drawn-around", { data: null });
+      if (!event) return { generation: null, rows: [], graph };
       const rows = event.points.filter((point) => point.curveNumber === 0).map((point) => point.customdata);
       return { generation: generationOf(graph), rows, graph };
     },

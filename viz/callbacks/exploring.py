@@ -87,7 +87,7 @@ def draw(
     return {
         "figure": figure,
         "legend": parts.legend(colors, np.flatnonzero(look.shown)),
-        "notice": _notice(look, rows),
+        "notice": _notice(look, rows, box),
         "problem": None,
         "drawn": {**new, "box": box, "zoom": zoom},
     }
@@ -157,12 +157,15 @@ def map_meta(look: Look, points: Points, rows: NDArray[np.int64]) -> dict[str, A
     return {"generation": points.generation, "partial": len(rows) < int(look.shown.sum())}
 
 
-def _notice(look: Look, rows: NDArray[np.int64]) -> str:
+def _notice(look: Look, rows: NDArray[np.int64], box: Box | None) -> str:
     n_shown, n = int(look.shown.sum()), len(look.points)
     if len(rows) < n_shown:
+        which = "the most suspect and a sample of the others. Zoom in to see more."
+        if box is not None and len(rows) < MOST_DRAWN:
+            which = "all in this part of the map."
         return (
-            f"{len(rows):,} of {n_shown:,} images are drawn: the most suspect and a sample of the others. "
-            "Zoom in to see more. The lasso and the box take all inside, also what is not drawn."
+            f"{len(rows):,} of {n_shown:,} images are drawn: {which} "
+            "The lasso and the box take all inside, also what is not drawn; after zooming they begin anew."
         )
     return f"{n_shown:,} of {n:,} images shown" if n_shown < n else ""
 

@@ -1,10 +1,10 @@
 """Selections on maps that show a part of the points: the shape comes from the page, what is in it from here."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from dash import Dash, Input, Output, State, no_update
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from pipeline.errors import InputError
 from viz.callbacks.deciding import shown_points
@@ -13,23 +13,36 @@ from viz.data import Source
 from viz.outlines import inside
 
 
-def selected_inside(source: Source, asked: Asked, drawn_around: Mapping[str, Any]) -> dict[str, Any]:
+class DrawnAround(BaseModel):
+    """What the page says of shapes on a map.
+
+    Attributes:
+        generation: of the map's points.
+        outlines: corners of each shape, in units of the map; as many as a hand can draw.
+    """
+
+    generation: str | None
+    graph: Literal["map", "other"]
+    outlines: Annotated[
+        list[Annotated[list[tuple[FiniteFloat, FiniteFloat]], Field(max_length=10_000)]], Field(max_length=100)
+    ]
+
+
+def selected_inside(source: Source, asked: Asked, drawn: DrawnAround) -> dict[str, Any]:
     """The selection that a hand has drawn: of the images shown, all inside, whether or not they are drawn as points.
 
-    Args:
-        drawn_around: `graph` and `generation` of the map, and the `outlines` on it. Where the files have been
-            replaced since, nothing is selected.
+    Where the files have been replaced since, nothing is selected.
     """
-    selection = {"generation": drawn_around["generation"], "rows": [], "graph": drawn_around["graph"]}
+    selection: dict[str, Any] = {"generation": drawn.generation, "rows": [], "graph": drawn.graph}
     try:
-        look, points = asked.look(source), shown_points(source, drawn_around["generation"])
+        look, points = asked.look(source), shown_points(source, drawn.generation)
     except InputError:
         # The map says what is wrong.
         return selection
     if points is None or points.images_stamp != look.points.images_stamp:
         return selection
     shown = np.flatnonzero(look.shown)
-    return selection | {"rows": shown[inside(points.coordinates[shown], drawn_around["outlines"])].tolist()}
+    return selection | {"rows": shown[inside(points.coordinates[shown], drawn.outlines)].tolist()}
 
 
 def register(app: Dash, source: Source) -> None:
@@ -43,5 +56,9 @@ def register(app: Dash, source: Source) -> None:
         prevent_initial_call=True,
     )
     def _select(drawn_around: Any, *values: Any) -> Any:
-        # A page that is just being made asks all the same.
-        return no_update if drawn_around is None else selected_inside(source, asked_of(values), drawn_around)
+        try:
+            drawn = DrawnAround.model_validate(drawn_around)
+        except ValidationError:
+            # Nothing is drawn, as on a page that is just being made; or this is none of the page's own.
+            return no_update
+        return selected_inside(source, asked_of(values), drawn)
