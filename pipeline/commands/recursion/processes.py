@@ -72,7 +72,8 @@ class StageProcesses:
             self._running.send_signal(self._asked)
         code = self._running.wait()
         self._running = None
-        if self._asked is not None and code <= 0:
+        # An import that is interrupted may turn that into an error of its own, with which Python ends with 1.
+        if self._asked is not None and code <= 1:
             self._end(f"stopped in {stage}" if code else f"stopped after {stage}")
         if code < 0:
             name = signal.Signals(-code).name
