@@ -31,7 +31,7 @@ from pipeline.artifacts.tables import write_csv, write_parquet
 from pipeline.distributed import Ranks
 from pipeline.models import build
 from pipeline.paths import DataPaths
-from pipeline.training.loop import STATISTICS_IMAGES
+from pipeline.training.evaluated_weights import STATISTICS_IMAGES
 
 NETWORK = "resnet18"
 EVAL_BATCH = 500

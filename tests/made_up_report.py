@@ -202,10 +202,16 @@ def write_study(data: DataPaths, params: Params, name: str, outcome: Outcome = d
         rows.append(row)
         if row["status"] != "skipped":
             history += [
-                {"fingerprint": row["fingerprint"], "examples": step * batch_size, "train_loss": 2.3 / step + seed / 10}
+                {
+                    "fingerprint": row["fingerprint"],
+                    "examples": step * batch_size,
+                    "train_loss": 2.3 / step + seed / 10,
+                    "top1": step / 100 if study.accuracy_every and step < 45 else None,
+                }
                 for step in (1, 15, 45)
             ]
-    columns = [("fingerprint", pa.string()), ("examples", pa.int64()), ("train_loss", pa.float64())]
+    columns = [("fingerprint", pa.string()), ("examples", pa.int64())]
+    columns += [(name, pa.float64()) for name in ("train_loss", "top1")]
     measured = [(name, pa.float64()) for name in _MEASURED]
     write_parquet(data.runs(name), _table(rows, measured))
     write_parquet(data.history(name), pa.Table.from_pylist(history, schema=pa.schema(columns)))

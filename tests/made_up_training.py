@@ -31,7 +31,7 @@ from pipeline.distributed import Ranks
 from pipeline.models import build
 from pipeline.models.resnet import ResNet
 from pipeline.paths import DataPaths
-from pipeline.training import loop
+from pipeline.training import evaluated_weights
 from pipeline.training.gradient import Objective
 from pipeline.training.settings import ImageFormat, TrainSettings
 
@@ -225,7 +225,7 @@ def stage(name: str, folder: Path, item: str | None = None) -> int:
     argv, threads = sys.argv, torch.get_num_threads()
     sys.argv = [name, *arguments(name, folder, item)]
     try:
-        with patch.object(loop, "STATISTICS_IMAGES", 64):
+        with patch.object(evaluated_weights, "STATISTICS_IMAGES", 64):
             importlib.import_module(f"pipeline.stages.{name}").main()
     except SystemExit as ended:
         return int(ended.code or 0)

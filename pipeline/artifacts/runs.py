@@ -31,15 +31,15 @@ _RUN_COLUMNS = (
     "critical_batch_low",
     "critical_batch_high",
 )
-_HISTORY_COLUMNS = ("fingerprint", "examples", "train_loss")
+_HISTORY_COLUMNS = ("fingerprint", "examples", "train_loss", "top1")
 
 
 def read_runs(runs: Path, history: Path) -> list[dict[str, Any]]:
     """The cells in a study's two tables, in the order of the file.
 
     Returns:
-        The columns named above, and `history`: (training images processed, training loss in nats or
-        None where it was not finite), ascending.
+        The columns named above; `history`: (training images processed, training loss in nats or None where it was
+        not finite), ascending; and `accuracy`: (training images processed, top-1) where that was measured.
 
     Raises:
         InputError: a file is missing or damaged, holds values that no study can give, or the two are of
@@ -57,16 +57,24 @@ def read_runs(runs: Path, history: Path) -> list[dict[str, Any]]:
     recorded, finished = set(curves), {row["fingerprint"] for row in rows if row["status"] == "finished"}
     if not finished <= recorded <= {row["fingerprint"] for row in rows}:
         raise InputError(f"{history}: its runs are not those of {runs}; if no study is being trained, run `dvc repro`")
-    return [{**row, "history": tuple(sorted(curves.get(row["fingerprint"], ()), key=itemgetter(0)))} for row in rows]
+    return [{**row, **_as_curves(curves.get(row["fingerprint"], []))} for row in rows]
 
 
 def _is_share(value: float | None) -> bool:
     return value is not None and math.isfinite(value) and 0 <= value <= 1
 
 
-def _read_curves(path: Path) -> Mapping[str, list[tuple[int, float | None]]]:
-    """Fingerprint -> [(training images processed, training loss)]."""
-    curves: dict[str, list[tuple[int, float | None]]] = {}
+def _read_curves(path: Path) -> Mapping[str, list[dict[str, Any]]]:
+    """Fingerprint -> its records."""
+    curves: dict[str, list[dict[str, Any]]] = {}
     for row in read_parquet(path, _HISTORY_COLUMNS).to_pylist():
-        curves.setdefault(row["fingerprint"], []).append((row["examples"], row["train_loss"]))
+        curves.setdefault(row["fingerprint"], []).append(row)
     return curves
+
+
+def _as_curves(records: list[dict[str, Any]]) -> dict[str, tuple[tuple[int, float | None], ...]]:
+    ordered = sorted(records, key=itemgetter("examples"))
+    return {
+        "history": tuple((record["examples"], record["train_loss"]) for record in ordered),
+        "accuracy": tuple((record["examples"], record["top1"]) for record in ordered if record["top1"] is not None),
+    }

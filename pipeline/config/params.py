@@ -141,6 +141,16 @@ def _check_across_sections(params: Params, source: str) -> None:
         _check_warmup(section, recipe, study.budget)
         for batch in study.batch_sizes:
             _check_batch(f"{key}.batch_sizes", batch, recipe)
+        if study.accuracy_every and recipe.post_local_sgd:
+            raise InputError(
+                f"{key}.accuracy_every: with post_local_sgd workers have weights of their own between averages; "
+                "remove one of the two"
+            )
+    if params.report.target_top1 is not None and not any(study.accuracy_every for study in params.studies.values()):
+        raise InputError(
+            f"{source}: report.target_top1: {params.report.target_top1:g}, but no study measures accuracy while it "
+            "trains; give one accuracy_every, or remove the key"
+        )
     for name, tuning in params.tuning.items():
         check_tuning(f"{source}: tuning.{name}", tuning, params.studies, params.train)
 

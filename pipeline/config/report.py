@@ -18,6 +18,7 @@ class ReportConfig(Section):
         confidence: of the intervals; a claim is false with a chance of at most 1 - confidence.
         target_train_loss: nats; the report says after how many steps and images each run's training loss reaches it.
             Chosen before the runs are seen, as the three above; without it nothing is said of convergence.
+        target_top1: the same for the accuracy on test images, 0 to 1, of studies with `accuracy_every`.
         gallery_images: dropped images shown per network, the most suspect first.
     """
 
@@ -25,6 +26,7 @@ class ReportConfig(Section):
     primary: Literal["full", "random", "random_uniform"]
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
     target_train_loss: PositiveFloat | None = None
+    target_top1: Annotated[float, Field(gt=0, lt=1)] | None = None
     gallery_images: Positive = 60
 
     @property

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 from pipeline.config.params import Params
 from pipeline.reporting import comparison_tables, tables, warmup_tables
-from pipeline.reporting.convergence import convergence_sentences, convergence_table
+from pipeline.reporting.convergence import convergence_sections
 from pipeline.reporting.costs import ArmCost, Records
 from pipeline.reporting.landscape import Landscapes, landscape_sentences, landscape_table
 from pipeline.reporting.sentences import sentence_table
@@ -85,8 +85,7 @@ def _study(study: Summary, params: Params, confidence: float, measured: Mapping[
         "accuracy_table": study_tables.accuracy_table(study, confidence),
         "difference_table": study_tables.difference_table(study, confidence),
         "critical_batch_table": study_tables.critical_batch_table(study),
-        "convergence_table": convergence_table(study) if study["convergence"] else None,
-        "convergence_sentences": convergence_sentences(study) if study["convergence"] else [],
+        "convergence_sections": convergence_sections(study),
         "landscape": measured,
         "landscape_table": landscape_table(study, measured) if measured else None,
         "landscape_sentences": landscape_sentences(study, measured) if measured else [],

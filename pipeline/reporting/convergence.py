@@ -1,4 +1,4 @@
-"""Steps and images to the stated training loss, as a table and sentences."""
+"""Steps and images to a stated accuracy or training loss, as tables and sentences."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,33 +10,48 @@ from pipeline.stats.wording import NOTHING, count, number, plural
 _WORDS = {"lower": "sooner", "higher": "later"}
 
 
-def convergence_table(study: Mapping[str, Any]) -> Table:
+def convergence_sections(study: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """For each stated target: `quantity`, `target` in words, `table`, and a sentence for each comparison."""
+    return [
+        {
+            "quantity": found["quantity"],
+            "target": target_in_words(found),
+            "table": _table(found, study["varying"]),
+            "sentences": [_sentence(ratio, found, study["plan"]["alpha"]) for ratio in found["ratios"]],
+        }
+        for found in study["convergence"]
+    ]
+
+
+def target_in_words(found: Mapping[str, Any]) -> str:
+    """E.g. `a training loss of 1 nats`."""
+    if found["quantity"] == "top1":
+        return f"a test accuracy of {100 * found['target']:g} %"
+    return f"a training loss of {found['target']:g} nats"
+
+
+def _table(found: Mapping[str, Any], varying: tuple[str, ...]) -> Table:
     """Each arm at each setting."""
     rows = [
         (
-            *setting_cells(row["setting"], study["varying"]),
+            *setting_cells(row["setting"], varying),
             row["arm"],
             NOTHING if row["steps"] is None else number(row["steps"]),
             NOTHING if row["images"] is None else count(round(row["images"])),
             f"{row['reached']} of {row['n']}",
         )
-        for row in study["convergence"]["arms"]
+        for row in found["arms"]
     ]
-    heads = f"{setting_heads(study['varying'])}; arm; steps; images; runs that reached it"
+    heads = f"{setting_heads(varying)}; arm; steps; images; runs that reached it"
     return table_of(heads, rows, text="model; arm")
 
 
-def convergence_sentences(study: Mapping[str, Any]) -> list[str]:
-    """A sentence for each comparison."""
-    return [_sentence(ratio, study) for ratio in study["convergence"]["ratios"]]
-
-
-def _sentence(ratio: Mapping[str, Any], study: Mapping[str, Any]) -> str:
+def _sentence(ratio: Mapping[str, Any], found: Mapping[str, Any], alpha: float) -> str:
     left_out = f"{plural(ratio['left_out'], 'setting')} left out, where a run did not cross the target"
     return ratio_sentence(
         ratio,
-        study["plan"]["alpha"],
-        what=f"to a training loss of {number(study['convergence']['target_train_loss'])}",
+        alpha,
+        what=f"to {target_in_words(found)}",
         unit="times as many steps and images",
         words=_WORDS,
         left_out=left_out,

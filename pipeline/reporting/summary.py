@@ -4,7 +4,7 @@ Shares and accuracies are 0 to 1, differences and margins are percentage points 
 lists, which `dvc metrics` leaves out: what it shows is the headline.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from pipeline.reporting.warmup_siblings import warmup_laws
 from pipeline.selection.budgets import value_of
 from pipeline.stats import wilson_interval
 from pipeline.stats.comparisons import comparisons
-from pipeline.stats.convergence import convergence
+from pipeline.stats.convergence import Quantity, convergence
 from pipeline.stats.image_values import image_values
 from pipeline.stats.sentences import Rule
 from pipeline.stats.study import study_summary
@@ -104,13 +104,24 @@ def _study(study: StudyInputs, inputs: ReportInputs) -> Summary:
         for comparison in comparisons(study.runs, study.plan)
     ]
     pooled = [{**row, "images": values} for row, values in zip(found["pooled"], images, strict=True)]
-    figure, target = study.study.figure, inputs.params.report.target_train_loss
+    figure = study.study.figure
     return {
         **found,
         "pooled": pooled,
         "published": None if figure is None else held_beside(figure, found["accuracy"]),
-        "convergence": None if target is None else convergence(study.runs, target, study.plan.alpha),
+        "convergence": [
+            convergence(study.runs, quantity, target, study.plan.alpha) for quantity, target in _targets(study, inputs)
+        ],
     }
+
+
+def _targets(study: StudyInputs, inputs: ReportInputs) -> Iterator[tuple[Quantity, float]]:
+    """What was stated before the runs, and is measured in them."""
+    report = inputs.params.report
+    if report.target_top1 is not None and study.study.accuracy_every is not None:
+        yield "top1", report.target_top1
+    if report.target_train_loss is not None:
+        yield "train_loss", report.target_train_loss
 
 
 def _network(network: NetworkInputs, inputs: ReportInputs) -> Summary:

@@ -1,19 +1,23 @@
-"""How many steps and images a run takes to a training loss that was stated before it.
+"""How many steps and images a run takes to a training loss or an accuracy that was stated before it.
 
-The loss is each run's own, on the augmented images of its own arm. An arm without the hard images has the lower
-loss with the same network, so that reaching the target sooner is not yet learning faster: only an arm of as many
-images chosen at random tells how much of it comes from the number of images, and none how much from their choice.
+The accuracy is of the test images, the same for all arms. The loss is each run's own, on the augmented images of its
+own arm: an arm without the hard images has the lower loss with the same network, so that reaching the target sooner is
+not yet learning faster. Only an arm of as many images chosen at random tells how much of it comes from the number of
+images, and none how much from their choice.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from pipeline.stats.ratios import ratios
 from pipeline.stats.runs import Run, Setting, settings_of
+
+Quantity = Literal["train_loss", "top1"]
+"""Of a run while it trains: mean loss of its training images in nats; share of test images classified correctly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +26,7 @@ class ArmConvergence:
 
     Attributes:
         n: finished runs.
-        reached: those of them whose loss crossed the target.
+        reached: those of them that crossed the target.
         steps, images: geometric means over the runs, None unless all of them reached it.
     """
 
@@ -56,19 +60,38 @@ def images_to_loss(history: Sequence[tuple[int, float | None]], target: float) -
     return None
 
 
-def convergence(runs: Sequence[Run], target: float, alpha: float) -> dict[str, Any]:
-    """Each arm's steps and images to the target loss, and the treated arm's against each other one's, as plain values.
+def images_to_accuracy(curve: Sequence[tuple[int, float]], target: float) -> float | None:
+    """Training images processed until the accuracy first rises to `target`; None if that cannot be told.
+
+    Between two measurements it is taken for a straight line. None where it stays below the target, and where the
+    first measurement is above it already.
+
+    Args:
+        curve: (images processed, accuracy of the network as it was then), ascending.
+    """
+    for (before, below), (after, above) in pairwise(curve):
+        if below >= target:
+            return None
+        if above >= target:
+            return before + (after - before) * (target - below) / (above - below)
+    return None
+
+
+def convergence(runs: Sequence[Run], quantity: Quantity, target: float, alpha: float) -> dict[str, Any]:
+    """Each arm's steps and images to the target, and the treated arm's against each other one's, as plain values.
 
     All pairs have the same batch size, so that the ratio of images is that of steps too.
 
     Args:
         runs: of one study.
-        target: training loss in nats, stated before the runs.
+        target: of the quantity, stated before the runs.
         alpha: level of the tests, in (0, 1).
     """
-    reached = [images_to_loss(run.history, target) if run.finished else None for run in runs]
+    images_to = _images_to_loss if quantity == "train_loss" else _images_to_accuracy
+    reached = [images_to(run, target) if run.finished else None for run in runs]
     return {
-        "target_train_loss": target,
+        "quantity": quantity,
+        "target": target,
         "arms": [
             {**asdict(row), "setting": row.setting._asdict()} for row in _arms(runs, reached) if row.n
         ],
@@ -77,6 +100,16 @@ def convergence(runs: Sequence[Run], target: float, alpha: float) -> dict[str, A
             for ratio in ratios(runs, reached, alpha)
         ],
     }  # fmt: skip
+
+
+def _images_to_loss(run: Run, target: float) -> float | None:
+    return images_to_loss(run.history, target)
+
+
+def _images_to_accuracy(run: Run, target: float) -> float | None:
+    """With the accuracy after the last step, which every run has."""
+    assert run.top1 is not None
+    return images_to_accuracy([*run.accuracy, (run.history[-1][0], run.top1)], target)
 
 
 def _arms(runs: Sequence[Run], reached: Sequence[float | None]) -> list[ArmConvergence]:

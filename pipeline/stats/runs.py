@@ -20,6 +20,8 @@ class Run:
 
     Attributes:
         history: (training images processed, training loss in nats or None where it was not finite), ascending.
+        accuracy: (training images processed, top-1 of the test images 0 to 1) where it was measured before the run's
+            end, ascending.
         critical_batch: in images, with the ends of its 95 % interval; None if it was not sampled or
             cannot be told. With a lower end and no upper one there is no upper bound.
     """
@@ -37,6 +39,7 @@ class Run:
     top1: float | None
     balanced_accuracy: float | None
     history: tuple[tuple[int, float | None], ...]
+    accuracy: tuple[tuple[int, float], ...] = ()
     critical_batch: float | None = None
     critical_batch_low: float | None = None
     critical_batch_high: float | None = None

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pipeline import distributed
-from pipeline.batching import Part
+from pipeline.batching import Part, SampleStream
 from pipeline.datasets.training_images import TrainingImages
 from pipeline.models.batch_context import describe_batch
 from pipeline.models.keyed_dropout import sample_keys
@@ -25,6 +26,12 @@ class GlobalBatch:
 
     ids: NDArray[np.int64]
     epochs: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, stream: SampleStream, step: int, batch_size: int) -> Self:
+        """That of step `step`, counted from 0."""
+        ids, epochs = stream.batch(step, batch_size)
+        return cls(ids=ids, epochs=epochs)
 
     @property
     def size(self) -> int:

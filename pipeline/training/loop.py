@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
@@ -18,9 +18,9 @@ from pipeline.distributed import Ranks
 from pipeline.errors import InputError
 from pipeline.models.network import Network
 from pipeline.run_log import RunLog
-from pipeline.training.batch_norm import recompute_statistics
-from pipeline.training.compiling import begin_step, compile_network, eager
+from pipeline.training.compiling import begin_step, compile_network
 from pipeline.training.confidence_track import first_tracked_step
+from pipeline.training.evaluated_weights import EvaluatedWeights
 from pipeline.training.gradient import GlobalBatch, Objective
 from pipeline.training.interruptions import Pauses
 from pipeline.training.memory import activation_bytes, choose_micro_batch
@@ -30,8 +30,6 @@ from pipeline.training.settings import TrainSettings
 from pipeline.training.state import Record, TrainState, start_state
 from pipeline.training.step import Stepper
 
-# Enough images that the statistics of the last layers, which have few pixels, settle.
-STATISTICS_IMAGES = 2048
 # Of the parameters: two moments, a weight average and a bucket for the exchange.
 _COPIES = 4
 # Of networks that this process has measured: once for a study, not once for each of its cells.
@@ -72,6 +70,7 @@ def train(
     initialise: Callable[[Network], None] | None = None,
     micro_batch: int | Literal["auto"] = "auto",
     pauses: Pauses | None = None,
+    accuracy_of: Callable[[Network], float] | None = None,
     track_confidence: bool = False,
 ) -> TrainedRun:
     """Train a network; all ranks return the same weights.
@@ -83,6 +82,7 @@ def train(
         initialise: overwrites fresh weights, e.g. by pretrained ones.
         micro_batch: images that pass forward at a time; changes the result by rounding alone.
         pauses: where to save the run's state and go on from; None: nowhere.
+        accuracy_of: top-1 of a network, the same on all ranks, for settings with `accuracy_steps`.
         track_confidence: return how sure the network was of each image's label while it trained.
 
     Raises:
@@ -90,6 +90,7 @@ def train(
             group does not fit the memory.
         Terminated: the process was asked to end, after the state was saved.
     """
+    assert settings.accuracy_steps is None or accuracy_of is not None, "nobody to tell the accuracy"
     _check_ranks(settings, ranks)
     set_float32_arithmetic(settings.precision)
     state = start_state(settings, ranks, initialise, n_tracked=len(labels) if track_confidence else 0)
@@ -108,7 +109,7 @@ def train(
         rank=ranks.rank,
         ranks=ranks.count,
     )
-    first = _batch(stream, 0, settings.batch_size)
+    first = GlobalBatch.of(stream, 0, settings.batch_size)
     # A run that goes on does so with what it chose, but what was asked for since goes before.
     if micro_batch == "auto" and state.micro_batch:
         micro_batch = state.micro_batch
@@ -129,15 +130,21 @@ def train(
     # Twenty records a run: enough for a curve, and few enough not to hold up the device.
     record_every = max(1, settings.steps // 20)
     requests = _requests(stream, state.step, settings, passes)
+    final = EvaluatedWeights(settings, state, objective, stream, passes)
     with images.prefetch(requests), log.progress(title, settings.steps, "steps") as progress:
         progress.update(state.step)
         while state.step < settings.steps and not run.diverged:
             if graphs:
                 begin_step()
-            stepper.take(_batch(stream, state.step, settings.batch_size))
+            stepper.take(GlobalBatch.of(stream, state.step, settings.batch_size))
             progress.update()
-            if state.step % record_every == 0 or state.step == settings.steps:
+            judged = _is_judged(state.step, settings)
+            if judged or state.step % record_every == 0 or state.step == settings.steps:
                 run.diverged = not _record(state, settings, stream.n_train)
+            if judged and not run.diverged:
+                assert accuracy_of is not None
+                with final.for_a_while():
+                    state.history[-1] = replace(state.history[-1], top1=accuracy_of(state.model))
             if (
                 pauses is not None
                 and state.step < settings.steps
@@ -149,7 +156,7 @@ def train(
     run.noise_scale = estimate(state.noise) if settings.noise_scale_steps is not None else None
     run.confidence = state.track.means() if state.track else None
     if not run.diverged:
-        _finish(settings, state, objective, stream, passes)
+        final.set()
     return run
 
 
@@ -167,11 +174,6 @@ def _check_ranks(settings: TrainSettings, ranks: Ranks) -> None:
             f"post_local_sgd: {ranks.count} processes cannot stand in for simulated_workers {simulated}, since each "
             "steps on weights of its own; use as many"
         )
-
-
-def _batch(stream: SampleStream, step: int, batch_size: int) -> GlobalBatch:
-    ids, epochs = stream.batch(step, batch_size)
-    return GlobalBatch(ids=ids, epochs=epochs)
 
 
 def _requests(
@@ -232,6 +234,11 @@ def _micro_batch(
     )
 
 
+def _is_judged(step: int, settings: TrainSettings) -> bool:
+    """After the last step everybody evaluates."""
+    return settings.accuracy_steps is not None and step % settings.accuracy_steps == 0 and step < settings.steps
+
+
 def _record(state: TrainState, settings: TrainSettings, n_train: int) -> bool:
     """Add to the history; returns whether the loss is finite."""
     loss = float(distributed.all_reduce_sum_(state.loss_sum)) / state.counted
@@ -248,20 +255,3 @@ def _record(state: TrainState, settings: TrainSettings, n_train: int) -> bool:
     )
     state.history.append(record)
     return finite
-
-
-def _finish(
-    settings: TrainSettings, state: TrainState, objective: Objective, stream: SampleStream, passes: list[Part]
-) -> None:
-    """Make the weights those to evaluate."""
-    if state.average is not None:
-        averaged = dict(state.average.module.named_parameters())
-        with torch.no_grad():
-            for name, parameter in state.model.named_parameters():
-                parameter.copy_(averaged[name])
-    n_batches = math.ceil(STATISTICS_IMAGES / settings.batch_size)
-    batches = [_batch(stream, settings.steps + index, settings.batch_size) for index in range(n_batches)]
-    tree = settings.reduction == "tree"
-    sum_over_ranks_ = distributed.tree_sum_ if tree else distributed.all_reduce_sum_
-    with eager():
-        recompute_statistics(state.model, objective, batches, passes, sum_over_ranks_=sum_over_ranks_)

@@ -42,6 +42,7 @@ class TrainSettings:
     Attributes:
         local_from_step: from this step on workers step alone and average their weights every
             `local_period` steps; None: never.
+        accuracy_steps: every so many steps the test images are classified; None: after the last one alone.
         threads: CPU threads of a process, where the bits of the result are promised.
     """
 
@@ -74,6 +75,7 @@ class TrainSettings:
     local_from_step: int | None = None
     local_period: int = 1
     noise_scale_steps: int | None = None
+    accuracy_steps: int | None = None
     seed: int
 
     def rate(self, step: int) -> float:
@@ -96,12 +98,14 @@ def effective_settings(
     weight_decay: float,
     budget: Duration,
     seed: int,
+    accuracy_every: Duration | None = None,
     skipped: bool = False,
 ) -> TrainSettings:
     """Resolve a recipe for one batch size.
 
     Args:
         n_epoch: images that count as one epoch wherever a duration is given in epochs.
+        accuracy_every: see `Study`.
         skipped: the run is only described, so its warm-up need not fit the budget.
 
     Raises:
@@ -142,6 +146,7 @@ def effective_settings(
         local_from_step=in_steps(local.start) if local else None,
         local_period=local.period if local else 1,
         noise_scale_steps=recipe.noise_scale_steps,
+        accuracy_steps=max(1, in_steps(accuracy_every)) if accuracy_every else None,
         seed=seed,
     )
 

@@ -23,12 +23,13 @@ from pipeline.training.settings import TrainSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Where a run stands, twenty times in its course.
+    """Where a run stands, twenty times in its course, and where its accuracy is measured.
 
     Attributes:
         epoch: passes over the arm so far; not a whole number.
         train_loss: mean per image since the record before; None where it is not finite.
         lr: of the last step.
+        top1: of the test images, 0 to 1, had the run ended here; None where that is not measured.
     """
 
     epoch: float
@@ -36,6 +37,7 @@ class Record:
     examples: int
     train_loss: float | None
     lr: float
+    top1: float | None = None
 
 
 @dataclass(kw_only=True)

@@ -76,6 +76,7 @@ def cells_of(study: Study, train: TrainConfig, data: DataSummary, n_full: int, n
             weight_decay=weight_decay,
             budget=study.budget,
             seed=seed,
+            accuracy_every=study.accuracy_every,
             skipped=too_large,
         )
         reason = f"batch {batch_size} is larger than the {sizes[smallest]} images of arm {smallest[0]}"

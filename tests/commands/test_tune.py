@@ -16,13 +16,13 @@ from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.config.params import load_params
 from pipeline.paths import DataPaths
-from pipeline.training import loop
+from pipeline.training import evaluated_weights
 
 
 def tune(folder: Path) -> int:
     threads = torch.get_num_threads()
     try:
-        with patch.object(loop, "STATISTICS_IMAGES", 64):
+        with patch.object(evaluated_weights, "STATISTICS_IMAGES", 64):
             return main(["tune", *arguments(folder)])
     except SystemExit as ended:
         return int(ended.code or 0)

@@ -25,7 +25,7 @@ from pipeline.distributed import Ranks
 from pipeline.errors import InputError, Terminated
 from pipeline.models.network import Network
 from pipeline.run_log import RunLog
-from pipeline.training import loop, state
+from pipeline.training import evaluated_weights, state
 from pipeline.training.checkpoints import Checkpoints
 from pipeline.training.evaluate import evaluate
 from pipeline.training.images import load_images
@@ -149,11 +149,11 @@ def _double(network: str, n_classes: int, **options: Any) -> Network:
 @contextmanager
 def _patched(case: Case) -> Iterator[None]:
     with ExitStack() as stack:
-        stack.enter_context(patch.object(loop, "STATISTICS_IMAGES", 66))
+        stack.enter_context(patch.object(evaluated_weights, "STATISTICS_IMAGES", 66))
         if case.double:
             stack.enter_context(patch.object(state, "build", _double))
             # The statistics are collected in float32.
-            stack.enter_context(patch.object(loop, "recompute_statistics"))
+            stack.enter_context(patch.object(evaluated_weights, "recompute_statistics"))
         if case.mutant is not None:
             stack.enter_context(MUTANTS[case.mutant](case.settings))
         yield

@@ -1,46 +1,72 @@
-"""What the report says of steps and images to a training loss."""
+"""What the report says of steps and images to a training loss and to an accuracy."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_up_report import params_tree, write_artifacts
 
 from pipeline.config.params import Params, check_params
+from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from pipeline.reporting.content import report_content
 from pipeline.reporting.inputs import load_inputs
 from pipeline.reporting.summary import build_summary
 
 
-def _params(target: float | None) -> Params:
+def _params(*, accuracy_every: dict[str, Any] | None = None, **targets: float | None) -> Params:
     tree = params_tree()
-    tree["report"]["target_train_loss"] = target
+    tree["report"] |= targets
+    for study in tree["studies"].values():
+        study["accuracy_every"] = accuracy_every
     return check_params(tree, source="params.yaml")
 
 
-def test_each_arm_has_a_row_and_each_comparison_a_sentence(tmp_path: Path) -> None:
-    params, data = _params(1.0), DataPaths(root=tmp_path)
+def _sections(folder: Path, params: Params) -> list[dict[str, Any]]:
+    data = DataPaths(root=folder)
     write_artifacts(data, params)
     (study,) = report_content(params, build_summary(load_inputs(params, data)), {}, [])["studies"]
-    table, sentences = study["convergence_table"], study["convergence_sentences"]
+    found: list[dict[str, Any]] = study["convergence_sections"]
+    return found
+
+
+def test_each_arm_has_a_row_and_each_comparison_a_sentence(tmp_path: Path) -> None:
+    (section,) = _sections(tmp_path, _params(target_train_loss=1.0))
+    table, sentences = section["table"], section["sentences"]
     assert list(table.columns) == ["batch size", "arm", "steps", "images", "runs that reached it"]
     assert len(table.rows) == 9
     # Of 2.3 / step + seed / 10 the records are at steps 1, 15 and 45.
     assert {row[-1] for row in table.rows} == {"3 of 3"}
     assert len(sentences) == 2
-    assert sentences[0].startswith("filtered against random to a training loss of 1: undecided (1.00 times as many")
+    assert sentences[0].startswith("filtered against random to a training loss of 1 nats: undecided (1.00 times as")
 
 
-@pytest.mark.parametrize(("target", "said"), [(0.001, "0 of 3"), (None, None)])
-def test_what_was_not_reached_is_said_and_what_was_not_asked_is_not(
-    tmp_path: Path, target: float | None, said: str | None
-) -> None:
-    params, data = _params(target), DataPaths(root=tmp_path)
-    write_artifacts(data, params)
-    (study,) = report_content(params, build_summary(load_inputs(params, data)), {}, [])["studies"]
-    if said is None:
-        assert study["convergence_table"] is None
-        assert study["convergence_sentences"] == []
-        return
-    assert {row[-1] for row in study["convergence_table"].rows} == {said}
-    assert all("nothing to compare" in sentence for sentence in study["convergence_sentences"])
+def test_an_accuracy_stands_before_the_loss_and_is_interpolated(tmp_path: Path) -> None:
+    accuracy, loss = _sections(tmp_path, _params(target_train_loss=1.0, target_top1=0.08, accuracy_every={"steps": 1}))
+    assert (accuracy["target"], loss["target"]) == ("a test accuracy of 8 %", "a training loss of 1 nats")
+    # Measured .01 after step 1 and .15 after step 15, so that .08 is half way.
+    assert {row[2] for row in accuracy["table"].rows} == {"8"}
+
+
+def test_what_was_not_reached_is_said(tmp_path: Path) -> None:
+    (section,) = _sections(tmp_path, _params(target_train_loss=0.001))
+    assert {row[-1] for row in section["table"].rows} == {"0 of 3"}
+    assert all("nothing to compare" in sentence for sentence in section["sentences"])
+
+
+def test_what_was_not_asked_for_is_not_said(tmp_path: Path) -> None:
+    assert _sections(tmp_path, _params(target_train_loss=None)) == []
+
+
+def test_a_target_that_no_study_measures_is_refused() -> None:
+    with pytest.raises(InputError, match=r"report\.target_top1: 0\.5, but no study measures accuracy"):
+        _params(target_top1=0.5)
+
+
+def test_workers_on_their_own_have_no_accuracy() -> None:
+    tree = params_tree()
+    (name,) = tree["studies"]
+    recipe = {"post_local_sgd": {"start": {"steps": 2}, "period": 2}}
+    tree["studies"][name] |= {"accuracy_every": {"steps": 1}, "recipe": recipe}
+    with pytest.raises(InputError, match=rf"studies\.{name}\.accuracy_every: with post_local_sgd"):
+        check_params(tree, source="params.yaml")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_up_runs import made_run
 
-from pipeline.stats.convergence import convergence, images_to_loss
+from pipeline.stats.convergence import convergence, images_to_accuracy, images_to_loss
 from pipeline.stats.runs import Run
 
 
@@ -49,7 +49,7 @@ def test_twice_as_fast_takes_half_the_images() -> None:
     speeds = np.linspace(1.2, 1.4, 8)
     runs = [_falling("filtered", seed, 2 * speed) for seed, speed in enumerate(speeds)]
     runs += [_falling("random", seed, speed) for seed, speed in enumerate(speeds)]
-    found = convergence(runs, 1.0, 0.05)
+    found = convergence(runs, "train_loss", 1.0, 0.05)
     (ratio,) = found["ratios"]
     assert (ratio["outcome"], ratio["n"], ratio["left_out"]) == ("lower", 8, 0)
     assert ratio["mean"] == pytest.approx(0.5)
@@ -62,12 +62,34 @@ def test_twice_as_fast_takes_half_the_images() -> None:
 def test_a_run_that_never_arrives_takes_its_setting_with_it() -> None:
     runs = [_falling(arm, seed, 1.3) for arm in ("filtered", "random") for seed in range(3)]
     runs[4] = _falling("random", 1, 0.1)
-    (ratio,) = convergence(runs, 1.0, 0.05)["ratios"]
+    (ratio,) = convergence(runs, "train_loss", 1.0, 0.05)["ratios"]
     assert (ratio["mean"], ratio["left_out"], ratio["outcome"]) == (None, 1, "undecided")
 
 
 def test_three_seeds_claim_nothing_however_clear() -> None:
     """As everywhere, the sign-flip test must agree, and cannot with so few."""
     runs = [_falling(arm, seed, speed) for arm, speed in (("filtered", 1.8), ("random", 1.2)) for seed in range(3)]
-    (ratio,) = convergence(runs, 1.0, 0.05)["ratios"]
+    (ratio,) = convergence(runs, "train_loss", 1.0, 0.05)["ratios"]
     assert ratio["outcome"] == "undecided"
+
+
+@given(places=st.lists(st.integers(1, 10_000), min_size=2, max_size=20, unique=True), share=st.floats(0.01, 1))
+def test_an_accuracy_on_a_straight_line_is_reached_where_the_line_is(places: list[int], share: float) -> None:
+    ordered = sorted(places)
+    curve = [(at, at / 10_000) for at in ordered]
+    target = curve[0][1] + share * (curve[-1][1] - curve[0][1])
+    assert images_to_accuracy(curve, target) == pytest.approx(10_000 * target)
+
+
+@pytest.mark.parametrize(
+    "curve", [(), ((10, 0.4),), ((10, 0.6), (20, 0.7)), ((10, 0.1), (20, 0.4))], ids=["empty", "one", "first", "never"]
+)
+def test_an_accuracy_that_cannot_be_told_is_none(curve: tuple[tuple[int, float], ...]) -> None:
+    assert images_to_accuracy(curve, 0.5) is None
+
+
+def test_the_end_of_a_run_counts_as_a_measurement() -> None:
+    run = _with_history(made_run("filtered", 0, 0.6), ((500, 1.0), (1000, 0.5)))
+    measured = Run(**{**vars(run), "accuracy": ((500, 0.4),)})
+    (row,) = convergence([measured], "top1", 0.5, 0.05)["arms"]
+    assert (row["reached"], row["images"]) == (1, pytest.approx(750))

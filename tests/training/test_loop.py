@@ -20,7 +20,7 @@ from pipeline.errors import InputError, Terminated
 from pipeline.models import build
 from pipeline.models.network import Network
 from pipeline.run_log import RunLog
-from pipeline.training import loop
+from pipeline.training import evaluated_weights
 from pipeline.training.batch_norm import recompute_statistics
 from pipeline.training.checkpoints import Checkpoints
 from pipeline.training.evaluate import evaluate
@@ -37,7 +37,7 @@ N = 60
 @pytest.fixture
 def few_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most of a tiny run's time would go into recomputing BatchNorm statistics."""
-    monkeypatch.setattr(loop, "STATISTICS_IMAGES", 40)
+    monkeypatch.setattr(evaluated_weights, "STATISTICS_IMAGES", 40)
 
 
 def _train(settings: TrainSettings, *, members: NDArray[np.bool_] | None = None, **options: Any) -> TrainedRun:
@@ -316,3 +316,24 @@ def test_evaluation_images_are_not_augmented() -> None:
     ids = np.arange(4)
     expected = (torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255 - 0.44) / 0.27
     torch.testing.assert_close(images.evaluation_batch(ids), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.usefixtures("few_statistics")
+@pytest.mark.parametrize("options", [{}, {"ema_decay": 0.8}, {"reduction": "tree"}], ids=["plain", "ema", "tree"])
+def test_an_accuracy_on_the_way_is_that_of_a_run_that_ends_there(options: dict[str, Any]) -> None:
+    whole, judged = replace(TINY, steps=6, schedule="constant", schedule_options={}, **options), []
+
+    def note(model: Network) -> float:
+        judged.append(copy.deepcopy(model.state_dict()))
+        model.eval()
+        return 0.25
+
+    measured = _train(replace(whole, accuracy_steps=2), accuracy_of=note)
+    assert [(record.step, record.top1) for record in measured.history if record.top1 is not None] == [
+        (2, 0.25), (4, 0.25)
+    ]  # fmt: skip
+    for step, weights in zip((2, 4), judged, strict=True):
+        alone = _train(replace(whole, steps=step)).model.state_dict()
+        assert all(torch.equal(weights[name], alone[name]) for name in alone)
+    # And the run goes on as if nothing had been.
+    assert torch.equal(_weights(measured), _weights(_train(whole)))

@@ -83,8 +83,8 @@ def step_seconds(training: Training, n_steps: int, on_step: Callable[[], object]
     distributed.barrier()
     with suppress(_Enough):
         train(
-            # Steps that sample the noise of gradients are none like the others.
-            replace(training.settings, steps=steps, noise_scale_steps=None),
+            # Steps that sample the noise of gradients or measure the accuracy are none like the others.
+            replace(training.settings, steps=steps, noise_scale_steps=None, accuracy_steps=None),
             training.images, training.labels, training.members,
             ranks=ranks, log=clock, title="", micro_batch=training.micro_batch,
         )  # fmt: skip

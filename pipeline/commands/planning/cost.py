@@ -18,7 +18,7 @@ from pipeline.config.prepare import PrepareConfig
 from pipeline.config.reduce import ReduceConfig
 from pipeline.models import feature_dimension
 from pipeline.reduction.landmarks import landmark_count
-from pipeline.training.loop import STATISTICS_IMAGES
+from pipeline.training.evaluated_weights import STATISTICS_IMAGES
 from pipeline.training.memory import CPU_IMAGES
 from pipeline.training.settings import TrainSettings
 
@@ -81,21 +81,24 @@ def part_sizes(settings: TrainSettings, workers: int) -> list[int]:
 
 
 def run_seconds(settings: TrainSettings, speed: Speed, size: DataSize, *, workers: int) -> float:
-    """One training run and its evaluation, on one of `workers` equal processes.
+    """One training run and its evaluations, on one of `workers` equal processes.
 
     Exchanging gradients between processes is not in it. Decoding files counts as if a GPU waited for it.
     """
     parts = sum(speed.part_s(images) for images in part_sizes(settings, workers))
     statistics = math.ceil(STATISTICS_IMAGES / settings.batch_size) * settings.batch_size / workers
+    evaluations = 1 if settings.accuracy_steps is None else math.ceil(settings.steps / settings.accuracy_steps)
     if size.decode_s:
-        loading = size.decode_s * (settings.steps * settings.batch_size + statistics * workers + size.n_test)
+        loading = size.decode_s * (
+            settings.steps * settings.batch_size + evaluations * (statistics * workers + size.n_test)
+        )
     else:
         loading = _resident_bytes(settings, size.n_train) / _COPY_BYTES_PER_S
     return (
         speed.build_s
         + loading
         + settings.steps * (parts + speed.update_s)
-        + (statistics + size.n_test / workers) * speed.evaluation_s
+        + evaluations * (statistics + size.n_test / workers) * speed.evaluation_s
     )
 
 

@@ -1,0 +1,60 @@
+"""The weights that a run is judged by: averaged where it averages, with BatchNorm statistics of their own."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from pipeline import distributed
+from pipeline.batching import Part, SampleStream
+from pipeline.training.batch_norm import recompute_statistics
+from pipeline.training.compiling import eager
+from pipeline.training.gradient import GlobalBatch, Objective
+from pipeline.training.settings import TrainSettings
+from pipeline.training.state import TrainState
+
+# Enough images that the statistics of the last layers, which have few pixels, settle.
+STATISTICS_IMAGES = 2048
+
+
+class EvaluatedWeights:
+    """Turns the weights of a run, at its end or as if it ended where it stands, into those to evaluate.
+
+    Every rank must call its methods at the same step.
+    """
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        state: TrainState,
+        objective: Objective,
+        stream: SampleStream,
+        passes: Sequence[Part],
+    ) -> None:
+        self._settings, self._state, self._objective = settings, state, objective
+        self._stream, self._passes = stream, passes
+
+    def set(self) -> None:
+        """For good."""
+        state, settings = self._state, self._settings
+        if state.average is not None:
+            averaged = dict(state.average.module.named_parameters())
+            with torch.no_grad():
+                for name, parameter in state.model.named_parameters():
+                    parameter.copy_(averaged[name])
+        n_batches = math.ceil(STATISTICS_IMAGES / settings.batch_size)
+        batches = [GlobalBatch.of(self._stream, state.step + index, settings.batch_size) for index in range(n_batches)]
+        tree = settings.reduction == "tree"
+        sum_over_ranks_ = distributed.tree_sum_ if tree else distributed.all_reduce_sum_
+        with eager():
+            recompute_statistics(state.model, self._objective, batches, self._passes, sum_over_ranks_=sum_over_ranks_)
+
+    @contextmanager
+    def for_a_while(self) -> Iterator[None]:
+        """While active; training then goes on with the bits that it had."""
+        before = {name: tensor.clone() for name, tensor in self._state.model.state_dict().items()}
+        self.set()
+        yield
+        self._state.model.load_state_dict(before)
+        self._state.model.train()
