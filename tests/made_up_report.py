@@ -182,7 +182,14 @@ def write_study(data: DataPaths, params: Params, name: str, outcome: Outcome = d
         row: dict[str, Any] = {
             "study": name,
             "bn_group": batch_size,
-            "settings": json.dumps({"crop_padding": 1, "flip": False, "learning_rate": learning_rate * 2}),
+            "settings": json.dumps(
+                {
+                    "crop_padding": 1,
+                    "flip": False,
+                    "format": {"image_size": 8, "crop_size": 8},
+                    "learning_rate": learning_rate * 2,
+                }
+            ),
             "fingerprint": f"{name}-{len(rows)}",
             "status": "finished",
             "reason": "",

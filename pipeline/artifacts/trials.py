@@ -6,6 +6,7 @@ from typing import Any
 
 from pipeline.artifacts.tables import read_parquet
 from pipeline.config.networks import architecture_of, replicate_of
+from pipeline.config.prepare import Storage
 from pipeline.errors import InputError
 
 _COLUMNS = (
@@ -20,12 +21,12 @@ _NOT_RECIPE = frozenset(
     {
         "network", "batch_size", "weight_decay", "bn_group", "simulated_workers", "seed", "steps", "crop_padding",
         "crop_area", "flip", "threads", "reduction", "noise_scale_steps",
-        "accuracy_steps",
+        "accuracy_steps", "format",
     }
 )  # fmt: skip
 
 
-def read_trials(runs: Path) -> list[dict[str, Any]]:
+def read_trials(runs: Path, storage: Storage) -> list[dict[str, Any]]:
     """The finished cells of data/train/<study>.parquet, in the order of the file.
 
     Returns:
@@ -36,13 +37,14 @@ def read_trials(runs: Path) -> list[dict[str, Any]]:
         InputError: the file is missing or damaged, or its settings are none.
     """
     rows = read_parquet(runs, _COLUMNS).to_pylist()
-    return [_trial(row, runs) for row in rows if row["status"] == "finished"]
+    return [_trial(row, runs, storage) for row in rows if row["status"] == "finished"]
 
 
-def _trial(row: dict[str, Any], path: Path) -> dict[str, Any]:
+def _trial(row: dict[str, Any], path: Path, storage: Storage) -> dict[str, Any]:
     try:
         settings: dict[str, Any] = json.loads(row["settings"])
-        augmented = settings["crop_padding"] > 0 or settings["flip"]
+        seen, padding = settings["format"], settings["crop_padding"]
+        cropped = storage == "files" or seen["crop_size"] < seen["image_size"] + 2 * padding
     except (TypeError, KeyError, ValueError):
         raise InputError(f"{path}: a run whose settings cannot be read; run `dvc repro --force`") from None
     recipe = {key: value for key, value in settings.items() if key not in _NOT_RECIPE}
@@ -50,6 +52,6 @@ def _trial(row: dict[str, Any], path: Path) -> dict[str, Any]:
         **{name: row[name] for name in _AS_THEY_ARE},
         "extractor": architecture_of(row["filter_network"]),
         "draw": replicate_of(row["filter_network"]),
-        "augmented": bool(augmented),
+        "augmented": bool(cropped or settings["flip"]),
         "recipe": json.dumps(recipe, sort_keys=True),
     }

@@ -11,6 +11,9 @@ from pipeline.config.base import Positive, Section, Seed
 _PICTURE_SIZE = 64
 
 
+Storage = Literal["array", "files"]
+
+
 class PrepareConfig(Section):
     """The `prepare` section.
 
@@ -46,7 +49,7 @@ class PrepareConfig(Section):
     test_share: Annotated[float, Field(gt=0, lt=1)] | None = None
     train_share: Annotated[float, Field(gt=0, lt=1)] | None = None
     val_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    storage: Literal["array", "files"] = "array"
+    storage: Storage = "array"
     unreadable: Literal["error", "skip"] = "error"
     max_megapixels: Annotated[float, Field(gt=0, le=178)] = 64.0
     seed: Seed = 0

@@ -38,7 +38,7 @@ def _table(found: Mapping[str, Any], varying: tuple[str, ...]) -> Table:
             row["arm"],
             NOTHING if row["steps"] is None else number(row["steps"]),
             NOTHING if row["images"] is None else count(round(row["images"])),
-            f"{row['reached']} of {row['n']}",
+            _reached(row),
         )
         for row in found["arms"]
     ]
@@ -46,8 +46,15 @@ def _table(found: Mapping[str, Any], varying: tuple[str, ...]) -> Table:
     return table_of(heads, rows, text="model; arm")
 
 
+def _reached(row: Mapping[str, Any]) -> str:
+    said = f"{row['reached']} of {row['n']}"
+    return f"{said}, {row['at_once']} before the first record" if row["at_once"] else said
+
+
 def _sentence(ratio: Mapping[str, Any], found: Mapping[str, Any], alpha: float) -> str:
-    left_out = f"{plural(ratio['left_out'], 'setting')} left out, where a run did not cross the target"
+    left_out = (
+        f"{plural(ratio['left_out'], 'setting')} left out, where a run never reached it, or before its first record"
+    )
     return ratio_sentence(
         ratio,
         alpha,

@@ -154,7 +154,7 @@ def _load_study(name: str, params: Params, paths: DataPaths, *, n_test: int) -> 
         plan=plan,
         runs=runs,
         correct=_load_correct(paths, name, runs, n_test),
-        trials=[Trial(**row, matched=study.match) for row in read_trials(paths.runs(name))],
+        trials=[Trial(**row, matched=study.match) for row in read_trials(paths.runs(name), params.prepare.storage)],
     )
 
 

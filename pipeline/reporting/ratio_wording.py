@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pipeline.stats.pairs import TREATED
-from pipeline.stats.wording import p_value, plural
+from pipeline.stats.wording import number, p_value, plural
 
 
 def ratio_sentence(
@@ -37,3 +37,5 @@ def _parts(ratio: Mapping[str, Any], alpha: float, unit: str) -> Iterator[str]:
     yield f"n = {ratio['n']}{over}"
     if ratio["p"] is not None:
         yield f"p = {p_value(ratio['p'])}"
+        if ratio["least_p"] > alpha:
+            yield f"too few to claim a difference: the sign-flip test gives {number(ratio['least_p'])} at best"

@@ -19,6 +19,9 @@ from pipeline.stats.runs import Run, Setting, settings_of
 Quantity = Literal["train_loss", "top1"]
 """Of a run while it trains: mean loss of its training images in nats; share of test images classified correctly."""
 
+Crossing = float | Literal["at once", "never"]
+"""Images until a target is reached; `at once` if the first record is beyond it, so that it was too easy for the run."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ArmConvergence:
@@ -27,6 +30,7 @@ class ArmConvergence:
     Attributes:
         n: finished runs.
         reached: those of them that crossed the target.
+        at_once: those that were beyond it in their first record.
         steps, images: geometric means over the runs, None unless all of them reached it.
     """
 
@@ -34,16 +38,16 @@ class ArmConvergence:
     arm: str
     n: int
     reached: int
+    at_once: int
     steps: float | None
     images: float | None
 
 
-def images_to_loss(history: Sequence[tuple[int, float | None]], target: float) -> float | None:
-    """Training images processed until the training loss first falls to `target`; None if that cannot be told.
+def images_to_loss(history: Sequence[tuple[int, float | None]], target: float) -> Crossing:
+    """Training images processed until the training loss first falls to `target`.
 
     Each record is the mean loss since the one before, so it stands for the middle between them, and between two
-    middles the loss is taken for a straight line. None where the loss stays above the target, and where the first
-    record is below it already: then the target is too easy for this run.
+    middles the loss is taken for a straight line.
 
     Args:
         history: (images processed, mean loss since the record before in nats, or None), ascending.
@@ -51,30 +55,28 @@ def images_to_loss(history: Sequence[tuple[int, float | None]], target: float) -
     """
     ends = [0, *(images for images, _ in history)]
     middles = [(start + end) / 2 for start, end in pairwise(ends)]
-    points = [(at, loss) for at, (_, loss) in zip(middles, history, strict=True) if loss is not None]
-    for (before, above), (after, below) in pairwise(points):
-        if above > target >= below:
-            return before + (after - before) * (above - target) / (above - below)
-        if below <= target:
-            return None
-    return None
+    points = [(at, -loss) for at, (_, loss) in zip(middles, history, strict=True) if loss is not None]
+    return _first_rise(points, -target)
 
 
-def images_to_accuracy(curve: Sequence[tuple[int, float]], target: float) -> float | None:
-    """Training images processed until the accuracy first rises to `target`; None if that cannot be told.
+def images_to_accuracy(curve: Sequence[tuple[int, float]], target: float) -> Crossing:
+    """Training images processed until the accuracy first rises to `target`.
 
-    Between two measurements it is taken for a straight line. None where it stays below the target, and where the
-    first measurement is above it already.
+    Between two measurements it is taken for a straight line.
 
     Args:
         curve: (images processed, accuracy of the network as it was then), ascending.
     """
-    for (before, below), (after, above) in pairwise(curve):
-        if below >= target:
-            return None
+    return _first_rise(curve, target)
+
+
+def _first_rise(points: Sequence[tuple[float, float]], target: float) -> Crossing:
+    if points and points[0][1] >= target:
+        return "at once"
+    for (before, below), (after, above) in pairwise(points):
         if above >= target:
             return before + (after - before) * (target - below) / (above - below)
-    return None
+    return "never"
 
 
 def convergence(runs: Sequence[Run], quantity: Quantity, target: float, alpha: float) -> dict[str, Any]:
@@ -88,7 +90,7 @@ def convergence(runs: Sequence[Run], quantity: Quantity, target: float, alpha: f
         alpha: level of the tests, in (0, 1).
     """
     images_to = _images_to_loss if quantity == "train_loss" else _images_to_accuracy
-    reached = [images_to(run, target) if run.finished else None for run in runs]
+    reached = [images_to(run, target) if run.finished else "never" for run in runs]
     return {
         "quantity": quantity,
         "target": target,
@@ -97,22 +99,26 @@ def convergence(runs: Sequence[Run], quantity: Quantity, target: float, alpha: f
         ],
         "ratios": [
             {**asdict(ratio), "settings": [setting._asdict() for setting in ratio.settings]}
-            for ratio in ratios(runs, reached, alpha)
+            for ratio in ratios(runs, [_known(images) for images in reached], alpha)
         ],
     }  # fmt: skip
 
 
-def _images_to_loss(run: Run, target: float) -> float | None:
+def _images_to_loss(run: Run, target: float) -> Crossing:
     return images_to_loss(run.history, target)
 
 
-def _images_to_accuracy(run: Run, target: float) -> float | None:
+def _images_to_accuracy(run: Run, target: float) -> Crossing:
     """With the accuracy after the last step, which every run has."""
     assert run.top1 is not None
     return images_to_accuracy([*run.accuracy, (run.history[-1][0], run.top1)], target)
 
 
-def _arms(runs: Sequence[Run], reached: Sequence[float | None]) -> list[ArmConvergence]:
+def _known(images: Crossing) -> float | None:
+    return None if isinstance(images, str) else images
+
+
+def _arms(runs: Sequence[Run], reached: Sequence[Crossing]) -> list[ArmConvergence]:
     """An entry for each setting and arm, in the order of the settings and of the study's arms."""
     found = []
     for setting in settings_of(runs):
@@ -122,10 +128,18 @@ def _arms(runs: Sequence[Run], reached: Sequence[float | None]) -> list[ArmConve
                 for run, images in zip(runs, reached, strict=True)
                 if run.setting == setting and run.arm == arm and run.finished
             ]
-            images = [value for value in values if value is not None]
+            images = [value for value in values if not isinstance(value, str)]
             mean = float(np.exp(np.mean(np.log(images)))) if images and len(images) == len(values) else None
             steps = None if mean is None else mean / setting.batch_size
             found.append(
-                ArmConvergence(setting=setting, arm=arm, n=len(values), reached=len(images), steps=steps, images=mean)
+                ArmConvergence(
+                    setting=setting,
+                    arm=arm,
+                    n=len(values),
+                    reached=len(images),
+                    at_once=values.count("at once"),
+                    steps=steps,
+                    images=mean,
+                )
             )
     return found

@@ -23,6 +23,14 @@ def is_crossed(differences: NDArray[np.float64], *, shared_control: bool) -> boo
     return shared_control and differences.shape[-2] > 1
 
 
+def n_pairs(shape: tuple[int, ...], *, shared_control: bool) -> int:
+    """How many pairs the sign-flip test of a table (draws, seeds) has: the replicates, or the fewer of both levels."""
+    draws, seeds = shape[-2:]
+    if draws == 1:
+        return seeds
+    return min(draws, seeds) if shared_control else draws
+
+
 def replicates(differences: ArrayLike) -> NDArray[np.float64]:
     """(..., draws, seeds) -> (..., n): the seeds of the only draw, or the mean of each draw."""
     values = np.asarray(differences, dtype=np.float64)

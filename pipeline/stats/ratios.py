@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.stats.estimates import Estimate
-from pipeline.stats.levels import level_estimate, level_mean, level_sign_flip
+from pipeline.stats.levels import level_estimate, level_mean, level_sign_flip, n_pairs
 from pipeline.stats.pairs import SHARED, Pairs, controls_of, find_pairs
 from pipeline.stats.runs import Run, Setting
+from pipeline.stats.sign_flip import smallest_p
 
 RatioOutcome = Literal["lower", "higher", "undecided"]
 
@@ -26,6 +27,7 @@ class Ratio:
             scale; above 0, the ends None with a single replicate. All None where no setting is complete.
         n: seeds of the only draw of the filter, or draws where there are several.
         p: the larger of those of the t test and of the sign-flip test; None with a single replicate.
+        least_p: that the sign-flip test gives with so many replicates at best; above alpha nothing can be claimed.
         settings: that the ratio is over, each seed's logarithms averaged first.
         left_out: settings in which some run of either arm did not finish, or has no value.
     """
@@ -37,6 +39,7 @@ class Ratio:
     high: float | None
     n: int
     p: float | None
+    least_p: float | None
     settings: tuple[Setting, ...]
     left_out: int
 
@@ -61,7 +64,8 @@ def _ratio(pairs: Sequence[Pairs], logs: NDArray[np.float64], control: str, alph
     left_out = len(pairs) - len(known)
     if not known:
         return Ratio(
-            control=control, outcome="undecided", mean=None, low=None, high=None, n=0, p=None, settings=(),
+            control=control, outcome="undecided", mean=None, low=None, high=None, n=0, p=None, least_p=None,
+            settings=(),
             left_out=left_out,
         )  # fmt: skip
     table, shared = np.mean(list(known.values()), axis=0), control == SHARED
@@ -76,6 +80,7 @@ def _ratio(pairs: Sequence[Pairs], logs: NDArray[np.float64], control: str, alph
         high=None if estimate.high is None else float(np.exp(estimate.high)),
         n=estimate.n,
         p=p,
+        least_p=None if p is None else smallest_p(n_pairs(table.shape, shared_control=shared)),
         settings=tuple(known),
         left_out=left_out,
     )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.stats.estimates import Estimate
-from pipeline.stats.levels import is_crossed, level_estimate, level_mean, level_sign_flip, replicates
+from pipeline.stats.levels import level_estimate, level_mean, level_sign_flip, n_pairs
 from pipeline.stats.multiplicity import holm
 from pipeline.stats.sign_flip import pairs_needed, smallest_p
 
@@ -173,7 +173,7 @@ def _judged(tables: Sequence[NDArray[np.float64]], rule: Rule, shared_control: b
 
 def _tests(table: NDArray[np.float64], rule: Rule, shared_control: bool) -> Tests | None:
     """Of a table (draws, seeds) on its own; None where a factor has a single value and hence no spread."""
-    pairs = min(table.shape) if is_crossed(table, shared_control=shared_control) else replicates(table).size
+    pairs = n_pairs(table.shape, shared_control=shared_control)
     if pairs < 2:
         return None
     found = level_mean(table, shared_control=shared_control)

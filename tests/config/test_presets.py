@@ -33,12 +33,13 @@ def test_paper_preset_holds_what_the_paper_states() -> None:
     }  # fmt: skip
     assert params.train.simulated_workers == 8
     assert params.train.decay_norm_and_bias
-    for study in params.studies.values():
+    for name, study in params.studies.items():
         recipe = study.effective_recipe(params.train)
-        assert recipe.augmentation.crop_size == 28
+        assert recipe.augmentation.crop_size == (None if name == "no_augmentation" else 28)
         assert recipe.optimizer.name == "sgd"
         assert study.budget.epochs == 50
-        assert len(study.seeds) >= 4
+        # Fewer seeds can claim nothing of arms that differ.
+        assert len(study.seeds) >= (6 if "filtered" in study.arms else 4)
     sizes = params.studies["fig5"].batch_sizes
     assert (min(sizes), max(sizes)) == (16, 20480)
     assert params.studies["fig6"].weight_decays == (0.005, 0.01, 0.012, 0.0135)
@@ -53,6 +54,8 @@ def test_each_figure_of_the_paper_is_a_study_that_names_it(path: Path) -> None:
     assert figures == {
         **{f"table1_{network}": "gahlot-2020-table1" for network in params.networks},
         **{name: f"gahlot-2020-{name.removesuffix('_epochs')}" for name in figures if name.startswith("fig")},
+        # Not drawn in the paper, which states what they test.
+        **dict.fromkeys(("no_augmentation", "batch_norm", "batch_norm_groups")),
     }
     assert {"fig4", "fig5", "fig6", "fig7", "fig6_epochs", "fig7_epochs"} <= set(figures)
     for name, study in params.studies.items():
@@ -60,14 +63,16 @@ def test_each_figure_of_the_paper_is_a_study_that_names_it(path: Path) -> None:
     for name in ("fig6", "fig7"):
         steps, epochs = params.studies[name], params.studies[f"{name}_epochs"]
         assert (steps.match, epochs.match) == ("steps", "epochs")
-        assert epochs == steps.model_copy(update={"match": "epochs", "keep_weights": epochs.keep_weights})
+        measured = {"keep_weights": epochs.keep_weights, "accuracy_every": epochs.accuracy_every}
+        assert epochs == steps.model_copy(update={"match": "epochs", **measured})
 
 
 @pytest.mark.parametrize("path", [_PAPER, _SMALL], ids=lambda path: path.stem)
 def test_every_published_accuracy_has_a_setting_to_stand_beside_unless_the_small_preset_cut_it(path: Path) -> None:
     params = load_params(path)
     for study in params.studies.values():
-        assert study.figure is not None
+        if study.figure is None:
+            continue
         missing = {
             (point.arm, point.batch_size)
             for point in PUBLISHED[study.figure].points
@@ -82,7 +87,8 @@ def test_every_published_accuracy_has_a_setting_to_stand_beside_unless_the_small
 def test_the_small_preset_differs_from_the_papers_in_size_alone() -> None:
     paper, small = load_params(_PAPER), load_params(_SMALL)
     assert (small.networks, small.filter, small.reduce) == (paper.networks, paper.filter, paper.reduce)
-    assert small.report.model_copy(update={"target_train_loss": paper.report.target_train_loss}) == paper.report
+    targets = {"target_train_loss": paper.report.target_train_loss, "target_top1": paper.report.target_top1}
+    assert small.report.model_copy(update=targets) == paper.report
     assert small.train.model_copy(update={"schedule": paper.train.schedule}) == paper.train
     assert small.finetune.model_copy(update={"budget": paper.finetune.budget}) == paper.finetune
     assert small.prepare.train_share == 0.2

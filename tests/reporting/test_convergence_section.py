@@ -48,9 +48,10 @@ def test_an_accuracy_stands_before_the_loss_and_is_interpolated(tmp_path: Path) 
     assert {row[2] for row in accuracy["table"].rows} == {"8"}
 
 
-def test_what_was_not_reached_is_said(tmp_path: Path) -> None:
-    (section,) = _sections(tmp_path, _params(target_train_loss=0.001))
-    assert {row[-1] for row in section["table"].rows} == {"0 of 3"}
+@pytest.mark.parametrize(("target", "said"), [(0.001, "0 of 3"), (9.0, "0 of 3, 3 before the first record")])
+def test_what_was_not_reached_or_too_soon_is_said(tmp_path: Path, target: float, said: str) -> None:
+    (section,) = _sections(tmp_path, _params(target_train_loss=target))
+    assert {row[-1] for row in section["table"].rows} == {said}
     assert all("nothing to compare" in sentence for sentence in section["sentences"])
 
 

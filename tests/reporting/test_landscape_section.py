@@ -30,8 +30,8 @@ def _row(run: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _document(folder: Path, *, stale: bool = False, lacking: int = 0) -> str:
-    params, data = params_with(["resnet18"], seeds=SEEDS), DataPaths(root=folder)
+def _document(folder: Path, *, stale: bool = False, lacking: int = 0, seeds: tuple[int, ...] = SEEDS) -> str:
+    params, data = params_with(["resnet18"], seeds=seeds), DataPaths(root=folder)
     write_artifacts(data, params)
     rows = [_row(run) for run in read_parquet(data.runs("digits")).to_pylist()]
     if stale:
@@ -64,3 +64,9 @@ def test_without_measurements_of_these_runs_it_says_what_to_run(tmp_path: Path, 
         said = render_document(params, build_summary(inputs), [], {}, [], load_landscapes(inputs.studies, data))
     assert "python -m pipeline landscape --study digits" in said
     assert "smoother" not in said
+
+
+def test_too_few_networks_to_claim_anything_are_said_to_be(tmp_path: Path) -> None:
+    assert "too few to claim" not in _document(tmp_path / "eight")
+    said = _document(tmp_path / "five", seeds=SEEDS[:5])
+    assert "too few to claim a difference: the sign-flip test gives 0.0625 at best" in said

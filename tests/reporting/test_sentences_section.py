@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from made_up_report import params_with, write_artifacts
@@ -53,7 +53,30 @@ def test_settings_that_cannot_be_read_are_one_line(project: tuple[Params, DataPa
     _, data = project
     path = data.runs("digits")
     rows = read_parquet(path)
-    assert {row["extractor"] for row in read_trials(path)} == {"resnet18"}
+    assert {row["extractor"] for row in read_trials(path, "array")} == {"resnet18"}
     write_parquet(path, rows.set_column(rows.column_names.index("settings"), "settings", [["{}"] * len(rows)]))
     with pytest.raises(InputError, match="settings cannot be read"):
-        read_trials(path)
+        read_trials(path, "array")
+
+
+@pytest.mark.parametrize(
+    ("storage", "settings", "augmented"),
+    [
+        ("array", {"crop_size": 28}, True),  # of 32 pixels: one of 25 places
+        ("array", {"crop_size": 32}, False),
+        ("array", {"crop_size": 32, "crop_padding": 4}, True),
+        ("array", {"crop_size": 32, "flip": True}, True),
+        ("files", {"crop_size": 32}, True),  # crops of large images
+    ],
+)
+def test_images_are_augmented_where_what_is_seen_of_them_is_drawn(
+    project: tuple[Params, DataPaths], storage: Literal["array", "files"], settings: dict[str, Any], *, augmented: bool
+) -> None:
+    _, data = project
+    path = data.runs("digits")
+    rows = read_parquet(path)
+    seen = {"image_size": 32, "crop_size": settings["crop_size"]}
+    text = json.dumps({"crop_padding": 0, "flip": False, **settings, "format": seen})
+    write_parquet(path, rows.set_column(rows.column_names.index("settings"), "settings", [[text] * len(rows)]))
+    assert {row["augmented"] for row in read_trials(path, storage)} == {augmented}
+    assert len({row["recipe"] for row in read_trials(path, storage)}) == 1

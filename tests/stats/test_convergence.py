@@ -33,12 +33,18 @@ def test_a_straight_loss_is_crossed_where_the_line_is(slope: float, start: float
 
 
 @pytest.mark.parametrize(
-    "history",
-    [(), ((10, 2.0), (20, 1.5)), ((10, 0.5), (20, 0.4)), ((10, None), (20, 2.0), (30, None)), ((10, 0.9),)],
-    ids=["empty", "never", "from the start", "not finite", "one record"],
+    ("history", "found"),
+    [
+        ((), "never"),
+        (((10, 2.0), (20, 1.5)), "never"),
+        (((10, None), (20, 2.0), (30, None)), "never"),
+        (((10, 0.5), (20, 0.4)), "at once"),
+        (((10, 0.9),), "at once"),
+        (((10, 0.9), (20, 1.1), (30, 0.9)), "at once"),
+    ],
 )
-def test_what_cannot_be_told_is_none(history: tuple[tuple[int, float | None], ...]) -> None:
-    assert images_to_loss(history, 1.0) is None
+def test_what_cannot_be_told_is_said(history: tuple[tuple[int, float | None], ...], found: str) -> None:
+    assert images_to_loss(history, 1.0) == found
 
 
 def test_the_first_crossing_counts() -> None:
@@ -82,10 +88,11 @@ def test_an_accuracy_on_a_straight_line_is_reached_where_the_line_is(places: lis
 
 
 @pytest.mark.parametrize(
-    "curve", [(), ((10, 0.4),), ((10, 0.6), (20, 0.7)), ((10, 0.1), (20, 0.4))], ids=["empty", "one", "first", "never"]
+    ("curve", "found"),
+    [((), "never"), (((10, 0.4),), "never"), (((10, 0.1), (20, 0.4)), "never"), (((10, 0.6), (20, 0.7)), "at once")],
 )
-def test_an_accuracy_that_cannot_be_told_is_none(curve: tuple[tuple[int, float], ...]) -> None:
-    assert images_to_accuracy(curve, 0.5) is None
+def test_an_accuracy_that_cannot_be_told_is_said(curve: tuple[tuple[int, float], ...], found: str) -> None:
+    assert images_to_accuracy(curve, 0.5) == found
 
 
 def test_the_end_of_a_run_counts_as_a_measurement() -> None:
