@@ -1,8 +1,9 @@
 """`python -m pipeline landscape --study NAME`: how curved the loss is around the weights of a study's networks.
 
-Gahlot et al. (2020) say that filtering smooths the loss landscape, and do not measure it. Here the same training
-images, drawn without looking at the filter, give the loss of all arms' networks: the largest eigenvalue of its Hessian
-and slices along filter-normalised random directions (Li et al. 2018). It measures the networks whose weights the study
+Gahlot et al. (2020) say that filtering smooths the loss landscape, and do not measure it. Here the same images, drawn
+without looking at the filter, give the loss of all arms' networks: the largest eigenvalue of its Hessian and slices
+along filter-normalised random directions (Li et al. 2018), once by training images, some of which only the full arm has
+seen, and once by test images, which none has. It measures the networks whose weights the study
 keeps (`keep_weights`), one after the other; an interrupted command goes on with those that are left.
 """
 
@@ -19,8 +20,7 @@ from pipeline.artifacts.prepared import digest_of, load_prepared
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.errors import InputError
-from pipeline.landscape.measure import chosen_ids
-from pipeline.landscape.study import SCHEMA, Method, NetworkMeasurer, measured_rows
+from pipeline.landscape.study import SCHEMA, SPLITS, Method, NetworkMeasurer, measured_rows
 from pipeline.paths import DataPaths
 from pipeline.reporting.landscape import slice_panels
 from pipeline.stages.harness import StageContext, add_folders, exit_codes, locked, make_context
@@ -46,7 +46,8 @@ def main(argv: Sequence[str]) -> int:
             _write(context, rows, arguments)
     study = str(context.item)
     seeds = sorted({row["seed"] for row in rows})
-    print(f"{context.data.landscape(study)}: {len(rows)} networks of seeds {seeds}")
+    networks = len({row["fingerprint"] for row in rows})
+    print(f"{context.data.landscape(study)}: {networks} networks of seeds {seeds}")
     print(f"{context.data.landscape_figure(study)}: mean slices")
     if len(seeds) < len(context.params.studies[study].seeds):
         print(f"for the other seeds: set studies.{study}.keep_weights: all, run `dvc repro` and this command again")
@@ -59,7 +60,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         prog="python -m pipeline landscape", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--study", required=True, help="one of `studies` in the parameter file")
-    parser.add_argument("--images", type=int, default=500, help="training images that give the loss (default: 500)")
+    parser.add_argument("--images", type=int, default=500, help="of each split, that give the loss (default: 500)")
     parser.add_argument("--directions", type=int, default=3, help="slices of each network (default: 3)")
     parser.add_argument("--seed", type=int, default=0, help="of the images, directions and iterations (default: 0)")
     add_folders(parser)
@@ -68,18 +69,17 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def _measure(context: StageContext, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     study, data = str(context.item), load_prepared(context.data, folder=context.image_folder)
-    n_train = len(data.train.labels)
-    if arguments.images > n_train:
-        raise InputError(f"--images {arguments.images}: there are {n_train} training images; give at most so many")
+    splits = dict(zip(SPLITS, (data.train, data.test), strict=True))
+    for split, images in splits.items():
+        if arguments.images > len(images.labels):
+            raise InputError(
+                f"--images {arguments.images}: there are {len(images.labels)} {split} images; give at most so many"
+            )
     runs = read_parquet(context.data.runs(study)).to_pylist()
     ledger = Ledger(context.work.cells)
     measurer = NetworkMeasurer(
-        data.train,
-        Method(
-            ids=chosen_ids(n_train, arguments.images, arguments.seed),
-            directions=arguments.directions,
-            seed=arguments.seed,
-        ),
+        splits,
+        Method(images=arguments.images, directions=arguments.directions, seed=arguments.seed),
         data_digest=digest_of(context.data),
         folder=context.work.landscape,
         device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
@@ -112,6 +112,6 @@ def _write_provenance(paths: DataPaths, study: str, arguments: argparse.Namespac
         paths.provenance("landscape", study),
         stage=f"landscape@{study}",
         parameters={name: getattr(arguments, name) for name in ("images", "directions", "seed")},
-        inputs=[paths.runs(study), paths.images("train"), paths.manifest("train")],
+        inputs=[paths.runs(study), *map(paths.images, SPLITS), *map(paths.manifest, SPLITS)],
         outputs=[paths.landscape(study), paths.landscape_figure(study)],
     )

@@ -13,6 +13,8 @@ from pipeline.models.network import Network
 
 DISTANCES = np.linspace(-1, 1, 21)
 """Of the slices, in units of the filters' norms: at 1 a filter has moved by as much as it is long."""
+NEAR = 0.5
+"""Up to here a slice says something of the weights; the networks at its ends are wrecks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +33,14 @@ class Measurement:
 
     @property
     def rise(self) -> float:
-        """Mean over the slices of the loss minus that at the weights, in nats."""
-        return float(self.slices.mean() - self.loss)
+        """Mean over the slices, up to the distance NEAR, of the loss minus that at the weights, in nats."""
+        near = np.abs(DISTANCES) < NEAR + 1e-9
+        return float(self.slices[:, near].mean() - self.loss)
 
 
-def chosen_ids(n_train: int, n: int, seed: int) -> NDArray[np.int64]:
-    """`n` of `n_train` rows, drawn without looking at what any filter keeps; ascending."""
-    return np.sort(np.random.default_rng(seed).choice(n_train, size=n, replace=False))
+def chosen_ids(n_all: int, n: int, seed: int) -> NDArray[np.int64]:
+    """`n` of `n_all` rows, drawn without looking at what any filter keeps; ascending."""
+    return np.sort(np.random.default_rng(seed).choice(n_all, size=n, replace=False))
 
 
 def measure(model: Network, images: Tensor, labels: Tensor, *, directions: int, seed: int) -> Measurement:

@@ -20,6 +20,7 @@ Landscapes = Mapping[str, Mapping[str, Any]]
 """Study -> what was measured of it; studies of which nothing was are missing."""
 
 _WORDS = {"lower": "smoother", "higher": "less smooth"}
+_IMAGES = {"train": "training images", "test": "test images"}
 _WHAT = {
     "eigenvalue": ("in the largest eigenvalue of the Hessian", "times as large"),
     "rise": ("in the mean rise of the loss on slices", "times as large"),
@@ -38,15 +39,18 @@ def load_landscapes(studies: Sequence[StudyInputs], paths: DataPaths) -> Landsca
         if not path.exists():
             continue
         fingerprints = read_parquet(paths.runs(study.name), ["fingerprint"])["fingerprint"].to_pylist()
-        rows = {row["fingerprint"]: row for row in read_parquet(path).to_pylist()}
-        if rows and rows.keys() <= set(fingerprints):
-            first = next(iter(rows.values()))
-            measured = [_surroundings(rows.get(key)) for key in fingerprints]
+        rows = read_parquet(path).to_pylist()
+        if rows and {row["fingerprint"] for row in rows} <= set(fingerprints):
+            measured = {(row["split"], row["fingerprint"]): _surroundings(row) for row in rows}
             found[study.name] = {
-                **landscape(study.runs, measured, study.plan.alpha),
-                "n_images": first["n_images"],
-                "directions": len(first["slices"]),
-                "n_not_converged": sum(not row["converged"] for row in rows.values()),
+                "splits": {
+                    split: landscape(study.runs, [measured.get((split, key)) for key in fingerprints], study.plan.alpha)
+                    for split in _IMAGES
+                },
+                "seeds": sorted({row["seed"] for row in rows}),
+                "n_images": rows[0]["n_images"],
+                "directions": len(rows[0]["slices"]),
+                "n_not_converged": sum(not row["converged"] for row in rows),
                 "figure": paths.landscape_figure(study.name).read_bytes(),
             }
     return found
@@ -58,57 +62,64 @@ def landscape_table(study: Mapping[str, Any], found: Mapping[str, Any]) -> Table
         (
             *setting_cells(row["setting"], study["varying"]),
             row["arm"],
+            split,
             NOTHING if row["eigenvalue"] is None else number(row["eigenvalue"]),
             number(row["rise"]),
             number(row["loss"]),
             str(row["n"]),
         )
-        for row in found["arms"]
+        for split, of_split in found["splits"].items()
+        for row in of_split["arms"]
     ]
     heads = (
-        f"{setting_heads(study['varying'])}; arm; largest eigenvalue of the Hessian; "
+        f"{setting_heads(study['varying'])}; arm; images; largest eigenvalue of the Hessian; "
         "mean rise of the loss on slices (nats); loss at the weights (nats); n (networks)"
     )
-    return table_of(heads, rows, text="model; arm")
+    return table_of(heads, rows, text="model; arm; images")
 
 
 def landscape_sentences(study: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
-    """A sentence for each measure and comparison."""
+    """A sentence for each measure, split and comparison."""
     return [
-        ratio_sentence(
-            ratio,
-            study["plan"]["alpha"],
-            what=what,
-            unit=unit,
-            words=_WORDS,
-            left_out=f"{plural(ratio['left_out'], 'setting')} left out, where a network was not measured or not convex",
-        )
-        for name, (what, unit) in _WHAT.items()
-        for ratio in found["ratios"][name]
+        _sentence(ratio, study["plan"]["alpha"], name, split)
+        for name in _WHAT
+        for split, of_split in found["splits"].items()
+        for ratio in of_split["ratios"][name]
     ]
 
 
+def _sentence(ratio: Mapping[str, Any], alpha: float, name: str, split: str) -> str:
+    what, unit = _WHAT[name]
+    return ratio_sentence(
+        ratio,
+        alpha,
+        what=f"{what}, {_IMAGES[split]}",
+        unit=unit,
+        words=_WORDS,
+        left_out=f"{plural(ratio['left_out'], 'setting')} left out, where a network was not measured or not convex",
+    )
+
+
 def slice_panels(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[LossSlice]]:
-    """Panel title -> mean slices over networks and directions, one panel for each batch size, one line for each arm.
+    """Panel title -> mean slices over networks and directions, one panel for each split and batch size.
 
     Args:
         rows: of data/landscape/<study>.parquet.
     """
     settings = [Setting(*(row[name] for name in Setting._fields)) for row in rows]
     varying = varying_fields(settings)
-    groups: dict[tuple[int, LineKey], list[Any]] = {}
+    groups: dict[tuple[str, LineKey], list[Any]] = {}
     for row, setting in zip(rows, settings, strict=True):
         key = LineKey(row["arm"], describe(setting, varying))
-        groups.setdefault((setting.batch_size, key), []).append(np.mean(row["slices"], axis=0))
+        title = f"batch size {setting.batch_size:,}, {_IMAGES[row['split']]}"
+        groups.setdefault((title, key), []).append(np.mean(row["slices"], axis=0))
     panels: dict[str, list[LossSlice]] = {}
-    for (batch_size, key), slices in sorted(groups.items()):
+    for (title, key), slices in groups.items():
         mean = np.mean(slices, axis=0).tolist()
         curve = LossSlice(key=key, distances=rows[0]["distances"], loss=mean)
-        panels.setdefault(f"batch size {batch_size:,}", []).append(curve)
+        panels.setdefault(title, []).append(curve)
     return panels
 
 
-def _surroundings(row: Mapping[str, Any] | None) -> Surroundings | None:
-    if row is None:
-        return None
+def _surroundings(row: Mapping[str, Any]) -> Surroundings:
     return Surroundings(loss=row["loss"], eigenvalue=row["top_eigenvalue"], rise=row["rise"])

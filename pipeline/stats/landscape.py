@@ -18,7 +18,7 @@ class Surroundings:
         loss: at the weights, in nats.
         eigenvalue: the largest of the loss's Hessian, in nats per squared unit of weight; None where the power
             iteration did not converge.
-        rise: mean of the loss on filter-normalised slices minus that at the weights, in nats.
+        rise: mean of the loss on filter-normalised slices near the weights minus that at them, in nats.
     """
 
     loss: float

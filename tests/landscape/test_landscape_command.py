@@ -36,14 +36,18 @@ def test_every_network_has_a_row_and_the_slices_pass_through_its_weights(project
     data = DataPaths(root=project / "data")
     rows = read_parquet(data.landscape("tiny")).to_pylist()
     runs = read_parquet(data.runs("tiny")).to_pylist()
-    assert [row["fingerprint"] for row in rows] == [run["fingerprint"] for run in runs]
+    assert [(row["fingerprint"], row["split"]) for row in rows] == [
+        (run["fingerprint"], split) for run in runs for split in ("train", "test")
+    ]
     for row in rows:
         slices = np.array(row["slices"])
         assert slices.shape == (2, 21)
         np.testing.assert_allclose(slices[:, 10], row["loss"], rtol=1e-5)
-        assert row["rise"] == pytest.approx(slices.mean() - row["loss"])
+        assert row["rise"] == pytest.approx(slices[:, 5:16].mean() - row["loss"])  # distances from -.5 to .5
         assert row["converged"]
         assert row["top_eigenvalue"] > 0
+    # The same network, seen by other images.
+    assert rows[0]["loss"] != rows[1]["loss"]
     assert data.landscape_figure("tiny").read_bytes().startswith(b"<?xml")
 
 
@@ -67,7 +71,7 @@ def test_what_is_measured_is_not_measured_again_and_bytes_stay(project: Path, mo
 
 @pytest.mark.parametrize(
     ("more", "said"),
-    [(("--images", "61"), "--images 61: there are 60 training images"), (("--directions", "0"), "--directions 0")],
+    [(("--images", "61"), "--images 61: there are 60 train images"), (("--directions", "0"), "--directions 0")],
 )
 def test_what_cannot_be_measured_is_one_line(
     project: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], said: str
