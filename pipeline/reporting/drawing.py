@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs
 from pipeline.reporting.summary import Summary
 from viz.figures.batch_curves import batch_chart, batch_figure
+from viz.figures.class_panels import class_panels
 from viz.figures.gallery import image_grid, thumbnail
 from viz.figures.learning import learning_chart, learning_figure
 from viz.figures.maps import class_map
@@ -74,11 +75,10 @@ def _unit(network: Summary) -> str:
 
 
 def map_images(network: NetworkInputs, inputs: ReportInputs) -> dict[str, str]:
-    """The `train` and the `test` map as data URIs, without names: the page lists those beside them."""
-    return {
-        split: data_uri("image/png", png(class_map(*map_of, legend=False), dpi=120, transparent=True))
-        for split, map_of in _maps(network, inputs).items()
-    }
+    """The `train` and the `test` map, without names, which the page lists beside them, and `noise`; data URIs."""
+    maps = {split: class_map(*map_of, legend=False) for split, map_of in _maps(network, inputs).items()}
+    maps["noise"] = class_panels(*_maps(network, inputs)["train"])
+    return {name: data_uri("image/png", png(figure, dpi=120, transparent=True)) for name, figure in maps.items()}
 
 
 def dropped_images(network: NetworkInputs, inputs: ReportInputs) -> list[DroppedImage]:
@@ -111,6 +111,7 @@ def figure_files(inputs: ReportInputs, summary: Summary) -> Iterator[tuple[str, 
     for network in inputs.networks:
         for split, map_of in _maps(network, inputs).items():
             yield f"{network.name}.{split}-map.png", png(class_map(*map_of))
+        yield f"{network.name}.class-noise.png", png(class_panels(*_maps(network, inputs)["train"]))
         rows = most_suspect(network, inputs.params.report.gallery_images)
         captions = [f"{names[network.labels[row]]}\n→ {names[network.predicted[row]]}" for row in rows]
         grid = image_grid([np.asarray(inputs.data.train.images[row]) for row in rows], captions)

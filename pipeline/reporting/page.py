@@ -23,7 +23,7 @@ class PageFigures:
     Attributes:
         studies: study -> chart name -> markup.
         filter: chart name -> markup.
-        maps: network -> split -> data URI.
+        maps: network -> `train`, `test` or `noise` -> data URI.
         dropped: network -> gallery.
     """
 

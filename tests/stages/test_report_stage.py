@@ -38,7 +38,9 @@ def test_it_writes_page_summary_and_figures(project: Path) -> None:
     run()
     figures = ["digits.accuracy.svg", "digits.differences.svg", "digits.learning.svg"]
     figures += [
-        f"{net}.{kind}.png" for net in ("resnet18", "resnet34") for kind in ("dropped", "test-map", "train-map")
+        f"{net}.{kind}.png"
+        for net in ("resnet18", "resnet34")
+        for kind in ("class-noise", "dropped", "test-map", "train-map")
     ]
     others = ["report.html", "report.md", "summary.json", "provenance.json", "resources.json"]
     assert sorted(digests(project / "data/report")) == sorted([*others, *(f"figures/{name}" for name in figures)])
