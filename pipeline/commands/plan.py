@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.commands.planning.cells import StudyPlan, plan_from_ledger, plan_from_sizes
+from pipeline.commands.planning.cells import StudyPlan, counted_once, plan_from_ledger, plan_from_sizes
 from pipeline.commands.planning.cost import Cost, total_cost
 from pipeline.commands.planning.data import DataSize, data_size, kept_images
 from pipeline.commands.planning.jobs import Run, finetune_run, measure_all, stage_costs, study_runs
@@ -44,7 +44,9 @@ def main(argv: Sequence[str]) -> int:
         f"{arguments.params}: {size.n_train:,} training and {size.n_test:,} test images of {params.prepare.dataset}, "
         f"{size.n_classes} classes ({size.source}){note}"
     )
-    studies = {f"train@{name}": _study_plan(params, name, size, running, data, work) for name in params.studies}
+    studies = counted_once(
+        {f"train@{name}": _study_plan(params, name, size, running, data, work) for name in params.studies}
+    )
     runs = {stage: study_runs(params, stage.removeprefix("train@"), plan) for stage, plan in studies.items()}
     for network in params.networks:
         if running & {f"finetune@{network}", f"extract@{network}"}:
@@ -109,6 +111,8 @@ def remarks(
     for stage, plan in studies.items():
         for reason, count in plan.skipped.items():
             yield f"{stage}: {count} cells are skipped: {reason}"
+    if shared := sum(plan.shared for plan in studies.values()):
+        yield f"{shared:,} cells that studies share are counted once, with the first of them"
     total = total_cost(list(costs.values()))
     free = shutil.disk_usage(Path.cwd()).free
     if total.disk > free:

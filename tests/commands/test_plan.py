@@ -18,8 +18,8 @@ from ruamel.yaml import YAML
 
 from pipeline.__main__ import main
 from pipeline.commands.planning import jobs, stages
-from pipeline.commands.planning.cells import StudyPlan, plan_from_ledger, plan_from_sizes
-from pipeline.commands.planning.data import data_size, kept_images
+from pipeline.commands.planning.cells import StudyPlan, counted_once, plan_from_ledger, plan_from_sizes
+from pipeline.commands.planning.data import DataSize, data_size, kept_images
 from pipeline.commands.planning.speed import Speed, Workload
 from pipeline.config.params import load_params
 from pipeline.errors import InputError
@@ -49,10 +49,10 @@ def test_paper_is_planned_without_data_or_network(
     shown = capsys.readouterr().out
     assert "50,000 training and 10,000 test images of cifar10, 10 classes (published)" in shown
     rows = {line.split()[0]: line for line in shown.splitlines() if "to run" in line}
-    assert len(rows) == 1 + 4 * 5 + 11 + 1
+    assert len(rows) == 1 + 4 * 5 + 14 + 1
     assert " 840 of 840 " in rows["train@fig5"]
     total = next(line for line in shown.splitlines() if line.startswith("total"))
-    assert " 2,195 " in total
+    assert " 2,246 " in total
     assert total.rstrip().endswith("GB")
     assert list(tmp_path.iterdir()) == []
 
@@ -259,3 +259,23 @@ def test_stage_and_plan_refuse_the_same_warm_up(tmp_path: Path, capsys: pytest.C
         plan_from_ledger(params, "tiny", data, WorkPaths(root=tmp_path / "work"))
     with pytest.raises(InputError, match=said):
         plan_from_sizes(params, "tiny", data_size(params.prepare, data, prepared=True), n_kept={NETWORK: 54})
+
+
+def test_cells_that_studies_share_are_counted_once() -> None:
+    """The full arm of table I's five studies is one, and so is what figs. 6 and 7 have at equal steps and epochs."""
+    params = preset("paper")
+    kept = {network: 47_000 + number for number, network in enumerate(params.networks)}
+    size = DataSize(n_train=50_000, n_test=10_000, n_classes=10, source="counted")
+    plans = {name: plan_from_sizes(params, name, size, kept) for name in params.studies}
+    once = counted_once(plans)
+    assert [once[f"table1_{network}"].shared for network in params.networks] == [0, 6, 6, 6, 6]
+    # All arms at 256 and .005 with table1_resnet101; the full one at 64 and 128 with fig4, which has four seeds.
+    assert once["fig6"].shared == 3 * 6 + 2 * 4
+    assert once["fig6_epochs"].shared == 3 * 4 * 6
+    assert once["fig7_epochs"].shared == 11 * 2 * 6
+    assert sum(len(plan.missing) + plan.shared for plan in once.values()) == sum(
+        len(plan.missing) for plan in plans.values()
+    )
+    names = list(params.studies)
+    backwards = counted_once({name: plans[name] for name in reversed(names)})
+    assert sum(plan.shared for plan in backwards.values()) == sum(plan.shared for plan in once.values())

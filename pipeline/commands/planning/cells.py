@@ -1,5 +1,7 @@
 """Which cells of a study are still to be trained."""
 
+import dataclasses
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,11 +28,13 @@ class StudyPlan:
 
     Attributes:
         skipped: reason -> cells.
+        shared: cells that are missing too, and are trained with an earlier study.
     """
 
     total: int
     skipped: dict[str, int]
     missing: list[Cell]
+    shared: int = 0
 
 
 def plan_from_ledger(params: Params, name: str, data: DataPaths, work: WorkPaths) -> StudyPlan:
@@ -54,6 +58,24 @@ def plan_from_sizes(params: Params, name: str, size: DataSize, n_kept: Mapping[s
     return StudyPlan(
         total=len(cells), skipped=_skipped(cells), missing=[cell for cell in cells if not cell.skipped]
     )  # fmt: skip
+
+
+def counted_once(plans: Mapping[str, StudyPlan]) -> dict[str, StudyPlan]:
+    """The plans of studies that run one after the other, by name: a cell that several have is trained by the first."""
+    seen: set[str] = set()
+    once = {}
+    for name, plan in plans.items():
+        runs = [_run_of(cell) for cell in plan.missing]
+        own = [cell for cell, run in zip(plan.missing, runs, strict=True) if run not in seen]
+        once[name] = dataclasses.replace(plan, missing=own, shared=len(runs) - len(own))
+        seen.update(runs)
+    return once
+
+
+def _run_of(cell: Cell) -> str:
+    """What tells a cell's run from all others of the same data."""
+    images = [cell.arm] if cell.arm == "full" else [cell.arm, cell.filter_network]
+    return json.dumps([images, dataclasses.asdict(cell.settings)], sort_keys=True)
 
 
 def workers_of(recipe: Recipe) -> int:
