@@ -21,11 +21,12 @@ _NETWORK, _STUDY = "${item.network}", "${key}"
 _ITEMS = {"finetune": _NETWORK, "extract": _NETWORK, "reduce": _NETWORK, "filter": _NETWORK, "train": _STUDY}
 
 # No stage depends on these: they cannot change what a stage writes. They handle arguments, words
-# for people, names of files, and the sections of params.yaml that belong to other stages.
+# for people, energy, names of files, and the sections of params.yaml that belong to other stages.
 _PASSIVE = frozenset(
     {
         "pipeline.stages.harness",
         "pipeline.run_log",
+        "pipeline.energy",
         "pipeline.config.params",
         "pipeline.errors",
         "pipeline.paths",

@@ -19,7 +19,13 @@ _REINSTALL_TORCH = "pip install --force-reinstall torch torchvision (both from o
 _OPTIONAL = ("viz", "notebooks", "cleanlab", "tuning", "dev")
 
 # Where a distribution's module is not called like itself. Stub packages have none.
-_MODULES = {"faiss-cpu": "faiss", "pillow": "PIL", "pytest-timeout": "pytest_timeout", "scikit-learn": "sklearn"}
+_MODULES = {
+    "faiss-cpu": "faiss",
+    "nvidia-ml-py": "pynvml",
+    "pillow": "PIL",
+    "pytest-timeout": "pytest_timeout",
+    "scikit-learn": "sklearn",
+}
 
 _IMPORT_EACH = """
 import importlib, os, sys, warnings

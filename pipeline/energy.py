@@ -1,0 +1,240 @@
+"""Energy that the devices of this machine draw, by their own counters, in joules.
+
+GPUs: NVML's total energy of the whole board (nvmlDeviceGetTotalEnergyConsumption, Volta and later). Processors: the
+running average power limit (RAPL) counters of Intel and AMD, as Linux shows them in its powercap tree
+(Documentation/power/powercap/powercap.rst); many systems let root alone read those. A device does not tell for whom
+it works: the energy is that of all processes, idle power too.
+"""
+
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+POWERCAP = Path("/sys/class/powercap")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+# RAPL counters are of 32 bits. The narrowest hold 65 kJ, which a package at this power draws in 65 s.
+_SECONDS_BETWEEN_SAMPLES = 20.0
+_MOST_WATTS = 1000.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Energy:
+    """Joules by kind of device, never of one kind in the place of another; None where no counter tells all of a kind.
+
+    Attributes:
+        gpu: boards of the GPUs that the work is done on; 0 where it uses none.
+        cpu: processor packages of the nodes, with all cores, caches and integrated graphics in them.
+        memory: DRAM of the nodes, where it has a counter apart from the package's.
+    """
+
+    gpu: float | None = None
+    cpu: float | None = None
+    memory: float | None = None
+
+    @classmethod
+    def read_back(cls, record: Mapping[str, float | None] | None) -> "Energy":
+        """From the values that `vars` gave; of a record that has none, untold."""
+        return UNTOLD if record is None else cls(**record)
+
+    def __sub__(self, earlier: "Energy") -> "Energy":
+        return _by_kind(lambda later, before: later - before, self, earlier)
+
+    def rounded(self) -> dict[str, float | None]:
+        """To a tenth of a joule, finer than counters are."""
+        return {kind: None if joules is None else round(joules, 1) for kind, joules in vars(self).items()}
+
+
+KINDS = tuple(kind.name for kind in fields(Energy))
+UNTOLD = Energy()
+"""What nobody measured."""
+
+
+def total(parts: Iterable[Energy]) -> Energy:
+    """The sum, of each kind untold as soon as a part is; 0 of no parts."""
+    return _by_kind(lambda *joules: sum(joules, start=0.0), *parts)
+
+
+def _by_kind(combine: Callable[..., float], *parts: Energy) -> Energy:
+    columns = {kind: [getattr(part, kind) for part in parts] for kind in KINDS}
+    return Energy(**{kind: None if None in column else combine(*column) for kind, column in columns.items()})
+
+
+class Counter:
+    """Counts on from 0 what a device's own counter gains, over its wraps.
+
+    Args:
+        read: the device's counter, in microjoules.
+        wraps_at: the most that it holds before it begins at 0 again, in microjoules; None: it never does.
+
+    Raises:
+        OSError: the counter cannot be read.
+    """
+
+    def __init__(self, read: Callable[[], int], wraps_at: int | None = None) -> None:
+        self._read, self._wraps_at = read, wraps_at
+        self._last, self._at = read(), time.monotonic()
+        self._microjoules: int | None = 0
+
+    @property
+    def wraps(self) -> bool:
+        return self._wraps_at is not None
+
+    def joules(self) -> float | None:
+        """Since it was made; None for good once a reading failed, or came so late that wraps may have gone unseen."""
+        if self._microjoules is None:
+            return None
+        try:
+            now, at = self._read(), time.monotonic()
+        except OSError:
+            self._microjoules = None
+            return None
+        gained = now - self._last
+        if self._wraps_at is not None:
+            seen = at - self._at <= self._wraps_at / 1e6 / _MOST_WATTS
+            gained += self._wraps_at if gained < 0 else 0
+        else:
+            seen = gained >= 0  # else the driver was loaded anew
+        self._last, self._at = now, at
+        self._microjoules = self._microjoules + gained if seen else None
+        return None if self._microjoules is None else self._microjoules / 1e6
+
+
+Counters = Mapping[str, Sequence[Counter] | None]
+"""Kind -> its counters; empty where there is no such device to count, None where there is one that does not tell."""
+
+
+class EnergyMeter:
+    """What some counters have told since they were made. May be asked from any thread."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._asking = threading.Lock()
+
+    @property
+    def wraps(self) -> bool:
+        """Whether it must be asked every now and then."""
+        return any(counter.wraps for counters in self._counters.values() for counter in counters or ())
+
+    def read(self) -> Energy:
+        """So far; the energy between two moments is the difference of their readings."""
+        with self._asking:
+            return Energy(**{kind: _sum(counters) for kind, counters in self._counters.items()})
+
+
+@contextmanager
+def metering(*, gpu: str | None = None, node: bool = True, powercap: Path = POWERCAP) -> Iterator[EnergyMeter]:
+    """A meter that begins at 0; within the block a thread looks at the counters that wrap.
+
+    Args:
+        gpu: UUID of the GPU that this process works on, as NVML writes it, `GPU-...`; None: on none.
+        node: also count this machine's processors and memory, which one process of a machine does for all.
+    """
+    with _nvml(wanted=gpu is not None) as nvml:
+        counters: dict[str, Sequence[Counter] | None] = {"gpu": [] if gpu is None else _gpu_counters(nvml, gpu)}
+        counters |= _rapl_counters(powercap) if node else {"cpu": [], "memory": []}
+        meter = EnergyMeter(counters)
+        if not meter.wraps:
+            yield meter
+            return
+        ended = threading.Event()
+        sampling = threading.Thread(target=_sample, args=(meter, ended), name="energy", daemon=True)
+        sampling.start()
+        try:
+            yield meter
+        finally:
+            ended.set()
+            sampling.join()
+
+
+def this_node() -> str:
+    """The same for all processes that share a machine's processors, in other containers too."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii")
+    except OSError:  # no Linux
+        return platform.node()
+
+
+def _sample(meter: EnergyMeter, ended: threading.Event) -> None:
+    while not ended.wait(_SECONDS_BETWEEN_SAMPLES):
+        meter.read()
+
+
+def _sum(counters: Sequence[Counter] | None) -> float | None:
+    told = None if counters is None else [counter.joules() for counter in counters]
+    return None if told is None or None in told else sum((joules or 0.0 for joules in told), start=0.0)
+
+
+def _rapl_counters(powercap: Path) -> dict[str, list[Counter] | None]:
+    """Of all packages and of all DRAM domains; the other domains are parts of packages, or hold them (psys).
+
+    The packages that intel-rapl-mmio shows are those of intel-rapl once more.
+    """
+    zones: dict[str, list[Path]] = {"cpu": [], "memory": []}
+    for zone in sorted(powercap.glob("intel-rapl:*")):
+        try:
+            name = (zone / "name").read_text(encoding="ascii").strip()
+        except OSError:
+            return {"cpu": None, "memory": None}  # of what kind it is cannot be known
+        if kind := "cpu" if name.startswith("package-") else "memory" if name == "dram" else "":
+            zones[kind].append(zone)
+    return {kind: _zone_counters(found) for kind, found in zones.items()}
+
+
+def _zone_counters(zones: Sequence[Path]) -> list[Counter] | None:
+    """None where there is no zone, or one that may not be read: the others would not be all of the kind."""
+    try:
+        return [_zone_counter(zone) for zone in zones] or None
+    except OSError:
+        return None
+
+
+def _zone_counter(zone: Path) -> Counter:
+    def number(name: str) -> int:
+        return int((zone / name).read_text(encoding="ascii"))
+
+    return Counter(lambda: number("energy_uj"), wraps_at=number("max_energy_range_uj"))
+
+
+@contextmanager
+def _nvml(*, wanted: bool) -> Iterator[ModuleType | None]:
+    """NVML, ready to be asked; None where nobody wants it or this machine has no NVIDIA driver."""
+    if not wanted:
+        yield None
+        return
+    # Imported here: most stages use no GPU.
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _gpu_counters(nvml: Any, uuid: str) -> list[Counter] | None:
+    """None where the driver does not know the GPU, as that of another maker or a part of one, or it does not tell."""
+    if nvml is None:
+        return None
+
+    def read() -> int:
+        try:
+            return 1000 * int(nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+        except nvml.NVMLError as error:
+            raise OSError(str(error)) from error
+
+    try:
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        return [Counter(read)]
+    except (nvml.NVMLError, OSError):
+        return None
