@@ -11,6 +11,7 @@ from typing import Any, Protocol, TextIO
 from tqdm import tqdm
 
 from pipeline.artifacts.json_file import write_json
+from pipeline.energy import Energy
 from pipeline.processes import peak_memory_kib
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -108,7 +109,7 @@ def standard_log(path: Path | None) -> RunLog:
 
 
 class ResourceMeter:
-    """Wall time and peak memory of a stage, kept apart from its results."""
+    """Wall time, peak memory and energy of a stage, kept apart from its results."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
@@ -117,23 +118,27 @@ class ResourceMeter:
         self,
         path: Path,
         *,
+        joules: Energy,
         images: int | None = None,
         earlier_seconds: float = 0.0,
         gpu_bytes: int | None = None,
         arms: Mapping[str, float] | None = None,
+        arms_joules: Mapping[str, Energy] | None = None,
     ) -> None:
         """Record the run; `images` processed gives a rate.
 
         Args:
+            joules: of all the work that the time is of, interrupted runs' too.
             earlier_seconds: what an interrupted run before this one took for the work it finished.
             gpu_bytes: peak memory on a GPU, if there was one.
-            arms: wall time of the runs of each arm, s, where the work was a study's.
+            arms, arms_joules: wall time, s, and energy of the runs of each arm, where the work was a study's.
         """
         wall = time.monotonic() - self._start + earlier_seconds
         own = peak_memory_kib()
         # Linux reports KiB; children are the largest single worker, not their sum.
         children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         record: dict[str, Any] = {"wall_s": round(wall, 2), "peak_memory_mb": round(max(own, children) / 1024, 1)}
+        record["joules"] = joules.rounded()
         if images is not None:
             record["images"] = images
             record["images_per_s"] = round(images / wall, 1)
@@ -141,4 +146,6 @@ class ResourceMeter:
             record["peak_gpu_memory_mb"] = round(gpu_bytes / 2**20, 1)
         if arms:
             record["arms_wall_s"] = {arm: round(seconds, 2) for arm, seconds in arms.items()}
+        if arms_joules:
+            record["arms_joules"] = {arm: drawn.rounded() for arm, drawn in arms_joules.items()}
         write_json(path, record)

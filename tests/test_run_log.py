@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.energy import UNTOLD, Energy
 from pipeline.processes import peak_memory_kib
 from pipeline.run_log import ResourceMeter, RunLog
 
@@ -111,21 +112,26 @@ def test_other_ranks_are_silent(capfd: pytest.CaptureFixture[str]) -> None:
 def test_resources(tmp_path: Path, clock: list[float]) -> None:
     meter = ResourceMeter()
     clock[0] += 4.0
-    meter.write(tmp_path / "work" / "train.json", images=1000, arms={"full": 2.504, "random": 1.5})
+    arms, drawn = {"full": 2.504, "random": 1.5}, {"full": Energy(gpu=0.27), "random": UNTOLD}
+    joules = Energy(gpu=0.0, cpu=200.04)
+    meter.write(tmp_path / "work" / "train.json", joules=joules, images=1000, arms=arms, arms_joules=drawn)
     record = json.loads((tmp_path / "work" / "train.json").read_text())
     assert record["wall_s"] == 4.0
     assert (record["images"], record["images_per_s"]) == (1000, 250.0)
     assert record["arms_wall_s"] == {"full": 2.5, "random": 1.5}
+    assert record["joules"] == {"gpu": 0.0, "cpu": 200.0, "memory": None}
+    assert record["arms_joules"] == {"full": {"gpu": 0.3, "cpu": None, "memory": None}, "random": vars(UNTOLD)}
     assert 10 < record["peak_memory_mb"] < 1e6
-    meter.write(tmp_path / "work" / "train.json")
+    meter.write(tmp_path / "work" / "train.json", joules=UNTOLD)
     assert "images_per_s" not in json.loads((tmp_path / "work" / "train.json").read_text())
 
 
 _MEASURED = """
 import sys
 from pathlib import Path
+from pipeline.energy import UNTOLD
 from pipeline.run_log import ResourceMeter
-ResourceMeter().write(Path(sys.argv[1]))
+ResourceMeter().write(Path(sys.argv[1]), joules=UNTOLD)
 """
 _LARGE_THEN_STARTS_IT = """
 import subprocess, sys

@@ -21,3 +21,8 @@ class DaskConfig(Section):
 
     scheduler: Literal["none", "local"] | SchedulerAddress = "none"
     workers: Positive = 2
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether tasks may run on other machines."""
+        return self.scheduler not in ("none", "local")

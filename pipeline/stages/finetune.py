@@ -19,6 +19,7 @@ from pipeline.artifacts.tables import read_parquet
 from pipeline.config.networks import architecture_of, replicate_of
 from pipeline.datasets.splits import draw_folds
 from pipeline.distributed import Ranks
+from pipeline.energy import UNTOLD
 from pipeline.errors import InputError
 from pipeline.features.frozen import frozen_networks
 from pipeline.features.trained import TrainedExtractor, mean_confidence, metrics_of
@@ -144,6 +145,8 @@ def _train_all(
     for own, size, run in zip(settings, sizes, runs, strict=True):
         _check_finite(run.train_loss, config.learning_rate, str(context.item))
         context.images.append(run.steps * own.batch_size)
+        if run.begun_before:
+            context.other_joules.append(UNTOLD)
         yield TrainedExtractor(
             model=run.model, settings=own, n_train=size, train_loss=run.train_loss, confidence=run.confidence,
             kept=run.kept,

@@ -8,18 +8,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
 from pipeline.config.dask import DaskConfig
 from pipeline.config.params import Params, load_params
+from pipeline.energy import UNTOLD, Energy, metering, total
 from pipeline.errors import InputError, Terminated, mend_of
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.processes import signal_on_parents_death
 from pipeline.run_log import ResourceMeter, RunLog, standard_log
 
 _DYING_S = 5.0
+# Those that read `StageContext.dask`.
+_FANNING_OUT = ("reduce", "filter")
 
 EX_TEMPFAIL = os.EX_TEMPFAIL
 """Exit status of a run that can go on where it stopped."""
@@ -43,6 +46,12 @@ class StageContext:
     """And the peak of each GPU's memory."""
     arm_seconds: dict[str, float] = field(default_factory=dict)
     """And what the runs of each arm took."""
+    joules: Callable[[], Energy] = lambda: UNTOLD
+    """Energy since the stage began, of the devices of all ranks, who ask together; untold where nobody measures."""
+    other_joules: list[Energy] = field(default_factory=list)
+    """The body may append what parts of the work drew that were not done, or not only, since the stage began here."""
+    arm_joules: dict[str, Energy] = field(default_factory=dict)
+    """And what the runs of each arm drew."""
 
     @property
     def image_folder(self) -> Path | None:
@@ -79,9 +88,12 @@ def run_stage(
     with exit_codes():
         die_with_parent()
         arguments = parse_arguments(stage, item, argv)
-        context = make_context(stage, item, arguments)
-        with metered(context), hold_lock(context):
-            body(context)
+        with metering() as meter:
+            context = replace(make_context(stage, item, arguments), joules=meter.read)
+            if stage in _FANNING_OUT and context.dask.elsewhere:
+                context.other_joules.append(Energy(gpu=0.0))
+            with metered(context), hold_lock(context):
+                body(context)
 
 
 def parse_arguments(stage: str, item: str | None, argv: Sequence[str] | None) -> argparse.Namespace:
@@ -146,16 +158,18 @@ def exit_codes() -> Iterator[None]:
 
 @contextmanager
 def metered(context: StageContext) -> Iterator[None]:
-    """Record wall time, memory and images/s of the block, log how it failed if it does, and close the log."""
+    """Record wall time, memory, energy and images/s of the block, log how it failed if it does, and close the log."""
     meter = ResourceMeter()
     try:
         yield
         meter.write(
             context.work.resources(context.name),
+            joules=total([context.joules(), *context.other_joules]),
             images=sum(context.images) or None,
             earlier_seconds=sum(context.earlier_seconds),
             gpu_bytes=max(context.gpu_bytes, default=None),
             arms=context.arm_seconds,
+            arms_joules=context.arm_joules,
         )
     except BaseException as error:
         context.log.to_file(f"{type(error).__name__}: {error}")

@@ -1,13 +1,16 @@
 """The harness of stages that train or embed: the same stage on one process or on many."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import torch
 
 from pipeline import distributed
 from pipeline.distributed import Ranks, WorkerPlan
+from pipeline.energy import Energy, metering, this_node, total
 from pipeline.stages.harness import (
     StageContext,
     die_with_parent,
@@ -45,12 +48,23 @@ def run_parallel_stage(
         quiet = make_context(stage, item, arguments, silent=True)
         wanted = plan(quiet)
         joining = partial(distributed.joining_ranks, wanted.workers, wanted.fitting)
-        with distributed.session(wanted.threads, joining) as ranks:
+        with distributed.session(wanted.threads, joining) as ranks, _metering_ranks(ranks) as joules:
             if not ranks.is_main:
-                body(quiet, ranks)
+                body(replace(quiet, joules=joules), ranks)
+                joules()  # for rank 0's record
                 return
-            context = make_context(stage, item, arguments)
+            context = replace(make_context(stage, item, arguments), joules=joules)
             with metered(context), hold_lock(context):
                 body(context, ranks)
                 if ranks.device.type == "cuda":
                     context.gpu_bytes.append(torch.cuda.max_memory_allocated(ranks.device))
+
+
+@contextmanager
+def _metering_ranks(ranks: Ranks) -> Iterator[Callable[[], Energy]]:
+    """The energy since the block began, of every rank's GPU and every node's processors; all ranks ask together."""
+    nodes = distributed.all_gather(this_node())
+    gpu = f"GPU-{torch.cuda.get_device_properties(ranks.device).uuid}" if ranks.device.type == "cuda" else None
+    # The first rank of a node counts what all of its ranks share.
+    with metering(gpu=gpu, node=ranks.rank == nodes.index(nodes[ranks.rank])) as meter:
+        yield lambda: total(distributed.all_gather(meter.read()))

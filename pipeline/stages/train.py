@@ -4,6 +4,7 @@ import itertools
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +19,14 @@ from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import read_csv, read_parquet, write_parquet
 from pipeline.config.study import KeepWeights, TrainConfig
 from pipeline.distributed import Ranks
+from pipeline.energy import UNTOLD, total
 from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
 from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA, Splits, row_of, run_cell
 from pipeline.training.checkpoints import ABANDONED_S, clear_runs
 from pipeline.training.fingerprint import Identity, identify
+from pipeline.training.in_turn import was_begun
 from pipeline.training.interruptions import end_and_due, make_pauses
 from pipeline.training.ledger import CellResult, Ledger
 from pipeline.training.study import Cell, DataSummary, Variant, cells_of, members_of, variant_of
@@ -136,12 +139,16 @@ def _run(
         kept = _keeps_weights(cells[i], cells, context.params.studies[str(context.item)].keep_weights)
         weights = context.work.cells / f".{identity.key}.weights.{os.getpid()}.tmp" if kept else None
         folder = context.work.checkpoints(context.name) / identity.key
+        begun_before = was_begun(folder)
         pauses = make_pauses(recipe.checkpoint, folder, agreement, ranks)
         with pauses.watching():
+            before = context.joules()
             result = run_cell(
                 cells[i], splits, members[i], ranks=ranks, log=context.log, title=title,
                 weights=weights, eval_batch_size=recipe.eval_batch_size, micro_batch=recipe.micro_batch, pauses=pauses,
             )  # fmt: skip
+            drawn = context.joules() - before
+            result = replace(result, joules=UNTOLD if begun_before else drawn)
             if ranks.is_main:
                 ledger.add(identity, result, weights if result.status == "finished" else None)
                 pauses.finished()
@@ -156,10 +163,14 @@ def _count_work(context: StageContext, cells: list[Cell], keys: list[str], ran: 
         context.images.append(result.history[-1].examples if result.history else 0)
         if key not in ran:
             context.earlier_seconds.append(result.seconds)
+        if key not in ran or result.joules == UNTOLD:
+            context.other_joules.append(result.joules)
     for cell, key in zip(cells, keys, strict=True):
         if key:
             # Arms that came out equal share a run; each would have cost it.
             context.arm_seconds[cell.arm] = context.arm_seconds.get(cell.arm, 0.0) + results[key].seconds
+            drawn = [context.arm_joules[cell.arm]] if cell.arm in context.arm_joules else []
+            context.arm_joules[cell.arm] = total([*drawn, results[key].joules])
 
 
 def _assemble(context: StageContext, cells: list[Cell], keys: list[str], ledger: Ledger) -> None:

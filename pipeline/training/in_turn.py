@@ -32,6 +32,7 @@ class Finished:
     Attributes:
         train_loss: of the last steps, in nats; not finite where the run diverged.
         steps: taken by this process.
+        begun_before: an earlier process took some of them.
         confidence: (N,) float32, see `loop.TrainedRun`.
         kept: where the network waits, to be cleared once it is safe elsewhere.
     """
@@ -39,6 +40,7 @@ class Finished:
     model: Network
     train_loss: float
     steps: int
+    begun_before: bool
     confidence: NDArray[np.float32]
     kept: Checkpoints
 
@@ -76,6 +78,7 @@ def train_in_turn(
             log.info(f"{named}: finished before")
             yield finished
             continue
+        begun_before = was_begun(folder / key)
         pauses = make_pauses(interval, folder / key, agreement, ranks)
         with pauses.watching():
             run = train(
@@ -99,7 +102,8 @@ def train_in_turn(
             pauses.finished()
         train_loss = math.nan if loss is None else loss
         yield Finished(
-            model=run.model, train_loss=train_loss, steps=own.steps, confidence=run.confidence, kept=kept
+            model=run.model, train_loss=train_loss, steps=own.steps, begun_before=begun_before,
+            confidence=run.confidence, kept=kept,
         )  # fmt: skip
 
 
@@ -113,4 +117,14 @@ def _find(kept: Checkpoints, settings: TrainSettings, ranks: Ranks, log: RunLog)
     model.load_state_dict(saved["model"])
     model = model.to(ranks.device).to(memory_format=torch.channels_last)
     confidence = np.asarray(saved["confidence"])
-    return Finished(model=model, train_loss=saved["train_loss"], steps=0, confidence=confidence, kept=kept)
+    return Finished(
+        model=model, train_loss=saved["train_loss"], steps=0, begun_before=True, confidence=confidence, kept=kept
+    )
+
+
+def was_begun(folder: Path) -> bool:
+    """Whether an earlier process saved a state of the run whose checkpoints are in `folder`, by this node's disk.
+
+    Their folder is made with the first of them and goes when the run is finished.
+    """
+    return folder.is_dir()

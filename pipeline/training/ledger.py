@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.energy import UNTOLD, Energy
 from pipeline.errors import InputError
 from pipeline.training.fingerprint import Identity
 from pipeline.training.state import Record
@@ -32,6 +33,8 @@ class CellResult:
         critical_batch: in images, with its interval, if the gradient noise scale was sampled.
         imported_from: the machine that trained it, if that was another.
         seconds: wall time; kept beside the result, not in it.
+        joules: that the devices of all ranks drew meanwhile, kept likewise; untold where the run went on from what an
+            earlier process had saved, since that process's part is not known.
     """
 
     status: Literal["finished", "diverged"]
@@ -47,6 +50,7 @@ class CellResult:
     critical_batch: Mapping[str, float | int | str | None] | None
     imported_from: Mapping[str, Any] | None = None
     seconds: float
+    joules: Energy = UNTOLD
 
 
 class Ledger:
@@ -76,7 +80,7 @@ class Ledger:
         building.mkdir(parents=True)
         record = dataclasses.asdict(result)
         record.pop("correct")
-        write_json(building / "timing.json", {"seconds": record.pop("seconds")})
+        write_json(building / "timing.json", {name: record.pop(name) for name in ("seconds", "joules")})
         if result.correct is not None:
             write_array(building / "correct.npy", result.correct)
         if weights is not None:
@@ -135,9 +139,13 @@ class Ledger:
         try:
             history = tuple(Record(**entry) for entry in record.pop("history"))
             correct = np.load(folder / "correct.npy") if record["status"] == "finished" else None
-            seconds = float(read_json(folder / "timing.json")["seconds"])
+            timing = read_json(folder / "timing.json")
+            # Entries of before energy was measured have none.
+            seconds, joules = float(timing["seconds"]), Energy.read_back(timing.get("joules"))
             places = tuple(record.pop("places"))
-            return CellResult(**record, history=history, places=places, correct=correct, seconds=seconds)
+            return CellResult(
+                **record, history=history, places=places, correct=correct, seconds=seconds, joules=joules
+            )  # fmt: skip
         except (AttributeError, TypeError, KeyError, ValueError, OSError, EOFError):
             raise _damaged(folder) from None
 

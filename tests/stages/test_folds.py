@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet
 import pytest
+import torch
 from interrupted_study import HOOKS, steps_gone_on_from
 from made_up import NETWORK, write_manifest
 from made_up_training import NAMES, bright_images, command, run, stage, write_project
 from numpy.typing import NDArray
 
 from pipeline.artifacts.arrays import write_array
+from pipeline.artifacts.json_file import read_json
 from pipeline.datasets.splits import draw_folds
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.training.weights import load_folded, load_trained
@@ -143,6 +145,8 @@ def test_a_kill_in_the_second_fold_loses_no_finished_one(tmp_path: Path) -> None
     for file in (DataPaths.extractor, DataPaths.finetune_metrics):
         assert file(_data(killed), NETWORK).read_bytes() == file(_data(whole), NETWORK).read_bytes()
     assert not (killed / "work" / "checkpoints" / f"finetune@{NETWORK}").exists()
+    drawn = [read_json(WorkPaths(root=folder / "work").resources(f"finetune@{NETWORK}")) for folder in (whole, killed)]
+    assert [record["joules"]["gpu"] for record in drawn] == [None if torch.cuda.is_available() else 0.0, None]
 
 
 def test_wrong_labels_are_doubted_out_of_fold_and_memorised_in_sample(tmp_path: Path) -> None:

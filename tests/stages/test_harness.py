@@ -8,11 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from pipeline.energy import UNTOLD, Energy, total
 from pipeline.errors import InputError
+from pipeline.stages import harness
 from pipeline.stages.harness import StageContext, run_stage
 
 _ROOT = Path(__file__).parents[2]
@@ -52,9 +55,66 @@ def test_resources_and_log_are_left_in_the_work_folder(tmp_path: Path, argv: lis
 
     run_stage("prepare", body, argv=argv)
     record = json.loads((tmp_path / "work" / "resources" / "prepare.json").read_text())
-    assert {"wall_s", "peak_memory_mb", "images", "images_per_s"} == set(record)
+    assert {"wall_s", "peak_memory_mb", "joules", "images", "images_per_s"} == set(record)
     assert record["images"] == 30
     assert "done" in (tmp_path / "work" / "logs" / "prepare.log").read_text()
+
+
+class _Told:
+    """A meter by which every stage draws what its body says."""
+
+    def __init__(self) -> None:
+        self.drawn = Energy(gpu=0.0, cpu=0.0)
+
+    def read(self) -> Energy:
+        return self.drawn
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> _Told:
+    made = _Told()
+    monkeypatch.setattr(harness, "metering", lambda: nullcontext(made))
+    return made
+
+
+@pytest.mark.parametrize("other", [None, Energy(gpu=0.0, cpu=8.0), UNTOLD])
+def test_the_record_tells_the_energy_here_and_elsewhere(
+    tmp_path: Path, argv: list[str], told: _Told, other: Energy | None
+) -> None:
+    def body(context: StageContext) -> None:
+        told.drawn = Energy(gpu=0.0, cpu=2.5)
+        context.other_joules.extend([other] if other else [])
+
+    run_stage("prepare", body, argv=argv)
+    record = json.loads((tmp_path / "work" / "resources" / "prepare.json").read_text())
+    assert record["joules"] == vars(total([Energy(gpu=0.0, cpu=2.5), other or total([])])) | {"memory": None}
+    assert "arms_joules" not in record
+
+
+@pytest.mark.parametrize(
+    ("stage", "scheduler", "cpu"),
+    [
+        ("reduce", "local", 2.5),
+        ("reduce", "tcp://elsewhere:8786", None),
+        ("filter", "tcp://elsewhere:8786", None),
+        ("prepare", "tcp://elsewhere:8786", 2.5),
+    ],
+)
+def test_what_dask_workers_of_other_machines_draw_is_not_told(
+    tmp_path: Path, argv: list[str], told: _Told, stage: str, scheduler: str, cpu: float | None
+) -> None:
+    told.drawn = Energy(gpu=0.0, cpu=2.5)
+    written = (_ROOT / "presets" / "digits.yaml").read_text()
+    assert "scheduler: none" in written
+    (tmp_path / "params.yaml").write_text(written.replace("scheduler: none", f"scheduler: {scheduler}"))
+    run_stage(stage, lambda context: None, argv=[*argv, "--params", str(tmp_path / "params.yaml")])
+    record = json.loads((tmp_path / "work" / "resources" / f"{stage}.json").read_text())
+    assert record["joules"] == {"gpu": 0.0, "cpu": cpu, "memory": None}
+
+
+def test_stages_that_may_work_on_other_machines_are_those_that_read_dask() -> None:
+    files = {path for path in (_ROOT / "pipeline/stages").glob("*.py") if "context.dask" in path.read_text()}
+    assert {path.stem for path in files} - {"harness"} == set(harness._FANNING_OUT)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet
 import pytest
+import torch
 from made_up import NETWORK
 from made_up_training import (
     alive,
@@ -150,6 +151,10 @@ def test_two_workers_by_the_stages_own_torchrun(tmp_path: Path) -> None:
     assert (row["status"], row["workers"], row["simulated_workers"], row["bn_group"]) == ("finished", 2, 2, 10)
     assert np.load(data.correct("tiny")).mean() == pytest.approx(row["top1"])
     assert load_trained(data.trained_weights("tiny")).network == NETWORK
+    record = json.loads((tmp_path / "work/resources/train@tiny.json").read_text())
+    assert set(record["joules"]) == {"gpu", "cpu", "memory"}
+    # Both ranks say that they use none.
+    assert torch.cuda.is_available() or record["joules"]["gpu"] == record["arms_joules"]["full"]["gpu"] == 0.0
 
 
 @pytest.mark.slow

@@ -1,8 +1,11 @@
 """Which cells of a study are trained, recorded and handed out, by results made up by rule."""
 
+import itertools
 import os
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +17,12 @@ from made_up import NETWORK
 from made_up_training import TINY, runs_of, stage, write_kept, write_project
 
 from pipeline.artifacts.json_file import read_json
+from pipeline.distributed import Ranks
+from pipeline.energy import UNTOLD, Energy
 from pipeline.errors import InputError
 from pipeline.models import build
 from pipeline.paths import DataPaths, WorkPaths
+from pipeline.stages import parallel
 from pipeline.stages import train as train_stage
 from pipeline.training.checkpoints import Checkpoints
 from pipeline.training.ledger import CellResult
@@ -96,6 +102,60 @@ def test_the_record_says_what_each_arm_took_in_earlier_runs_too(tmp_path: Path, 
     assert record["arms_wall_s"] == {"full": 2 * 1.5, "filtered": 2 * 1.5}
     assert record["wall_s"] > 2 * 1.5
     assert record["images"] == 4 * 20
+
+
+def _energy_by_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every reading of the stage's meter is 4 J of GPUs and 1 J of processors later."""
+    readings = itertools.count()
+
+    def read() -> Energy:
+        n = next(readings)
+        return Energy(gpu=4.0 * n, cpu=1.0 * n)
+
+    @contextmanager
+    def metered(ranks: Ranks) -> Iterator[Callable[[], Energy]]:
+        yield read
+
+    monkeypatch.setattr(parallel, "_metering_ranks", metered)
+
+
+def _record(work: Path) -> dict[str, Any]:
+    record: dict[str, Any] = read_json(work / "resources/train@tiny.json")
+    return record
+
+
+def test_the_record_says_what_each_arm_drew_in_earlier_runs_too(
+    tmp_path: Path, trained_by: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seeds in ([0], [0, 1]):
+        write_project(tmp_path, study={"arms": ["full", "filtered"], "seeds": seeds})
+        trained_by(lambda cell: 0.5)
+        _energy_by_cell(monkeypatch)
+        assert stage("train", tmp_path) == 0
+    record = _record(tmp_path / "work")
+    both = {"gpu": 2 * 4.0, "cpu": 2 * 1.0, "memory": None}
+    assert record["arms_joules"] == {"full": both, "filtered": both}
+    # Two cells of before, and of this run the fifth reading.
+    assert record["joules"] == {"gpu": (2 + 4) * 4.0, "cpu": (2 + 4) * 1.0, "memory": None}
+
+
+def test_a_cell_that_went_on_does_not_tell_what_it_drew_in_all(
+    tmp_path: Path, trained_by: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_project(tmp_path, study={"arms": ["full", "filtered"], "seeds": [0]})
+    trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    (full,) = (row["fingerprint"] for row in runs_of(data) if row["arm"] == "full")
+    work = WorkPaths(root=tmp_path / "work")
+    shutil.rmtree(work.cells)
+    Checkpoints(work.checkpoints("train@tiny") / full).save(1, {})
+    trained_by(lambda cell: 0.5)
+    _energy_by_cell(monkeypatch)
+    assert stage("train", tmp_path) == 0
+    record, untold = _record(tmp_path / "work"), vars(UNTOLD)
+    assert record["arms_joules"] == {"full": untold, "filtered": {"gpu": 4.0, "cpu": 1.0, "memory": None}}
+    assert record["joules"] == untold
+    assert read_json(work.cells / full / "timing.json")["joules"] == untold
 
 
 def test_other_seeds_and_arms_are_the_only_ones_trained(tmp_path: Path, trained_by: Trained) -> None:

@@ -13,6 +13,8 @@ import pytest
 from made_up_training import TIMEOUT_S, environment
 
 from pipeline.artifacts.atomic import remove_leftovers
+from pipeline.artifacts.json_file import write_json
+from pipeline.energy import UNTOLD, Energy
 from pipeline.errors import InputError
 from pipeline.training.fingerprint import Identity
 from pipeline.training.ledger import CellResult, Ledger
@@ -32,6 +34,7 @@ FINISHED = CellResult(
     micro_batch=512,
     critical_batch={"critical_batch": 100.5, "n_samples": 7, "low": None},
     seconds=1.5,
+    joules=Energy(gpu=250.25, cpu=None, memory=0.5),
 )
 DIVERGED = CellResult(
     status="diverged",
@@ -65,6 +68,12 @@ def test_what_is_added_comes_back(ledger: Ledger, result: CellResult) -> None:
     ledger.add(K, result)
     assert ledger.has(K.key)
     _check_equal(ledger.get(K.key), result)
+
+
+def test_an_entry_of_before_energy_was_measured_does_not_tell_it(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.add(K, FINISHED)
+    write_json(tmp_path / "cells" / K.key / "timing.json", {"seconds": 1.5})
+    _check_equal(ledger.get(K.key), replace(FINISHED, joules=UNTOLD))
 
 
 def test_an_imported_result_says_so(ledger: Ledger) -> None:
@@ -158,6 +167,7 @@ _DAMAGE: dict[str, Callable[[Path], object]] = {
     "truncated correct": lambda entry: os.truncate(entry / "correct.npy", 130),
     "empty correct": lambda entry: os.truncate(entry / "correct.npy", 0),
     "no time": lambda entry: (entry / "timing.json").unlink(),
+    "energy of no kind": lambda entry: write_json(entry / "timing.json", {"seconds": 1.5, "joules": {"psu": 1.0}}),
     "nothing": lambda entry: [file.unlink() for file in entry.iterdir()],  # type: ignore[func-returns-value]
 }
 
