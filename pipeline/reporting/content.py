@@ -33,12 +33,14 @@ def report_content(
         landscapes: what `python -m pipeline landscape` measured, where it ran.
     """
     confidence = params.report.confidence
+    costs_shown, resources_shown = tables.cost_table(costs), tables.resource_table(resources)
     return {
         "params": params,
         "parameters_yaml": _as_yaml(params),
         "summary": summary,
         "data": summary["data"][0],
         "confidence": confidence,
+        "energy_told": any("energy" in head for table in (costs_shown, resources_shown) for head in table.columns),
         "tables": {
             "sentences": sentence_table(summary["sentences"], confidence),
             "kept": tables.kept_table(summary["networks"]),
@@ -46,8 +48,8 @@ def report_content(
             "extractors": tables.extractor_table(summary["networks"], confidence),
             "classes": tables.class_table(summary["networks"]),
             "warmups": warmup_tables.warmup_table(summary["warmup_laws"], confidence),
-            "costs": tables.cost_table(costs),
-            "resources": tables.resource_table(resources),
+            "costs": costs_shown,
+            "resources": resources_shown,
             "versions": tables.version_table(summary["versions"]),
             "digests": tables.digest_table(summary["digests"]),
         },

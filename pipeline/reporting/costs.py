@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.energy import UNTOLD, Energy, total
 from pipeline.reporting.inputs import StudyInputs
 from pipeline.stats.pairs import TREATED
 from pipeline.stats.runs import Run
@@ -21,10 +22,12 @@ class Cost:
     Attributes:
         images: that networks or the map processed; None where a record is missing.
         seconds: wall time; None where a record is missing.
+        joules: that the devices drew; of a kind untold where a record is missing or does not tell it.
     """
 
     images: int | None
     seconds: float | None
+    joules: Energy = UNTOLD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +64,7 @@ class ArmCost:
 def arm_costs(studies: Sequence[StudyInputs], records: Records) -> list[ArmCost]:
     """All arms of all studies, in their order.
 
-    Training images are those of the runs' histories; times and memory are those of `records`.
+    Training images are those of the runs' histories; times, energy and memory are those of `records`.
     """
     return [
         _arm_cost(study, arm, [run for run in study.runs if run.arm == arm], records)
@@ -83,6 +86,7 @@ def _arm_cost(study: StudyInputs, arm: str, runs: Sequence[Run], records: Record
         training=Cost(
             images=sum(run.history[-1][0] for run in trained),
             seconds=records.get(training, {}).get("arms_wall_s", {}).get(arm),
+            joules=Energy.read_back(records.get(training, {}).get("arms_joules", {}).get(arm)),
         ),
         memory_mb=_peak(records, [*stages, training], "peak_memory_mb"),
         gpu_memory_mb=_peak(records, [*stages, training], "peak_gpu_memory_mb"),
@@ -90,17 +94,23 @@ def _arm_cost(study: StudyInputs, arm: str, runs: Sequence[Run], records: Record
 
 
 def _cost(record: Mapping[str, Any]) -> Cost:
-    return Cost(images=record.get("images"), seconds=record.get("wall_s"))
+    joules = Energy.read_back(record.get("joules"))
+    return Cost(images=record.get("images"), seconds=record.get("wall_s"), joules=joules)
 
 
 def _sum(costs: Iterable[Cost]) -> Cost:
     """Unknown as soon as a part is."""
-    images, seconds = 0, 0.0
+    images, seconds, joules = 0, 0.0, []
     missing_images = missing_seconds = False
     for cost in costs:
         images, missing_images = images + (cost.images or 0), missing_images or cost.images is None
         seconds, missing_seconds = seconds + (cost.seconds or 0.0), missing_seconds or cost.seconds is None
-    return Cost(images=None if missing_images else images, seconds=None if missing_seconds else seconds)
+        joules.append(cost.joules)
+    return Cost(
+        images=None if missing_images else images,
+        seconds=None if missing_seconds else seconds,
+        joules=total(joules),
+    )
 
 
 def _peak(records: Records, stages: Sequence[str], key: str) -> float | None:

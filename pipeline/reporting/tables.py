@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pipeline.energy import Energy
 from pipeline.reporting.costs import ArmCost, Cost, Records
+from pipeline.reporting.energy_columns import EnergyColumns
 from pipeline.stats.study_tables import Table, table_of
 from pipeline.stats.wording import NOTHING, count, number, percent
 
@@ -78,30 +80,31 @@ def class_table(networks: Sequence[Mapping[str, Any]]) -> Table:
 
 def cost_table(costs: Sequence[ArmCost]) -> Table:
     """What each arm took in all."""
+    parts = ("choosing", "training", "total")
+    energy = EnergyColumns([getattr(cost, part).joules for cost in costs for part in parts])
     rows = [
         (
             cost.study,
             cost.arm,
             count(cost.runs),
-            *_cost_cells(cost.choosing),
-            *_cost_cells(cost.training),
-            *_cost_cells(cost.total),
+            *(cell for part in parts for cell in _cost_cells(getattr(cost, part), energy)),
             NOTHING if cost.choosing_in_runs is None else f"{cost.choosing_in_runs:.2g}",
             _megabytes(cost.memory_mb),
             _megabytes(cost.gpu_memory_mb),
         )
         for cost in costs
     ]
+    heads = "; ".join(f"{part}: {head}" for part in parts for head in ("images", "time (s)", *energy.heads))
     return table_of(
-        "study; arm; runs; choosing: images; choosing: time (s); training: images; training: time (s); total: images; "
-        "total: time (s); choosing, in runs of the arm; peak memory (MB); peak GPU memory (MB)",
+        f"study; arm; runs; {heads}; choosing, in runs of the arm; peak memory (MB); peak GPU memory (MB)",
         rows,
         text="study; arm",
     )
 
 
-def _cost_cells(cost: Cost) -> list[str]:
-    return [count(cost.images), NOTHING if cost.seconds is None else f"{cost.seconds:,.1f}"]
+def _cost_cells(cost: Cost, energy: EnergyColumns) -> list[str]:
+    time = NOTHING if cost.seconds is None else f"{cost.seconds:,.1f}"
+    return [count(cost.images), time, *energy.cells(cost.joules)]
 
 
 def _megabytes(value: float | None) -> str:
@@ -109,18 +112,22 @@ def _megabytes(value: float | None) -> str:
 
 
 def resource_table(resources: Records) -> Table:
-    """Time and memory of each stage's last run."""
+    """Time, energy and memory of each stage's last run."""
+    joules = {stage: Energy.read_back(record.get("joules")) for stage, record in resources.items()}
+    energy = EnergyColumns(list(joules.values()))
     rows = [
         (
             stage,
             f"{record['wall_s']:,.1f}",
+            *energy.cells(joules[stage]),
             _megabytes(record["peak_memory_mb"]),
             _megabytes(record.get("peak_gpu_memory_mb")),
             f"{record['images_per_s']:,.0f}" if "images_per_s" in record else NOTHING,
         )
         for stage, record in resources.items()
     ]
-    return table_of("stage; time (s); peak memory (MB); peak GPU memory (MB); images/s", rows, text="stage")
+    heads = "; ".join(["time (s)", *energy.heads])
+    return table_of(f"stage; {heads}; peak memory (MB); peak GPU memory (MB); images/s", rows, text="stage")
 
 
 def version_table(versions: Iterable[Mapping[str, Any]]) -> Table:

@@ -1,3 +1,4 @@
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -5,10 +6,11 @@ from typing import Any
 import pytest
 from made_up_report import default_outcome, params_with, write_artifacts
 
+from pipeline.energy import UNTOLD, Energy
 from pipeline.paths import DataPaths
 from pipeline.reporting.costs import ArmCost, Cost, arm_costs
 from pipeline.reporting.inputs import StudyInputs, load_inputs
-from pipeline.reporting.tables import cost_table
+from pipeline.reporting.tables import cost_table, resource_table
 
 RECORDS: dict[str, dict[str, Any]] = {
     "prepare": {"wall_s": 1000.0, "peak_memory_mb": 9999.0, "images": 120},
@@ -55,7 +57,7 @@ def test_the_filtered_arm_alone_pays_for_the_choice_of_its_images(study: StudyIn
     assert filtered.total == Cost(images=5320 + trained, seconds=53.0)
     assert filtered.choosing_in_runs == pytest.approx(5320 / (trained / 6))
     for cost in (full, random):
-        assert cost.choosing == Cost(images=0, seconds=0.0)
+        assert cost.choosing == Cost(images=0, seconds=0.0, joules=Energy(gpu=0.0, cpu=0.0, memory=0.0))
         assert cost.total == cost.training
     assert (filtered.memory_mb, filtered.gpu_memory_mb, full.memory_mb, full.gpu_memory_mb) == (900, 70, 800, None)
     assert {cost.runs for cost in costs} == {6}
@@ -76,3 +78,61 @@ def test_what_no_record_tells_is_unknown_and_not_nothing(study: StudyInputs) -> 
     row = cost_table([filtered, nothing]).rows
     assert list(row[0][3:5]) == ["–", "–"]
     assert row[1][-2:] == ("–", "–")
+
+
+def _with_energy(trained: Mapping[str, Energy], **stages: Energy) -> dict[str, dict[str, Any]]:
+    """RECORDS with what the stages of resnet18 and the runs of each arm drew."""
+    told = {f"{stage}@resnet18": {"joules": vars(drawn)} for stage, drawn in stages.items()}
+    told["train@digits"] = {"joules": vars(UNTOLD), "arms_joules": {arm: vars(drawn) for arm, drawn in trained.items()}}
+    return {name: record | told.get(name, {}) for name, record in RECORDS.items()}
+
+
+# Nobody may read the processors' counters where the map is made, which uses no GPU.
+NO_GPU = Energy(gpu=0.0)
+SOME_TELL = _with_energy(
+    {"full": Energy(gpu=5000.0, cpu=900.0), "filtered": Energy(gpu=4000.0, cpu=800.0), "random": UNTOLD},
+    finetune=Energy(gpu=6000.0, cpu=700.0),
+    extract=Energy(gpu=123.4, cpu=10.0),
+    reduce=NO_GPU,
+    filter=NO_GPU,
+)
+
+
+def test_energy_of_a_kind_is_summed_over_the_parts_that_all_tell_it(study: StudyInputs) -> None:
+    costs = arm_costs([study], SOME_TELL)
+    filtered, full, random = (of(costs, arm) for arm in ("filtered", "full", "random"))
+    assert filtered.choosing.joules == Energy(gpu=6123.4, cpu=None, memory=None)
+    assert filtered.total.joules == Energy(gpu=10123.4, cpu=None, memory=None)
+    assert full.total.joules == full.training.joules == Energy(gpu=5000.0, cpu=900.0, memory=None)
+    assert random.total.joules == UNTOLD
+
+
+def test_each_kind_of_energy_that_is_told_has_columns_of_its_own(study: StudyInputs) -> None:
+    table = cost_table(arm_costs([study], SOME_TELL))
+    columns = {head: [row[i] for row in table.rows] for i, head in enumerate(table.columns) if "energy" in head}
+    assert [row[1] for row in table.rows] == ["full", "filtered", "random"]
+    assert columns == {
+        "choosing: GPU energy (kJ)": ["0", "6.12", "0"],
+        "choosing: CPU energy (kJ)": ["0", "–", "0"],
+        "training: GPU energy (kJ)": ["5", "4", "–"],
+        "training: CPU energy (kJ)": ["0.9", "0.8", "–"],
+        "total: GPU energy (kJ)": ["5", "10.1", "–"],
+        "total: CPU energy (kJ)": ["0.9", "–", "–"],
+    }
+
+
+def test_energy_of_stages_is_shown_in_joules_while_they_are_few() -> None:
+    small = {name: record for name, record in SOME_TELL.items() if name in ("prepare", "extract@resnet18")}
+    table = resource_table(small)
+    assert list(table.columns[1:4]) == ["time (s)", "GPU energy (J)", "CPU energy (J)"]
+    assert [tuple(row[:4]) for row in table.rows] == [
+        ("prepare", "1,000.0", "–", "–"),
+        ("extract@resnet18", "3.0", "123", "10"),
+    ]
+
+
+@pytest.mark.parametrize("records", [RECORDS, _with_energy({"full": UNTOLD}, reduce=NO_GPU)])
+def test_without_energy_there_is_no_column(study: StudyInputs, records: dict[str, dict[str, Any]]) -> None:
+    for table in (cost_table(arm_costs([study], records)), resource_table(records)):
+        assert not [head for head in table.columns if "energy" in head]
+        assert {len(row) for row in table.rows} == {len(table.columns)}

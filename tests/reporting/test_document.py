@@ -3,6 +3,7 @@
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from made_up_report import CLASS_NAMES, default_outcome, params_with, write_arti
 from pipeline.config.params import Params
 from pipeline.paths import DataPaths
 from pipeline.reporting.content import report_content
-from pipeline.reporting.costs import arm_costs
+from pipeline.reporting.costs import Records, arm_costs
 from pipeline.reporting.document import markdown_table, render_document
 from pipeline.reporting.inputs import load_inputs
 from pipeline.reporting.summary import build_summary
@@ -50,16 +51,16 @@ class Rendered(HTMLParser):
             self.rows[-1][-1] += data
 
 
-def render(params: Params, data: DataPaths) -> tuple[str, list[Table]]:
+def render(params: Params, data: DataPaths, records: Records = MappingProxyType({})) -> tuple[str, list[Table]]:
     """The document, and the tables that the page shows."""
     inputs = load_inputs(params, data)
-    summary, costs = build_summary(inputs), arm_costs(inputs.studies, {})
-    content = report_content(params, summary, {}, costs)
+    summary, costs = build_summary(inputs), arm_costs(inputs.studies, records)
+    content = report_content(params, summary, records, costs)
     shown = [table for name, table in content["tables"].items() if name not in ("agreements", "resources", "warmups")]
     for study in content["studies"]:
         shown += [study["accuracy_table"], study["pooled_table"], study["difference_table"]]
         shown += study["class_tables"].values()
-    return render_document(params, summary, FIGURES, {}, costs), shown
+    return render_document(params, summary, FIGURES, records, costs), shown
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Table]]:
     data, params = DataPaths(root=tmp_path_factory.mktemp("data")), params_with(["resnet18"])
     write_artifacts(data, params)
     return render(params, data)
+
+
+def test_whose_energy_it_is_is_said_where_energy_is_shown(made: tuple[str, list[Table]], tmp_path: Path) -> None:
+    data, params = DataPaths(root=tmp_path), params_with(["resnet18"])
+    write_artifacts(data, params)
+    record = {"wall_s": 1.0, "peak_memory_mb": 9.0, "joules": {"gpu": 1234.0, "cpu": None, "memory": None}}
+    told, _ = render(params, data, {"finetune@resnet18": record})
+    remark = "other processes on them included"
+    assert "GPU energy (J)" in " ".join(cell for row in Rendered(told).rows for cell in row)
+    assert remark in told
+    untold, _ = made
+    assert "energy" not in untold.lower()
 
 
 def test_every_table_of_the_page_is_there_cell_for_cell(made: tuple[str, list[Table]]) -> None:
