@@ -95,7 +95,7 @@ def run_cell(
         skipped_steps=run.skipped_steps,
         micro_batch=run.micro_batch,
         critical_batch=dataclasses.asdict(run.noise_scale) if run.noise_scale else None,
-        seconds=time.monotonic() - start,
+        seconds=run.earlier_seconds + time.monotonic() - start,
     )
 
 

@@ -33,6 +33,7 @@ class Finished:
         train_loss: of the last steps, in nats; not finite where the run diverged.
         steps: taken by this process.
         begun_before: an earlier process took some of them.
+        earlier_seconds: that it took; those of a network that it finished are not known.
         confidence: (N,) float32, see `loop.TrainedRun`.
         kept: where the network waits, to be cleared once it is safe elsewhere.
     """
@@ -41,6 +42,7 @@ class Finished:
     train_loss: float
     steps: int
     begun_before: bool
+    earlier_seconds: float
     confidence: NDArray[np.float32]
     kept: Checkpoints
 
@@ -103,7 +105,7 @@ def train_in_turn(
         train_loss = math.nan if loss is None else loss
         yield Finished(
             model=run.model, train_loss=train_loss, steps=own.steps, begun_before=begun_before,
-            confidence=run.confidence, kept=kept,
+            earlier_seconds=run.earlier_seconds, confidence=run.confidence, kept=kept,
         )  # fmt: skip
 
 
@@ -118,8 +120,9 @@ def _find(kept: Checkpoints, settings: TrainSettings, ranks: Ranks, log: RunLog)
     model = model.to(ranks.device).to(memory_format=torch.channels_last)
     confidence = np.asarray(saved["confidence"])
     return Finished(
-        model=model, train_loss=saved["train_loss"], steps=0, begun_before=True, confidence=confidence, kept=kept
-    )
+        model=model, train_loss=saved["train_loss"], steps=0, begun_before=True, earlier_seconds=0.0,
+        confidence=confidence, kept=kept,
+    )  # fmt: skip
 
 
 def was_begun(folder: Path) -> bool:

@@ -46,6 +46,7 @@ class TrainedRun:
         micro_batch: images that passed forward at a time.
         confidence: (N,) float32, mean probability of each image's label late in training (see
             `confidence_track`), NaN for images not trained on; None unless it was asked for.
+        earlier_seconds: wall time of the processes that an interrupted run had before this one.
     """
 
     model: Network
@@ -56,6 +57,7 @@ class TrainedRun:
     micro_batch: int = 0
     places: list[str] = field(default_factory=list)
     confidence: NDArray[np.float32] | None = None
+    earlier_seconds: float = 0.0
 
 
 def train(
@@ -153,6 +155,7 @@ def train(
             ):
                 pauses.offer(state, local=settings.local_from_step is not None)
     run.history, run.skipped_steps, run.places = state.history, state.skipped_steps, state.places
+    run.earlier_seconds = state.earlier_seconds
     run.noise_scale = estimate(state.noise) if settings.noise_scale_steps is not None else None
     run.confidence = state.track.means() if state.track else None
     if not run.diverged:

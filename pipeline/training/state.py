@@ -1,6 +1,7 @@
 """All that changes while a network trains, and how it is saved and restored."""
 
 import dataclasses
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,6 +53,8 @@ class TrainState:
         track: of the probabilities of labels; None where nobody asks for them.
         micro_batch: images that pass forward at a time; 0 before it is chosen.
         places: what the run has run on, in order, each once.
+        earlier_seconds: wall time of the processes before this one, until they saved.
+        begun: when this one began, on its own clock.
     """
 
     model: Network
@@ -67,6 +70,8 @@ class TrainState:
     history: list[Record] = field(default_factory=list)
     noise: list[NoiseSample] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
+    earlier_seconds: float = 0.0
+    begun: float = field(default_factory=time.monotonic)
 
     def to_save(self, *, local: bool) -> dict[str, Any]:
         """The state of all ranks, in plain values; every rank must call it.
@@ -89,6 +94,7 @@ class TrainState:
             "history": [dataclasses.asdict(record) for record in self.history],
             "noise": [dataclasses.asdict(sample) for sample in self.noise],
             "places": list(self.places),
+            "seconds": self.earlier_seconds + time.monotonic() - self.begun,
         }
 
     def restore(self, saved: Mapping[str, Any], ranks: Ranks) -> None:
@@ -112,6 +118,7 @@ class TrainState:
         self.history = [Record(**record) for record in saved["history"]]
         self.noise = [NoiseSample(**sample) for sample in saved["noise"]]
         self.places = list(saved["places"])
+        self.earlier_seconds = saved["seconds"]
 
 
 def start_state(

@@ -3,6 +3,7 @@
 import copy
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -282,12 +283,16 @@ class _StopAfter(Pauses):
 def test_a_run_that_was_asked_to_end_goes_on_to_the_same_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
     settings = replace(TINY, steps=7, **changes)
     straight = _train(settings, track_confidence=True)
+    begun = time.monotonic()
     for stop in (2, 5):
         pauses = _StopAfter(tmp_path / "run", stop)
         with pauses.watching(), pytest.raises(Terminated, match=f"stopped after step {stop}, which is saved"):
             _train(settings, pauses=pauses, track_confidence=True)
     pauses = _StopAfter(tmp_path / "run", -1)
+    before = time.monotonic()
     resumed = _train(settings, pauses=pauses, track_confidence=True)
+    assert straight.earlier_seconds == 0
+    assert 0 < resumed.earlier_seconds < before - begun  # of both that were stopped
     assert torch.equal(_weights(resumed), _weights(straight))
     assert resumed.history == straight.history
     assert resumed.noise_scale == straight.noise_scale
