@@ -11,7 +11,7 @@ from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
-from pipeline.config.params import load_params
+from pipeline.config.params import check_params, parse_params, read_params_text
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import standard_log
@@ -28,11 +28,13 @@ def main(argv: Sequence[str]) -> int:
     arguments = _parse(argv)
     with exit_codes():
         die_with_parent()
-        params = load_params(arguments.params)
+        # Read once: who edits the file while the search runs finds none of it in tuned.yaml.
+        source, text = str(arguments.params), read_params_text(arguments.params)
+        params = check_params(parse_params(text, source=source), source=source)
         name: str = arguments.name
         if name not in params.tuning:
             has = f"it has {list(params.tuning)}" if params.tuning else "it has no `tuning` section; add one"
-            raise InputError(f"tune {name}: not in {arguments.params}; {has}")
+            raise InputError(f"tune {name}: not in {source}; {has}")
         if find_spec("optuna") is None:
             raise InputError("tune: needs Optuna; pip install 'batchsieve[tuning]'")
         # Optuna is no part of a plain installation.
@@ -40,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
 
         data, work = DataPaths(root=arguments.data), WorkPaths(root=arguments.work)
         with locked(work.lock(f"tune@{name}"), f"tune {name}"), closing(standard_log(work.log(f"tune@{name}"))) as log:
-            lines = run_search(params, arguments.params, name, data, work, log)
+            lines = run_search(params, text, name, data, work, log, source=source)
     print("\n".join(lines))
     return 0
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pipeline.config.duration import Duration
 from pipeline.config.params import Params, check_params
 from pipeline.config.study import TrainConfig
+from pipeline.config.tuning import lay_values
 from pipeline.durations import to_steps
 from pipeline.errors import InputError
 from pipeline.training.settings import TrainSettings, effective_settings
@@ -49,12 +50,16 @@ def trial_run(params: Params, search: str, values: Mapping[str, Any], data: Data
     """What trial of the search `search` has the given values.
 
     Raises:
-        InputError: they do not fit together, or not the data.
+        InputError: they do not fit together, not the data, or not what the trial leaves alone: with them the study as
+            a whole, all its lists and its own budget, could not be trained.
     """
     tuning = params.tuning[search]
     tree = params.model_dump(mode="json", exclude={"tuning"})
-    tree["studies"] = {tuning.study: tuning.applied(params.studies[tuning.study], values)}
-    checked = check_params(tree, source="trial")
+    of_trial = tuning.applied(params.studies[tuning.study], values)
+    checked = check_params({**tree, "studies": {**tree["studies"], tuning.study: of_trial}}, source="trial")
+    # If it wins, its values stand in the whole study; the search is not to find out at its end that they cannot.
+    lay_values(tree["studies"][tuning.study], values)
+    check_params(tree, source="tuned.yaml")
     study = checked.studies[tuning.study]
     recipe = study.effective_recipe(checked.train)
     (model,), (batch_size,), n_train = study.models, study.batch_sizes, int(rows.trained.sum())
@@ -65,6 +70,11 @@ def trial_run(params: Params, search: str, values: Mapping[str, Any], data: Data
         raise InputError(
             f"workers: {recipe.workers}, but a trial runs in one process, which stands in for all simulated workers; "
             "set workers: 1 or auto"
+        )
+    if recipe.post_local_sgd is not None:
+        raise InputError(
+            "post_local_sgd: workers have weights of their own at the end of an epoch, so that no trial can be judged "
+            "there; remove the key"
         )
     settings = effective_settings(
         recipe,

@@ -9,11 +9,13 @@ import pytest
 import torch
 from made_up_training import bright_images
 from made_up_tuning import NAME, arguments, leaderboard_of, results_of, write_search
+from ruamel.yaml import YAML
 
 from pipeline.__main__ import main
 from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
+from pipeline.commands.tuning.inputs import Inputs, read_inputs
 from pipeline.config.params import load_params
 from pipeline.paths import DataPaths
 from pipeline.training import evaluated_weights
@@ -145,6 +147,36 @@ def _curves_of(data: DataPaths) -> dict[tuple[str, str], str]:
     """(trial, epoch) -> accuracy, as written."""
     rows = [line.split(",") for line in data.tuning_curves(NAME).read_text().splitlines()[1:]]
     return {(trial, epoch): accuracy for trial, epoch, accuracy, _ in rows}
+
+
+def test_a_search_says_at_once_that_the_winner_could_not_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_search(tmp_path)
+    file, yaml = tmp_path / "params.yaml", YAML(typ="safe", pure=True)
+    tree = yaml.load(file.read_text())
+    tree["studies"]["other"] = tree["studies"]["tiny"]  # one object, which is written as an anchor and its alias
+    with file.open("w") as opened:
+        yaml.dump(tree, opened)
+    data.images("train").unlink()
+    assert tune(tmp_path) == 2
+    assert "studies.tiny shares keys with others by an anchor; write them out" in capsys.readouterr().err
+
+
+def test_what_is_edited_while_a_search_runs_is_not_in_its_parameter_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_search(tmp_path, trials=1, epochs=1, places=None)
+    file = tmp_path / "params.yaml"
+
+    def edited(*given: Any) -> Inputs:
+        file.write_text(file.read_text() + "# not yet\n")
+        return read_inputs(*given)
+
+    monkeypatch.setattr("pipeline.commands.tuning.running.read_inputs", edited)
+    assert tune(tmp_path) == 0
+    assert "# not yet" in file.read_text()
+    assert "# not yet" not in data.tuned(NAME).read_text()
 
 
 def test_unknown_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
 """data/tune/<search>/: tables, figures, and the winner as a parameter file."""
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from pipeline.artifacts.atomic import write_text
@@ -8,26 +8,26 @@ from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_csv
 from pipeline.commands.tuning.page import page
-from pipeline.config.params import Params, check_params, parse_params, read_params_text
-from pipeline.config.tuning import lay_values
+from pipeline.config.params import Params, parse_params
+from pipeline.config.tuning import Tuning, lay_values
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from pipeline.tuning.results import Found
 from viz.yaml_text import with_value
 
 
-def write_outputs(found: Found, params: Params, params_file: Path, name: str, data: DataPaths) -> None:
+def write_outputs(found: Found, params: Params, tuned: str, name: str, data: DataPaths) -> None:
     """Write everything, provenance last.
 
-    Raises:
-        InputError: the parameter file has changed while the search ran, or is written in a way that cannot be edited.
+    Args:
+        tuned: from `tuned_text`.
     """
     tuning = found.tuning
     write_csv(data.leaderboard(name), found.leaderboard())
     write_csv(data.tuning_curves(name), found.curves())
     write_json(data.tuning_summary(name), found.summary())
     write_text(data.tuning_page(name), page(found, name))
-    write_text(data.tuned(name), tuned_text(read_params_text(params_file), found, name, source=str(params_file)))
+    write_text(data.tuned(name), tuned)
     study = params.studies[tuning.study]
     arms = [] if study.arms[0] == "full" else [data.kept(study.filter_network)]
     write_provenance(
@@ -49,25 +49,33 @@ def write_outputs(found: Found, params: Params, params_file: Path, name: str, da
     )
 
 
-def tuned_text(text: str, found: Found, name: str, *, source: str) -> str:
-    """The text of a parameter file with the winner's values in the study, and not a byte changed beside them.
+def tuned_text(text: str, tuning: Tuning, values: Mapping[str, Any], *, source: str) -> str:
+    """The text of a parameter file with a trial's values in the study, and not a byte changed beside them.
+
+    Args:
+        text: of a sound parameter file, which has the study.
+        values: of a trial that `trial_run` takes.
 
     Raises:
-        InputError: `source`, whose text it is, has changed or has the study's keys in an anchor.
+        InputError: `source`, whose text it is, has the study's keys in an anchor.
     """
-    winner = found.outcome.winner
-    assert winner is not None
     tree: dict[str, Any] = parse_params(text, source=source)
-    try:
-        study = tree["studies"][found.tuning.study]
-    except (KeyError, TypeError):
-        raise InputError(f"{source}: has changed while the search ran; start the search again") from None
-    lay_values(study, found.values[winner])
-    tuned = with_value(text, ["studies", found.tuning.study], study)
+    study = tree["studies"][tuning.study]
+    lay_values(study, values)
+    tuned = with_value(text, ["studies", tuning.study], study)
     if parse_params(tuned, source=source) != tree:
         raise InputError(
-            f"{source}: studies.{found.tuning.study} shares keys with others by an anchor; write them out and start "
+            f"{source}: studies.{tuning.study} shares keys with others by an anchor; write them out and start "
             "the search again"
         )
-    check_params(tree, source=str(name))
     return tuned
+
+
+def check_can_be_written(text: str, tuning: Tuning, *, source: str) -> None:
+    """Whether a winner's values could be written into the study, before any is trained.
+
+    Raises:
+        InputError: as `tuned_text`.
+    """
+    for end in (0, -1):
+        tuned_text(text, tuning, {key: domain.extremes[end] for key, domain in tuning.space.items()}, source=source)

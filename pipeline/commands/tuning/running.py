@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pipeline.artifacts.code import code_digest
 from pipeline.commands.tuning.inputs import Inputs, read_inputs
-from pipeline.commands.tuning.outputs import write_outputs
+from pipeline.commands.tuning.outputs import check_can_be_written, tuned_text, write_outputs
 from pipeline.config.params import Params
 from pipeline.config.tuning import Tuning
 from pipeline.errors import InputError
@@ -25,14 +25,19 @@ from pipeline.tuning.trial import trial_run
 
 
 def run_search(
-    params: Params, params_file: Path, name: str, data: DataPaths, work: WorkPaths, log: RunLog
+    params: Params, text: str, name: str, data: DataPaths, work: WorkPaths, log: RunLog, *, source: str
 ) -> list[str]:
     """Take the search `name` to its end, write data/tune/<name>/ and say what came out.
 
+    Args:
+        text: of the parameter file `source`, as it was when `params` were read.
+
     Raises:
-        InputError: there are no images to judge trials on, or all trials failed.
+        InputError: there are no images to judge trials on, the text is written in a way that cannot be edited, or all
+            trials failed.
     """
     tuning = params.tuning[name]
+    check_can_be_written(text, tuning, source=source)
     inputs = read_inputs(params, tuning, data)
     place = work.search(name, _fingerprint(params, tuning, inputs))
     _remove_abandoned(place)
@@ -63,7 +68,8 @@ def run_search(
         reasons=search.reasons,
         finished=finished,
     )
-    write_outputs(found, params, params_file, name, data)
+    tuned = tuned_text(text, tuning, search.values[outcome.winner], source=source)
+    write_outputs(found, params, tuned, name, data)
     shutil.rmtree(place / "checkpoints", ignore_errors=True)
     return [*_said(found, name, data), *_switching(search)]
 

@@ -1,0 +1,69 @@
+"""What a trial's values become, and what is refused before an epoch is trained."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up_training import NAMES, SIZE
+from made_up_tuning import NAME, write_search
+
+from pipeline.config.duration import Duration
+from pipeline.config.params import Params, load_params
+from pipeline.errors import InputError
+from pipeline.training.study import DataSummary
+from pipeline.tuning.trial import Rows, TrialRun, trial_run
+
+SUMMARY = DataSummary(n_classes=len(NAMES), image_size=SIZE, mean=(0.44,) * 3, std=(0.27,) * 3)
+ROWS = Rows(trained=np.arange(60) % 4 != 0, judged=np.arange(60) % 4 == 0)
+
+
+def params_of(folder: Path, **study: Any) -> Params:
+    """Of a tiny project, whose study has the given values."""
+    write_search(folder)
+    params = load_params(folder / "params.yaml")
+    changed = params.studies["tiny"].model_copy(update=study)
+    return params.model_copy(update={"studies": {"tiny": changed}})
+
+
+def run_of(params: Params, **values: Any) -> TrialRun:
+    return trial_run(params, NAME, values, SUMMARY, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("study", "values", "said"),
+    [
+        (
+            {"batch_sizes": (16, 20)},
+            {"recipe.simulated_workers": 8},
+            "tuned.yaml: studies.tiny.batch_sizes: 20 does not split into 8 simulated workers",
+        ),
+        (
+            {"budget": Duration(epochs=2)},
+            {"recipe.schedule.warmup": {"epochs": 3}},
+            "tuned.yaml: studies.tiny.recipe.schedule.warmup: 3 epochs, but the budget is 2 epochs",
+        ),
+    ],
+)
+def test_values_that_the_whole_study_cannot_take_are_refused(
+    study: dict[str, Any], values: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError) as refused:
+        run_of(params_of(tmp_path, **study), **values)
+    assert str(refused.value).startswith(said)
+
+
+def test_a_report_may_ask_for_accuracies_of_another_study(tmp_path: Path) -> None:
+    params = params_of(tmp_path)
+    watched = params.studies["tiny"].model_copy(update={"accuracy_every": Duration(epochs=1)})
+    reported = params.report.model_copy(update={"target_top1": 0.5})
+    both = params.model_copy(update={"studies": {**params.studies, "watched": watched}, "report": reported})
+    assert run_of(both, learning_rates=0.1) == run_of(params, learning_rates=0.1)
+
+
+@pytest.mark.parametrize("simulated_workers", [1, 4])
+def test_post_local_sgd_is_refused_in_one_line(simulated_workers: int, tmp_path: Path) -> None:
+    local = {"start": {"steps": 1}, "period": 5}
+    values = {"recipe.post_local_sgd": local, "recipe.simulated_workers": simulated_workers}
+    with pytest.raises(InputError, match=r"^post_local_sgd: workers have weights of their own .*remove the key$"):
+        run_of(params_of(tmp_path), **values)
