@@ -26,6 +26,10 @@ class InputError(ValueError):
         super().__init__(" ".join(message.split()))
 
 
+class DataError(InputError):
+    """Of a file of the data, and of no setting: it is missing or damaged, or not the one that it was."""
+
+
 class Terminated(BaseException):
     """The process was asked to end, and its work is saved: the same command goes on."""
 

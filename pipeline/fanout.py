@@ -35,7 +35,9 @@ _LIBRARIES = ("numpy", "scipy", "scikit-learn", "faiss-cpu", "openTSNE")
 
 
 @contextmanager
-def fan_out(scheduler: str, *, workers: int, threads: int) -> Iterator[Map]:
+def fan_out(
+    scheduler: str, *, workers: int, threads: int, if_killed: Callable[[str], Any] | None = None
+) -> Iterator[Map]:
     """An ordered map over independent tasks; also pins the threads of this process within the block.
 
     Tasks on workers start when the map is called, some ahead of the result that is asked for; in
@@ -47,19 +49,20 @@ def fan_out(scheduler: str, *, workers: int, threads: int) -> Iterator[Map]:
         scheduler: `none`, `local`, or `tcp://host:port`; see `DaskConfig`.
         workers: processes of `local`.
         threads: BLAS and OpenMP threads of every task, and of this process.
+        if_killed: from the reason to the result of a task of which several workers died; without it, that is an error.
 
     Raises:
-        InputError: no scheduler or no worker answers, workers differ from this process, or one died.
+        InputError: no scheduler or no worker answers, workers differ from this process, or several died of a task.
     """
     with threadpool_limits(threads):
         if scheduler == "none":
             yield map
         elif scheduler == "local":
             with _local_cluster(workers) as client:
-                yield partial(_map, client, threads)
+                yield partial(_map, client, threads, if_killed)
         else:
             with _connected(scheduler) as client:
-                yield partial(_map, client, threads)
+                yield partial(_map, client, threads, if_killed)
 
 
 @contextmanager
@@ -134,14 +137,27 @@ def _numerics() -> dict[str, str]:
     return {**{name: version(name) for name in _LIBRARIES}, **loaded}
 
 
-def _map(client: "Client", threads: int, task: Callable[[Item], Result], items: Iterable[Item], /) -> Iterator[Result]:
+def _map(
+    client: "Client",
+    threads: int,
+    if_killed: Callable[[str], Any] | None,
+    task: Callable[[Item], Result],
+    items: Iterable[Item],
+    /,
+) -> Iterator[Result]:
     # Some tasks are random and equal calls are rare, so none is looked up among earlier ones.
     sent = (client.submit(_run, _dumps((task, item)), threads, pure=False) for item in items)
-    window = _AHEAD * sum(client.nthreads().values())
-    return _in_order(client, deque(islice(sent, window)), sent)
+    # There is none for a moment where the last one died and comes back.
+    window = _AHEAD * max(1, len(client.nthreads()))
+    return _in_order(client, deque(islice(sent, window)), sent, if_killed)
 
 
-def _in_order(client: "Client", pending: "deque[Future[Any]]", more: "Iterator[Future[Any]]") -> Iterator[Any]:
+def _in_order(
+    client: "Client",
+    pending: "deque[Future[Any]]",
+    more: "Iterator[Future[Any]]",
+    if_killed: Callable[[str], Any] | None,
+) -> Iterator[Any]:
     from distributed import KilledWorker
 
     while pending:
@@ -150,7 +166,9 @@ def _in_order(client: "Client", pending: "deque[Future[Any]]", more: "Iterator[F
             _wait(client, future)
             result = future.result()
         except KilledWorker as error:
-            raise InputError(f"dask: a worker died ({error}); give workers more memory or start fewer") from None
+            if if_killed is None:
+                raise InputError(f"dask: a worker died ({error}); give workers more memory or start fewer") from None
+            result = if_killed(" ".join(str(error).split()))
         except CancelledError as error:
             raise InputError(f"dask.scheduler: the connection was lost ({error}); start the stage again") from None
         pending.extend(islice(more, 1))

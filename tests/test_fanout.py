@@ -12,6 +12,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
+import dask
 import faiss
 import numpy as np
 import pytest
@@ -128,6 +129,16 @@ def test_a_task_whose_workers_are_gone_is_not_waited_for(monkeypatch: pytest.Mon
         fan_out(address, workers=1, threads=1) as run,
     ):
         list(run(os._exit, [3]))
+
+
+def test_a_task_that_kills_its_worker_may_have_a_result() -> None:
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        fan_out("local", workers=1, threads=1, if_killed=lambda reason: reason) as run,
+    ):
+        (reason,) = run(os._exit, [3])
+        assert "died" in str(reason)
+        assert list(run(abs, [-3])) == [3]
 
 
 def test_dask_is_not_imported_for_a_plain_loop() -> None:

@@ -13,7 +13,7 @@ from pipeline.artifacts.arrays import open_array
 from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.tables import read_parquet
-from pipeline.errors import InputError
+from pipeline.errors import DataError, InputError
 from pipeline.paths import DataPaths
 
 
@@ -42,15 +42,15 @@ class ImageFiles:
         """The file's content, as it was when it was prepared.
 
         Raises:
-            InputError: the file is missing, unreadable, or has changed.
+            DataError: the file is missing, unreadable, or has changed.
         """
         path = self.path(sample_id)
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise InputError(f"{path}: {error.strerror}; put the image back, or run prepare again without it") from None
+            raise DataError(f"{path}: {error.strerror}; put the image back, or run prepare again without it") from None
         if hashlib.sha256(content).hexdigest() != self._sha256[sample_id].as_py():
-            raise InputError(
+            raise DataError(
                 f"{path}: has changed since it was prepared; put the image back, or run `dvc repro --force prepare`"
             )
         return content

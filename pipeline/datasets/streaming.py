@@ -29,7 +29,7 @@ from pipeline.datasets.images import UnreadableError, decode_region
 from pipeline.datasets.resident import Normalisation
 from pipeline.datasets.resized_crop import RandomResizedCrop, centre_box
 from pipeline.datasets.training_images import Request
-from pipeline.errors import InputError
+from pipeline.errors import DataError
 
 # Stands for an epoch where the centre is wanted.
 _EVALUATION = -1
@@ -181,7 +181,7 @@ class StreamingImages:
             # Its size was checked when it was prepared.
             pixels = decode_region(content, self._crop_size, region, max_megapixels=math.inf, draft=training)
         except UnreadableError as error:
-            raise InputError(f"{self._files.path(sample_id)}: {error}; run `dvc repro --force prepare`") from None
+            raise DataError(f"{self._files.path(sample_id)}: {error}; run `dvc repro --force prepare`") from None
         out[:] = pixels[:, ::-1] if mirror else pixels
 
 

@@ -106,8 +106,12 @@ def activation_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> int:
     return sum(kept.values())
 
 
-def _does_not_fit(group: int) -> InputError:
-    return InputError(
+class OutOfMemory(InputError):  # noqa: N818 - as torch's own
+    """Memory, of the device or the machine, is too small for a run, or others hold it."""
+
+
+def _does_not_fit(group: int) -> OutOfMemory:
+    return OutOfMemory(
         f"micro_batch: auto, but one BatchNorm group of {group} images does not fit the memory; "
         "give more simulated_workers or a smaller bn_group, which change the result, or more memory"
     )

@@ -6,45 +6,29 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import torch
-from numpy.typing import NDArray
 
 from pipeline import distributed
-from pipeline.artifacts.json_file import read_json
-from pipeline.artifacts.prepared import ImageFiles, ImageSource, load_prepared
-from pipeline.artifacts.tables import read_parquet
+from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.distributed import Ranks
-from pipeline.errors import InputError
-from pipeline.paths import DataPaths
+from pipeline.errors import DataError, InputError
 from pipeline.run_log import RunLog
 from pipeline.training.cells import Splits, run_cell
 from pipeline.training.checkpoints import Checkpoints
 from pipeline.training.interruptions import Pauses, end_and_due
 from pipeline.training.loop import train
+from pipeline.training.memory import OutOfMemory
 from pipeline.training.state import TrainState
 from pipeline.training.study import Cell
+from pipeline.tuning.source import Source, splits_of
 from pipeline.tuning.trial import Rows, TrialRun
 
 _DIVERGED = "the loss stopped being finite"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Source:
-    """Where the images are.
-
-    Attributes:
-        image_folder: `prepare.path`, for images that stayed in their files.
-        digest: of the prepared data, so that a process that outlives them does not keep the old ones.
-    """
-
-    data: DataPaths
-    image_folder: Path | None
-    digest: str
+# What a trial's own settings can bring about. Anything else says nothing of them, and ends the search.
+_OWN = (InputError, ArithmeticError, MemoryError, torch.OutOfMemoryError)
+_CUDA_BYTES = 1 << 30  # at least what CUDA and its libraries take for themselves in a process
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +36,7 @@ class EpochTask:
     """Train `run` to the end of `epoch`, from 1, and judge it.
 
     Attributes:
-        folder: of the trial's checkpoints.
+        folder: of the trial's checkpoints and results, absolute.
     """
 
     run: TrialRun
@@ -71,48 +55,78 @@ class EpochResult:
         reason: of that.
         seconds: wall time in all.
         switch_seconds: of which went into taking the trial up and laying it down again.
+        killed: the process that trained it died.
     """
 
     accuracy: float | None
     reason: str = ""
     seconds: float
     switch_seconds: float = 0.0
+    killed: bool = False
 
 
 def advance(task: EpochTask) -> EpochResult:
     """Go on to the end of an epoch, whose state is then on the disk, and classify the judged rows.
 
-    The last epoch leaves no state behind. A task that was interrupted goes on at the trial's last checkpoint.
+    The last epoch leaves no state behind. A task that was interrupted goes on at the trial's last checkpoint, and one
+    whose result nobody has taken in gives it again.
 
     Raises:
-        InputError: the prepared data are damaged.
+        InputError: the images are missing, damaged or not those of the search, this process would give other bits, or
+            others hold the memory of its GPU.
         Terminated: this process, in its main thread, was asked to end; the state is saved.
     """
-    start = time.monotonic()
+    start, path = time.monotonic(), task.folder / f"epoch-{task.epoch:04d}.json"
     with _alone_in(task.folder), distributed.session(task.run.threads) as ranks:
-        splits = _splits(task.source)
+        if path.exists():
+            return EpochResult(**read_json(path))
+        splits = splits_of(task.source, ranks.device)
         try:
             accuracy, reason, switch_seconds = _train_and_judge(task, splits, ranks)
-        # What a trial's own settings can bring about; anything else ends the search.
-        except (InputError, RuntimeError, ArithmeticError, MemoryError) as error:
+        except DataError:
+            raise
+        except _OWN as error:
+            if isinstance(error, (OutOfMemory, torch.OutOfMemoryError)):
+                _check_no_other_holds(ranks.device)
             said = str(error).splitlines() or [""]
             accuracy, reason, switch_seconds = None, f"{type(error).__name__}: {said[0]}", 0.0
-    return EpochResult(
-        accuracy=accuracy, reason=reason, seconds=time.monotonic() - start, switch_seconds=switch_seconds
-    )  # fmt: skip
+        result = EpochResult(
+            accuracy=accuracy, reason=reason, seconds=time.monotonic() - start, switch_seconds=switch_seconds
+        )  # fmt: skip
+        write_json(path, dataclasses.asdict(result))
+    return result
+
+
+def _check_no_other_holds(device: torch.device) -> None:
+    """A trial that found the memory taken has not failed by its own settings.
+
+    Raises:
+        InputError: other processes, other workers too, hold some of the GPU's.
+    """
+    if device.type != "cuda":
+        return
+    free, total = torch.cuda.mem_get_info(device)
+    others = total - free - torch.cuda.memory_reserved(device)
+    if others > _CUDA_BYTES:
+        raise InputError(
+            f"{torch.cuda.get_device_name(device)}: out of memory, of which others hold {others / 2**30:.1f} GiB; end "
+            "them, or start fewer workers on it, and run the same command again, which goes on"
+        )
 
 
 def _train_and_judge(task: EpochTask, splits: Splits, ranks: Ranks) -> tuple[float | None, str, float]:
     """Accuracy, the reason where there is none, and the seconds of taking up and laying down."""
     settings, recipe, end = task.run.settings, task.run.recipe, task.run.ends[task.epoch - 1]
     log, spent, last = RunLog.silent(), 0.0, end == settings.steps
+    # Loaded once for all trials that see them alike, so that it is no part of taking one up.
+    images = splits.on_device(settings, training=True, device=ranks.device)
     if not last:
         to_end = _ToEpochEnd(task, ranks)
         with _watching(to_end):
             try:
                 train(
                     settings,
-                    splits.on_device(settings, training=True, device=ranks.device),
+                    images,
                     torch.from_numpy(splits.train_labels).to(ranks.device),
                     task.rows.trained,
                     ranks=ranks, log=log, title="", micro_batch=recipe.micro_batch, pauses=to_end,
@@ -189,32 +203,3 @@ def _alone_in(folder: Path) -> Iterator[None]:
     with (folder / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-@lru_cache(maxsize=1)
-def _splits(source: Source) -> Splits:
-    """The training images, with those flagged `val` in the place of the test split, which no search may see."""
-    prepared = load_prepared(source.data, folder=source.image_folder)
-    judged = judged_rows(source.data)
-    return Splits(
-        train_images=prepared.train.source,
-        train_labels=prepared.train.labels,
-        test_images=_some(prepared.train.source, judged, source),
-        test_labels=prepared.train.labels[judged],
-        class_names=prepared.class_names,
-    )
-
-
-def judged_rows(data: DataPaths) -> NDArray[np.bool_]:
-    """(N,) bool: the training images flagged `val`."""
-    flags: NDArray[np.bool_] = read_parquet(data.manifest("train"), ["val"])["val"].to_numpy()
-    return flags
-
-
-def _some(images: ImageSource, rows: NDArray[np.bool_], source: Source) -> ImageSource:
-    if not isinstance(images, ImageFiles):
-        return images[rows]
-    assert source.image_folder is not None
-    manifest = read_parquet(source.data.manifest("train"), ["path", "sha256"]).filter(pa.array(rows))
-    files_in = read_json(source.data.prepare_metrics)["files_in"]
-    return ImageFiles(source.image_folder / files_in, manifest["path"], manifest["sha256"])

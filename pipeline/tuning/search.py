@@ -1,7 +1,7 @@
 """A search from its first trial to its outcome; what an earlier, interrupted process found out is not done again."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,13 @@ import numpy as np
 from pipeline.config.tuning import Tuning
 from pipeline.errors import InputError
 from pipeline.run_log import RunLog
-from pipeline.tuning.advance import EpochResult, EpochTask, Source, advance
+from pipeline.tuning.advance import EpochResult, EpochTask, advance
 from pipeline.tuning.elimination import Tolerance
 from pipeline.tuning.halving import Rung, hyperband, successive_halving
 from pipeline.tuning.journal import Journal, Result
 from pipeline.tuning.race import Ending, Outcome, Turn, run_halving, run_race
 from pipeline.tuning.sampling import Suggestions, distributions_of, values_of
+from pipeline.tuning.source import Source
 from pipeline.tuning.trial import Rows, TrialRun
 
 Map = Callable[[Callable[[EpochTask], EpochResult], Iterable[EpochTask]], Iterable[EpochResult]]
@@ -28,7 +29,7 @@ class Search:
     Args:
         run_of: from a trial's values to its run; raises InputError where they do not fit together.
         map_tasks: where epochs are trained.
-        checkpoints: folder of the trials' states, one folder each.
+        checkpoints: folder of the trials' states, one folder each; absolute.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Search:
     def _results(self, turns: Sequence[Turn]) -> list[float | None]:
         """The accuracies of `turns`, trained where the journal has none."""
         todo = [turn for turn in turns if self._journal.result(turn) is None]
-        for turn, epoch in zip(todo, self._map(advance, map(self._task, todo)), strict=True):
+        for turn, epoch in self._trained(todo):
             self._journal.add(turn, Result(epoch.accuracy, epoch.reason))
             self.timings.append(epoch)
         found: list[float | None] = []
@@ -127,6 +128,19 @@ class Search:
                 self.reasons[turn.trial] = self.reasons[turn.trial] or result.reason
             found.append(result.accuracy)
         return found
+
+    def _trained(self, turns: Sequence[Turn]) -> Iterator[tuple[Turn, EpochResult]]:
+        """`turns` with their results, those last whose worker died."""
+        killed = []
+        for turn, epoch in zip(turns, self._map(advance, map(self._task, turns)), strict=True):
+            if epoch.killed:
+                killed.append(turn)
+            else:
+                yield turn, epoch
+        # A dying worker takes those along that wait for it. Who dies alone is to blame.
+        for turn in killed:
+            (epoch,) = self._map(advance, [self._task(turn)])
+            yield turn, epoch
 
     def _task(self, turn: Turn) -> EpochTask:
         run = self._runs[turn.trial]

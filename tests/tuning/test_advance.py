@@ -1,5 +1,9 @@
 """An epoch at a time, from checkpoint to checkpoint, is the run that the trainer makes in one go."""
 
+import re
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,7 @@ from made_up_tuning import NAME, write_search
 from pipeline import distributed
 from pipeline.commands.tuning.inputs import Inputs, read_inputs
 from pipeline.config.params import load_params
+from pipeline.errors import DataError, InputError
 from pipeline.run_log import RunLog
 from pipeline.training.cells import run_cell
 from pipeline.training.checkpoints import Checkpoints
@@ -17,6 +22,7 @@ from pipeline.training.ledger import CellResult
 from pipeline.training.study import Cell
 from pipeline.tuning import advance as module
 from pipeline.tuning.advance import EpochTask, advance
+from pipeline.tuning.source import splits_of
 from pipeline.tuning.trial import TrialRun, trial_run
 
 VALUES = {"learning_rates": 0.1, "recipe.optimizer.momentum": 0.9}
@@ -38,8 +44,8 @@ def task(trial: tuple[TrialRun, Inputs], epoch: int, folder: Path) -> EpochTask:
 def in_one_go(trial: tuple[TrialRun, Inputs], weights: Path) -> float | None:
     run, inputs = trial
     cell = Cell(arm="full", filter_network="", learning_rate=0.1, n_train=1, settings=run.settings)
-    splits = module._splits(inputs.source)
     with distributed.session(run.threads) as ranks:
+        splits = splits_of(inputs.source, ranks.device)
         return run_cell(
             cell, splits, inputs.rows.trained, ranks=ranks, log=RunLog.silent(), title="", weights=weights,
             eval_batch_size=run.recipe.eval_batch_size,
@@ -82,7 +88,84 @@ def test_a_task_that_is_done_again_gives_the_same_and_trains_nothing(
     assert state is not None
     assert state[0] == trial[0].ends[1]
     monkeypatch.setattr("pipeline.training.step.Stepper.take", None)
+    (tmp_path / "trial" / "epoch-0002.json").unlink()  # as if it had been killed while it judged
     assert advance(task(trial, 2, tmp_path / "trial")).accuracy == first[1]
+
+
+def test_a_last_epoch_whose_result_nobody_took_in_is_not_trained_again(
+    trial: tuple[TrialRun, Inputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = [advance(task(trial, epoch, tmp_path / "trial")) for epoch in (1, 2, 3, 4)]
+    monkeypatch.setattr("pipeline.training.step.Stepper.take", None)
+    assert advance(task(trial, 4, tmp_path / "trial")) == results[-1]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [DataError("train/ash/1.png: No such file or directory; put the image back"), RuntimeError("CUDA error: ECC")],
+)
+def test_what_is_not_of_the_settings_ends_the_search_and_is_forgotten(
+    error: Exception, trial: tuple[TrialRun, Inputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "train", _raises(error))
+        with pytest.raises(type(error)):
+            advance(task(trial, 1, tmp_path / "trial"))
+    assert advance(task(trial, 1, tmp_path / "trial")).accuracy is not None
+
+
+@pytest.mark.parametrize(
+    "error", [InputError("micro_batch: 2 is too small"), torch.OutOfMemoryError("tried"), OverflowError("too large")]
+)
+def test_what_settings_can_bring_about_is_the_failure_of_the_trial(
+    error: Exception, trial: tuple[TrialRun, Inputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "train", _raises(error))
+    result = advance(task(trial, 1, tmp_path / "trial"))
+    assert (result.accuracy, result.reason) == (None, f"{type(error).__name__}: {error}")
+
+
+def _raises(error: Exception) -> Callable[..., None]:
+    def train(*_: Any, **__: Any) -> None:
+        raise error
+
+    return train
+
+
+@pytest.mark.parametrize(("reserved_gib", "others"), [(70, False), (30, True)])
+def test_memory_that_others_hold_is_no_failure_of_the_trial(
+    reserved_gib: int, others: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 80 GiB, 9.5 are free."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (19 << 29, 80 << 30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: reserved_gib << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100")
+    said = pytest.raises(InputError, match=r"^NVIDIA H100: out of memory, of which others hold 40\.5 GiB; end them")
+    with said if others else nullcontext():
+        module._check_no_other_holds(torch.device("cuda"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"digest": "of other images"}, "the prepared data are not those that the search began with"),
+        (
+            {"machine": (("torch", "1.13.0"),)},
+            f"a worker has torch {torch.__version__}, and the search began with 1.13.0",
+        ),
+        (
+            {"machine": (("device", "NVIDIA H100"),)},
+            "and the search began with NVIDIA H100, so results would depend on",
+        ),
+    ],
+)
+def test_a_process_with_other_data_or_other_bits_trains_nothing(
+    changed: dict[str, Any], said: str, trial: tuple[TrialRun, Inputs], tmp_path: Path
+) -> None:
+    run, inputs = trial
+    elsewhere = replace(inputs, source=replace(inputs.source, **changed))
+    with pytest.raises(InputError, match=re.escape(said)):
+        advance(task((run, elsewhere), 1, tmp_path / "trial"))
 
 
 def test_a_task_says_what_taking_up_a_trial_costs(trial: tuple[TrialRun, Inputs], tmp_path: Path) -> None:

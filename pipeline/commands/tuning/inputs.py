@@ -19,7 +19,7 @@ from pipeline.stages.harness import StageContext
 from pipeline.stages.train import resolve_cells
 from pipeline.training.fingerprint import this_machine, training_code
 from pipeline.training.study import DataSummary
-from pipeline.tuning.advance import Source, judged_rows
+from pipeline.tuning.source import Source, judged_rows, source_of
 from pipeline.tuning.trial import Rows
 
 
@@ -63,7 +63,7 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> Inputs:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     _, (arm,), (identity,) = resolve_cells(context, prepared, Ranks(rank=0, count=1, device=device))
     assert identity is not None, "a batch of two fits every arm"
-    digest = str(identity.job["data"])
+    digest, machine = str(identity.job["data"]), this_machine(device)
     return Inputs(
         rows=Rows(trained=arm & ~judged, judged=judged),
         summary=DataSummary(
@@ -72,11 +72,11 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> Inputs:
             mean=prepared.mean,
             std=prepared.std,
         ),
-        source=Source(data=data, image_folder=params.prepare.folder, digest=digest),
+        source=source_of(data, image_folder=params.prepare.folder, digest=digest, machine=machine),
         identity={
             "data": digest,  # the manifest, in which rows are flagged, is in it
             "members": identity.job["members"],
             "code": training_code(),
-            "machine": this_machine(device),
+            "machine": machine,
         },
     )

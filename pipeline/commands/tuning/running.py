@@ -7,6 +7,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from importlib import metadata
 from pathlib import Path
+from statistics import median
 
 from pipeline.artifacts.code import code_digest
 from pipeline.commands.tuning.inputs import Inputs, read_inputs
@@ -18,6 +19,7 @@ from pipeline.fanout import fan_out
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
 from pipeline.training.checkpoints import ABANDONED_S
+from pipeline.tuning.advance import EpochResult
 from pipeline.tuning.journal import Journal
 from pipeline.tuning.results import Found
 from pipeline.tuning.search import Map, Search, drawn_to_finish
@@ -48,7 +50,7 @@ def run_search(
             rows=inputs.rows,
             source=inputs.source,
             journal=Journal(place / "journal.log"),
-            checkpoints=place / "checkpoints",
+            checkpoints=(place / "checkpoints").resolve(),
             map_tasks=map_tasks,
             log=log,
         )
@@ -77,8 +79,12 @@ def run_search(
 def _mapping(params: Params, tuning: Tuning) -> AbstractContextManager[Map]:
     """Where trials train: on Dask's workers side by side, or here one after another."""
     if tuning.way == "parallel":
-        return fan_out(params.dask.scheduler, workers=params.dask.workers, threads=1)
+        return fan_out(params.dask.scheduler, workers=params.dask.workers, threads=1, if_killed=_killed)
     return nullcontext(map)
+
+
+def _killed(reason: str) -> EpochResult:
+    return EpochResult(accuracy=None, reason=reason, seconds=0.0, killed=True)
 
 
 def _fingerprint(params: Params, tuning: Tuning, inputs: Inputs) -> str:
@@ -123,6 +129,7 @@ def _switching(search: Search) -> list[str]:
     """What it cost that trials train an epoch at a time; nothing if all was known before."""
     if not search.timings:
         return []
-    seconds, switching = (sum(getattr(one, key) for one in search.timings) for key in ("seconds", "switch_seconds"))
-    n = len(search.timings)
-    return [f"{n} epochs in {seconds:.1f} s of work, {switching / n:.2f} s each of it switching between trials"]
+    n, seconds = len(search.timings), sum(one.seconds for one in search.timings)
+    # The first of each process starts libraries up too.
+    switching = median(one.switch_seconds for one in search.timings)
+    return [f"{n} epochs in {seconds:.1f} s of work; switching between trials took {switching:.2f} s each, the median"]

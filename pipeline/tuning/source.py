@@ -1,0 +1,93 @@
+"""The images of a search, as any process that trains for it reads them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.prepared import ImageFiles, ImageSource, digest_of, load_prepared
+from pipeline.artifacts.tables import read_parquet
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths
+from pipeline.training.cells import Splits
+from pipeline.training.fingerprint import this_machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where the images are, and what each process is to find there and to be.
+
+    Attributes:
+        data: absolute, since a worker may stand in another folder.
+        image_folder: `prepare.path`, absolute, for images that stayed in their files.
+        digest: of the prepared data.
+        machine: the items of `this_machine` where the search began.
+    """
+
+    data: DataPaths
+    image_folder: Path | None
+    digest: str
+    machine: tuple[tuple[str, str], ...]
+
+
+def source_of(data: DataPaths, *, image_folder: Path | None, digest: str, machine: Mapping[str, Any]) -> Source:
+    """For the workers of a search that began in this process, with paths as it sees them."""
+    return Source(
+        data=DataPaths(root=data.root.resolve()),
+        image_folder=image_folder.resolve() if image_folder else None,
+        digest=digest,
+        machine=tuple((name, str(value)) for name, value in machine.items()),
+    )
+
+
+@lru_cache(maxsize=1)
+def splits_of(source: Source, device: torch.device) -> Splits:
+    """The training images, with those flagged `val` in the place of the test split, which no search may see.
+
+    Raises:
+        InputError: the data here are missing, damaged or not those of the search, or this process and `device` would
+            give other bits than the one where it began.
+    """
+    here = this_machine(device)
+    for name, there in source.machine:
+        if str(here[name]) != there:
+            raise InputError(
+                f"dask.scheduler: a worker has {name} {here[name]}, and the search began with {there}, so results "
+                "would depend on who trains; use workers of the same environment and kind of device"
+            )
+    prepared = load_prepared(source.data, folder=source.image_folder)
+    if digest_of(source.data) != source.digest:
+        raise InputError(
+            f"{source.data.root}: the prepared data are not those that the search began with; give workers the "
+            "project's folder under the same path, or start the search again if the data have changed"
+        )
+    judged = judged_rows(source.data)
+    return Splits(
+        train_images=prepared.train.source,
+        train_labels=prepared.train.labels,
+        test_images=_some(prepared.train.source, judged, source),
+        test_labels=prepared.train.labels[judged],
+        class_names=prepared.class_names,
+    )
+
+
+def judged_rows(data: DataPaths) -> NDArray[np.bool_]:
+    """(N,) bool: the training images flagged `val`."""
+    flags: NDArray[np.bool_] = read_parquet(data.manifest("train"), ["val"])["val"].to_numpy()
+    return flags
+
+
+def _some(images: ImageSource, rows: NDArray[np.bool_], source: Source) -> ImageSource:
+    if not isinstance(images, ImageFiles):
+        return images[rows]
+    assert source.image_folder is not None
+    manifest = read_parquet(source.data.manifest("train"), ["path", "sha256"]).filter(pa.array(rows))
+    files_in = read_json(source.data.prepare_metrics)["files_in"]
+    return ImageFiles(source.image_folder / files_in, manifest["path"], manifest["sha256"])
