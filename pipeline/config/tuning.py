@@ -78,7 +78,7 @@ class TpeSampler(Section):
     """Tree-structured Parzen estimator (Bergstra et al. 2011, Algorithms for Hyper-Parameter Optimization).
 
     Attributes:
-        startup_trials: drawn at random before it learns from those that have ended.
+        startup_trials: so many must have ended before it learns from them; until then it draws at random.
     """
 
     name: Literal["tpe"]
@@ -186,6 +186,25 @@ class Tuning(Section):
         if self.places is not None and (halves or self.way == "sequential"):
             why = f"rule {self.rule.name}" if halves else "way sequential"
             raise ValueError(f"places: {why} has its own number of trials in the race; remove the key")
+        return self
+
+    @model_validator(mode="after")
+    def _sampler_can_learn(self) -> Self:
+        """So many trials have ended when the last one draws its values; of hyperband, whole brackets have."""
+        if self.sampler.name != "tpe" or self.trials is None:
+            return self
+        if self.rule.name == "successive_halving":
+            raise ValueError(
+                "sampler: tpe learns from trials that have ended, and successive_halving starts all at once; take "
+                "random, or rule hyperband"
+            )
+        racing = 1 if self.way == "sequential" else self.places or self.trials
+        ended = self.trials - racing
+        if ended < self.sampler.startup_trials:
+            raise ValueError(
+                f"sampler: tpe learns once {self.sampler.startup_trials} trials have ended, and when the last of "
+                f"{self.trials} starts, {max(ended, 0)} have; give fewer places or startup_trials, or take random"
+            )
         return self
 
     def applied(self, study: Study, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ class Found:
         reasons: why it failed, or empty.
         finished: trial -> its accuracies after all epochs, for the winner and those eliminated ones that were trained
             to the end all the same.
+        failed_afterwards: trial -> why it failed on the way there.
     """
 
     tuning: Tuning
@@ -29,6 +30,7 @@ class Found:
     accuracies: Sequence[Sequence[float]]
     reasons: Sequence[str]
     finished: Mapping[int, Sequence[float]]
+    failed_afterwards: Mapping[int, str]
 
     @property
     def ranking(self) -> list[int]:
@@ -51,11 +53,13 @@ class Found:
         return "finished" if self.outcome.eliminated_after[trial] is None else "eliminated"
 
     @property
-    def late_bloomers(self) -> list[int]:
-        """Eliminated trials that, trained to the end, are better there than the winner."""
+    def late_bloomers(self) -> list[int] | None:
+        """Eliminated trials that, trained to the end, are better there than the winner; None if it failed there."""
         winner = self.outcome.winner
-        if winner is None or winner not in self.finished:
+        if not self.finished and not self.failed_afterwards:
             return []
+        if winner is None or winner not in self.finished:
+            return None
         to_beat = self.finished[winner][-1]
         return sorted(trial for trial, curve in self.finished.items() if curve[-1] > to_beat)
 
@@ -107,4 +111,7 @@ class Found:
             "saved_share": (in_all - outcome.total_epochs) / in_all,
             "finished_afterwards": sorted(trial for trial in self.finished if trial != winner),
             "late_bloomers": self.late_bloomers,
+            "failed_afterwards": [
+                {"trial": trial, "reason": reason} for trial, reason in sorted(self.failed_afterwards.items())
+            ],
         }

@@ -54,6 +54,8 @@ class Search:
         """Of each of them, after each of its epochs."""
         self.reasons: list[str] = []
         """Why a trial failed, or empty."""
+        self.failed_afterwards: dict[int, str] = {}
+        """Trial -> why it failed in `finish`, after it had ended."""
         self.timings: list[EpochResult] = []
         """Of the epochs that this process has trained."""
 
@@ -78,20 +80,24 @@ class Search:
         while turns := [
             Turn(trial, len(curve) + 1) for trial, curve in curves.items() if len(curve) < self._tuning.epochs
         ]:
-            for turn, accuracy in zip(turns, self._results(turns), strict=True):
-                if accuracy is None:
+            for turn, result in zip(turns, self._results(turns), strict=True):
+                if result.accuracy is None:
                     del curves[turn.trial]
+                    self.failed_afterwards[turn.trial] = result.reason
                 else:
-                    curves[turn.trial].append(accuracy)
+                    curves[turn.trial].append(result.accuracy)
         return curves
 
     def _measure(self, turns: Sequence[Turn]) -> list[float | None]:
         for turn in turns:
             if turn.epoch == 1:
                 self._start(turn.trial)
-        measured = self._results(turns)
-        for turn, accuracy in zip(turns, measured, strict=True):
-            if accuracy is not None:
+        measured: list[float | None] = []
+        for turn, (accuracy, reason) in zip(turns, self._results(turns), strict=True):
+            measured.append(accuracy)
+            if accuracy is None:
+                self.reasons[turn.trial] = reason
+            else:
                 self.accuracies[turn.trial].append(accuracy)
                 self._suggestions.report(turn.trial, turn.epoch, accuracy)
         best = max((accuracy for accuracy in measured if accuracy is not None), default=0.0)
@@ -113,20 +119,19 @@ class Search:
             if self._journal.result(Turn(trial, 1)) is None:
                 self._journal.add(Turn(trial, 1), Result(None, str(error)))
 
-    def _results(self, turns: Sequence[Turn]) -> list[float | None]:
-        """The accuracies of `turns`, trained where the journal has none."""
+    def _results(self, turns: Sequence[Turn]) -> list[Result]:
+        """Of `turns`, trained where the journal has none."""
         todo = [turn for turn in turns if self._journal.result(turn) is None]
         for turn, epoch in self._trained(todo):
             self._journal.add(turn, Result(epoch.accuracy, epoch.reason))
             self.timings.append(epoch)
-        found: list[float | None] = []
+        found: list[Result] = []
         for turn in turns:
             result = self._journal.result(turn)
             assert result is not None
             if result.accuracy is None:
                 self._log.info(f"trial {turn.trial} failed in epoch {turn.epoch}: {result.reason}")
-                self.reasons[turn.trial] = self.reasons[turn.trial] or result.reason
-            found.append(result.accuracy)
+            found.append(result)
         return found
 
     def _trained(self, turns: Sequence[Turn]) -> Iterator[tuple[Turn, EpochResult]]:
@@ -184,11 +189,19 @@ def brackets_of(tuning: Tuning) -> list[list[Rung]]:
     return [successive_halving(trials=trials, cap=tuning.epochs, factor=rule.factor, halvings=halvings)]
 
 
-def drawn_to_finish(tuning: Tuning, outcome: Outcome) -> list[int]:
-    """Eliminated trials, at most `tuning.finish` of them, drawn at random by the search's seed; ascending."""
-    eliminated = [
-        trial for trial, after in enumerate(outcome.eliminated_after)
-        if after is not None and outcome.epochs[trial] < tuning.epochs
-    ]  # fmt: skip
-    number = min(tuning.finish, len(eliminated))
-    return sorted(np.random.default_rng(tuning.seed).choice(eliminated, number, replace=False).tolist())
+def to_finish(tuning: Tuning, outcome: Outcome) -> list[int]:
+    """Whose whole curves tell how many late bloomers the rule dropped: the winner's and those of eliminated trials.
+
+    Of these, all that ran to the cap before they were put out, and at most `tuning.finish` others, drawn at random by
+    the search's seed. Nobody, where that would mean training that was not asked for, or leave nobody to compare.
+    """
+    assert outcome.winner is not None
+    eliminated = [trial for trial, after in enumerate(outcome.eliminated_after) if after is not None]
+    whole = [trial for trial in eliminated if outcome.epochs[trial] == tuning.epochs]
+    others = [trial for trial in eliminated if outcome.epochs[trial] < tuning.epochs]
+    number = min(tuning.finish, len(others))
+    drawn = np.random.default_rng(tuning.seed).choice(others, number, replace=False).tolist()
+    compared = sorted([*whole, *drawn])
+    if not compared or (not tuning.finish and outcome.epochs[outcome.winner] < tuning.epochs):
+        return []
+    return [outcome.winner, *compared]

@@ -1,5 +1,6 @@
 """`python -m pipeline tune` on a tiny study: what it finds, writes and says, however it is run."""
 
+import signal
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,6 +20,7 @@ from pipeline.commands.tuning.inputs import Inputs, read_inputs
 from pipeline.config.params import load_params
 from pipeline.paths import DataPaths
 from pipeline.training import evaluated_weights
+from pipeline.tuning.search import Search
 
 
 def tune(folder: Path) -> int:
@@ -127,7 +129,7 @@ def test_where_all_fail_the_reason_is_said_and_the_next_search_begins_anew(
     [({"name": "successive_halving", "factor": 2}, 4), ({"name": "hyperband", "factor": 2}, None)],
 )
 def test_halving_rules_end_at_their_schedule(rule: dict[str, Any], trials: int | None, tmp_path: Path) -> None:
-    data = searched(tmp_path, rule=rule, trials=trials, places=None, sampler={"name": "tpe", "startup_trials": 2})
+    data = searched(tmp_path, rule=rule, trials=trials, places=None)
     epochs = sorted(row["epochs"] for row in leaderboard_of(data))
     assert epochs == ([1, 1, 2, 4] if trials else [1, 1, 2, 2, 2, 4, 4, 4, 4, 4])
 
@@ -177,6 +179,19 @@ def test_what_is_edited_while_a_search_runs_is_not_in_its_parameter_file(
     assert tune(tmp_path) == 0
     assert "# not yet" in file.read_text()
     assert "# not yet" not in data.tuned(NAME).read_text()
+
+
+@pytest.mark.parametrize("way", ["round_robin", "sequential", "parallel"])
+def test_sigterm_ends_a_search_so_that_it_can_go_on(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_search(tmp_path, way=way, places=None)
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(Search, "run", lambda _: signal.raise_signal(signal.SIGTERM))
+    assert tune(tmp_path) == 75
+    said = "terminated: what the trials have reached is kept; run the same command again to go on"
+    assert capsys.readouterr().err.splitlines()[-1] == said
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_unknown_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

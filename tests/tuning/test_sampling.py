@@ -24,8 +24,8 @@ SPACE = {
 
 
 def search(**changes: Any) -> Tuning:
-    tree = {"study": "tiny", "space": SPACE, "sampler": {"name": "random"}, "trials": 6, "epochs": 2}
-    return Tuning.model_validate({**tree, "rule": {"name": "none"}, **changes}, strict=False)
+    tree = {"study": "tiny", "space": SPACE, "sampler": {"name": "random"}, "trials": 40, "places": 2}
+    return Tuning.model_validate({**tree, "epochs": 2, "rule": {"name": "none"}, **changes}, strict=False)
 
 
 def asked(tuning: Tuning, n: int, score: Callable[[dict[str, Any]], float]) -> list[dict[str, Any]]:

@@ -1,20 +1,20 @@
 """A search with its inputs, its place on disk, and what it leaves for people."""
 
-import hashlib
 import json
 import shutil
+import signal
 import time
-from contextlib import AbstractContextManager, nullcontext
-from importlib import metadata
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
 
-from pipeline.artifacts.code import code_digest
-from pipeline.commands.tuning.inputs import Inputs, read_inputs
+from pipeline.commands.tuning.identity import fingerprint
+from pipeline.commands.tuning.inputs import read_inputs
 from pipeline.commands.tuning.outputs import check_can_be_written, tuned_text, write_outputs
 from pipeline.config.params import Params
 from pipeline.config.tuning import Tuning
-from pipeline.errors import InputError
+from pipeline.errors import InputError, Terminated
 from pipeline.fanout import fan_out
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
@@ -22,7 +22,7 @@ from pipeline.training.checkpoints import ABANDONED_S
 from pipeline.tuning.advance import EpochResult
 from pipeline.tuning.journal import Journal
 from pipeline.tuning.results import Found
-from pipeline.tuning.search import Map, Search, drawn_to_finish
+from pipeline.tuning.search import Map, Search, to_finish
 from pipeline.tuning.trial import trial_run
 
 
@@ -37,13 +37,14 @@ def run_search(
     Raises:
         InputError: there are no images to judge trials on, the text is written in a way that cannot be edited, or all
             trials failed.
+        Terminated: SIGTERM came; what was found is in the journal.
     """
     tuning = params.tuning[name]
     check_can_be_written(text, tuning, source=source)
     inputs = read_inputs(params, tuning, data)
-    place = work.search(name, _fingerprint(params, tuning, inputs))
+    place = work.search(name, fingerprint(params, tuning, inputs))
     _remove_abandoned(place)
-    with _mapping(params, tuning) as map_tasks:
+    with _ended_by_sigterm(), _mapping(params, tuning) as map_tasks:
         search = Search(
             tuning,
             run_of=lambda values: trial_run(params, name, values, inputs.summary, inputs.rows),
@@ -60,8 +61,7 @@ def run_search(
             shutil.rmtree(place)
             n, reason = len(search.values), search.reasons[0]
             raise InputError(f"tuning.{name}: all {n} trials failed, the first for this reason: {reason}")
-        drawn = drawn_to_finish(tuning, outcome)
-        finished = search.finish([outcome.winner, *drawn]) if drawn else {}
+        finished = search.finish(to_finish(tuning, outcome))
     found = Found(
         tuning=tuning,
         outcome=outcome,
@@ -69,11 +69,26 @@ def run_search(
         accuracies=search.accuracies,
         reasons=search.reasons,
         finished=finished,
+        failed_afterwards=search.failed_afterwards,
     )
     tuned = tuned_text(text, tuning, search.values[outcome.winner], source=source)
     write_outputs(found, params, tuned, name, data)
     shutil.rmtree(place / "checkpoints", ignore_errors=True)
     return [*_said(found, name, data), *_switching(search)]
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Whoever trains, this process or workers, SIGTERM ends the block; a run in this process saves its state first."""
+
+    def end(*_: object) -> None:
+        raise Terminated("what the trials have reached is kept")
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _mapping(params: Params, tuning: Tuning) -> AbstractContextManager[Map]:
@@ -87,25 +102,13 @@ def _killed(reason: str) -> EpochResult:
     return EpochResult(accuracy=None, reason=reason, seconds=0.0, killed=True)
 
 
-def _fingerprint(params: Params, tuning: Tuning, inputs: Inputs) -> str:
-    """Of all that decides a search; the lockstep ways have one result, and finishing some trials changes none."""
-    settled = tuning.model_dump(mode="json", exclude={"way", "finish"})
-    decides = {
-        "tuning": {**settled, "sequential": tuning.way == "sequential"},
-        "study": params.studies[tuning.study].model_dump(mode="json"),
-        "train": params.train.model_dump(mode="json"),
-        "inputs": inputs.identity,
-        "code": [code_digest(f"pipeline.tuning.{module}") for module in ("race", "sampling")],
-        "optuna": metadata.version("optuna"),
-    }
-    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:24]
-
-
 def _remove_abandoned(place: Path) -> None:
     """Searches by this name with other parameters, images or code that nobody has gone on with for long."""
     others = [other for other in place.parent.glob("*") if other != place]
     for other in others:
-        if other.stat().st_mtime <= time.time() - ABANDONED_S:
+        # Adding to a file does not touch its folder.
+        journal = other / "journal.log"
+        if (journal if journal.exists() else other).stat().st_mtime <= time.time() - ABANDONED_S:
             shutil.rmtree(other)
 
 
@@ -120,8 +123,12 @@ def _said(found: Found, name: str, data: DataPaths) -> list[str]:
         f"{summary['epochs']} epochs of {trials * epochs} trained, {summary['saved_share']:.0%} saved",
     ]
     if sampled := summary["finished_afterwards"]:
-        late = len(summary["late_bloomers"])
-        lines.append(f"of {len(sampled)} eliminated trials trained to the end, {late} overtook the winner")
+        late = summary["late_bloomers"]
+        lines.append(
+            f"of {len(sampled)} eliminated trials trained to the end, {len(late)} overtook the winner"
+            if late is not None
+            else f"the winner failed on its way to the end, so that none of {len(sampled)} can be held beside it"
+        )
     return [*lines, f"to use it: cp {data.tuned(name)} params.yaml"]
 
 
