@@ -50,13 +50,20 @@ def main(argv: Sequence[str]) -> int:
     plan = plan_of(context.params.studies[arguments.study].effective_recipe(context.params.train))
     if not distributed.launched() and (count := distributed.choose_workers(plan.workers, plan.fitting)) > 1:
         with distributed.session(distributed.threads_for(plan.threads, count)) as ranks:
-            training = share_of_one(_training(context, ranks, arguments.batch_size), count)
-            alone = float(np.median(step_seconds(training, steps_in(training, arguments.seconds / 10))))
+            alone = _alone(context, ranks, arguments, count)
+        # The ranks need the memory of all GPUs; those of this process's first one have been freed by now.
+        torch.cuda.empty_cache()
         return distributed.launch(_MODULE, [*argv, "--alone-seconds", str(alone)], count)
     joining = partial(distributed.joining_ranks, plan.workers, plan.fitting)
     with distributed.session(plan.threads, joining) as ranks:
         _report(context, ranks, arguments)
     return 0
+
+
+def _alone(context: StageContext, ranks: Ranks, arguments: argparse.Namespace, count: int) -> float:
+    """Seconds of a step of one of `count` ranks when the others do nothing; the median."""
+    training = share_of_one(_training(context, ranks, arguments.batch_size), count)
+    return float(np.median(step_seconds(training, steps_in(training, arguments.seconds / 10))))
 
 
 def _seconds(text: str) -> float:
@@ -94,9 +101,11 @@ def _training(context: StageContext, ranks: Ranks, batch_size: int | None) -> Tr
     sizes = list(context.params.studies[str(context.item)].batch_sizes)
     if batch_size is not None and batch_size not in sizes:
         raise InputError(f"--batch-size {batch_size}: not of study {context.item}; it has {sizes}")
-    fitting = [i for i, cell in enumerate(cells) if not cell.skipped and batch_size in (None, cell.settings.batch_size)]
+    asked = [i for i, cell in enumerate(cells) if batch_size in (None, cell.settings.batch_size)]
+    fitting = [i for i in asked if not cells[i].skipped]
     if not fitting:
-        raise InputError(f"--study {context.item}: {cells[0].skipped}, so there is nothing to run; lower batch_sizes")
+        reason = cells[asked[0]].skipped
+        raise InputError(f"--study {context.item}: {reason}, so there is nothing to run; lower batch_sizes")
     settings = cells[fitting[0]].settings
     recipe = context.params.studies[str(context.item)].effective_recipe(context.params.train)
     return Training(

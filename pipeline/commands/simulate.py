@@ -94,7 +94,7 @@ def _machine(arguments: argparse.Namespace, fitted: Fit | None) -> tuple[Machine
 
 
 def _job(arguments: argparse.Namespace) -> Job:
-    check_network(arguments.network)
+    check_network(arguments.network, image_size=arguments.image_size)
     network = {
         "image_size": arguments.image_size,
         "n_classes": arguments.classes,

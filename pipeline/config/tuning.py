@@ -17,6 +17,8 @@ from pipeline.errors import InputError
 _LISTS = ("models", "batch_sizes", "learning_rates", "weight_decays")
 _FIXED_LISTS = ("arms", "seeds")
 
+_GRID_POINTS = 100_000  # all of them are listed before the first is tried
+
 Bounds = Annotated[tuple[float, float], Field(min_length=2, max_length=2)]
 
 
@@ -164,6 +166,11 @@ class Tuning(Section):
         endless = [key for key, domain in self.space.items() if domain.size == math.inf]
         if self.sampler.name == "grid" and endless:
             raise ValueError(f"space: {endless[0]} is a range, of which there is no grid; give choices or integers")
+        points = math.prod(domain.size for domain in self.space.values())
+        if self.sampler.name == "grid" and points > _GRID_POINTS:
+            raise ValueError(
+                f"space: a grid of {points:g} points is too large; give at most {_GRID_POINTS:,}, or random"
+            )
         return self
 
     @model_validator(mode="after")

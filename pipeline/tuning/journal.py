@@ -1,5 +1,6 @@
 """What a search has found so far, on disk: Optuna's journal, which its own tools can read too."""
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import Trial, TrialState, create_trial
 
+from pipeline.errors import InputError
 from pipeline.tuning.race import Ending, Turn
 
 _NAME = "search"
@@ -32,12 +34,15 @@ class Journal:
 
     Args:
         path: of the file, made if it is not there.
+
+    Raises:
+        InputError: a line of the file is damaged.
     """
 
     def __init__(self, path: Path) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _drop_torn_line(path)
+        _check_lines(path)
         storage = JournalStorage(JournalFileBackend(str(path), lock_obj=_HeldElsewhere(str(path))))
         self._study = optuna.create_study(
             storage=storage, study_name=_NAME, direction="maximize", load_if_exists=True
@@ -102,8 +107,18 @@ class _HeldElsewhere(JournalFileOpenLock):
         pass
 
 
-def _drop_torn_line(path: Path) -> None:
-    """A power cut may leave half a line, onto which Optuna would write the next."""
-    if path.exists():
-        content = path.read_bytes()
-        os.truncate(path, content.rfind(b"\n") + 1)
+def _check_lines(path: Path) -> None:
+    """Drop half a line at the end, as a power cut may leave it: Optuna would write the next one onto it."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    for number, line in enumerate(content[:whole].splitlines(), start=1):
+        try:
+            json.loads(line)
+        except ValueError:
+            raise InputError(
+                f"{path}: line {number} is damaged; remove it with all lines after it, or the folder to begin the "
+                "search anew"
+            ) from None
+    os.truncate(path, whole)

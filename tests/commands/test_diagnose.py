@@ -2,6 +2,7 @@
 
 import json
 import sys
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,27 @@ def test_one_process_is_told_what_bounds_it(tmp_path: Path, capsys: pytest.Captu
     assert not (tmp_path / "w").exists()
 
 
+@pytest.mark.usefixtures("threads_as_before")
+def test_the_process_that_starts_the_others_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_project(tmp_path, study={"models": ["small_cnn"]}, train={"simulated_workers": 2, "workers": 2})
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    def steps(training: Training, _: int) -> list[float]:
+        made.append(weakref.ref(training.labels))
+        return [0.5]
+
+    def launched(_: str, arguments: list[str], count: int) -> int:
+        assert (arguments[-2:], count) == (["--alone-seconds", "0.5"], 2)
+        assert made[0]() is None
+        return 0
+
+    monkeypatch.setattr("pipeline.commands.diagnose.steps_in", lambda *_: 1)
+    monkeypatch.setattr("pipeline.commands.diagnose.step_seconds", steps)
+    monkeypatch.setattr("pipeline.distributed.launch", launched)
+    assert main(_command(tmp_path)) == 0
+    assert made
+
+
 @pytest.mark.slow
 def test_several_processes_are_started_and_said_to_be_so(tmp_path: Path) -> None:
     write_project(tmp_path, study={"models": ["small_cnn"]}, train={"simulated_workers": 2, "workers": 2})
@@ -191,15 +213,16 @@ def test_several_processes_are_started_and_said_to_be_so(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--batch-size", "100"], "--study tiny: batch 100 "),
         (["--study", "none"], "--study none: not in"),
-        (["--batch-size", "7"], "--batch-size 7: not of study tiny; it has [20]"),
+        (["--batch-size", "7"], "--batch-size 7: not of study tiny; it has [20, 100]"),
     ],
 )
 @pytest.mark.usefixtures("threads_as_before")
 def test_what_is_wrong_is_said_in_one_line(
     arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_project(tmp_path)
+    write_project(tmp_path, study={"batch_sizes": [20, 100]})
     assert main(_command(tmp_path, *arguments)) == 2
     shown = capsys.readouterr().err
     assert said in shown

@@ -8,7 +8,7 @@ import torch
 from torchvision.models import get_model
 
 from pipeline.__main__ import main
-from pipeline.commands.simulating.network_job import assumed_job, measured_job, of_local_batch
+from pipeline.commands.simulating.network_job import _model, assumed_job, measured_job, of_local_batch
 from pipeline.commands.simulating.rows import gpu_counts
 from pipeline.config.machine import load_machine
 from pipeline.costmodel import Link, machine, ring_seconds
@@ -102,6 +102,28 @@ def test_a_step_timed_here_has_every_byte_and_ends_with_its_pieces() -> None:
     assert of_local_batch(job, 8).ready_seconds[-1] == pytest.approx(2 * job.ready_seconds[-1])
 
 
+@pytest.mark.parametrize("network", ["vit_b_16", "swin_t", "googlenet", "maxvit_t"])
+def test_every_parameter_of_any_network_is_sent(network: str) -> None:
+    job = assumed_job(network, image_size=224, n_classes=1000, local_batch=64, images_per_second=100)
+    with torch.device("meta"):
+        parameters = sum(p.numel() for p in _model(network, n_classes=1000).parameters())
+    assert sum(job.layer_bytes) == 4 * parameters
+    assert job.ready_seconds[-1] == pytest.approx(0.64)
+    assert min(job.backward_seconds) >= 0
+
+
+def test_attention_takes_time() -> None:
+    """The layers that multiply nothing by themselves are under a fifth of a vision transformer's bytes."""
+    job = assumed_job("vit_b_16", image_size=224, n_classes=1000, local_batch=64, images_per_second=100)
+    timeless = [size for size, seconds in zip(job.layer_bytes, job.backward_seconds, strict=True) if not seconds]
+    assert sum(timeless) < 0.2 * sum(job.layer_bytes)
+
+
+def test_auxiliary_classifiers_are_timed_too() -> None:
+    job = measured_job("googlenet", image_size=32, n_classes=10, local_batch=2, device=torch.device("cpu"))
+    assert sum(job.layer_bytes) == 4 * sum(p.numel() for p in _model("googlenet", n_classes=10).parameters())
+
+
 def test_gpus_double_by_whole_nodes_up_to_the_machine() -> None:
     described = load_machine(Path(_SUMMIT[2])).model_dump(exclude={"guessed", "measured"})
     counts = gpu_counts(machine(**described))
@@ -147,6 +169,12 @@ def test_fitted_constants_replace_those_of_the_link_and_count_as_measured(
         ([*_SMALL, "--network", "resnet5"], "--network resnet5: no classifier of torchvision"),
         ([*_SUMMIT, "--images-per-second", "1", "--gpus", "7"], "--gpus: 7 workers do not fill nodes of 6"),
         ([*_SUMMIT, "--images-per-second", "1", "--gpus", "30000"], "--gpus: 30000 workers, but the machine has"),
+        ([*_SMALL, "--network", "vgg16", "--image-size", "16"], "--image-size 16: vgg16 does not take images of 16"),
+        (
+            [*_SMALL, "--network", "inception_v3", "--image-size", "32"],
+            "inception_v3 does not take images of 32 pixels",
+        ),
+        ([*_SMALL, "--network", "vit_b_16", "--image-size", "100"], "vit_b_16 does not take images of 100 pixels"),
         ([*_SMALL, "--link", "between"], "--link: says which link"),
         (["simulate", "--fit", "nowhere.json"], "nowhere.json: no such file"),
     ],
@@ -159,6 +187,14 @@ def test_bad_arguments_end_with_one_line(
     shown = capsys.readouterr().err
     assert said in shown
     assert shown.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", ["inf", "nan", "0", "1.5", "1e400"])
+def test_a_number_of_gpus_is_a_whole_one(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*_SUMMIT, "--gpus", number])
+    assert ended.value.code == 2
+    assert f"{number} is no whole number from 1 on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

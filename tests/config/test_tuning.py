@@ -75,6 +75,10 @@ def test_a_trial_has_the_first_values_of_the_study_and_its_own_over_them() -> No
             {"sampler": {"name": "grid"}, "space": {"batch_sizes": {"choices": [64, 128]}}},
             "trials: 8, but the grid has 2 points; give at most as many",
         ),
+        (
+            {"sampler": {"name": "grid"}, "trials": 8, "space": {"recipe.seed": {"integers": [2, 1_000_000_000]}}},
+            "space: a grid of 1e+09 points is too large; give at most 100,000, or random",
+        ),
         ({"places": None}, "sampler: tpe learns once 4 trials have ended, and when the last of 8 starts, 0 have; give"),
         ({"places": 9}, "when the last of 8 starts, 0 have; give fewer places or startup_trials, or take random"),
         ({"places": 5}, "when the last of 8 starts, 3 have"),

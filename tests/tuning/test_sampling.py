@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.config.tuning import Domain, Tuning
+from pipeline.errors import InputError
 from pipeline.tuning.journal import Journal, Result
 from pipeline.tuning.race import Turn
 from pipeline.tuning.sampling import Suggestions, distributions_of, drawn_of, values_of
@@ -99,6 +100,20 @@ def test_the_journal_is_read_back_even_after_half_a_line(tmp_path: Path) -> None
     again.start(0, drawn, distributions_of(tuning.space))
     again.start(3, drawn, distributions_of(tuning.space))
     assert Journal(path).result(Turn(3, 1)) is None
+
+
+@pytest.mark.parametrize("damaged", [b"\xff\xfe" * 9, b'{"op_code": 8, "tri'])
+def test_a_journal_that_is_damaged_in_the_middle_is_named_with_the_line(damaged: bytes, tmp_path: Path) -> None:
+    tuning, path = search(), tmp_path / "journal.log"
+    journal = Journal(path)
+    for trial in range(2):
+        journal.start(trial, Suggestions(tuning).ask(), distributions_of(tuning.space))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], damaged + b"\n", *lines[2:]]))
+    with pytest.raises(InputError, match=r"journal\.log: line 2 is damaged; remove it with all lines after it, or"):
+        Journal(path)
+    path.write_bytes(lines[0])
+    Journal(path)
 
 
 def test_a_trial_cannot_take_other_values_than_before(tmp_path: Path) -> None:

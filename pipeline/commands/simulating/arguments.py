@@ -74,9 +74,9 @@ def _machine_path(text: str) -> Path:
 
 
 def _count(text: str) -> int:
-    if (value := int(float(text))) < 1 or value != float(text):
+    if not 1 <= (value := float(text)) < math.inf or not value.is_integer():
         raise argparse.ArgumentTypeError(f"{text} is no whole number from 1 on")
-    return value
+    return int(value)
 
 
 def _positive(text: str) -> float:

@@ -1,5 +1,7 @@
 """What a worker computes and sends in a step: of torchvision's classifiers, from their layers or timed here."""
 
+import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -22,10 +24,19 @@ _FORWARD_SHARE = 1 / 3
 _WARM_UP, _REPEATS = 2, 5
 
 
-def check_network(network: str) -> None:
-    """Raises InputError where torchvision has no classifier of this name."""
+def check_network(network: str, *, image_size: int) -> None:
+    """Raises InputError where torchvision has no classifier of this name, or it does not take images of this size."""
     if network not in list_models(module=torchvision.models):
         raise InputError(f"--network {network}: no classifier of torchvision; give e.g. resnet50, resnet152 or vgg16")
+    try:
+        with torch.device("meta"):
+            _model(network, n_classes=2)(torch.empty(2, 3, image_size, image_size))
+    # Each network says it in its own way.
+    except (RuntimeError, ValueError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"--image-size {image_size}: {network} does not take images of {image_size} pixels ({reason}); give another"
+        ) from None
 
 
 def assumed_job(network: str, *, image_size: int, n_classes: int, local_batch: int, images_per_second: float) -> Job:
@@ -38,13 +49,15 @@ def assumed_job(network: str, *, image_size: int, n_classes: int, local_batch: i
         image_size: of the square images, in pixels.
     """
     with torch.device("meta"):
-        model = get_model(network, weights=None, num_classes=n_classes).eval()
+        model = _model(network, n_classes=n_classes).eval()
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             model(torch.empty(1, 3, image_size, image_size))
     flops = {name: sum(counts.values()) for name, counts in counter.get_flop_counts().items()}
-    leaves = [(name, module) for name, module in model.named_modules() if not list(module.children())]
-    work = np.array([flops.get(f"{type(model).__name__}.{name}", 0) for name, _ in leaves], dtype=np.float64)
-    sizes = [_BYTES_OF_A_PARAMETER * sum(p.numel() for p in module.parameters()) for _, module in leaves]
+    # Modules with parts of their own have parameters and work beside these, as attention has.
+    modules = dict(model.named_modules())
+    work = np.array([_own_flops(name, modules, flops) for name in modules], dtype=np.float64)
+    sizes = [_BYTES_OF_A_PARAMETER * sum(p.numel() for p in one.parameters(recurse=False)) for one in modules.values()]
+    assert sum(sizes) == _BYTES_OF_A_PARAMETER * sum(p.numel() for p in model.parameters()), network
     seconds = local_batch / images_per_second
     backward = (1 - _FORWARD_SHARE) * seconds * work / work.sum()
     return Job(
@@ -61,7 +74,7 @@ def measured_job(network: str, *, image_size: int, n_classes: int, local_batch: 
 
     Float32, channels last, SGD with momentum; random images.
     """
-    model = get_model(network, weights=None, num_classes=n_classes).to(device).to(memory_format=torch.channels_last)
+    model = _model(network, n_classes=n_classes).to(device).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     images = torch.randn(local_batch, 3, image_size, image_size, device=device).to(memory_format=torch.channels_last)
     labels = torch.zeros(local_batch, dtype=torch.int64, device=device)
@@ -80,6 +93,29 @@ def of_local_batch(job: Job, local_batch: int) -> Job:
     )
 
 
+def _model(network: str, *, n_classes: int) -> nn.Module:
+    with warnings.catch_warnings():
+        # How GoogLeNet and Inception are initialised will change, and decides no time.
+        warnings.simplefilter("ignore", FutureWarning)
+        model: nn.Module = get_model(network, weights=None, num_classes=n_classes)
+    return model
+
+
+def _own_flops(name: str, modules: Mapping[str, nn.Module], flops: Mapping[str, int]) -> int:
+    """Of a module without its parts; `flops` has those of all, by their names below the root's."""
+
+    def parts(of: str) -> list[str]:
+        return [f"{of}.{part}" if of else part for part, _ in modules[of].named_children()]
+
+    def with_parts(of: str) -> int:
+        root = type(modules[""]).__name__
+        # A list of modules is never called itself.
+        found = flops.get(f"{root}.{of}" if of else root)
+        return found if found is not None else sum(map(with_parts, parts(of)))
+
+    return with_parts(name) - sum(map(with_parts, parts(name)))
+
+
 def _timed_step(model: nn.Module, optimizer: torch.optim.Optimizer, images: torch.Tensor, labels: torch.Tensor) -> Job:
     ready: list[tuple[float, Any]] = []
 
@@ -88,7 +124,9 @@ def _timed_step(model: nn.Module, optimizer: torch.optim.Optimizer, images: torc
 
     hooks = [parameter.register_post_accumulate_grad_hook(note) for parameter in model.parameters()]
     start = moment(images.device)
-    loss = F.cross_entropy(model(images), labels)
+    outputs = model(images)
+    # Auxiliary classifiers learn too.
+    loss = sum(F.cross_entropy(logits, labels) for logits in (outputs if isinstance(outputs, tuple) else (outputs,)))
     forward = moment(images.device)
     loss.backward()
     backward = moment(images.device)
