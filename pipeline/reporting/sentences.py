@@ -62,5 +62,5 @@ def _grounds(evidence: Mapping[str, Any] | None, confidence: float) -> str:
 def _missing(row: Mapping[str, Any]) -> str:
     """Where there is a verdict, nothing; where runs leave it open, more of them."""
     if row["outcome"] == "undecided":
-        return "more seeds"
+        return SENTENCES[row["name"]].decides
     return row["needs"] if row["evidence"] is None else NOTHING

@@ -4,7 +4,7 @@ All functions take many samples at once, along the leading axes `...`, so that t
 error rates (benchmarks/statistics_error_rates.py) runs the very code that judges a study.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +26,10 @@ class StudentMean:
     mean: Floats
     error: Floats
     freedom: Floats
+
+    def no_sharper_than(self, least_error: ArrayLike) -> "StudentMean":
+        """The same with a standard error of `least_error` (in the unit of the values) at least."""
+        return replace(self, error=np.maximum(self.error, least_error))
 
     def interval(self, confidence: float) -> tuple[Floats, Floats]:
         """Ends (...), (...) of the central confidence interval; `confidence` in (0, 1)."""

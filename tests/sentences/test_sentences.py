@@ -1,21 +1,17 @@
 """Each sentence on simulated runs: found where true, refuted where false, and wrong no oftener than stated."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
-from made_up_trials import Level, made_trials
+from made_up_trials import RULE, Level, Make, claims, grid, hardly_above, made_trials
 
-from pipeline.stats.sentences import SENTENCES, Rule, Trial, judge_sentences
+from pipeline.stats.sentences import SENTENCES, Trial, judge_sentences
 
-RULE = Rule(margin=0.005, alpha=0.05)
 SIMULATIONS = 150
-
-Make = Callable[[np.random.Generator, int], list[Trial]]
-"""Runs of so many seeds."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +21,6 @@ class Case:
     true: Make
     false: Make
     border: Make
-
-
-def _grid(level: Level, *, noise: float | Level = 0.004, **axes: Any) -> Make:
-    return lambda rng, seeds: made_trials(rng, level, seeds=seeds, noise=noise, **axes)
 
 
 def _peak(trial: Trial, at: float, width: float = 1.0) -> float:
@@ -97,42 +89,32 @@ def _gain(gain: float) -> Level:
 
 
 CASES: Mapping[str, Case] = {
-    "best_batch": Case(*(_grid(_moving_peak(moves), batch_size=_SIZES, learning_rate=_RATES) for moves in (1, 0, 0))),
+    "best_batch": Case(*(grid(_moving_peak(moves), batch_size=_SIZES, learning_rate=_RATES) for moves in (1, 0, 0))),
     "parting_curves": Case(
-        *(_grid(_curves_by_rate(g), batch_size=_SIZES, learning_rate=_RATES, model=_NETS) for g in (0.01, -0.004, 0.0))
+        *(grid(_curves_by_rate(g), batch_size=_SIZES, learning_rate=_RATES, model=_NETS) for g in (0.01, -0.004, 0.0))
     ),
     "sudden_drop": Case(
-        *(_grid(_drops(kind), batch_size=_SIZES, model=_NETS) for kind in ("large", "small", "all"))
+        *(grid(_drops(kind), batch_size=_SIZES, model=_NETS) for kind in ("large", "small", "all"))
     ),
     "batch_norm": Case(_batch_norm(1.0), _batch_norm(0.0), _batch_norm(0.5)),
     "weight_decay": Case(
-        *(_grid(_decay(gain), arm=["full", "filtered", "random"], weight_decay=[0.005, 0.01, 0.0135])
+        *(grid(_decay(gain), arm=["full", "filtered", "random"], weight_decay=[0.005, 0.01, 0.0135])
           for gain in (0.03, -0.03, 0.0))
     ),
-    "variance": Case(*(_grid(lambda t: 0.9, noise=_noise(power), batch_size=_SIZES) for power in (1, -1, 0))),
+    "variance": Case(*(grid(lambda t: 0.9, noise=_noise(power), batch_size=_SIZES) for power in (1, -1, 0))),
     "augmentation": Case(
-        *(_grid(_augmented(gain), arm=["full", "random"], augmented=[False, True], batch_size=[64, 128])
+        *(grid(_augmented(gain), arm=["full", "random"], augmented=[False, True], batch_size=[64, 128])
           for gain in (0.02, -0.02, 0.0))
     ),
     "as_good_as_full": Case(
-        *(_grid(_gain(gain), matched=["epochs"], batch_size=[64, 128], arm=["full", "filtered"])
+        *(grid(_gain(gain), matched=["epochs"], batch_size=[64, 128], arm=["full", "filtered"])
           for gain in (0.01, -0.02, -RULE.margin))
     ),
     "best_extractor": Case(
-        *(_grid(_extractors(best), arm=["filtered"], extractor=["resnet18", "resnet50", "resnet101"])
+        *(grid(_extractors(best), arm=["filtered"], extractor=["resnet18", "resnet50", "resnet101"])
           for best in ({"resnet101": 0.02}, {"resnet18": 0.03}, {"resnet101": 0.01, "resnet50": 0.01}))
     ),
 }  # fmt: skip
-
-
-def _claims(name: str, make: Make, simulations: int, seeds: int = 6) -> tuple[float, float]:
-    """Shares of simulations in which a sentence is supported and in which it is contradicted, judged alone."""
-    rng = np.random.default_rng(list(name.encode()))
-    found = [SENTENCES[name].judge(make(rng, seeds), RULE) for _ in range(simulations)]
-    assert None not in found
-    supported = [e is not None and e.p <= RULE.alpha and e.p_for < e.p_against for e in found]
-    contradicted = [e is not None and e.p <= RULE.alpha and e.p_for >= e.p_against for e in found]
-    return float(np.mean(supported)), float(np.mean(contradicted))
 
 
 def test_every_sentence_has_its_worlds() -> None:
@@ -141,16 +123,16 @@ def test_every_sentence_has_its_worlds() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_true_sentence_is_supported_and_a_false_one_contradicted(name: str) -> None:
-    assert _claims(name, CASES[name].true, 20)[0] >= 0.8
-    assert _claims(name, CASES[name].false, 20)[1] >= 0.8
+    assert claims(name, CASES[name].true, 20)[0] >= 0.8
+    assert claims(name, CASES[name].false, 20)[1] >= 0.8
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_on_the_border_claims_are_as_rare_as_stated(name: str) -> None:
-    supported, contradicted = _claims(name, CASES[name].border, SIMULATIONS)
+    supported, contradicted = claims(name, CASES[name].border, SIMULATIONS)
     # Where the best batch size does not depend on the rate, to say so is right.
     wrong = supported if name == "best_batch" else supported + contradicted
-    assert wrong <= RULE.alpha + 4 * math.sqrt(RULE.alpha * (1 - RULE.alpha) / SIMULATIONS)
+    assert wrong <= hardly_above(RULE.alpha, SIMULATIONS)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -180,7 +162,7 @@ def test_together_they_err_no_oftener_than_one() -> None:
         for name in ("variance", "weight_decay", "augmentation", "as_good_as_full"):
             trials += [replace(trial, study=f"{name}-{trial.study}") for trial in CASES[name].border(rng, 6)]
         wrong.append(any(found.outcome in ("supported", "contradicted") for found in judge_sentences(trials, RULE)))
-    assert np.mean(wrong) <= RULE.alpha + 4 * math.sqrt(RULE.alpha * (1 - RULE.alpha) / 100)
+    assert np.mean(wrong) <= hardly_above(RULE.alpha, 100)
 
 
 def test_without_runs_nothing_is_testable_and_holm_counts_what_is() -> None:

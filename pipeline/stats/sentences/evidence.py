@@ -62,6 +62,7 @@ def evidence_of(
     threshold: float = 0.0,
     scale: float = 1.0,
     shared_control: bool = False,
+    least_sd: float = 0.0,
 ) -> Evidence | None:
     """Student's t test of the replicates' mean against a threshold; None with fewer than two replicates.
 
@@ -70,11 +71,14 @@ def evidence_of(
         threshold: in their unit.
         scale: of the estimate as it is shown, 100 for percentage points.
         shared_control: whether all draws are compared with the same runs.
+        least_sd: standard deviation of a replicate's value that comes of the grid it was read off, in its unit.
+            Replicates that agree by that grid's grace agree no better than this.
     """
     if found is None or not enough(found, shared_control=shared_control):
         return None
     draws, seeds = found.table.shape
     mean = level_mean(found.table - threshold, shared_control=shared_control)
+    mean = mean.no_sharper_than(least_sd / (draws if draws > 1 else seeds) ** 0.5)
     low, high = mean.interval(1 - rule.alpha)
     half = float(mean.p_difference()) / 2
     above = float(mean.mean) > 0

@@ -28,18 +28,21 @@ class Sentence:
         meaning: in our words.
         needs: what a study must have for a test.
         judge: from runs to evidence; None where no study has it.
+        decides: what may decide where the runs leave it open.
     """
 
     meaning: str
     needs: str
     judge: Callable[[Sequence[Trial], Rule], Evidence | None]
+    decides: str = "more seeds"
 
 
 SENTENCES: Mapping[str, Sentence] = {
     "best_batch": Sentence(
         meaning="Which batch size is best depends on the learning rate.",
-        needs="full arm, 2 learning_rates, 3 batch_sizes, 2 seeds or more",
+        needs="full arm, 2 learning_rates, 3 batch_sizes that reach beyond the best one at both ends, 2 seeds or more",
         judge=best_batch,
+        decides="more seeds; batch_sizes a doubling apart that reach beyond the best one at every rate",
     ),
     "parting_curves": Sentence(
         meaning="Curves of accuracy against batch size of different networks lie together at low learning rates and "
