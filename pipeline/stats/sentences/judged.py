@@ -52,8 +52,8 @@ SENTENCES: Mapping[str, Sentence] = {
     ),
     "sudden_drop": Sentence(
         meaning="Beyond the best batch size large networks drop suddenly, small ones gradually.",
-        needs="full arm, models of resnet18 or 34 and of resnet50, 101 or 152, 3 batch_sizes that reach beyond the "
-        "best one, 2 seeds or more",
+        needs="full arm, models of resnet18 or 34 and of resnet50, 101 or 152, 2 batch_sizes "
+        "or more a doubling apart beyond the best one of each, 2 seeds or more",
         judge=sudden_drop,
     ),
     "batch_norm": Sentence(
