@@ -53,6 +53,8 @@ def _grounds(evidence: Mapping[str, Any] | None, confidence: float) -> str:
     counted = f"{n} {units}" if units else plural(n, unit)
     over = f", each over {plural(evidence['settings'], 'setting')}" if evidence["settings"] > 1 else ""
     against = f" (true above {number(evidence['threshold'])})" if evidence["threshold"] else ""
+    if evidence["left_out"]:
+        over += f"; {plural(evidence['left_out'], 'incomplete setting')} left out"
     interval = f"{100 * confidence:g} % interval {low} to {high}"
     return f"{evidence['quantity']} {number(evidence['mean'])}{against}, {interval}; n = {counted}{over}".replace(
         " -", " −"

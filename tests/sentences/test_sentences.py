@@ -182,13 +182,13 @@ def test_the_same_runs_in_two_studies_are_no_more_certain_than_in_one() -> None:
     np.testing.assert_allclose([once.p_for, once.low, once.high], [twice.p_for, twice.low, twice.high])
 
 
-def test_a_study_with_fewer_draws_leaves_those_that_both_have() -> None:
+def test_a_study_of_fewer_draws_is_left_out() -> None:
     rng = np.random.default_rng(5)
     several = made_trials(rng, _gain(0.01), matched=["epochs"], arm=["full", "filtered"], draw=[0, 1])
     one = made_trials(rng, _gain(0.01), study=["other"], matched=["epochs"], arm=["full", "filtered"])
     found = SENTENCES["as_good_as_full"].judge(several + one, RULE)
     assert found is not None
-    assert (found.n, found.unit, found.settings) == (5, "seed", 2)
+    assert (found.n, found.unit, found.settings, found.left_out) == (2, "draw of the filter", 1, 1)
 
 
 def test_draws_of_the_filter_are_what_counts_where_there_are_several() -> None:

@@ -22,6 +22,7 @@ class Evidence:
         n: replicates.
         unit: of them: seeds of one draw of the filter, or draws.
         settings: that each replicate is the mean over.
+        left_out: settings that lack some of the replicates.
     """
 
     p_for: float
@@ -34,6 +35,7 @@ class Evidence:
     n: int
     unit: str
     settings: int
+    left_out: int = 0
 
     @property
     def p(self) -> float:
@@ -93,6 +95,7 @@ def evidence_of(
         n=draws if draws > 1 else seeds,
         unit="draw of the filter" if draws > 1 else "seed",
         settings=found.settings,
+        left_out=found.left_out,
     )
 
 

@@ -1,5 +1,6 @@
 """Training runs of all studies together, and how those that differ in one thing alone are found."""
 
+import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -58,31 +59,45 @@ Values = Mapping[Hashable, Mapping[Replicate, float]]
 
 @dataclass(frozen=True, kw_only=True)
 class Replicates:
-    """Means over settings, of the replicates that all of them have.
+    """Means over settings that have the same replicates.
 
     Attributes:
         table: (draws, seeds), no axis empty.
         settings: that each value is the mean over.
+        left_out: settings that lack some of these replicates.
     """
 
     table: NDArray[np.float64]
     settings: int
+    left_out: int
 
 
 def replicates_of(values: Values) -> Replicates | None:
     """Seeds of one setting are no replicates of another: each replicate's values are averaged over the settings.
 
-    Draws that some setting lacks are left out, then seeds that some setting lacks with one of the others. None if
-    nothing is left.
+    The replicates are those of the setting that has most (its draws, and the seeds that all of these have); where
+    several have as many, those that most settings have, and of these the first by number. Settings that lack some are
+    left out and counted: to leave out their seeds would keep the runs that went well. None if no setting has any.
     """
-    in_each = [{draw for draw, _ in found} for found in values.values()]
-    draws = sorted(set.intersection(*in_each)) if in_each else []
-    seeds = sorted({seed for found in values.values() for _, seed in found})
-    complete = [seed for seed in seeds if all((draw, seed) in found for found in values.values() for draw in draws)]
-    if not draws or not complete:
+    complete = [_complete(found) for found in values.values()]
+    holding = {
+        (draws, seeds): [key for key, found in values.items() if all((d, s) in found for d in draws for s in seeds)]
+        for draws, seeds in complete
+        if draws and seeds
+    }
+    if not holding:
         return None
-    tables = [[[found[draw, seed] for seed in complete] for draw in draws] for found in values.values()]
-    return Replicates(table=np.mean(tables, axis=0), settings=len(tables))
+    draws, seeds = min(holding, key=lambda at: (-len(at[0]) * len(at[1]), -len(holding[at]), at))
+    chosen = holding[draws, seeds]
+    tables = [[[values[key][draw, seed] for seed in seeds] for draw in draws] for key in chosen]
+    return Replicates(table=np.mean(tables, axis=0), settings=len(chosen), left_out=len(values) - len(chosen))
+
+
+def _complete(found: Mapping[Replicate, float]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The draws of a setting, and the seeds that all of them have."""
+    draws = sorted({draw for draw, _ in found})
+    seeds = sorted({seed for _, seed in found})
+    return tuple(draws), tuple(seed for seed in seeds if all((draw, seed) in found for draw in draws))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +107,7 @@ class Grid:
     Attributes:
         levels: of each axis, ascending.
         top1: one axis for the seeds, then one for each of `levels`; 0 to 1.
-        seeds: those that have every combination.
+        seeds: ascending.
     """
 
     levels: tuple[list[Any], ...]
@@ -101,16 +116,21 @@ class Grid:
 
 
 def grid_of(trials: Sequence[Trial], *axes: str) -> Grid:
-    """Accuracies by seed and `axes`; the trials differ in nothing else."""
-    levels = tuple(sorted({getattr(trial, name) for trial in trials}) for name in axes)
-    shape = tuple(map(len, levels))
-    by_seed = {
-        seed: {tuple(getattr(trial, name) for name in axes): trial.top1 for trial in found}
-        for seed, found in by(trials, "seed").items()
-    }
-    size = int(np.prod(shape))
-    seeds = sorted(seed for seed, found in by_seed.items() if len(found) == size)
-    where = np.ndindex(*shape)
-    keys = [tuple(level[i] for level, i in zip(levels, at, strict=True)) for at in where]
-    values = [[by_seed[seed][key] for key in keys] for seed in seeds]
-    return Grid(levels=levels, top1=np.reshape(np.array(values, dtype=np.float64), (len(seeds), *shape)), seeds=seeds)
+    """Accuracies by seed and `axes`; the trials differ in nothing else, and there is one at least.
+
+    Where runs are missing, the level or seed that lacks the largest share of its runs is left out, of equal ones a
+    level rather than a seed, until none is missing: a batch size at which runs diverged goes before all else does.
+    """
+    names = ("seed", *axes)
+    found = {tuple(getattr(trial, name) for name in names): trial.top1 for trial in trials}
+    levels = [sorted({key[axis] for key in found}) for axis in range(len(names))]
+    top1 = np.array([found.get(key, np.nan) for key in itertools.product(*levels)]).reshape([len(of) for of in levels])
+    while (missing := np.isnan(top1)).any():
+        others = [tuple(other for other in range(len(names)) if other != axis) for axis in range(len(names))]
+        shares = [missing.mean(axis=rest) for rest in others]
+        # The last of equal ones: the seeds come first. The only level of an axis stays.
+        axis = max((at for at in range(len(names)) if top1.shape[at] > 1), key=lambda at: (shares[at].max(), at))
+        worst = int(shares[axis].argmax())
+        top1 = np.delete(top1, worst, axis=axis)
+        del levels[axis][worst]
+    return Grid(levels=tuple(levels[1:]), top1=top1, seeds=levels[0])
