@@ -154,7 +154,10 @@ def _load_study(name: str, params: Params, paths: DataPaths, *, n_test: int) -> 
         plan=plan,
         runs=runs,
         correct=_load_correct(paths, name, runs, n_test),
-        trials=[Trial(**row, matched=study.match) for row in read_trials(paths.runs(name), params.prepare.storage)],
+        trials=[
+            Trial(**row, matched=study.match, n_images=n_test)
+            for row in read_trials(paths.runs(name), params.prepare.storage)
+        ],
     )
 
 

@@ -67,6 +67,11 @@ def student_mean(values: ArrayLike) -> StudentMean:
     return StudentMean(mean=mean, error=sample.std(axis=-1, ddof=1) / n**0.5, freedom=np.full(mean.shape, n - 1.0))
 
 
+def rounding_sd(step: float) -> float:
+    """Standard deviation of what rounding to multiples of `step` adds to a value: that of the uniform distribution."""
+    return step / 12**0.5
+
+
 def crossed_mean(values: ArrayLike) -> StudentMean:
     """Means of tables (..., I, J), I and J >= 2, whose rows share draws of one factor and whose columns of another.
 

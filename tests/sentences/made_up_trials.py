@@ -12,7 +12,8 @@ from pipeline.stats.sentences import SENTENCES, Evidence, Rule, Trial
 
 RUN = Trial(
     study="study", arm="full", extractor="resnet18", draw=0, model="resnet18", batch_size=64, learning_rate=0.1,
-    weight_decay=5e-4, bn_group=64, augmented=True, seed=0, steps=100, matched="steps", recipe="", top1=0.0,
+    weight_decay=5e-4, bn_group=64, augmented=True, seed=0, steps=100, matched="steps", recipe="",
+    n_images=10_000, top1=0.0,
 )  # fmt: skip
 
 Level = Callable[[Trial], float]

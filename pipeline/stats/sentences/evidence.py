@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from pipeline.stats.levels import is_crossed, level_mean
 from pipeline.stats.sentences.trials import Replicates
@@ -20,7 +19,7 @@ class Evidence:
         mean, low, high: estimate and ends of its interval.
         threshold: above it the sentence is true.
         n: replicates.
-        unit: of them: seeds of one draw of the filter, or draws.
+        unit: of them: seeds of one draw of the filter, draws, or batch sizes.
         settings: that each replicate is the mean over.
         left_out: settings that lack some of the replicates.
     """
@@ -105,17 +104,6 @@ def enough(found: Replicates, *, shared_control: bool = False) -> bool:
     if is_crossed(found.table, shared_control=shared_control):
         return bool(min(draws, seeds) > 1)
     return bool(max(draws, seeds) > 1)
-
-
-def normal_evidence(
-    mean: float, error: float, rule: Rule, quantity: str, *, n: int, unit: str, settings: int
-) -> Evidence:
-    """Of an estimate that is normal about the truth with a known standard error `error` > 0, against 0."""
-    half = float(stats.norm.isf(rule.alpha / 2)) * error
-    return Evidence(
-        p_for=float(stats.norm.sf(mean / error)), p_against=float(stats.norm.cdf(mean / error)), quantity=quantity,
-        mean=mean, low=mean - half, high=mean + half, threshold=0.0, n=n, unit=unit, settings=settings,
-    )  # fmt: skip
 
 
 def slope(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -45,9 +45,10 @@ SENTENCES: Mapping[str, Sentence] = {
         decides="more seeds; batch_sizes a doubling apart that reach beyond the best one at every rate",
     ),
     "parting_curves": Sentence(
-        meaning="Curves of accuracy against batch size of different networks lie together at low learning rates and "
-        "part at high ones.",
-        needs="full arm, 2 models, 2 learning_rates, 2 batch_sizes, 2 seeds or more",
+        meaning="Curves of accuracy against batch size of different networks lie and peak together at low learning "
+        "rates, and part at high ones.",
+        needs="full arm, 2 models, 2 learning_rates, 3 batch_sizes that reach beyond the best one of each model at "
+        "both ends, 2 seeds or more",
         judge=parting_curves,
     ),
     "sudden_drop": Sentence(
@@ -69,8 +70,9 @@ SENTENCES: Mapping[str, Sentence] = {
     ),
     "variance": Sentence(
         meaning="Accuracy varies more between runs the larger the batch is.",
-        needs="2 batch_sizes and 3 seeds or more",
+        needs="5 batch_sizes and 3 seeds or more",
         judge=variance,
+        decides="more batch_sizes or seeds",
     ),
     "augmentation": Sentence(
         meaning="Augmentation makes up for the images that are missing.",
@@ -85,9 +87,10 @@ SENTENCES: Mapping[str, Sentence] = {
     ),
     "best_extractor": Sentence(
         meaning="ResNet-101 is the best extractor to filter with.",
-        needs="filtered arm, studies with filter_network resnet101 and another one, equal otherwise, match: steps, "
-        "2 seeds or more",
+        needs="filtered and random arm, studies with filter_network resnet101 and another one, equal otherwise, "
+        "match: steps, 2 seeds or more",
         judge=best_extractor,
+        decides="more seeds, of every extractor",
     ),
 }
 

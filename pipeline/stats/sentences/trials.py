@@ -21,6 +21,7 @@ class Trial:
         augmented: whether training images were cropped at random or flipped.
         matched: what the arms of its study have the same number of.
         recipe: all settings that decide a result beside these, in one text.
+        n_images: test images, of which `top1` is a multiple of one part.
         top1: 0 to 1.
     """
 
@@ -38,6 +39,7 @@ class Trial:
     steps: int
     matched: Literal["steps", "epochs"]
     recipe: str
+    n_images: int
     top1: float
 
 
