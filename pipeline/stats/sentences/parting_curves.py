@@ -1,27 +1,56 @@
-"""Accuracy curves of different networks lie together at low learning rates and part at high ones."""
+"""Accuracy curves of different networks lie and peak together at low learning rates and part at high ones."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from pipeline.stats.sentences.best_sizes import best_sizes
 from pipeline.stats.sentences.evidence import Evidence, Rule, evidence_of, slope
-from pipeline.stats.sentences.trials import Trial, by, grid_of, replicates_of
+from pipeline.stats.sentences.trials import Replicate, Trial, by, grid_of, replicates_of
 
-QUANTITY = "the spread of the networks' accuracies (sd, points) grows from the lowest learning rate to the highest by"
+HEIGHTS = "the spread of the networks' accuracies (sd, points) grows from the lowest learning rate to the highest by"
+PEAKS = (
+    "the spread of the networks' best batch sizes (sd, doublings) grows from the lowest learning rate to the highest by"
+)
 
 
 def parting_curves(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
-    """The standard deviation between networks, averaged over batch sizes, fitted by a line against log(rate).
+    """Two standard deviations between networks, each fitted by a line against log(rate).
 
-    Supported where it grows with the rate, contradicted where it falls (t test over seeds). Noise that grows with the
-    rate makes it grow too. Of the full arm, where a study has two networks, rates and batch sizes or more.
+    One is of their accuracies, averaged over batch sizes, the other of their best batch sizes. Supported where both
+    grow with the rate (the larger p counts, and its quantity is the estimate), contradicted where one of them falls
+    (Bonferroni); t tests over seeds. Noise that grows with the rate makes both grow too. Of the full arm, where a study
+    has two networks or more, and two rates or more at which no best size lies at an end (`BestSizes`).
     """
-    values = {}
+    heights: dict[object, dict[Replicate, float]] = {}
+    peaks: dict[object, dict[Replicate, float]] = {}
+    rounding = 0.0
     for key, found in by([trial for trial in trials if trial.arm == "full"], "study", "weight_decay").items():
         grid = grid_of(found, "learning_rate", "batch_size", "model")
+        best, networks = best_sizes(grid), len(grid.levels[2])
+        if best is None or len(best.rates) < 2 or networks < 2:
+            continue
         rates = np.log2(grid.levels[0])
-        if min(map(len, grid.levels)) > 1 and grid.seeds:
-            spread = grid.top1.std(axis=-1, ddof=1).mean(axis=-1)
-            growth = slope(rates, spread) * np.ptp(rates)
-            values[key] = {(0, seed): float(value) for seed, value in zip(grid.seeds, growth, strict=True)}
-    return evidence_of(replicates_of(values), rule, QUANTITY, scale=100)
+        spread = grid.top1.std(axis=-1, ddof=1).mean(axis=-1)
+        parted = best.change(best.sizes.std(axis=-1, ddof=1))
+        heights[key] = _by_seed(grid.seeds, slope(rates, spread) * np.ptp(rates))
+        peaks[key] = _by_seed(grid.seeds, parted)
+        # A standard deviation of n values moves by 1 / sqrt(n - 1) of what each of them does.
+        rounding = max(rounding, best.rounding / (networks - 1) ** 0.5)
+    lie, peak = replicates_of(heights), replicates_of(peaks)
+    if lie is None or peak is None:
+        return None
+    least_sd = rounding / peak.settings**0.5
+    both = (
+        evidence_of(lie, rule, HEIGHTS, scale=100),
+        evidence_of(peak, rule, PEAKS, least_sd=least_sd),
+    )
+    if both[0] is None or both[1] is None:
+        return None
+    weaker = max(both[0], both[1], key=lambda evidence: evidence.p_for)
+    return replace(weaker, p_against=min(1.0, 2 * min(both[0].p_against, both[1].p_against)))
+
+
+def _by_seed(seeds: Sequence[int], values: np.ndarray) -> dict[Replicate, float]:
+    return {(0, seed): float(value) for seed, value in zip(seeds, values, strict=True)}
