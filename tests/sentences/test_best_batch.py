@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,7 +49,11 @@ def test_one_network_does_not_contradict_what_the_sizes_hide_of_another() -> Non
     def level(trial: Trial) -> float:
         return _best_at(lambda rate: 64 if trial.model == "resnet18" else 5 * (rate / 0.1))(trial)
 
-    axes = {"batch_size": [16, 32, 64, 128, 256], "learning_rate": [0.1, 0.2], "model": ["resnet18", "resnet34"]}
+    axes: dict[str, Any] = {
+        "batch_size": [16, 32, 64, 128, 256],
+        "learning_rate": [0.1, 0.2],
+        "model": ["resnet18", "resnet34"],
+    }
     trials = grid(level, noise=0.001, **axes)(np.random.default_rng(0), 6)
     alone = [trial for trial in trials if trial.model == "resnet18"]
     assert outcome(SENTENCES["best_batch"].judge(alone, RULE)) == "contradicted"

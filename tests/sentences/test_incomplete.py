@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from hypothesis import given
@@ -16,9 +17,9 @@ def _filtered_gains(trial: Trial) -> float:
     return 0.9 + 0.02 * (trial.arm == "filtered")
 
 
-def _equal_epochs(seeds: int, **axes: list[str]) -> list[Trial]:
-    arms = {"matched": ["epochs"], "batch_size": [64, 128, 256], "arm": ["full", "filtered"]}
-    return made_trials(np.random.default_rng(0), _filtered_gains, seeds=seeds, **arms, **axes)
+def _equal_epochs(seeds: int) -> list[Trial]:
+    arms: dict[str, Any] = {"matched": ["epochs"], "batch_size": [64, 128, 256], "arm": ["full", "filtered"]}
+    return made_trials(np.random.default_rng(0), _filtered_gains, seeds=seeds, **arms)
 
 
 def test_a_size_at_which_runs_diverged_is_left_out_and_counted() -> None:
@@ -38,7 +39,7 @@ def test_a_pilot_of_one_seed_does_not_stop_a_study_of_five() -> None:
 
 
 def test_a_curve_loses_the_size_that_diverged_rather_than_its_seeds() -> None:
-    axes = {"batch_size": [16, 32, 64, 128, 256, 512], "learning_rate": [0.05, 0.1]}
+    axes: dict[str, Any] = {"batch_size": [16, 32, 64, 128, 256, 512], "learning_rate": [0.05, 0.1]}
 
     def level(trial: Trial) -> float:
         return 0.9 - 0.02 * (math.log2(trial.batch_size / 64) - math.log2(trial.learning_rate / 0.05)) ** 2

@@ -34,10 +34,15 @@ _NETS = ["resnet18", "resnet34", "resnet50", "resnet101"]
 _RANK = {name: rank for rank, name in enumerate(_NETS)}
 
 
-def _curves_by_rate(growth: float) -> Level:
-    return lambda trial: (
-        _peak(trial, 6) + (0.01 + growth * math.log2(trial.learning_rate / 0.05)) * (_RANK[trial.model] - 1.5)
-    )
+def _curves_by_rate(growth: float, apart: tuple[float, float]) -> Level:
+    """Networks' accuracies grow apart by `growth` with each doubling of the rate, their best sizes from `apart` to."""
+
+    def level(trial: Trial) -> float:
+        doublings, rank = math.log2(trial.learning_rate / 0.05), (_RANK[trial.model] - 1.5) / 1.5
+        peak = 6 + rank * (apart[0] + (apart[1] - apart[0]) * doublings / 2)
+        return _peak(trial, peak) + (0.015 + 1.5 * growth * doublings) * rank
+
+    return level
 
 
 def _drops(sudden: str) -> Level:
@@ -72,7 +77,7 @@ def _augmented(made_up_for: float) -> Level:
 
 
 def _extractors(best: Mapping[str, float]) -> Level:
-    return lambda t: 0.9 + best.get(t.extractor, 0.0)
+    return lambda t: 0.9 + (t.arm == "filtered") * best.get(t.extractor, 0.0)
 
 
 def _moving_peak(moves: float) -> Level:
@@ -91,7 +96,8 @@ def _gain(gain: float) -> Level:
 CASES: Mapping[str, Case] = {
     "best_batch": Case(*(grid(_moving_peak(moves), batch_size=_SIZES, learning_rate=_RATES) for moves in (1, 0, 0))),
     "parting_curves": Case(
-        *(grid(_curves_by_rate(g), batch_size=_SIZES, learning_rate=_RATES, model=_NETS) for g in (0.01, -0.004, 0.0))
+        *(grid(_curves_by_rate(*parts), noise=0.002, batch_size=_SIZES, learning_rate=_RATES, model=_NETS)
+          for parts in ((0.01, (0, 1)), (-0.004, (1, 0)), (0.01, (0.5, 0.5))))
     ),
     "sudden_drop": Case(
         *(grid(_drops(kind), batch_size=_SIZES, model=_NETS) for kind in ("large", "small", "all"))
@@ -111,7 +117,7 @@ CASES: Mapping[str, Case] = {
           for gain in (0.01, -0.02, -RULE.margin))
     ),
     "best_extractor": Case(
-        *(grid(_extractors(best), arm=["filtered"], extractor=["resnet18", "resnet50", "resnet101"])
+        *(grid(_extractors(best), arm=["filtered", "random"], extractor=["resnet18", "resnet50", "resnet101"])
           for best in ({"resnet101": 0.02}, {"resnet18": 0.03}, {"resnet101": 0.01, "resnet50": 0.01}))
     ),
 }  # fmt: skip
