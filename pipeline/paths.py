@@ -153,6 +153,11 @@ class DataPaths:
         """One row a trial, the best first."""
         return self.root / "tune" / search / "leaderboard.csv"
 
+    @property
+    def tuning_comparison(self) -> Path:
+        """Of the searches of one `python -m pipeline tune` side by side, csv."""
+        return self.root / "tune" / "comparison.csv"
+
     def tuning_curves(self, search: str) -> Path:
         """One row an epoch of a trial."""
         return self.root / "tune" / search / "curves.csv"

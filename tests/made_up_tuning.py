@@ -4,15 +4,19 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
+import torch
 from made_up_training import write_project
 
+from pipeline.__main__ import main
 from pipeline.artifacts.tables import write_parquet
 from pipeline.paths import DataPaths
+from pipeline.training import evaluated_weights
 
 NAME = "lr"
 SEARCH: Mapping[str, Any] = {
@@ -47,9 +51,21 @@ def write_search(folder: Path, *, dask: Mapping[str, Any] | None = None, **chang
     return data
 
 
-def arguments(folder: Path) -> list[str]:
+def arguments(folder: Path, *names: str) -> list[str]:
     places = {"--params": folder / "params.yaml", "--data": folder / "data", "--work": folder / "work"}
-    return [NAME, *(str(part) for pair in places.items() for part in pair)]
+    return [*(names or (NAME,)), *(str(part) for pair in places.items() for part in pair)]
+
+
+def tune(folder: Path, *names: str) -> int:
+    """The command in this process; its exit status."""
+    threads = torch.get_num_threads()
+    try:
+        with patch.object(evaluated_weights, "STATISTICS_IMAGES", 64):
+            return main(["tune", *arguments(folder, *names)])
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def command(folder: Path) -> list[str]:

@@ -1,6 +1,7 @@
-"""`python -m pipeline tune NAME`: search for the settings of a study that train best.
+"""`python -m pipeline tune NAME [NAME ...]`: search for the settings of a study that train best.
 
-NAME is one of `tuning` in the parameter file. Trials are judged on the training images flagged `val`,
+NAME is one of `tuning` in the parameter file. Several, such as one for each optimizer, run one after another and are
+compared, each with the same number of trials and epochs. Trials are judged on the training images flagged `val`,
 never on test images. An interrupted search goes on where it stopped; parameters, images or code that
 have changed start it anew. Needs the `tuning` extra.
 """
@@ -16,10 +17,11 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import standard_log
 from pipeline.stages.harness import die_with_parent, exit_codes, locked
+from pipeline.tuning.source import judged_rows
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the search, write data/tune/NAME/ and print the outcome.
+    """Run the searches, write data/tune/NAME/ of each and print the outcome.
 
     Returns:
         0. Ends the process as a stage does where the input is bad (2) or it is asked to end (75 after SIGTERM, 130
@@ -31,19 +33,27 @@ def main(argv: Sequence[str]) -> int:
         # Read once: who edits the file while the search runs finds none of it in tuned.yaml.
         source, text = str(arguments.params), read_params_text(arguments.params)
         params = check_params(parse_params(text, source=source), source=source)
-        name: str = arguments.name
-        if name not in params.tuning:
-            has = f"it has {list(params.tuning)}" if params.tuning else "it has no `tuning` section; add one"
-            raise InputError(f"tune {name}: not in {source}; {has}")
+        names = list(dict.fromkeys(arguments.names))
+        for name in names:
+            if name not in params.tuning:
+                has = f"it has {list(params.tuning)}" if params.tuning else "it has no `tuning` section; add one"
+                raise InputError(f"tune {name}: not in {source}; {has}")
         if find_spec("optuna") is None:
             raise InputError("tune: needs Optuna; pip install 'batchsieve[tuning]'")
         # Optuna is no part of a plain installation.
+        from pipeline.commands.tuning.comparing import check_fair, write_comparison
         from pipeline.commands.tuning.running import run_search
 
+        check_fair({name: params.tuning[name] for name in names})
         data, work = DataPaths(root=arguments.data), WorkPaths(root=arguments.work)
-        with locked(work.lock(f"tune@{name}"), f"tune {name}"), closing(standard_log(work.log(f"tune@{name}"))) as log:
-            lines = run_search(params, text, name, data, work, log, source=source)
-    print("\n".join(lines))
+        for name in names:
+            with (
+                locked(work.lock(f"tune@{name}"), f"tune {name}"),
+                closing(standard_log(work.log(f"tune@{name}"))) as log,
+            ):
+                print("\n".join(run_search(params, text, name, data, work, log, source=source)), flush=True)
+        if len(names) > 1:
+            print("\n".join(write_comparison(names, data, int(judged_rows(data).sum()))))
     return 0
 
 
@@ -51,7 +61,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m pipeline tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("name", help="one of `tuning` in the parameter file")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="one of `tuning` in the parameter file")
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file")
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of all artefacts")
     parser.add_argument("--work", type=Path, default=Path(".work"), help="folder for the journal, checkpoints and logs")

@@ -214,6 +214,13 @@ class Tuning(Section):
             )
         return self
 
+    @property
+    def n_trials(self) -> int | None:
+        """How many there will be; None for Hyperband, whose rule says."""
+        if self.trials is None and self.sampler.name == "grid":
+            return int(math.prod(domain.size for domain in self.space.values()))
+        return self.trials
+
     def applied(self, study: Study, values: Mapping[str, Any]) -> dict[str, Any]:
         """The study of one trial, as plain values that are not checked yet.
 

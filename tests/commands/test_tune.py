@@ -3,13 +3,11 @@
 import signal
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
-import torch
 from made_up_training import bright_images
-from made_up_tuning import NAME, arguments, leaderboard_of, results_of, write_search
+from made_up_tuning import NAME, arguments, leaderboard_of, results_of, tune, write_search
 from ruamel.yaml import YAML
 
 from pipeline.__main__ import main
@@ -19,19 +17,7 @@ from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.commands.tuning.inputs import Inputs, read_inputs
 from pipeline.config.params import load_params
 from pipeline.paths import DataPaths
-from pipeline.training import evaluated_weights
 from pipeline.tuning.search import Search
-
-
-def tune(folder: Path) -> int:
-    threads = torch.get_num_threads()
-    try:
-        with patch.object(evaluated_weights, "STATISTICS_IMAGES", 64):
-            return main(["tune", *arguments(folder)])
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def searched(folder: Path, **changes: Any) -> DataPaths:

@@ -1,0 +1,77 @@
+"""Several searches side by side, such as one for each optimizer, each with the same number of trials and epochs."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.tables import write_csv
+from pipeline.config.tuning import Tuning
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths
+from pipeline.stats import wilson_interval
+
+# What may differ: where values are looked for, how many trials are finished afterwards, and where trials run.
+_FREE = {"space", "finish", "way"}
+_CONFIDENCE = 0.95
+
+
+def check_fair(searches: Mapping[str, Tuning]) -> None:
+    """Refuse searches one of which could find more by having more.
+
+    Raises:
+        InputError: they differ in a key that decides how much is searched, or how.
+    """
+    (first, one), *others = searches.items()
+    for name, other in others:
+        own, theirs = (_effort(search) for search in (one, other))
+        for key in own:
+            if own[key] != theirs[key]:
+                raise InputError(
+                    f"tuning.{name}.{key}: {json.dumps(theirs[key])}, and {json.dumps(own[key])} in {first}; make them "
+                    "equal, so that none finds more by having more, or run them one by one"
+                )
+
+
+def _effort(search: Tuning) -> dict[str, object]:
+    effort = search.model_dump(mode="json", exclude=_FREE)
+    return {**effort, "trials": search.n_trials, "sequential": search.way == "sequential"}
+
+
+def write_comparison(names: Sequence[str], data: DataPaths, n_judged: int) -> Iterator[str]:
+    """data/tune/comparison.csv, the best first, and the same in words.
+
+    Args:
+        names: of searches that have ended.
+        n_judged: images by which trials were judged.
+    """
+    rows = []
+    for name in names:
+        summary = read_json(data.tuning_summary(name))
+        winner = summary["winner"]
+        low, high = wilson_interval(round(winner["accuracy"] * n_judged), n_judged, _CONFIDENCE)
+        rows.append(
+            {
+                "search": name,
+                "accuracy": winner["accuracy"],
+                "low": low,
+                "high": high,
+                "trials": summary["trials"],
+                "failed": summary["failed"],
+                "epochs": summary["epochs"],
+                "epochs_allowed": summary["epochs"] + summary["epochs_saved"],
+                "values": json.dumps(winner["values"]),
+            }
+        )
+    rows.sort(key=lambda row: -row["accuracy"])
+    write_csv(data.tuning_comparison, pa.Table.from_pylist(rows))
+    for row in rows:
+        yield (
+            f"{row['search']}: {row['accuracy']:.4f} ({row['low']:.4f} to {row['high']:.4f}), {row['trials']} trials, "
+            f"{row['epochs']} epochs of {row['epochs_allowed']}, {row['values']}"
+        )
+    yield (
+        f"{data.tuning_comparison}: 95 % intervals over the {n_judged} images that judge; the best of many trials is "
+        "flattered by being chosen, so compare the winners in a study before you believe it"
+    )
