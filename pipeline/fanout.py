@@ -10,7 +10,7 @@ import logging
 import pickle
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from functools import partial
@@ -36,7 +36,12 @@ _LIBRARIES = ("numpy", "scipy", "scikit-learn", "faiss-cpu", "openTSNE")
 
 @contextmanager
 def fan_out(
-    scheduler: str, *, workers: int, threads: int, if_killed: Callable[[str], Any] | None = None
+    scheduler: str,
+    *,
+    workers: int,
+    threads: int,
+    gpus: Sequence[str] = (),
+    if_killed: Callable[[str], Any] | None = None,
 ) -> Iterator[Map]:
     """An ordered map over independent tasks; also pins the threads of this process within the block.
 
@@ -49,6 +54,8 @@ def fan_out(
         scheduler: `none`, `local`, or `tcp://host:port`; see `DaskConfig`.
         workers: processes of `local`.
         threads: BLAS and OpenMP threads of every task, and of this process.
+        gpus: of this machine, as CUDA_VISIBLE_DEVICES names them. Each worker of `local` sees one, in turn; those of an
+            address see what they were started with.
         if_killed: from the reason to the result of a task of which several workers died; without it, that is an error.
 
     Raises:
@@ -58,7 +65,7 @@ def fan_out(
         if scheduler == "none":
             yield map
         elif scheduler == "local":
-            with _local_cluster(workers) as client:
+            with _local_cluster(workers, gpus) as client:
                 yield partial(_map, client, threads, if_killed)
         else:
             with _connected(scheduler) as client:
@@ -66,8 +73,13 @@ def fan_out(
 
 
 @contextmanager
-def _local_cluster(workers: int) -> Iterator["Client"]:
-    from distributed import Client, LocalCluster
+def _local_cluster(workers: int, gpus: Sequence[str]) -> Iterator["Client"]:
+    from distributed import Client, LocalCluster, Nanny
+
+    def nanny(*given: Any, name: int, **options: Any) -> Nanny:
+        # As long as a process has not asked CUDA for anything, this decides what it sees.
+        env = {"CUDA_VISIBLE_DEVICES": gpus[name % len(gpus)]} if gpus else {}
+        return Nanny(*given, name=name, env=env, **options)
 
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -75,6 +87,7 @@ def _local_cluster(workers: int) -> Iterator["Client"]:
             n_workers=workers,
             threads_per_worker=1,
             processes=True,
+            worker_class=nanny,
             host="127.0.0.1",
             dashboard_address=None,
             memory_limit=0,

@@ -2,12 +2,9 @@
 
 import os
 import pickle
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +15,7 @@ import numpy as np
 import pytest
 from made_up import ROOT
 from numpy.typing import NDArray
+from running_dask import free_port, running_scheduler
 from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
 from pipeline.errors import InputError
@@ -87,7 +85,7 @@ def test_rows_of_a_memory_map_arrive_as_they_are(tmp_path: Path, rows: slice) ->
 
 def test_an_address_where_nobody_answers_is_named_with_a_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.fanout._ANSWER_S", 1)
-    address = f"tcp://127.0.0.1:{_free_port()}"
+    address = f"tcp://127.0.0.1:{free_port()}"
     with (
         pytest.raises(InputError, match=rf"^dask\.scheduler: no scheduler answers at {address}.* none$"),
         fan_out(address, workers=1, threads=1),
@@ -131,13 +129,23 @@ def test_a_task_whose_workers_are_gone_is_not_waited_for(monkeypatch: pytest.Mon
         list(run(os._exit, [3]))
 
 
+def test_workers_take_turns_at_the_gpus() -> None:
+    with fan_out("local", workers=3, threads=1, gpus=["4", "GPU-8f6"]) as run:
+        seen = dict(run(_place_and_gpu, range(12)))
+    assert sorted(seen.values()) == ["4", "4", "GPU-8f6"]
+
+
+def _place_and_gpu(_: int) -> tuple[int, str]:
+    time.sleep(0.2)  # so that all workers have a share
+    return os.getpid(), os.environ["CUDA_VISIBLE_DEVICES"]
+
+
 def test_a_task_that_kills_its_worker_may_have_a_result() -> None:
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
         fan_out("local", workers=1, threads=1, if_killed=lambda reason: reason) as run,
     ):
-        (reason,) = run(os._exit, [3])
-        assert "died" in str(reason)
+        assert ["died" in str(reason) for reason in run(os._exit, [3])] == [True]
         assert list(run(abs, [-3])) == [3]
 
 
@@ -148,50 +156,3 @@ def test_dask_is_not_imported_for_a_plain_loop() -> None:
         "assert not {'dask', 'distributed'} & set(sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
-
-
-@contextmanager
-def running_scheduler(*, workers: int, threads: int = 1) -> Iterator[str]:
-    """The address of a scheduler on the loopback interface, with workers in processes of their own."""
-    address = f"tcp://127.0.0.1:{_free_port()}"
-    host, port = address.removeprefix("tcp://").split(":")
-    scheduler = ["scheduler", "--host", host, "--port", port, "--no-dashboard"]
-    worker = ["worker", address, "--host", host, "--nthreads", str(threads), "--no-dashboard", "--no-nanny"]
-    commands = [scheduler, *[worker] * workers]
-    paths = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}  # tasks of this module among them
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "dask", *command],
-            cwd=ROOT,
-            env={**os.environ, **paths},
-            stderr=subprocess.DEVNULL,
-        )
-        for command in commands
-    ]
-    try:
-        _wait_for(host, int(port), processes[0])
-        yield address
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-
-
-def _wait_for(host: str, port: int, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            socket.create_connection((host, port), timeout=1).close()
-        except OSError:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        else:
-            return
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port

@@ -9,6 +9,7 @@ import pytest
 from made_up_training import bright_images
 from made_up_tuning import NAME, arguments, leaderboard_of, results_of, tune, write_search
 from ruamel.yaml import YAML
+from running_dask import running_scheduler
 
 from pipeline.__main__ import main
 from pipeline.artifacts.arrays import write_array
@@ -70,9 +71,18 @@ def test_a_search_that_has_ended_trains_nothing_again(round_robin: Path, capsys:
     assert results_of(data) == before
 
 
-def test_parallel_comes_to_the_same_bytes(round_robin: Path, tmp_path: Path) -> None:
-    parallel = searched(tmp_path / "parallel", finish=2, way="parallel")
-    assert results_of(parallel) == results_of(DataPaths(root=round_robin / "data"))
+def test_workers_in_another_folder_come_to_the_same_bytes(
+    round_robin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the paths of the command are relative, as they are by default."""
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with running_scheduler(workers=2, folder=elsewhere) as address:
+        write_search(project, finish=2, way="parallel", dask={"scheduler": address})
+        monkeypatch.chdir(project)
+        assert main(["tune", NAME]) == 0
+    assert not list(elsewhere.iterdir())
+    assert results_of(DataPaths()) == results_of(DataPaths(root=round_robin / "data"))
 
 
 def test_the_test_images_decide_nothing(round_robin: Path, tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_training import NETWORK
+from made_up import NETWORK
 from made_up_tuning import NAME, write_search
 
+from pipeline.artifacts.code import import_closure
 from pipeline.commands.tuning import identity, running
 from pipeline.commands.tuning.identity import fingerprint, tuning_code
 from pipeline.commands.tuning.inputs import Inputs
@@ -70,13 +71,27 @@ def test_settings_that_decide_a_trial_start_the_search_anew(changes: dict[str, A
 
 
 def test_the_code_of_a_search_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert identity.import_closure("pipeline.tuning.search").keys() >= identity._DECIDING
+    assert import_closure("pipeline.tuning.search").keys() >= identity._DECIDING
     digests = [tuning_code()]
     for module in sorted(identity._DECIDING - {"pipeline.tuning.search"}):
         with monkeypatch.context() as patched:
             patched.setattr(identity, "_DECIDING", identity._DECIDING - {module})
             digests.append(tuning_code())
     assert len(set(digests)) == len(identity._DECIDING)
+
+
+@pytest.mark.parametrize(
+    ("named", "count", "expected"),
+    [(None, 2, ["0", "1"]), (None, 0, []), ("", 0, []), ("GPU-1,GPU-2", 2, ["GPU-1", "GPU-2"]), ("3,-1,1", 1, ["3"])],
+)
+def test_gpus_are_those_that_this_process_sees(
+    named: str | None, count: int, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+    assert running.visible_gpus() == expected
 
 
 def test_a_search_that_goes_on_is_not_taken_for_abandoned(tmp_path: Path) -> None:

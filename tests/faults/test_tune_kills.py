@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interrupted_study import kill_one
+from interrupted_study import HOOKS, kill_one
 from made_up_training import alive, kill, run, start, wait_until
 from made_up_tuning import command, results_of, write_search
 
@@ -33,9 +33,23 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> DataPaths:
     return data
 
 
+def begin(folder: Path) -> "subprocess.Popen[str]":
+    return start(command(folder), environ=recording(folder))
+
+
 def finish(folder: Path) -> None:
-    done = run(command(folder))
+    done = run(command(folder), environ=recording(folder))
     assert done.returncode == 0, done.stderr
+
+
+def recording(folder: Path) -> dict[str, str]:
+    """Every optimizer step but a trial's last is saved, and the file `saved` of the folder notes it."""
+    return {"PYTHONPATH": str(HOOKS), "SAVED": str(folder / "saved")}
+
+
+def steps_taken(data: DataPaths) -> Counter[str]:
+    """Trial and step -> how often it was taken; a step gives the same bytes each time."""
+    return Counter((data.root.parent / "saved").read_text().splitlines())
 
 
 def reported(folder: Path) -> Counter[tuple[int, int]]:
@@ -52,7 +66,7 @@ def checkpointed(folder: Path) -> set[str]:
 def test_killed_three_times_and_ended_by_the_same_command(uninterrupted: DataPaths, tmp_path: Path) -> None:
     rng, data = random.Random(5), write_search(tmp_path, **SEARCH)
     for number in (1, 2, 3):
-        process = start(command(tmp_path))
+        process = begin(tmp_path)
         # From its second start on it is past what the one before has reported.
         before, wanted = reported(tmp_path), number + rng.randint(0, 1)
         wait_until(lambda wanted=wanted: len(reported(tmp_path)) >= wanted, process)  # type: ignore[misc]
@@ -61,17 +75,24 @@ def test_killed_three_times_and_ended_by_the_same_command(uninterrupted: DataPat
         assert reported(tmp_path) >= before
     finish(tmp_path)
     assert set(reported(tmp_path).values()) == {1}
+    taken, once = steps_taken(data), steps_taken(uninterrupted)
+    assert taken.keys() == once.keys()
+    assert set(once.values()) == {1}
+    # Of each process that is killed, the one that was under way.
+    assert taken.total() <= once.total() + 3
     assert results_of(data) == results_of(uninterrupted)
 
 
 @pytest.mark.slow
-def test_asked_to_end_it_saves_within_an_epoch_and_says_so(uninterrupted: DataPaths, tmp_path: Path) -> None:
-    data = write_search(tmp_path, **SEARCH)
-    process = start(command(tmp_path))
+@pytest.mark.parametrize("way", ["round_robin", "parallel"])
+def test_asked_to_end_it_says_that_it_can_go_on_and_does(way: str, uninterrupted: DataPaths, tmp_path: Path) -> None:
+    data = write_search(tmp_path, dask={"scheduler": "local", "workers": 2}, **{**SEARCH, "way": way})
+    process = begin(tmp_path)
     wait_until(lambda: checkpointed(tmp_path), process)
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 75, said
+    assert said.splitlines()[-1].startswith("terminated: ")
     assert checkpointed(tmp_path)
     finish(tmp_path)
     assert results_of(data) == results_of(uninterrupted)
@@ -89,7 +110,7 @@ def test_a_killed_worker_costs_its_task_alone_and_none_outlives_the_command(
     uninterrupted: DataPaths, tmp_path: Path
 ) -> None:
     data = write_search(tmp_path, dask={"scheduler": "local", "workers": 2}, **{**SEARCH, "way": "parallel"})
-    process, workers = start(command(tmp_path)), []
+    process, workers = begin(tmp_path), []
     try:
         wait_until(lambda: len(reported(tmp_path)) >= 1, process)
         workers = workers_of(process)

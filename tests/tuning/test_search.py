@@ -72,7 +72,7 @@ def test_a_trial_whose_worker_dies_has_failed_and_those_that_waited_behind_it_ha
 
 def test_a_winner_that_fails_on_its_way_to_the_end_stays_the_winner_and_no_late_bloomer_is_told(tmp_path: Path) -> None:
     def trained(tasks: list[EpochTask]) -> list[EpochResult]:
-        curves = {0: [0.5, None], 1: [0.3, 0.9]}
+        curves: dict[int, list[float | None]] = {0: [0.5, None], 1: [0.3, 0.9]}
         found = [curves[int(task.folder.name)][task.epoch - 1] for task in tasks]
         return [EpochResult(accuracy=one, reason="" if one else "diverged", seconds=1.0) for one in found]
 

@@ -126,7 +126,8 @@ def _timed_step(model: nn.Module, optimizer: torch.optim.Optimizer, images: torc
     start = moment(images.device)
     outputs = model(images)
     # Auxiliary classifiers learn too.
-    loss = sum(F.cross_entropy(logits, labels) for logits in (outputs if isinstance(outputs, tuple) else (outputs,)))
+    all_logits = outputs if isinstance(outputs, tuple) else (outputs,)
+    loss = torch.stack([F.cross_entropy(logits, labels) for logits in all_logits]).sum()
     forward = moment(images.device)
     loss.backward()
     backward = moment(images.device)

@@ -1,6 +1,7 @@
 """A search with its inputs, its place on disk, and what it leaves for people."""
 
 import json
+import os
 import shutil
 import signal
 import time
@@ -8,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
+
+import torch
 
 from pipeline.commands.tuning.identity import fingerprint
 from pipeline.commands.tuning.inputs import read_inputs
@@ -94,8 +97,16 @@ def _ended_by_sigterm() -> Iterator[None]:
 def _mapping(params: Params, tuning: Tuning) -> AbstractContextManager[Map]:
     """Where trials train: on Dask's workers side by side, or here one after another."""
     if tuning.way == "parallel":
-        return fan_out(params.dask.scheduler, workers=params.dask.workers, threads=1, if_killed=_killed)
+        return fan_out(
+            params.dask.scheduler, workers=params.dask.workers, threads=1, gpus=visible_gpus(), if_killed=_killed
+        )  # fmt: skip
     return nullcontext(map)
+
+
+def visible_gpus() -> list[str]:
+    """Those that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    named, count = os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count()
+    return named.split(",")[:count] if named else [str(index) for index in range(count)]
 
 
 def _killed(reason: str) -> EpochResult:

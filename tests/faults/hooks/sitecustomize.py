@@ -5,6 +5,8 @@ that opens, renames or removes a file whose path has that part, the signal is se
 to the one that launched the ranks.
 
 The variable SLOW is a file: while it is there, a process waits before it renames a checkpoint.
+
+The variable SAVED is a file, which has a line for every checkpoint of a run that is written: its folder and its name.
 """
 
 import itertools
@@ -40,6 +42,18 @@ def _install_wait(marker: Path) -> None:
     sys.addaudithook(hook)
 
 
+def _install_record(record: Path) -> None:
+    def hook(event: str, args: tuple[object, ...]) -> None:
+        if event == "os.rename" and "/.step-" in str(args[0]):
+            saved = Path(str(args[1]))
+            with record.open("a", encoding="utf-8") as file:
+                file.write(f"{saved.parent.name} {saved.name}\n")
+
+    sys.addaudithook(hook)
+
+
+if "SAVED" in os.environ:
+    _install_record(Path(os.environ["SAVED"]))
 if "SLOW" in os.environ:
     _install_wait(Path(os.environ["SLOW"]))
 if "FAULT" in os.environ:
