@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pipeline.stats.comparisons import Plan
 from pipeline.stats.runs import Run, Setting
 
-PLAN = Plan(margin=0.005, alpha=0.05, primary="random", matched="steps")
+PLAN = Plan(margin=0.005, alpha=0.05, primary="random", matched="steps", n_images=10_000)
 
 
 def made_run(

@@ -7,9 +7,11 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from dash import dcc, html
 from plotly import graph_objects as go
 
+from pipeline.artifacts.arrays import open_array
 from pipeline.artifacts.runs import read_runs
 from pipeline.config.params import Params
 from pipeline.config.study import Study
@@ -55,12 +57,16 @@ def study_view(data: DataPaths, name: str | None, *, params: Params, batch_size:
     """
     try:
         runs = _runs(data, params, name)
+        assert name is not None
+        correct = open_array(data.correct(name), dtype=np.bool_, ndim=2, rows=len(runs))
     except InputError as error:
         return problem(str(error))
-    assert name is not None
     report, asked = params.report, params.studies[name]
     confidence = report.confidence
-    plan = Plan(margin=report.margin / 100, alpha=report.alpha, primary=report.primary, matched=asked.match)
+    plan = Plan(
+        margin=report.margin / 100, alpha=report.alpha, primary=report.primary, matched=asked.match,
+        n_images=max(1, correct.shape[1]),
+    )  # fmt: skip
     study = study_summary(name, runs, plan)
     return html.Div(
         [

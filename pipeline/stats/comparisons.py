@@ -27,12 +27,14 @@ class Plan:
         alpha: chance of a false claim, in (0, 1/2).
         primary: the arm that the filtered one is compared with in the study's primary test.
         matched: what all arms have the same number of.
+        n_images: test images, of which every accuracy is a multiple of one part.
     """
 
     margin: float
     alpha: float
     primary: str
     matched: Matched
+    n_images: int
 
     @property
     def rule(self) -> Rule:
@@ -103,12 +105,16 @@ def _compare(runs: Sequence[Run], control: str, plan: Plan) -> Comparison:
     pairs, shared = find_pairs(runs, control), control == SHARED
     complete = [differences(runs, found) for found in pairs if found.complete]
     some = [differences(runs, found) for found in pairs if found.treated.size]
-    verdicts = iter(verdicts_by_setting(some, plan.rule, shared_control=shared))
+    step = 1 / plan.n_images
+    verdicts = iter(verdicts_by_setting(some, plan.rule, shared_control=shared, step=step))
+    pooled = None
+    if complete:
+        pooled = pooled_verdict(np.stack(complete, axis=-1), plan.rule, shared_control=shared, step=step)
     return Comparison(
         control=control,
         primary=control == plan.primary,
         pairs=tuple(pairs),
-        pooled=pooled_verdict(np.stack(complete, axis=-1), plan.rule, shared_control=shared) if complete else None,
+        pooled=pooled,
         left_out=len(pairs) - len(complete),
         by_setting=tuple(next(verdicts) if found.treated.size else None for found in pairs),
     )

@@ -6,6 +6,8 @@ with several draws, each draw's mean over its seeds counts once. With one draw t
 what is found holds for that draw alone.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -37,21 +39,28 @@ def replicates(differences: ArrayLike) -> NDArray[np.float64]:
     return values[..., 0, :] if values.shape[-2] == 1 else values.mean(axis=-1)
 
 
-def level_mean(differences: ArrayLike, *, shared_control: bool) -> StudentMean:
+def level_mean(differences: ArrayLike, *, shared_control: bool, rounding: float = 0.0) -> StudentMean:
     """Student's mean of differences (..., draws, seeds), over draws where there are several, else over seeds.
 
     Args:
         differences: treated - control of the same draw and seed, complete, two replicates or more; with several
             draws and a shared control two seeds or more as well.
         shared_control: whether all draws are compared with the same runs.
+        rounding: standard deviation that rounding gives each difference, in its unit; 0 for values not rounded.
     """
     values = np.asarray(differences, dtype=np.float64)
     crossed = is_crossed(values, shared_control=shared_control)
-    return crossed_mean(values) if crossed else student_mean(replicates(values))
+    mean = crossed_mean(values) if crossed else student_mean(replicates(values))
+    return mean.blurred(rounding / (values.shape[-2] * values.shape[-1]) ** 0.5)
 
 
-def level_estimate(differences: ArrayLike, confidence: float, *, shared_control: bool) -> Estimate:
+def level_estimate(
+    differences: ArrayLike, confidence: float, *, shared_control: bool, rounding: float = 0.0
+) -> Estimate:
     """Mean of one table (draws, seeds) with its interval, which is None with a single replicate.
+
+    Args:
+        rounding: as `level_mean`.
 
     Raises:
         ValueError: no values, not two-dimensional, not finite, or a confidence out of range.
@@ -59,9 +68,13 @@ def level_estimate(differences: ArrayLike, confidence: float, *, shared_control:
     values = np.asarray(differences, dtype=np.float64)
     if values.ndim != 2 or values.size == 0:
         raise ValueError(f"expected a table (draws, seeds) that is not empty, got shape {values.shape}")
-    if is_crossed(values, shared_control=shared_control):
-        return crossed_difference(values, confidence)
-    return mean_estimate(replicates(values), confidence)
+    crossed = is_crossed(values, shared_control=shared_control)
+    found = crossed_difference(values, confidence) if crossed else mean_estimate(replicates(values), confidence)
+    if found.low is None or not rounding:
+        return found
+    mean = level_mean(values, shared_control=shared_control, rounding=rounding)
+    low, high = mean.interval(confidence)
+    return replace(found, low=float(low), high=float(high))
 
 
 def level_sign_flip(differences: ArrayLike, *, shared_control: bool) -> NDArray[np.float64]:

@@ -27,9 +27,13 @@ class StudentMean:
     error: Floats
     freedom: Floats
 
-    def no_sharper_than(self, least_error: ArrayLike) -> "StudentMean":
-        """The same with a standard error of `least_error` (in the unit of the values) at least."""
-        return replace(self, error=np.maximum(self.error, least_error))
+    def blurred(self, error: ArrayLike) -> "StudentMean":
+        """Of values that were rounded, which moves the mean by `error` (a standard deviation, in the values' unit).
+
+        Values that round to the same seem to agree beyond doubt: their own spread does not hold what rounding took
+        from it, nor what it did to all alike.
+        """
+        return replace(self, error=np.hypot(self.error, error))
 
     def interval(self, confidence: float) -> tuple[Floats, Floats]:
         """Ends (...), (...) of the central confidence interval; `confidence` in (0, 1)."""

@@ -16,6 +16,7 @@ from pipeline.stats.estimates import Estimate
 from pipeline.stats.levels import level_estimate, level_mean, level_sign_flip, n_pairs
 from pipeline.stats.multiplicity import holm
 from pipeline.stats.sign_flip import pairs_needed, smallest_p
+from pipeline.stats.student import rounding_sd
 
 Outcome = Literal["helps", "hurts", "equivalent", "undecided"]
 
@@ -110,7 +111,7 @@ def outcomes(mean: ArrayLike, p_difference: ArrayLike, p_equivalence: ArrayLike,
     return np.select(conditions, ["equivalent", "helps", "hurts"], "undecided")
 
 
-def pooled_verdict(differences: ArrayLike, rule: Rule, *, shared_control: bool) -> Verdict:
+def pooled_verdict(differences: ArrayLike, rule: Rule, *, shared_control: bool, step: float = 0.0) -> Verdict:
     """The study's primary test: one verdict over all its settings.
 
     The settings of one seed are correlated, through the seed and through the filter's draw. They are averaged per
@@ -119,15 +120,18 @@ def pooled_verdict(differences: ArrayLike, rule: Rule, *, shared_control: bool) 
     Args:
         differences: (draws, seeds, settings), treated - control in accuracy (-1 to 1); complete.
         shared_control: whether all draws are compared with the same runs, as with `full`.
+        step: of which both accuracies are multiples, 1 / test images; 0 for accuracies that are not rounded.
 
     Raises:
         ValueError: as `verdicts_by_setting`.
     """
     values = _checked(differences, ndim=3)
-    return _judged([values.mean(axis=-1)], rule, shared_control, settings=values.shape[-1])[0]
+    return _judged([values.mean(axis=-1)], rule, shared_control, settings=values.shape[-1], step=step)[0]
 
 
-def verdicts_by_setting(differences: Sequence[ArrayLike], rule: Rule, *, shared_control: bool) -> list[Verdict]:
+def verdicts_by_setting(
+    differences: Sequence[ArrayLike], rule: Rule, *, shared_control: bool, step: float = 0.0
+) -> list[Verdict]:
     """A verdict for each setting, e.g. each batch size, adjusted after Holm for their number.
 
     The chance of any false claim of a difference among all settings is at most alpha, and so is that of any false
@@ -135,24 +139,28 @@ def verdicts_by_setting(differences: Sequence[ArrayLike], rule: Rule, *, shared_
 
     Args:
         differences: for each setting its (draws, seeds), treated - control in accuracy (-1 to 1).
-        shared_control: as `pooled_verdict`.
+        shared_control, step: as `pooled_verdict`.
 
     Raises:
         ValueError: a table that is empty, not two-dimensional, not finite or outside -1 to 1.
     """
     tables = [_checked(table, ndim=2) for table in differences]
-    return _judged(tables, rule, shared_control, settings=1)
+    return _judged(tables, rule, shared_control, settings=1, step=step)
 
 
-def _judged(tables: Sequence[NDArray[np.float64]], rule: Rule, shared_control: bool, *, settings: int) -> list[Verdict]:
+def _judged(
+    tables: Sequence[NDArray[np.float64]], rule: Rule, shared_control: bool, *, settings: int, step: float
+) -> list[Verdict]:
     """Of tables (draws, seeds), each the mean over `settings` settings; together one family of Holm's."""
-    tested = [_tests(table, rule, shared_control) for table in tables]
+    # Of two accuracies, at each setting on their own.
+    rounding = rounding_sd(step) * (2 / settings) ** 0.5
+    tested = [_tests(table, rule, shared_control, rounding) for table in tables]
     family = iter(_adjusted([tests for tests in tested if tests]))
     comparisons = max(sum(tests is not None for tests in tested), 1)
     verdicts = []
     for table, has_tests in zip(tables, tested, strict=True):
         draws, seeds = table.shape
-        estimate = level_estimate(table, 1 - rule.alpha, shared_control=shared_control)
+        estimate = level_estimate(table, 1 - rule.alpha, shared_control=shared_control, rounding=rounding)
         tests = next(family) if has_tests else None
         verdicts.append(
             Verdict(
@@ -171,12 +179,12 @@ def _judged(tables: Sequence[NDArray[np.float64]], rule: Rule, shared_control: b
     return verdicts
 
 
-def _tests(table: NDArray[np.float64], rule: Rule, shared_control: bool) -> Tests | None:
+def _tests(table: NDArray[np.float64], rule: Rule, shared_control: bool, rounding: float) -> Tests | None:
     """Of a table (draws, seeds) on its own; None where a factor has a single value and hence no spread."""
     pairs = n_pairs(table.shape, shared_control=shared_control)
     if pairs < 2:
         return None
-    found = level_mean(table, shared_control=shared_control)
+    found = level_mean(table, shared_control=shared_control, rounding=rounding)
     low, high = found.interval(1 - 2 * rule.alpha)
     t = float(found.p_difference())
     sign_flip = float(level_sign_flip(table, shared_control=shared_control))

@@ -23,8 +23,9 @@ SIZES = (32, 64, 128, 256, 512)
 
 
 def _noisier(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The spread between seeds is that of the batch size."""
-    return {"top1": 0.5 + (row["seed"] - 2.5) * row["batch_size"] / 5e3, "balanced_accuracy": 0.9}
+    """The spread between seeds is that of the batch size; filtered images are better."""
+    top1 = 0.5 + 0.1 * (row["arm"] == "filtered") + (row["seed"] - 2.5) * row["batch_size"] / 5e3
+    return {"top1": top1, "balanced_accuracy": 0.9}
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pipeline.stats.sentences.evidence import Evidence, Rule, evidence_of
+from pipeline.stats.sentences.evidence import Evidence, Rule, accuracy_rounding, evidence_of
 from pipeline.stats.sentences.trials import Replicate, Trial, by, replicates_of
 
 QUANTITY = "filtered minus full at equal epochs (points)"
@@ -26,5 +26,6 @@ def as_good_as_full(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
         if differences:
             values[key] = differences
     return evidence_of(
-        replicates_of(values), rule, QUANTITY, threshold=-rule.margin, scale=100, shared_control=True
+        replicates_of(values), rule, QUANTITY, threshold=-rule.margin, scale=100, shared_control=True,
+        rounding=2**0.5 * accuracy_rounding(trials),
     )  # fmt: skip

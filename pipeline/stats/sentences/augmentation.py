@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pipeline.stats.sentences.evidence import Evidence, Rule, evidence_of
+from pipeline.stats.sentences.evidence import Evidence, Rule, accuracy_rounding, evidence_of
 from pipeline.stats.sentences.trials import Replicate, Trial, by, replicates_of
 
 QUANTITY = "augmentation makes the loss of the smaller arms against the full one smaller (points) by"
@@ -28,7 +28,8 @@ def augmentation(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
                 for name in augmented.keys() & plain.keys():
                     setting = values.setdefault((key, study, other, name.arm), {})
                     setting[name.draw, name.seed] = augmented[name] - plain[name]
-    return evidence_of(replicates_of(values), rule, QUANTITY, scale=100, shared_control=True)
+    rounding = 2 * accuracy_rounding(trials)
+    return evidence_of(replicates_of(values), rule, QUANTITY, scale=100, shared_control=True, rounding=rounding)
 
 
 class _Run(NamedTuple):

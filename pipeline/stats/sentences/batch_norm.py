@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pipeline.stats.sentences.evidence import Evidence, Rule, evidence_of
+from pipeline.stats.sentences.evidence import Evidence, Rule, accuracy_rounding, evidence_of
 from pipeline.stats.sentences.trials import Replicate, Trial, by, replicates_of
 
 QUANTITY = "BatchNorm in groups of the small batch's size costs a larger batch, beyond half of the small batch's loss,"
@@ -22,8 +22,11 @@ def batch_norm(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
     for key, seed, whole, grouped, small in _triples([trial for trial in trials if trial.arm == "full"]):
         excess.setdefault(key, {})[0, seed] = (whole - grouped) - (whole - small) / 2
         loss.setdefault(key, {})[0, seed] = whole - small
-    losing = evidence_of(replicates_of(loss), rule, "the small batch loses", scale=100)
-    found = evidence_of(replicates_of(excess), rule, f"{QUANTITY} (points)", scale=100)
+    rounding = accuracy_rounding(trials)
+    losing = evidence_of(replicates_of(loss), rule, "the small batch loses", scale=100, rounding=2**0.5 * rounding)
+    # Half of the large batch, all of it in groups, and half of the small batch.
+    rounding *= (0.5**2 + 1 + 0.5**2) ** 0.5
+    found = evidence_of(replicates_of(excess), rule, f"{QUANTITY} (points)", scale=100, rounding=rounding)
     if losing is None or found is None:
         return None
     return replace(

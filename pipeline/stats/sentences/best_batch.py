@@ -22,8 +22,8 @@ def best_batch(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
     down again is not found. Of the full arm, where a study has two rates and three batch sizes or more.
 
     A study with a rate at which some best one is at either end of the sizes (`BestSizes`) contradicts nothing, nor
-    does one whose sizes lie further apart than a doubling. The spread between seeds is not taken to be below that of
-    rounding to the sizes tried.
+    does one whose sizes lie further apart than a doubling. To the spread between seeds comes that of rounding to the
+    sizes tried.
     """
     groups = by([trial for trial in trials if trial.arm == "full"], "study", "model", "weight_decay")
     seeds, bests = {}, {}
@@ -39,12 +39,12 @@ def best_batch(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
     found_replicates = replicates_of(values)
     if found_replicates is None:
         return None
-    # Settings are rounded independently, and averaged.
-    least_sd = max(bests[key].rounding for key in values) / found_replicates.settings**0.5
-    evidence = evidence_of(found_replicates, rule, QUANTITY, least_sd=least_sd)
+    rounding = max(bests[key].rounding for key in values)
+    evidence = evidence_of(found_replicates, rule, QUANTITY, rounding=rounding)
     if evidence is None:
         return None
-    mean = level_mean(found_replicates.table, shared_control=False).no_sharper_than(least_sd / evidence.n**0.5)
+    blur = rounding / found_replicates.settings**0.5
+    mean = level_mean(found_replicates.table, shared_control=False, rounding=blur)
     studies = {study for study, *_ in values}
     bounded = all(best.all_rates and best.step <= BOUND for (study, *_), best in bests.items() if study in studies)
     against = float(mean.p_equivalence(BOUND)) if bounded else 1.0

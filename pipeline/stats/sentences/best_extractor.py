@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pipeline.stats.sentences.evidence import Evidence, Rule, evidence_of
+from pipeline.stats.sentences.evidence import Evidence, Rule, accuracy_rounding, evidence_of
 from pipeline.stats.sentences.trials import Replicate, Trial, by, replicates_of
 
 BEST = "resnet101"
@@ -28,7 +28,8 @@ def best_extractor(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
         for key, group in by(chosen, *alike).items()
     }
     others = sorted({trial.extractor for trial in chosen if trial.arm == "filtered"} - {BEST})
-    judged = [evidence for other in others if (evidence := _against(gains, other, rule))]
+    rounding = 2 * accuracy_rounding(trials)
+    judged = [evidence for other in others if (evidence := _against(gains, other, rule, rounding))]
     if not judged:
         return None
     weakest = max(judged, key=lambda evidence: evidence.p_for)
@@ -52,11 +53,11 @@ def _gain(trials: Sequence[Trial]) -> dict[Replicate, float]:
     }
 
 
-def _against(gains: _Gains, other: str, rule: Rule) -> Evidence | None:
+def _against(gains: _Gains, other: str, rule: Rule, rounding: float) -> Evidence | None:
     values = {}
     for key, found in gains.items():
         best, rival = found.get(BEST, {}), found.get(other, {})
         differences = {replicate: best[replicate] - rival[replicate] for replicate in best.keys() & rival.keys()}
         if differences:
             values[key] = differences
-    return evidence_of(replicates_of(values), rule, other, scale=100)
+    return evidence_of(replicates_of(values), rule, other, scale=100, rounding=rounding)

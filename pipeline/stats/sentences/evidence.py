@@ -1,11 +1,13 @@
 """What runs say of one sentence: an estimate with its interval, and the chances of errors either way."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from pipeline.stats.levels import is_crossed, level_mean
-from pipeline.stats.sentences.trials import Replicates
+from pipeline.stats.sentences.trials import Replicates, Trial
+from pipeline.stats.student import rounding_sd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +65,7 @@ def evidence_of(
     threshold: float = 0.0,
     scale: float = 1.0,
     shared_control: bool = False,
-    least_sd: float = 0.0,
+    rounding: float = 0.0,
 ) -> Evidence | None:
     """Student's t test of the replicates' mean against a threshold; None with fewer than two replicates.
 
@@ -72,14 +74,14 @@ def evidence_of(
         threshold: in their unit.
         scale: of the estimate as it is shown, 100 for percentage points.
         shared_control: whether all draws are compared with the same runs.
-        least_sd: standard deviation of a replicate's value that comes of the grid it was read off, in its unit.
-            Replicates that agree by that grid's grace agree no better than this.
+        rounding: standard deviation that rounding gives a value of one setting, in its unit.
     """
     if found is None or not enough(found, shared_control=shared_control):
         return None
     draws, seeds = found.table.shape
-    mean = level_mean(found.table - threshold, shared_control=shared_control)
-    mean = mean.no_sharper_than(least_sd / (draws if draws > 1 else seeds) ** 0.5)
+    # Settings are rounded independently, and averaged.
+    blur = rounding / found.settings**0.5
+    mean = level_mean(found.table - threshold, shared_control=shared_control, rounding=blur)
     low, high = mean.interval(1 - rule.alpha)
     half = float(mean.p_difference()) / 2
     above = float(mean.mean) > 0
@@ -96,6 +98,11 @@ def evidence_of(
         settings=found.settings,
         left_out=found.left_out,
     )
+
+
+def accuracy_rounding(trials: Sequence[Trial]) -> float:
+    """Standard deviation that counting test images gives an accuracy (0 to 1): the largest of the trials'."""
+    return max((rounding_sd(1 / trial.n_images) for trial in trials), default=0.0)
 
 
 def enough(found: Replicates, *, shared_control: bool = False) -> bool:

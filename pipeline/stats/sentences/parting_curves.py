@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from pipeline.stats.sentences.best_sizes import best_sizes
-from pipeline.stats.sentences.evidence import Evidence, Rule, evidence_of, slope
+from pipeline.stats.sentences.evidence import Evidence, Rule, accuracy_rounding, evidence_of, slope
 from pipeline.stats.sentences.trials import Replicate, Trial, by, grid_of, replicates_of
 
 HEIGHTS = "the spread of the networks' accuracies (sd, points) grows from the lowest learning rate to the highest by"
@@ -41,10 +41,9 @@ def parting_curves(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
     lie, peak = replicates_of(heights), replicates_of(peaks)
     if lie is None or peak is None:
         return None
-    least_sd = rounding / peak.settings**0.5
     both = (
-        evidence_of(lie, rule, HEIGHTS, scale=100),
-        evidence_of(peak, rule, PEAKS, least_sd=least_sd),
+        evidence_of(lie, rule, HEIGHTS, scale=100, rounding=accuracy_rounding(trials)),
+        evidence_of(peak, rule, PEAKS, rounding=rounding),
     )
     if both[0] is None or both[1] is None:
         return None

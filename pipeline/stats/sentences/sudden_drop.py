@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.stats.sentences.evidence import Evidence, Rule, evidence_of
+from pipeline.stats.sentences.evidence import Evidence, Rule, accuracy_rounding, evidence_of
 from pipeline.stats.sentences.trials import Trial, by, grid_of, replicates_of
 
 SMALL = ("resnet18", "resnet34")
@@ -43,7 +43,8 @@ def sudden_drop(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
         }
         if known:
             values[key] = known
-    return evidence_of(replicates_of(values), rule, QUANTITY, scale=100)
+    rounding = 2 * accuracy_rounding(trials)
+    return evidence_of(replicates_of(values), rule, QUANTITY, scale=100, rounding=rounding)
 
 
 def steepest_falls(top1: NDArray[np.float64], sizes: NDArray[np.float64]) -> NDArray[np.float64] | None:

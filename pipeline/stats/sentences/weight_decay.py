@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.stats.sentences.evidence import Evidence, Rule, evidence_of, slope
+from pipeline.stats.sentences.evidence import Evidence, Rule, accuracy_rounding, evidence_of, slope
 from pipeline.stats.sentences.trials import Replicate, Trial, by, replicates_of
 
 QUANTITY = "from the largest weight decay to the smallest the filtered arm gains on the others (points)"
@@ -29,7 +29,9 @@ def weight_decay(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
             for control in arms.intersection(CONTROLS):
                 values[key, control] = _falls(found, control, decays)
     shared = any(trial.arm == "full" for trial in trials)
-    return evidence_of(replicates_of(values), rule, QUANTITY, scale=100, shared_control=shared)
+    # Of the line through several differences it moves the ends by no more than that of each.
+    rounding = 2 * accuracy_rounding(trials)
+    return evidence_of(replicates_of(values), rule, QUANTITY, scale=100, shared_control=shared, rounding=rounding)
 
 
 def _falls(trials: Sequence[Trial], control: str, decays: NDArray[np.float64]) -> dict[Replicate, float]:
