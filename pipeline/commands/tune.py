@@ -3,7 +3,7 @@
 NAME is one of `tuning` in the parameter file. Several, such as one for each optimizer, run one after another and are
 compared, each with the same number of trials and epochs. Trials are judged on the training images flagged `val`,
 never on test images. An interrupted search goes on where it stopped; parameters, images or code that
-have changed start it anew. Needs the `tuning` extra.
+decide it and have changed start it anew, as `rm -r .work/tune/NAME` does. Needs the `tuning` extra.
 """
 
 import argparse

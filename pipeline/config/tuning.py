@@ -141,7 +141,8 @@ class Tuning(Section):
             the same result; `sequential`, one after another to the end, each compared with those before it.
         places: trials that are in the race at a time; each that ends makes room for the next. Null: all of them.
         finish: eliminated trials, drawn at random, that are trained to the end all the same, to count those
-            that would have overtaken the winner.
+            that would have overtaken the winner. Raised after a search has ended, it trains them from their first
+            epoch.
         seed: of the sampler, and of that draw.
     """
 
