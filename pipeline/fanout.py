@@ -41,7 +41,7 @@ def fan_out(
     workers: int,
     threads: int,
     gpus: Sequence[str] = (),
-    if_killed: Callable[[str], Any] | None = None,
+    if_killed: Callable[[], Any] | None = None,
 ) -> Iterator[Map]:
     """An ordered map over independent tasks; also pins the threads of this process within the block.
 
@@ -56,7 +56,7 @@ def fan_out(
         threads: BLAS and OpenMP threads of every task, and of this process.
         gpus: of this machine, as CUDA_VISIBLE_DEVICES names them. Each worker of `local` sees one, in turn; those of an
             address see what they were started with.
-        if_killed: from the reason to the result of a task of which several workers died; without it, that is an error.
+        if_killed: makes the result of a task of which several workers died; without it, that is an error.
 
     Raises:
         InputError: no scheduler or no worker answers, workers differ from this process, or several died of a task.
@@ -76,10 +76,10 @@ def fan_out(
 def _local_cluster(workers: int, gpus: Sequence[str]) -> Iterator["Client"]:
     from distributed import Client, LocalCluster, Nanny
 
-    def nanny(*given: Any, name: int, **options: Any) -> Nanny:
+    def nanny(scheduler: str, *, name: int, **options: Any) -> Nanny:
         # As long as a process has not asked CUDA for anything, this decides what it sees.
         env = {"CUDA_VISIBLE_DEVICES": gpus[name % len(gpus)]} if gpus else {}
-        return Nanny(*given, name=name, env=env, **options)
+        return Nanny(scheduler, name=name, env=env, **options)
 
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -153,7 +153,7 @@ def _numerics() -> dict[str, str]:
 def _map(
     client: "Client",
     threads: int,
-    if_killed: Callable[[str], Any] | None,
+    if_killed: Callable[[], Any] | None,
     task: Callable[[Item], Result],
     items: Iterable[Item],
     /,
@@ -169,7 +169,7 @@ def _in_order(
     client: "Client",
     pending: "deque[Future[Any]]",
     more: "Iterator[Future[Any]]",
-    if_killed: Callable[[str], Any] | None,
+    if_killed: Callable[[], Any] | None,
 ) -> Iterator[Any]:
     from distributed import KilledWorker
 
@@ -181,7 +181,7 @@ def _in_order(
         except KilledWorker as error:
             if if_killed is None:
                 raise InputError(f"dask: a worker died ({error}); give workers more memory or start fewer") from None
-            result = if_killed(" ".join(str(error).split()))
+            result = if_killed()
         except CancelledError as error:
             raise InputError(f"dask.scheduler: the connection was lost ({error}); start the stage again") from None
         pending.extend(islice(more, 1))
