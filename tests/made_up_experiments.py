@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_csv, write_parquet
@@ -64,6 +66,8 @@ def write_experiment(
     kept: Mapping[str, Sequence[str]] | None = None,
     n_total: int = 10,
     margin: float | None = None,
+    confidence: float = 0.95,
+    n_images: int = 10_000,
 ) -> Path:
     """The data folder with these cells by study, and the paths that each network's filter kept; returns it.
 
@@ -72,11 +76,12 @@ def write_experiment(
     paths = DataPaths(root=data)
     for study, rows in studies.items():
         write_parquet(paths.runs(study), pa.Table.from_pylist([dict(row) for row in rows]))
+        write_array(paths.correct(study), np.zeros((len(rows), n_images), dtype=np.bool_))
     for network, names in (kept or {}).items():
         columns = {"sample_id": list(range(len(names))), "path": list(names), "label_name": ["a"] * len(names)}
         write_csv(paths.kept(network), pa.table(columns))
         write_json(paths.filter_metrics(network), {"n_total": n_total})
     if margin is not None:
-        parameters = {"report": {"margin": margin, "primary": "random"}}
+        parameters = {"report": {"margin": margin, "primary": "random", "confidence": confidence}}
         write_provenance(paths.provenance("report"), stage="report", parameters=parameters, inputs=[], outputs=[])
     return data

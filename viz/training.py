@@ -58,7 +58,7 @@ def study_view(data: DataPaths, name: str | None, *, params: Params, batch_size:
     try:
         runs = _runs(data, params, name)
         assert name is not None
-        correct = open_array(data.correct(name), dtype=np.bool_, ndim=2, rows=len(runs))
+        correct = open_array(data.correct(name), dtype=np.bool_, ndim=2)
     except InputError as error:
         return problem(str(error))
     report, asked = params.report, params.studies[name]

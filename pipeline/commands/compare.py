@@ -3,7 +3,7 @@
 A and B are git revisions of this repository, read from DVC's cache without a checkout, or folders with data/. Runs of
 both that share study, model, arm, filter network, batch size, simulated workers, learning rate, weight decay and seed
 are pairs; a margin of equivalence belongs to the question and is to be chosen before the answer is seen: it is that of
-B's report, unless given.
+B's report, unless given. The confidence is that of B's report too, 0.95 where it has none.
 """
 
 import argparse
@@ -13,13 +13,19 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from pipeline.commands.comparison.experiments import Experiment, is_margin, read_experiment
-from pipeline.commands.comparison.judging import FilterComparison, StudyComparison, compare_filters, compare_study
+from pipeline.commands.comparison.judging import (
+    ArmVerdict,
+    FilterComparison,
+    StudyComparison,
+    compare_filters,
+    compare_study,
+)
 from pipeline.commands.comparison.wording import filter_lines, paragraph, study_lines
 from pipeline.errors import InputError
 from pipeline.stats.comparison_values import in_points, verdict_values
 from pipeline.stats.verdict import Rule, Verdict
 
-_ALPHA = 0.05
+_CONFIDENCE = 0.95
 _MARGIN = 0.3
 """Percentage points, where nobody has stated any."""
 
@@ -39,10 +45,6 @@ class Margin:
     points: float
     stated: MarginOf
 
-    @property
-    def rule(self) -> Rule:
-        return Rule(margin=self.points / 100, alpha=_ALPHA)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentComparison:
@@ -50,6 +52,7 @@ class ExperimentComparison:
 
     Attributes:
         a, b: what the user calls them.
+        alpha: chance of a false claim, of the `report.confidence` that B's report was made with.
         studies_only_a, studies_only_b: studies of one alone.
         networks_only_a, networks_only_b: networks with which one alone has filtered.
     """
@@ -57,6 +60,7 @@ class ExperimentComparison:
     a: str
     b: str
     margin: Margin
+    alpha: float
     studies: list[StudyComparison]
     filters: list[FilterComparison]
     studies_only_a: list[str]
@@ -106,11 +110,15 @@ def compare(a: Experiment, b: Experiment, margin: Margin) -> ExperimentCompariso
             f"{a.name} and {b.name}: no study in common; the one has {', '.join(a.studies)}, "
             f"the other {', '.join(b.studies)}"
         )
+    confidence = _CONFIDENCE if b.confidence is None else b.confidence
+    rule = Rule(margin=margin.points / 100, alpha=round(1 - confidence, 12))
+    step = 1 / min(a.n_images, b.n_images)
     return ExperimentComparison(
         a=a.name,
         b=b.name,
         margin=margin,
-        studies=[compare_study(name, a.studies[name], b.studies[name], margin.rule) for name in common],
+        alpha=rule.alpha,
+        studies=[compare_study(name, a.studies[name], b.studies[name], rule, step=step) for name in common],
         filters=compare_filters(a, b),
         studies_only_a=_missing(a.studies, b.studies),
         studies_only_b=_missing(b.studies, a.studies),
@@ -123,11 +131,10 @@ def as_tree(found: ExperimentComparison) -> dict[str, Any]:
     """Plain values; estimates and verdicts as in data/report/summary.json, settings as mappings by their fields."""
     return {
         **asdict(found),
-        "alpha": _ALPHA,
         "studies": [
             {
                 **asdict(study),
-                "pooled": study.pooled and {**_judged(study.pooled), "settings": study.pooled.settings},
+                "pooled": [_of_arm(arm) for arm in study.pooled],
                 "settings": [{"setting": row.setting._asdict(), **_judged(row.verdict)} for row in study.settings],
                 "only_a": [setting._asdict() for setting in study.only_a],
                 "only_b": [setting._asdict() for setting in study.only_b],
@@ -135,6 +142,11 @@ def as_tree(found: ExperimentComparison) -> dict[str, Any]:
             for study in found.studies
         ],
     }
+
+
+def _of_arm(arm: ArmVerdict) -> dict[str, Any]:
+    judged = {**_judged(arm.verdict), "settings": arm.verdict.settings} if arm.verdict else {}
+    return {"arm": arm.arm, "left_out": arm.left_out, "estimate": None, "verdict": None, "settings": 0} | judged
 
 
 def _judged(verdict: Verdict) -> dict[str, Any]:
@@ -149,6 +161,7 @@ def _lines(found: ExperimentComparison) -> Iterator[str]:
     yield paragraph(f"A = {found.a}")
     yield paragraph(f"B = {found.b}")
     yield paragraph(f"margin ±{found.margin.points:g} percentage points, {_STATED[found.margin.stated]}")
+    yield paragraph(f"a claim is false with a chance of {found.alpha:g} at most")
     for study in found.studies:
         yield ""
         yield from study_lines(study)

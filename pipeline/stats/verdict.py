@@ -125,8 +125,20 @@ def pooled_verdict(differences: ArrayLike, rule: Rule, *, shared_control: bool, 
     Raises:
         ValueError: as `verdicts_by_setting`.
     """
-    values = _checked(differences, ndim=3)
-    return _judged([values.mean(axis=-1)], rule, shared_control, settings=values.shape[-1], step=step)[0]
+    return pooled_verdicts([differences], rule, shared_control=shared_control, step=step)[0]
+
+
+def pooled_verdicts(
+    differences: Sequence[ArrayLike], rule: Rule, *, shared_control: bool, step: float = 0.0
+) -> list[Verdict]:
+    """`pooled_verdict` of each of several questions, e.g. of each arm, adjusted after Holm for their number.
+
+    Raises:
+        ValueError: as `verdicts_by_setting`.
+    """
+    values = [_checked(of_one, ndim=3) for of_one in differences]
+    settings = [of_one.shape[-1] for of_one in values]
+    return _judged([of_one.mean(axis=-1) for of_one in values], rule, shared_control, settings=settings, step=step)
 
 
 def verdicts_by_setting(
@@ -145,20 +157,20 @@ def verdicts_by_setting(
         ValueError: a table that is empty, not two-dimensional, not finite or outside -1 to 1.
     """
     tables = [_checked(table, ndim=2) for table in differences]
-    return _judged(tables, rule, shared_control, settings=1, step=step)
+    return _judged(tables, rule, shared_control, settings=[1] * len(tables), step=step)
 
 
 def _judged(
-    tables: Sequence[NDArray[np.float64]], rule: Rule, shared_control: bool, *, settings: int, step: float
+    tables: Sequence[NDArray[np.float64]], rule: Rule, shared_control: bool, *, settings: Sequence[int], step: float
 ) -> list[Verdict]:
-    """Of tables (draws, seeds), each the mean over `settings` settings; together one family of Holm's."""
+    """Of tables (draws, seeds), each the mean over so many settings; together one family of Holm's."""
     # Of two accuracies, at each setting on their own.
-    rounding = rounding_sd(step) * (2 / settings) ** 0.5
-    tested = [_tests(table, rule, shared_control, rounding) for table in tables]
+    roundings = [rounding_sd(step) * (2 / n) ** 0.5 for n in settings]
+    tested = [_tests(table, rule, shared_control, blur) for table, blur in zip(tables, roundings, strict=True)]
     family = iter(_adjusted([tests for tests in tested if tests]))
     comparisons = max(sum(tests is not None for tests in tested), 1)
     verdicts = []
-    for table, has_tests in zip(tables, tested, strict=True):
+    for table, has_tests, rounding, n_settings in zip(tables, tested, roundings, settings, strict=True):
         draws, seeds = table.shape
         estimate = level_estimate(table, 1 - rule.alpha, shared_control=shared_control, rounding=rounding)
         tests = next(family) if has_tests else None
@@ -172,7 +184,7 @@ def _judged(
                 unit="draw" if draws > 1 else "seed",
                 draws=draws,
                 seeds=seeds,
-                settings=settings,
+                settings=n_settings,
                 rule=rule,
             )
         )

@@ -19,14 +19,15 @@ def verdict_sentence(verdict: Verdict, *, treated: str, control: str, matched: M
     return f"{arms_compared(treated, control, matched)}: {finding(verdict, left_out=left_out)}."
 
 
-def finding(verdict: Verdict, *, of_a_filter: bool = True, left_out: int = 0) -> str:
+def finding(verdict: Verdict, *, of_a_filter: bool = True, left_out: int = 0, family: str = "settings") -> str:
     """`helps, +0.42 percentage points of top-1 (...)`, with what it rests on in the brackets.
 
     Args:
         of_a_filter: whether a filter has any part in what is compared, so that its draw must be named.
         left_out: incomplete settings that the verdict is not over.
+        family: of what Holm's adjustment covers several, where it does.
     """
-    parts = [_estimate(verdict), _replicates(verdict), *_p_values(verdict), *_limits(verdict)]
+    parts = [_estimate(verdict), _replicates(verdict), *_p_values(verdict, family), *_limits(verdict)]
     if of_a_filter and verdict.draws == 1:
         parts.append("conditional on this one draw of the filter")
     if left_out:
@@ -71,7 +72,7 @@ def _replicates(verdict: Verdict) -> str:
     return f"n = {unit}{', each the mean over ' if over else ''}{' and '.join(over)}"
 
 
-def _p_values(verdict: Verdict) -> list[str]:
+def _p_values(verdict: Verdict, family: str) -> list[str]:
     tests = verdict.tests
     if tests is None:
         return []
@@ -79,7 +80,7 @@ def _p_values(verdict: Verdict) -> list[str]:
     found = [f"p = {differ}, {number(tests.equivalence)} (equivalence)"]
     if verdict.comparisons > 1:
         found.append(
-            f"after Holm for {verdict.comparisons} settings {number(tests.adjusted_difference)} (difference), "
+            f"after Holm for {verdict.comparisons} {family} {number(tests.adjusted_difference)} (difference), "
             f"{number(tests.adjusted_equivalence)} (equivalence)"
         )
     return found

@@ -40,8 +40,9 @@ def test_verdict_table_and_filters_of_two_folders(
     folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = said(capsys, *folders, "--margin", "0.5")
-    assert "B against A: equivalent within ±0.50 percentage points (mean −0.10, 95 % interval −0.35 to" in shown
-    assert "n = 3 seeds, each the mean over 2 settings" in shown
+    assert "B against A, arm filtered: equivalent within ±0.50 percentage points (mean −0.10" in shown
+    assert "after Holm for 2 arms" in " ".join(shown.split())
+    assert "B against A, arm full: equivalent" in shown
     assert "12 runs in A, 12 in B: 6 pairs." in shown
     row = "  full         32  3  −0.10  −0.35 to +0.15  0.23    0.5  0.01  equivalent"
     assert row in shown.splitlines()
@@ -64,8 +65,10 @@ def test_json_is_one_line_with_the_same_numbers(folders: tuple[Path, Path], caps
     assert (found["a"], found["b"], found["alpha"]) == (*map(str, folders), 0.05)
     assert found["margin"] == {"points": 0.3, "stated": "default"}
     (study,) = found["studies"]
-    assert study["pooled"]["estimate"]["mean"] == pytest.approx(-0.1)
-    assert (study["pooled"]["settings"], study["pooled"]["verdict"]["seeds"]) == (2, 3)
+    pooled = [(of_arm["arm"], of_arm["settings"], of_arm["left_out"]) for of_arm in study["pooled"]]
+    assert pooled == [("filtered", 1, 0), ("full", 1, 0)]
+    assert study["pooled"][0]["estimate"]["mean"] == pytest.approx(-0.1)
+    assert study["pooled"][0]["verdict"]["seeds"] == 3
     assert [row["setting"]["arm"] for row in study["settings"]] == ["filtered", "full"]
     assert {row["verdict"]["comparisons"] for row in study["settings"]} == {2}
     assert {row["batch_size"] for row in study["only_b"]} == {512}
@@ -129,7 +132,7 @@ def test_incomplete_settings_are_counted_in_the_verdict(tmp_path: Path, capsys: 
 
     a = write_experiment(tmp_path / "a", {"digits": cells()})
     b = write_experiment(tmp_path / "b", {"digits": cells(change=unlucky)})
-    assert "; 2 incomplete settings left out)." in " ".join(said(capsys, a, b).split())
+    assert "; 1 incomplete setting left out)." in " ".join(said(capsys, a, b).split())
 
 
 def test_without_a_pair_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,6 +162,10 @@ def no_total(folder: Path) -> None:
     write_experiment(folder, {"digits": cells()}, {"resnet18": ["a", "b"]}, n_total=1)
 
 
+def no_confidence(folder: Path) -> None:
+    write_experiment(folder, {"digits": cells()}, margin=0.5, confidence=0.5)
+
+
 def no_margin(folder: Path) -> None:
     write_experiment(folder, {"digits": cells()}, margin=0)
 
@@ -176,6 +183,7 @@ def no_table(folder: Path) -> None:
         (old_columns, "b/train/digits.parquet: has no column simulated_workers; it is of another version"),
         (no_accuracy, "b/train/digits.parquet: a finished run with top1 90.0"),
         (no_total, "b/filter/resnet18/metrics.json: n_total 1 for 2 images"),
+        (no_confidence, "b/report/provenance.json: report.confidence 0.5 is no number above 0.5 and below 1"),
         (no_margin, "b/report/provenance.json: report.margin 0 is no number above 0 and below 100"),
         (no_table, "b/train/digits.parquet: damaged"),
     ],
@@ -214,6 +222,19 @@ def test_the_margin_is_that_of_the_second_report_unless_given(
     assert said_of_it in shown.splitlines()
     points = said_of_it.split()[1]
     assert f"within {points} points (TOST)" in shown
+
+
+@pytest.mark.parametrize(("confidence", "alpha"), [(0.99, 0.01), (None, 0.05)])
+def test_the_confidence_is_that_of_the_second_report_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], confidence: float | None, alpha: float
+) -> None:
+    a = write_experiment(tmp_path / "a", {"digits": cells()}, margin=0.5, confidence=0.9)
+    b = {"digits": cells(change=gains(noise))}
+    write_experiment(tmp_path / "b", b, margin=0.5 if confidence else None, confidence=confidence or 0.9)
+    shown = said(capsys, a, tmp_path / "b")
+    assert f"a claim is false with a chance of {alpha:g} at most" in shown.splitlines()
+    assert f"{100 * (1 - alpha):g} % t interval" in shown
+    assert json.loads(said(capsys, a, tmp_path / "b", "--json"))["alpha"] == alpha
 
 
 @pytest.mark.parametrize("margin", ["0", "-1", "100", "nan", "much"])
@@ -282,7 +303,7 @@ def test_two_revisions_are_compared_without_a_checkout(repository: Path) -> None
     found = json.loads(shown)
     assert (found["a"], found["b"]) == ("HEAD~1", "HEAD")
     assert [study["study"] for study in found["studies"]] == ["digits"]
-    assert found["studies"][0]["pooled"]["estimate"]["mean"] == pytest.approx(-0.1)
+    assert found["studies"][0]["pooled"][0]["estimate"]["mean"] == pytest.approx(-0.1)
     assert found["margin"] == {"points": 0.25, "stated": "report"}
     assert (found["studies_only_a"], found["studies_only_b"]) == ([], ["later"])
     assert [(row["share_a"], row["jaccard"]) for row in found["filters"]] == [(0.2, 0.5)]

@@ -10,16 +10,23 @@ from made_up_experiments import cells, gains
 from scipy import stats
 
 from pipeline.commands.comparison.experiments import Experiment, KeptImages
-from pipeline.commands.comparison.judging import StudyComparison, compare_filters, compare_study
+from pipeline.commands.comparison.judging import ArmVerdict, StudyComparison, compare_filters, compare_study
 from pipeline.commands.comparison.pairing import ColumnDifference
 from pipeline.errors import InputError
-from pipeline.stats.verdict import Rule
+from pipeline.stats.verdict import Rule, Verdict
 
 RULE = Rule(margin=0.003, alpha=0.05)
 
 
 def compare(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> StudyComparison:
-    return compare_study("digits", a, b, RULE)
+    return compare_study("digits", a, b, RULE, step=0.0)
+
+
+def pooled(found: StudyComparison, arm: str = "filtered") -> Verdict:
+    """The verdict on one arm, which has one."""
+    (verdict,) = (of_arm.verdict for of_arm in found.pooled if of_arm.arm == arm)
+    assert verdict is not None
+    return verdict
 
 
 def noisy(row: Any) -> float:
@@ -39,18 +46,20 @@ def test_each_setting_and_the_pool_agree_with_scipy() -> None:
         interval = (row.verdict.estimate.low, row.verdict.estimate.high)
         assert interval == pytest.approx(tuple(expected.confidence_interval(0.95)))
         assert row.verdict.comparisons == 4
-    assert found.pooled is not None
-    assert found.pooled.tests is not None
-    assert found.pooled.tests.t == pytest.approx(stats.ttest_1samp(np.mean(by_setting, axis=0), 0).pvalue)
-    assert (found.pooled.estimate.n, found.pooled.settings, found.left_out, found.pairs) == (6, 4, 0, 24)
+    for arm in found.pooled:
+        rows = [row for row, of in zip(by_setting, found.settings, strict=True) if of.setting.arm == arm.arm]
+        assert arm.verdict is not None
+        assert arm.verdict.tests is not None
+        assert arm.verdict.tests.t == pytest.approx(stats.ttest_1samp(np.mean(rows, axis=0), 0).pvalue)
+        assert (arm.verdict.estimate.n, arm.verdict.settings, arm.verdict.comparisons, arm.left_out) == (6, 2, 2, 0)
+    assert found.pairs == 24
 
 
 @pytest.mark.parametrize(("gain", "outcome"), [(0.01, "helps"), (-0.01, "hurts"), (0.0, "equivalent")])
-def test_six_seeds_tell_a_clear_change(gain: float, outcome: str) -> None:
-    b = cells(seeds=range(6), change=gains(lambda row: gain + 1e-4 * row["seed"]))
-    found = compare(cells(seeds=range(6)), b)
-    assert found.pooled is not None
-    assert found.pooled.outcome == outcome
+def test_seven_seeds_tell_a_clear_change_of_each_of_two_arms(gain: float, outcome: str) -> None:
+    b = cells(seeds=range(7), change=gains(lambda row: gain + 1e-4 * row["seed"]))
+    found = compare(cells(seeds=range(7)), b)
+    assert [pooled(found, arm).outcome for arm in ("filtered", "full")] == [outcome, outcome]
 
 
 @given(st.integers(0, 1000))
@@ -60,13 +69,12 @@ def test_exchanged_experiments_exchange_the_signs(seed: int) -> None:
     for row in a:
         row["fingerprint"] += " of A"
     there, back = compare(a, b), compare(b, a)
-    assert there.pooled is not None
-    assert back.pooled is not None
-    assert there.pooled.estimate.mean == pytest.approx(-back.pooled.estimate.mean)
+    assert pooled(there).estimate.mean == pytest.approx(-pooled(back).estimate.mean)
     assert [row.setting for row in there.settings] == [row.setting for row in back.settings]
-    assert there.pooled.tests is not None
-    assert back.pooled.tests is not None
-    assert there.pooled.tests.adjusted_difference == pytest.approx(back.pooled.tests.adjusted_difference)
+    ways = (pooled(there).tests, pooled(back).tests)
+    assert ways[0] is not None
+    assert ways[1] is not None
+    assert ways[0].adjusted_difference == pytest.approx(ways[1].adjusted_difference)
 
 
 @given(st.permutations(range(12)))
@@ -82,7 +90,7 @@ def test_one_and_the_same_run_is_no_evidence() -> None:
     assert (found.pairs, found.same_runs) == (6, 6)
     assert {row.setting.arm for row in found.settings} == {"filtered"}
     assert found.pooled == compare(cells(arms=["filtered"]), cells(arms=["filtered"], change=gains(noisy))).pooled
-    assert compare(cells(), cells()).pooled is None
+    assert compare(cells(), cells()).pooled == []
 
 
 def test_settings_of_one_experiment_alone_are_named() -> None:
@@ -96,7 +104,7 @@ def test_settings_of_one_experiment_alone_are_named() -> None:
 def test_runs_that_differ_in_what_identifies_them_are_no_pair(column: str) -> None:
     other = {"model": "resnet34", "simulated_workers": 8, "learning_rate": 0.04, "weight_decay": 0.0}[column]
     found = compare(cells(), cells(change=lambda row: {column: other}))
-    assert (found.pairs, found.settings, found.pooled) == (0, [], None)
+    assert (found.pairs, found.settings, found.pooled) == (0, [], [])
     assert len(found.only_a) == len(found.only_b) == 4
 
 
@@ -112,9 +120,9 @@ def test_seeds_of_one_alone_and_runs_without_a_result_are_counted() -> None:
 
     found = compare(cells(), cells(seeds=[0, 1, 2, 3], change=unlucky))
     assert (found.runs_a, found.runs_b, found.pairs) == (12, 16, 11)
-    assert (found.unfinished, found.unpaired, found.left_out) == (1, 4, 1)
-    assert found.pooled is not None
-    assert found.pooled.settings == 3
+    assert (found.unfinished, found.unpaired) == (1, 4)
+    assert [(of.arm, of.left_out) for of in found.pooled] == [("filtered", 0), ("full", 1)]
+    assert (pooled(found).settings, pooled(found, "full").settings) == (2, 1)
     assert [row.verdict.estimate.n for row in found.settings] == [3, 3, 3, 2]
 
 
@@ -123,18 +131,21 @@ def test_draws_of_the_filter_are_the_replicates() -> None:
     found = compare(cells(networks=networks), cells(networks=networks, change=gains(noisy)))
     by_arm = {row.setting.arm: row.verdict for row in found.settings}
     assert (by_arm["filtered"].unit, by_arm["filtered"].draws, by_arm["full"].unit) == ("draw", 3, "seed")
-    assert found.pooled is not None
-    assert (found.pooled.unit, found.pooled.draws, found.pooled.seeds, found.pooled.settings) == ("draw", 3, 3, 4)
+    filtered, full = pooled(found), pooled(found, "full")
+    assert (filtered.unit, filtered.draws, filtered.seeds, filtered.settings) == ("draw", 3, 3, 2)
+    assert (full.unit, full.draws, full.seeds, full.settings) == ("seed", 1, 3, 2)
 
 
-def test_runs_that_all_draws_share_do_not_count_once_a_draw() -> None:
-    """Here only arm `full` has noise: three draws with one mean each would seem to have none."""
-    networks = ["resnet18", "resnet18-r1", "resnet18-r2"]
-    b = cells(networks=networks, change=gains(lambda row: noisy(row) if row["arm"] == "full" else 0.0))
-    pooled = compare(cells(networks=networks), b).pooled
-    assert pooled is not None
-    assert pooled.estimate.low is not None
-    assert pooled.estimate.low < pooled.estimate.mean - 1e-4
+def test_what_a_change_does_to_one_arm_is_not_diluted_by_another() -> None:
+    def of_filtered(row: Any) -> float:
+        return float(noisy(row) / 10 + 0.006 * (row["arm"] == "filtered"))
+
+    arms = ["full", "filtered", "random"]
+    found = compare(cells(seeds=range(7), arms=arms), cells(seeds=range(7), arms=arms, change=gains(of_filtered)))
+    assert [of_arm.arm for of_arm in found.pooled] == ["filtered", "full", "random"]
+    outcomes = [pooled(found, of_arm.arm).outcome for of_arm in found.pooled]
+    assert outcomes == ["helps", "equivalent", "equivalent"]
+    assert {pooled(found, of_arm.arm).comparisons for of_arm in found.pooled} == {3}
 
 
 def test_draws_with_no_seed_in_common_have_no_verdict() -> None:
@@ -147,7 +158,7 @@ def test_draws_with_no_seed_in_common_have_no_verdict() -> None:
     b = cells(arms=["filtered"], networks=networks, seeds=[0, 1], change=one_seed_a_draw)
     found = compare(a, b)
     assert found.pairs == 4
-    assert (found.settings, found.pooled, found.left_out) == ([], None, 2)
+    assert (found.settings, found.pooled) == ([], [ArmVerdict(arm="filtered", verdict=None, left_out=2)])
 
 
 def test_a_setting_of_which_a_draw_failed_throughout_has_no_verdict() -> None:
@@ -161,7 +172,7 @@ def test_a_setting_of_which_a_draw_failed_throughout_has_no_verdict() -> None:
     a = cells(arms=["filtered"], networks=networks)
     found = compare(a, cells(arms=["filtered"], networks=networks, change=unlucky))
     assert [(row.setting.batch_size, row.verdict.draws) for row in found.settings] == [(32, 3)]
-    assert (found.unfinished, found.left_out) == (3, 1)
+    assert (found.unfinished, found.pooled[0].left_out) == (3, 1)
 
 
 def test_what_else_differs_is_told() -> None:
@@ -194,7 +205,9 @@ sets = st.frozensets(st.sampled_from("abcdefgh"))
 def test_filters_are_compared_as_sets_of_paths(a: frozenset[str], b: frozenset[str]) -> None:
     def experiment(name: str, paths: frozenset[str], other: str) -> Experiment:
         kept = KeptImages(paths=paths, n_total=8)
-        return Experiment(name=name, studies={}, filters={"resnet18": kept, other: kept}, margin=None)
+        return Experiment(
+            name=name, studies={}, filters={"resnet18": kept, other: kept}, n_images=1, margin=None, confidence=None
+        )
 
     (found,) = compare_filters(experiment("a", a, "resnet34"), experiment("b", b, "resnet50"))
     assert (found.network, found.share_a, found.share_b) == ("resnet18", len(a) / 8, len(b) / 8)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from dash import dcc, html
 from dash_components import all_of, parts_of, text_of
-from made_up_report import default_outcome, params_with, write_study
+from made_up_report import N_TEST, default_outcome, params_with, write_study
 from scipy import stats
 
 from pipeline.artifacts.tables import read_parquet, write_parquet
@@ -53,8 +53,9 @@ def _view(data: DataPaths, params: Params, outcome: Any = default_outcome, batch
     return study_view(data, "digits", params=params, batch_size=batch_size)
 
 
-def _t_interval(values: Any, confidence: float = 0.95) -> tuple[float, float]:
-    low, high = stats.t.interval(confidence, len(values) - 1, np.mean(values), stats.sem(values))
+def _t_interval(values: Any, confidence: float = 0.95, rounding: float = 0.0) -> tuple[float, float]:
+    error = np.hypot(stats.sem(values), rounding / len(values) ** 0.5)
+    low, high = stats.t.interval(confidence, len(values) - 1, np.mean(values), error)
     return float(low), float(high)
 
 
@@ -100,7 +101,7 @@ def test_differences_are_paired_by_seed(data: DataPaths) -> None:
         for index, size in enumerate((32, 128, 512)):
             pairs = [top1["filtered", size, seed] - top1[control, size, seed] for seed in range(3)]
             assert trace.y[index] == pytest.approx(np.mean(pairs))
-            assert _ends(trace)[index] == pytest.approx(_t_interval(pairs))
+            assert _ends(trace)[index] == pytest.approx(_t_interval(pairs, rounding=100 / N_TEST * (2 / 12) ** 0.5))
 
 
 def test_the_confidence_is_that_of_the_report(data: DataPaths) -> None:

@@ -2,13 +2,15 @@
 
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from pipeline.artifacts.arrays import open_array
 from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.tables import read_csv, read_parquet
 from pipeline.commands.comparison.revisions import fetch
@@ -51,14 +53,18 @@ class Experiment:
         name: as the user calls it.
         studies: study -> its cells.
         filters: network -> what its filter kept.
+        n_images: test images; 1 where no run finished.
         margin: `report.margin` that its report was made with, in percentage points; None without a report, or with
             one that has no margin.
+        confidence: `report.confidence` of the same; None without one that has it.
     """
 
     name: str
     studies: Mapping[str, list[Row]]
     filters: Mapping[str, KeptImages]
+    n_images: int
     margin: float | None
+    confidence: float | None
 
 
 def is_margin(points: object) -> bool:
@@ -88,7 +94,8 @@ def read_experiment(name: str) -> Experiment:
 def _is_wanted(path: Path) -> bool:
     """Whether `_read` reads it."""
     is_of_report = path.parent.name == "report"
-    return path.name in ("kept.csv", "metrics.json") or _is_study(path) or is_of_report
+    is_wanted_name = path.name in ("kept.csv", "metrics.json") or path.name.endswith(".correct.npy")
+    return is_wanted_name or _is_study(path) or is_of_report
 
 
 def _is_study(path: Path) -> bool:
@@ -108,8 +115,15 @@ def _read(name: str, root: Path) -> Experiment:
         name=name,
         studies={study: _read_study(data.runs(study)) for study in studies},
         filters={network: _read_filter(data, network) for network in networks},
-        margin=_read_margin(data.provenance("report")),
+        n_images=_count_images(data, studies),
+        margin=_read_stated(data.provenance("report"), "margin", is_margin, "above 0 and below 100"),
+        confidence=_read_stated(data.provenance("report"), "confidence", _is_confidence, "above 0.5 and below 1"),
     )
+
+
+def _count_images(data: DataPaths, studies: Sequence[str]) -> int:
+    widths = [open_array(data.correct(study), dtype=np.bool_, ndim=2).shape[1] for study in studies]
+    return max(1, *map(int, widths))
 
 
 def _read_study(path: Path) -> list[Row]:
@@ -137,11 +151,15 @@ def _read_filter(data: DataPaths, network: str) -> KeptImages:
     return KeptImages(paths=paths, n_total=n_total)
 
 
-def _read_margin(path: Path) -> float | None:
+def _is_confidence(value: object) -> bool:
+    return isinstance(value, float) and 0.5 < value < 1
+
+
+def _read_stated(path: Path, key: str, is_valid: Callable[[object], bool], valid: str) -> float | None:
     """Of the report's own parameters: params.yaml may have been changed since, at the sight of the results."""
     if not path.exists():
         return None
-    margin: float | None = read_json(path).get("parameters", {}).get("report", {}).get("margin")
-    if margin is not None and not is_margin(margin):
-        raise InputError(f"{path}: report.margin {margin} is no number above 0 and below 100; run `dvc repro --force`")
-    return margin
+    value: float | None = read_json(path).get("parameters", {}).get("report", {}).get(key)
+    if value is not None and not is_valid(value):
+        raise InputError(f"{path}: report.{key} {value} is no number {valid}; run `dvc repro --force`")
+    return value

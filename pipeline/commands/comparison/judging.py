@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pipeline.commands.comparison.experiments import Experiment, KeptImages, Row
 from pipeline.commands.comparison.pairing import ColumnDifference, Pair, Setting, differing_columns, pair_runs
 from pipeline.stats.pairs import complete_seeds
-from pipeline.stats.verdict import Rule, Verdict, pooled_verdict, verdicts_by_setting
+from pipeline.stats.verdict import Rule, Verdict, pooled_verdicts, verdicts_by_setting
 
 Differences = Mapping[tuple[str, int], float]
 """Of one setting: (draw of the filter, seed) -> B - A in top-1, -1 to 1."""
@@ -25,6 +25,20 @@ class SettingVerdict:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ArmVerdict:
+    """B against A in one arm, which a change need not touch as it does another; Holm's adjustment covers the arms.
+
+    Attributes:
+        verdict: over all complete settings; None without any.
+        left_out: settings that lack a seed or draw which others of the arm have.
+    """
+
+    arm: str
+    verdict: Verdict | None
+    left_out: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class StudyComparison:
     """One study of both experiments.
 
@@ -34,8 +48,7 @@ class StudyComparison:
         same_runs: pairs of which both are the same cell (one fingerprint). They are in no test.
         unfinished, unpaired: as `Pairing` has them.
         differing: what differs within the pairs beside the results.
-        pooled: over all complete settings; None without any.
-        left_out: settings that lack a seed or draw which others have.
+        pooled: of each arm that has pairs, `filtered` first.
         settings: those with a seed that all draws of the filter have.
         only_a, only_b: settings of one experiment alone.
     """
@@ -48,8 +61,7 @@ class StudyComparison:
     unfinished: int
     unpaired: int
     differing: list[ColumnDifference]
-    pooled: Verdict | None
-    left_out: int
+    pooled: list[ArmVerdict]
     settings: list[SettingVerdict]
     only_a: list[Setting]
     only_b: list[Setting]
@@ -73,8 +85,11 @@ class FilterComparison:
     only_b: int
 
 
-def compare_study(study: str, a: Sequence[Row], b: Sequence[Row], rule: Rule) -> StudyComparison:
+def compare_study(study: str, a: Sequence[Row], b: Sequence[Row], rule: Rule, *, step: float) -> StudyComparison:
     """Pair the runs of a study and judge B against A.
+
+    Args:
+        step: of which all accuracies are multiples, 1 / test images.
 
     Raises:
         InputError: as `pair_runs`.
@@ -83,11 +98,10 @@ def compare_study(study: str, a: Sequence[Row], b: Sequence[Row], rule: Rule) ->
     pairs = [pair for pair in pairing.pairs if not pair.is_one_run]
     tables = _by_setting(pairs)
     draws = sorted({draw for found in tables.values() for draw, _ in found if draw})
-    pooled, left_out = _pooled(tables, draws, rule)
     by_setting = {setting: _table(found, _own(setting, draws)) for setting, found in tables.items()}
     by_setting = {setting: table for setting, table in by_setting.items() if table.size}
     # Each draw of the filter has runs of its own in both experiments: no control is shared.
-    verdicts = verdicts_by_setting(list(by_setting.values()), rule, shared_control=False)
+    verdicts = verdicts_by_setting(list(by_setting.values()), rule, shared_control=False, step=step)
     return StudyComparison(
         study=study,
         runs_a=len(a),
@@ -97,8 +111,7 @@ def compare_study(study: str, a: Sequence[Row], b: Sequence[Row], rule: Rule) ->
         unfinished=pairing.unfinished,
         unpaired=pairing.unpaired,
         differing=differing_columns(pairs),
-        pooled=pooled,
-        left_out=left_out,
+        pooled=_by_arm(tables, draws, rule, step),
         settings=[
             SettingVerdict(setting=setting, verdict=verdict)
             for setting, verdict in zip(by_setting, verdicts, strict=True)
@@ -144,18 +157,21 @@ def _table(found: Differences, draws: Sequence[str]) -> NDArray[np.float64]:
     return np.array([[found[draw, seed] for seed in seeds] for draw in draws], dtype=np.float64)
 
 
-def _pooled(tables: Mapping[Setting, Differences], draws: Sequence[str], rule: Rule) -> tuple[Verdict | None, int]:
-    """The verdict over the settings that have every draw and seed of the study, and the number of the others."""
+def _by_arm(tables: Mapping[Setting, Differences], draws: Sequence[str], rule: Rule, step: float) -> list[ArmVerdict]:
+    """Each arm's verdict over its settings that have every draw and seed of the arm, and the number of the others."""
+    arms = sorted({setting.arm for setting in tables}, key=lambda arm: (arm != "filtered", arm))
+    of_arm = {arm: {setting: found for setting, found in tables.items() if setting.arm == arm} for arm in arms}
+    complete = {arm: _complete(found, draws) for arm, found in of_arm.items()}
+    columns = [np.stack(found, axis=-1) for found in complete.values() if found]
+    verdicts = iter(pooled_verdicts(columns, rule, shared_control=False, step=step))
+    return [
+        ArmVerdict(arm=arm, verdict=next(verdicts) if found else None, left_out=len(of_arm[arm]) - len(found))
+        for arm, found in complete.items()
+    ]
+
+
+def _complete(tables: Mapping[Setting, Differences], draws: Sequence[str]) -> list[NDArray[np.float64]]:
+    """The tables (draws, seeds) of one arm's settings that have all of its seeds."""
     n_seeds = len({seed for found in tables.values() for _, seed in found})
-    columns, broadcast = [], False
-    for setting, found in tables.items():
-        own = _own(setting, draws)
-        table = _table(found, own)
-        if table.shape[1] == n_seeds:
-            columns.append(np.broadcast_to(table, (max(1, len(draws)), n_seeds)))
-            broadcast |= len(own) < len(draws)
-    left_out = len(tables) - len(columns)
-    if not columns:
-        return None, left_out
-    # Runs without a filter are in the mean of every draw, as those of a shared control are.
-    return pooled_verdict(np.stack(columns, axis=-1), rule, shared_control=broadcast), left_out
+    found = [_table(of_setting, _own(setting, draws)) for setting, of_setting in tables.items()]
+    return [table for table in found if table.shape[1] == n_seeds]

@@ -21,7 +21,8 @@ _SHORT |= {"learning_rate": "lr ", "weight_decay": "wd "}
 def study_lines(found: StudyComparison) -> Iterator[str]:
     """The verdict on a study first, then what it rests on."""
     yield f"study {found.study}"
-    yield from _paragraph(_verdict(found))
+    for verdict in _verdicts(found):
+        yield from _paragraph(verdict)
     yield from _paragraph(_counts(found))
     for difference in found.differing:
         yield from _paragraph(_difference(difference, found.pairs))
@@ -57,13 +58,18 @@ def paragraph(text: str) -> str:
     return textwrap.fill(text, WIDTH, break_on_hyphens=False)
 
 
-def _verdict(found: StudyComparison) -> str:
+def _verdicts(found: StudyComparison) -> Iterator[str]:
     if found.same_runs and not found.pairs:
-        return "B against A: the very same runs, so that there is nothing to test."
-    if found.pooled is None:
-        return "B against A: nothing to compare, since no setting has all seeds and draws finished in both."
-    of_a_filter = any(row.setting.filter_network for row in found.settings)
-    return f"B against A: {finding(found.pooled, of_a_filter=of_a_filter, left_out=found.left_out)}."
+        yield "B against A: the very same runs, so that there is nothing to test."
+    elif not found.pooled:
+        yield "B against A: nothing to compare, since no setting has a run that finished in both."
+    for arm in found.pooled:
+        what = f"B against A, arm {arm.arm.replace('_', ' ')}"
+        if arm.verdict is None:
+            yield f"{what}: nothing to compare, since no setting has all seeds and draws finished in both."
+        else:
+            of_a_filter = any(row.setting.filter_network for row in found.settings if row.setting.arm == arm.arm)
+            yield f"{what}: {finding(arm.verdict, of_a_filter=of_a_filter, left_out=arm.left_out, family='arms')}."
 
 
 def _counts(found: StudyComparison) -> str:
