@@ -17,18 +17,18 @@ from pipeline.stats.warmup_law import warmup_law
 def warmup_laws(studies: Sequence[StudyInputs], train: TrainConfig, confidence: float) -> list[dict[str, Any]]:
     """For each set of sibling studies, and each of their arms and variants, the best warm-up of each batch size.
 
-    Siblings share everything but `schedule.warmup`, in epochs, and the batch sizes, of which those count that all have
-    with a finished run of every seed. Arms that the filter draws several times have no single run of a seed and are
-    left out.
+    Siblings share everything but `schedule.warmup`, in epochs, and the batch sizes, of which those count that all
+    warm-ups have with a finished run of every seed; studies of one warm-up have their batch sizes together. Arms that
+    the filter draws several times have no single run of a seed and are left out.
 
     Returns:
         studies, model, arm, learning_rate, weight_decay, warmups (epochs), and `best` and `slope` of `WarmupLaw`.
     """
-    siblings: dict[str, dict[float, StudyInputs]] = defaultdict(dict)
+    siblings: dict[str, dict[float, list[StudyInputs]]] = defaultdict(lambda: defaultdict(list))
     for study in studies:
         warmup = _warmup_epochs(study.study, train)
         if warmup is not None and study.study.filter_draws == 1:
-            siblings[_all_but_the_warmup(study.study, train)].setdefault(warmup, study)
+            siblings[_all_but_the_warmup(study.study, train)][warmup].append(study)
     groups = [dict(sorted(group.items())) for group in siblings.values() if len(group) > 1]
     return [law for group in groups for law in _laws(group, confidence)]
 
@@ -45,9 +45,11 @@ def _all_but_the_warmup(study: Study, train: TrainConfig) -> str:
     return json.dumps([grid, recipe], sort_keys=True)
 
 
-def _laws(group: dict[float, StudyInputs], confidence: float) -> list[dict[str, Any]]:
-    """Of one set of siblings: warm-up in epochs -> study, ascending."""
-    by_warmup = {warmup: _runs_by_variant(study.runs) for warmup, study in group.items()}
+def _laws(group: dict[float, list[StudyInputs]], confidence: float) -> list[dict[str, Any]]:
+    """Of one set of siblings: warm-up in epochs -> its studies, ascending."""
+    by_warmup = {
+        warmup: _runs_by_variant([run for study in studies for run in study.runs]) for warmup, studies in group.items()
+    }
     laws = []
     for variant in next(iter(by_warmup.values())):
         found = [runs[variant] for runs in by_warmup.values()]
@@ -62,7 +64,7 @@ def _laws(group: dict[float, StudyInputs], confidence: float) -> list[dict[str, 
         model, learning_rate, weight_decay, arm = variant
         laws.append(
             {
-                "studies": [study.name for study in group.values()],
+                "studies": [study.name for studies in group.values() for study in studies],
                 "model": model,
                 "arm": arm,
                 "learning_rate": learning_rate,

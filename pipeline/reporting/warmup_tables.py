@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline.stats.estimates import Estimate
 from pipeline.stats.study_tables import Table, table_of
-from pipeline.stats.wording import NOTHING, count, number
+from pipeline.stats.wording import NOTHING, count, number, plural
 
 
 def warmup_table(laws: Sequence[Mapping[str, Any]], confidence: float) -> Table:
@@ -43,11 +43,24 @@ def slope_sentence(law: Mapping[str, Any], confidence: float) -> str:
     if law["slope"] is None:
         return f"{what}no power of the batch size, since for some seed no warm-up at all is best at some batch size."
     slope = Estimate(**law["slope"])
-    interval = f"{100 * confidence:g} % interval {_number_interval(slope)}, " if slope.low is not None else ""
-    return (
-        f"{what}best warm-up in epochs ~ batch size to the power of {slope.mean:.2f} ({interval}n = {slope.n} seeds)."
-    )
+    certainty = f"{100 * confidence:g} % interval {_number_interval(slope)}, n = {plural(slope.n, 'seed')}"
+    if slope.low is None:
+        certainty = (
+            f"all {slope.n} seeds agree on the warm-ups tried, hence no interval" if slope.n > 1 else "n = 1 seed"
+        )
+    found = f"{what}best warm-up in epochs ~ batch size to the power of {slope.mean:.2f} ({certainty})."
+    return f"{found}{_at_the_end(law)}"
+
+
+def _at_the_end(law: Mapping[str, Any]) -> str:
+    """A longer warm-up than those tried may be better: the power is then of the end of what was tried."""
+    sizes = [count(best["batch_size"]) for best in law["best"] if best["seeds_at_end"]]
+    if not sizes:
+        return ""
+    return f" At batch size {', '.join(sizes)} the best of some seed is the longest warm-up tried; a longer one may be better."
 
 
 def _number_interval(estimate: Estimate) -> str:
-    return NOTHING if estimate.low is None else f"{number(estimate.low)} to {number(estimate.high)}"
+    if estimate.low is not None:
+        return f"{number(estimate.low)} to {number(estimate.high)}"
+    return "all seeds agree" if estimate.n > 1 else NOTHING

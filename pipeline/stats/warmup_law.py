@@ -1,7 +1,7 @@
 """How the best warm-up grows with the batch size (McCord and Dash 2021, Gradual warmup experiments)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +15,17 @@ class BestWarmup:
 
     Attributes:
         of_means: that of the highest mean accuracy over the seeds.
-        by_seed: mean and interval of each seed's own best.
+        by_seed: mean and interval of each seed's own best; no interval where all seeds agree, since they agree on the
+            warm-ups tried, not on the best one.
         at_end: whether `of_means` is the longest that was tried, so that a longer one may be better.
+        seeds_at_end: of how many seeds the own best is the longest that was tried.
     """
 
     batch_size: int
     of_means: float
     by_seed: Estimate
     at_end: bool
+    seeds_at_end: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +35,8 @@ class WarmupLaw:
     Attributes:
         best: by batch size.
         slope: p of best warm-up ~ batch size ** p, over the seeds: 1 where it grows as the batch does, 0 where it
-            does not grow. None with one batch size, or where no warm-up at all is the best of some seed.
+            does not grow. None with one batch size, or where no warm-up at all is the best of some seed; without an
+            interval where the seeds' slopes agree.
     """
 
     best: list[BestWarmup]
@@ -65,8 +69,9 @@ def warmup_law(
         BestWarmup(
             batch_size=int(batch_size),
             of_means=float(tried[index]),
-            by_seed=mean_estimate(seeds, confidence),
+            by_seed=_on_a_grid(seeds, confidence),
             at_end=bool(index == len(tried) - 1),
+            seeds_at_end=int((seeds == tried[-1]).sum()),
         )
         for batch_size, index, seeds in zip(batch_sizes, of_means.tolist(), by_seed, strict=True)
     ]
@@ -78,4 +83,11 @@ def _slope(best: NDArray[np.float64], batch_sizes: Sequence[int], confidence: fl
     if len(batch_sizes) < 2 or (best == 0).any():
         return None
     slopes = np.polyfit(np.log(np.asarray(batch_sizes, dtype=np.float64)), np.log(best), 1)[0]
-    return mean_estimate(slopes, confidence)
+    # Beyond the twelfth place there is rounding.
+    return _on_a_grid(slopes.round(12) + 0.0, confidence)
+
+
+def _on_a_grid(values: NDArray[np.float64], confidence: float) -> Estimate:
+    """Mean of `values` (n,), with Student's t interval where they differ at all."""
+    found = mean_estimate(values, confidence)
+    return replace(found, low=None, high=None) if np.ptp(values) == 0 else found

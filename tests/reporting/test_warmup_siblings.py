@@ -51,9 +51,12 @@ def test_siblings_tell_how_the_best_warm_up_grows(tmp_path: Path) -> None:
     assert law["warmups"] == [0.0, 1.0, 2.0, 4.0]
     assert {row["batch_size"]: row["of_means"] for row in law["best"]} == BEST
     assert law["slope"]["mean"] == pytest.approx(0.5)
-    said = "best warm-up in epochs ~ batch size to the power of 0.50 (95 % interval 0.5 to 0.5, n = 3 seeds)."
+    said = "best warm-up in epochs ~ batch size to the power of 0.50 (all 3 seeds agree on the warm-ups tried, hence no interval)."
     assert said in Parsed(render_page(params, data)).text
     assert said in render_document(params, data)[0].replace("\\", "")
+    assert "At batch size 512 the best of some seed is the longest warm-up tried; a longer one may be better." in (
+        Parsed(render_page(params, data)).text
+    )
 
 
 def test_studies_that_differ_in_more_are_no_siblings(tmp_path: Path) -> None:
@@ -65,3 +68,19 @@ def test_only_batch_sizes_of_all_siblings_count(tmp_path: Path) -> None:
     params = _params(1.0, 2.0, batch_sizes=[128, 512])
     (law,) = build_summary(load_inputs(params, _write(tmp_path, params)))["warmup_laws"]
     assert [row["batch_size"] for row in law["best"]] == [128, 512]
+
+
+@pytest.mark.parametrize("names", [("warmup_1", "warmup_1e0", "warmup_2"), ("warmup_1e0", "warmup_2", "warmup_1")])
+def test_studies_of_one_warm_up_have_their_batch_sizes_together_in_any_order(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    """As where another study takes one of the warm-ups at one batch size more."""
+    tree = _params(1.0, 2.0).model_dump(mode="json")
+    one = tree["studies"]["warmup_1"]
+    tree["studies"]["warmup_1e0"] = {**one, "batch_sizes": [512]}
+    one["batch_sizes"] = [32, 128]
+    tree["studies"] = {name: tree["studies"][name] for name in names}
+    params = check_params(tree, source="params.yaml")
+    (law,) = build_summary(load_inputs(params, _write(tmp_path, params)))["warmup_laws"]
+    assert [row["batch_size"] for row in law["best"]] == [32, 128, 512]
+    assert sorted(law["studies"]) == sorted(names)

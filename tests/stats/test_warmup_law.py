@@ -58,3 +58,13 @@ def test_what_did_not_finish_is_never_the_best_and_the_end_is_told() -> None:
 def test_of_two_alike_the_shorter_is_best() -> None:
     law = warmup_law(np.full((5, 3, 2), 0.5), WARMUPS, BATCHES, 0.95)
     assert {row.of_means for row in law.best} == {0.0}
+
+
+def test_seeds_that_agree_on_the_grid_have_no_interval_and_no_dust() -> None:
+    law = warmup_law(_peaked(np.full((3, 4), 4)), WARMUPS, [100, 300, 700], 0.95)
+    assert law.slope is not None
+    assert (str(law.slope.mean), law.slope.low, law.slope.high, law.slope.n) == ("0.0", None, None, 4)
+    assert {(row.by_seed.low, row.by_seed.high, row.seeds_at_end) for row in law.best} == {(None, None, 4)}
+    differing = warmup_law(_peaked(np.array([[1, 2], [2, 3], [3, 4]])), WARMUPS, BATCHES, 0.95)
+    assert [row.seeds_at_end for row in differing.best] == [0, 0, 1]
+    assert differing.best[0].by_seed.low is not None
