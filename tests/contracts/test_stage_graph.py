@@ -115,7 +115,7 @@ def test_every_path_belongs_to_a_stage_or_a_person() -> None:
     known |= {paths.recursive_rounds(_NETWORK), paths.recursive_overrides(_NETWORK)}
     known |= {paths.landscape(_STUDY), paths.landscape_figure(_STUDY)}
     tuned = (paths.leaderboard, paths.tuning_curves, paths.tuning_summary, paths.tuning_page, paths.tuned)
-    known |= {path(_STUDY) for path in (*tuned, paths.tuning_provenance)}
+    known |= {path(_STUDY) for path in (*tuned, paths.tuning_provenance)} | {paths.tuning_comparison}
     for name in vars(DataPaths):
         if name.startswith("_") or name in ("root", "provenance"):
             continue

@@ -42,5 +42,5 @@ def test_the_gallery_shows_the_pixels_of_these_images(inputs: ReportInputs) -> N
 def test_every_figure_has_a_file(inputs: ReportInputs) -> None:
     files = dict(figure_files(inputs, build_summary(inputs)))
     starts = {".svg": b"<?xml", ".png": b"\x89PNG"}
-    assert len(files) == 6
+    assert len(files) == 7
     assert all(content.startswith(starts[name[-4:]]) for name, content in files.items())
