@@ -55,7 +55,8 @@ def resolve_cells(
     """The study's cells, the rows (N,) bool each trains on, and what it is known by, None if it is skipped."""
     study = context.params.studies[str(context.item)]
     n = len(data.train.labels)
-    keep = {network: _kept_rows(context, network, n) for network in study.filter_networks}
+    chosen = set(study.arms) != {"full"}
+    keep = {network: _kept_rows(context, network, n) for network in study.filter_networks if chosen}
     _check_draws_differ(keep, context)
     summary = DataSummary(n_classes=len(data.class_names), image_size=data.image_size, mean=data.mean, std=data.std)
     cells = cells_of(study, context.params.train, summary, n, {name: int(rows.sum()) for name, rows in keep.items()})
@@ -195,6 +196,7 @@ def _assemble(context: StageContext, cells: list[Cell], keys: list[str], ledger:
     write_array(paths.correct(name), np.stack(correct))
     write_json(paths.train_metrics(name), _accuracies(cells, results))
     outputs = [paths.runs(name), paths.history(name), paths.correct(name), paths.train_metrics(name)]
+    kept = [paths.kept(network) for network in study.filter_networks if set(study.arms) != {"full"}]
     with atomic_path(paths.trained_weights(name)) as temporary:
         temporary.write_bytes(_best_weights(cells, keys, results, ledger))
     write_provenance(
@@ -204,7 +206,7 @@ def _assemble(context: StageContext, cells: list[Cell], keys: list[str], ledger:
             "train": study.effective_recipe(context.params.train).model_dump(mode="json"),
             "study": study.model_dump(mode="json"),
         },
-        inputs=[paths.images("train"), paths.images("test"), *map(paths.kept, study.filter_networks)],
+        inputs=[paths.images("train"), paths.images("test"), *kept],
         outputs=[*outputs, paths.trained_weights(name)],
     )
 

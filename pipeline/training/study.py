@@ -106,8 +106,10 @@ def members_of(cell: Cell, labels: NDArray[np.int64], keep: Mapping[str, NDArray
     """(N,) bool: the rows that a cell trains on.
 
     Args:
-        keep: filter network -> (N,) what its filter keeps.
+        keep: filter network -> (N,) what its filter keeps; the arm `full` needs none.
     """
+    if cell.arm == "full":
+        return np.ones(len(labels), dtype=np.bool_)
     draw = list(keep).index(cell.filter_network)
     return arm_members(cell.arm, labels, keep[cell.filter_network], seed=cell.settings.seed, draw=draw)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_up import NETWORK
 from made_up_training import bright_images
 from made_up_tuning import NAME, arguments, leaderboard_of, results_of, tune, write_search
 from ruamel.yaml import YAML
@@ -205,3 +206,9 @@ def test_without_val_rows_there_is_nothing_to_judge_by(tmp_path: Path, capsys: p
     write_parquet(data.manifest("train"), manifest.set_column(index, "val", [np.zeros(len(manifest), dtype=bool)]))
     assert tune(tmp_path) == 2
     assert "flags no image `val`, by which trials are judged; give prepare.val_share" in capsys.readouterr().err
+
+
+def test_a_study_of_all_images_needs_no_filter(tmp_path: Path) -> None:
+    data = write_search(tmp_path, trials=1, epochs=1, places=None)
+    data.kept(NETWORK).unlink()
+    assert tune(tmp_path) == 0
