@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
+import pytest
 from made_up_training import alive, command, descendants, kill, run, start, write_project
 
 from pipeline.paths import DataPaths, WorkPaths
@@ -124,6 +125,13 @@ class Study:
                 if (self.work.cells / key / name).exists()
             },
         }
+
+    def assert_equals(self, whole: "Study") -> None:
+        """The same weights in every bit, and all that follows from them, as of a study that nothing happened to."""
+        found, expected = self.outcome(), whole.outcome()
+        assert found["losses"] == pytest.approx(expected["losses"], rel=1e-6, abs=0)
+        for part in ("cells", "ledger", "correct", "history", "best"):
+            assert found[part] == expected[part], part
 
     def check_no_orphans(self) -> None:
         """No process that has this folder in its command line, a moment after the study ended."""
