@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 _CABLE = "cable"
 # How much passes at once before the rate holds, and how long a packet may wait: a switch's buffer, roughly.
-_BURST_BYTES = 65_536
+_BURST_BYTES = 131_072
 _QUEUE_MS = 100
 
 

@@ -1,0 +1,227 @@
+"""How far off is the simulator? Efficiencies of settings to which nothing was fitted, in points.
+
+Steps of a small network are timed on one rank and on two: over this machine's loopback interface at some batch and
+bucket sizes, and between two network namespaces whose cable is slowed to some bandwidths (Linux, as root; said where it
+cannot be). The constants of the link are fitted to some settings and predict the others. Efficiency is images/s over
+those of as many ranks of which each is alone, at the largest batch. More ranks than cores measure the scheduler.
+
+    python -m benchmarks.simulator_error --out docs/results/FOLDER
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.simulator_predictions import RANKS, Cell, Constants, Jobs, fit_constants, rows_of, starting_constants
+from benchmarks.simulator_timing import Timings, read_timings
+from benchmarks.two_hosts import Host, NoNamespaces, slow, two_hosts
+from pipeline.artifacts.atomic import write_text
+from pipeline.artifacts.json_file import write_json
+from pipeline.costmodel import Job
+
+AIM_POINTS = 5.0
+_BYTES_OF_A_MBIT = 1e6 / 8
+_PORT = 29_501
+_ENDS_WITHIN_S = 900
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--network", default="resnet18", help="a classifier of torchvision")
+    parser.add_argument("--image-size", type=int, default=64, help="pixels")
+    parser.add_argument("--local-batches", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--held-out-batches", type=int, nargs="*", default=[32])
+    parser.add_argument("--buckets-mib", type=int, nargs="+", default=[1, 25])
+    parser.add_argument("--held-out-buckets-mib", type=int, nargs="*", default=[5])
+    parser.add_argument(
+        "--mbits", type=float, nargs="*", default=[400, 4000], help="Mbit/s that the cable is slowed to"
+    )
+    parser.add_argument("--held-out-mbits", type=float, nargs="*", default=[1000, 2000])
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=5, help="timed in each round, for each setting")
+    parser.add_argument("--out", type=Path, required=True, help="folder of simulator_error.json and .md")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, fit, predict, write."""
+    arguments = _arguments(argv)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    alone, together = (_launch(arguments, ranks) for ranks in (1, RANKS))
+    largest = max(arguments.local_batches)
+    reference = largest / _seconds_of([job for job in alone.jobs if job.local_batch == largest])
+    experiments = {"this machine": _judge(arguments, {None: together}, alone, reference)}
+    try:
+        experiments["a slowed cable"] = _judge(arguments, _over_cable(arguments), None, reference)
+    except NoNamespaces as reason:
+        print(f"no slowed cable: no network namespaces can be made here: {reason}")
+    machine = {"torch": torch.__version__, "cores": len(os.sched_getaffinity(0))}
+    settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
+    write_json(arguments.out / "simulator_error.json", {"settings": settings, **machine, "experiments": experiments})
+    text = markdown(experiments)
+    write_text(arguments.out / "simulator_error.md", text)
+    print(text)
+
+
+def _launch(arguments: argparse.Namespace, ranks: int, hosts: Sequence[Host] = ()) -> Timings:
+    """One run of `simulator_timing`, on this machine or with one rank on each host."""
+    lists = {
+        "local-batches": [*arguments.local_batches, *arguments.held_out_batches],
+        "buckets-mib": [*arguments.buckets_mib, *arguments.held_out_buckets_mib],
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "timings.json"
+        words = [
+            "-m", "benchmarks.simulator_timing", "--network", arguments.network,
+            f"--image-size={arguments.image_size}", f"--rounds={arguments.rounds}", f"--steps={arguments.steps}",
+            *(word for name, values in lists.items() for word in (f"--{name}", *map(str, values))), f"--out={out}",
+        ]  # fmt: skip
+        torchrun = [sys.executable, "-m", "torch.distributed.run"]
+        if hosts:
+            join = [f"--nnodes={ranks}", "--nproc-per-node=1", f"--master-addr={hosts[0].address}"]
+            commands = [
+                [*host.prefix, *torchrun, *join, f"--master-port={_PORT}", f"--node-rank={node}", *words]
+                for node, host in enumerate(hosts)
+            ]
+        else:
+            commands = [[*torchrun, "--standalone", f"--nproc-per-node={ranks}", *words]]
+        _run_together(commands, hosts[0].environ if hosts else {})
+        return read_timings(out)
+
+
+def _run_together(commands: Sequence[Sequence[str]], environ: Mapping[str, str]) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **environ}
+    running = [subprocess.Popen(command, env=environment) for command in commands]
+    try:
+        codes = [process.wait(timeout=_ENDS_WITHIN_S) for process in running]
+    finally:
+        for process in running:
+            with suppress(ProcessLookupError):
+                process.kill()
+    if any(codes):
+        sys.exit(f"a rank failed: exit codes {codes}")
+
+
+def _over_cable(arguments: argparse.Namespace) -> dict[float | None, Timings]:
+    """Bytes/s of the cable -> what was measured over it."""
+    found: dict[float | None, Timings] = {}
+    with two_hosts() as hosts:
+        for mbit in [*arguments.mbits, *arguments.held_out_mbits]:
+            for host in hosts:
+                slow(host, _BYTES_OF_A_MBIT * mbit)
+            found[_BYTES_OF_A_MBIT * mbit] = _launch(arguments, RANKS, hosts)
+    return found
+
+
+def _judge(
+    arguments: argparse.Namespace, together: Mapping[float | None, Timings], alone: Timings | None, reference: float
+) -> dict[str, Any]:
+    """Constants of what is not held out, and all settings beside their predictions.
+
+    Args:
+        together: bytes/s of the cable, None for this machine -> two ranks.
+        reference: images/s of one rank alone.
+    """
+    held_out_rates = {_BYTES_OF_A_MBIT * mbit for mbit in arguments.held_out_mbits}
+    fitted = {rate: timings for rate, timings in together.items() if rate not in held_out_rates}
+    jobs = {RANKS: _jobs(arguments, [job for timings in fitted.values() for job in timings.jobs])}
+    cells = [
+        Cell(
+            ranks=RANKS,
+            local_batch=step.local_batch,
+            bucket_mib=step.bucket_mib,
+            bytes_per_second=rate,
+            seconds=step.seconds,
+            held_out=rate not in fitted
+            or step.local_batch in arguments.held_out_batches
+            or step.bucket_mib in arguments.held_out_buckets_mib,
+        )
+        for rate, timings in together.items()
+        for step in timings.steps
+    ]
+    if alone is not None:
+        jobs[1] = _jobs(arguments, alone.jobs)
+        cells += _cells_of_one_rank(arguments, alone)
+    start = starting_constants({rate: timings.all_reduces for rate, timings in fitted.items()})
+    constants = fit_constants(cells, jobs[RANKS], start)
+    rows = rows_of(cells, jobs, constants, reference)
+    return {"all_reduces_alone": asdict(start), "constants": asdict(constants), "rows": rows, **_summary(rows)}
+
+
+def _jobs(arguments: argparse.Namespace, measured: Sequence[Job]) -> Jobs:
+    return Jobs([job for job in measured if job.local_batch in arguments.local_batches])
+
+
+def _cells_of_one_rank(arguments: argparse.Namespace, alone: Timings) -> list[Cell]:
+    return [
+        Cell(
+            ranks=1,
+            local_batch=batch,
+            bucket_mib=None,
+            bytes_per_second=None,
+            seconds=_seconds_of([job for job in alone.jobs if job.local_batch == batch]),
+            held_out=batch in arguments.held_out_batches,
+        )
+        for batch in sorted({job.local_batch for job in alone.jobs})
+    ]
+
+
+def _seconds_of(jobs: Sequence[Job]) -> float:
+    return float(np.median([job.ready_seconds[-1] + job.optimizer_seconds for job in jobs]))
+
+
+def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Over what was held out."""
+    errors = np.abs([row["error_points"] for row in rows if row["held_out"]])
+    return {
+        "held_out": len(errors),
+        "mean_error_points": float(errors.mean()),
+        "largest_error_points": float(errors.max()),
+        "within_aim": bool((errors <= AIM_POINTS).all()),
+    }
+
+
+def markdown(experiments: Mapping[str, Mapping[str, Any]]) -> str:
+    """A table for each experiment."""
+    return "\n".join(line for name, found in experiments.items() for line in _section(name, found))
+
+
+def _section(name: str, found: Mapping[str, Any]) -> list[str]:
+    constants = Constants(**found["constants"])
+    verdict = (
+        f"Held out: {found['held_out']} settings, off by {found['mean_error_points']:.1f} points in the mean and "
+        f"{found['largest_error_points']:.1f} at most; the aim is {AIM_POINTS:g}: "
+        f"{'met' if found['within_aim'] else '**missed**'}."
+    )
+    fitted = (
+        f"Fitted: {1e6 * constants.latency_seconds:.3g} µs a message, {1e9 * constants.host_seconds:.3g} ns a byte for "
+        f"the hosts, {constants.wire_share:.3g} bytes on the wire for each, sending "
+        f"{'beside' if constants.overlap else 'not beside'} the backward pass; {constants.error:.1%} off the fitted "
+        "steps."
+    )
+    head = "| ranks | batch a rank | bucket, MiB | Mbit/s | efficiency, measured | predicted | points | held out |"
+    lines = [f"## {name[0].upper()}{name[1:]}", "", verdict, "", fitted, "", head, "|---|---|---|---|---|---|---|---|"]
+    return [*lines, *map(_line, found["rows"]), ""]
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    mbit = "" if row["mbit_per_second"] is None else f"{row['mbit_per_second']:,.0f}"
+    words = [
+        row["ranks"], row["local_batch"], row["bucket_mib"] or "", mbit, f"{row['measured_efficiency']:.1f} %",
+        f"{row['predicted_efficiency']:.1f} %", f"{row['error_points']:+.1f}", "yes" if row["held_out"] else "",
+    ]  # fmt: skip
+    return f"| {' | '.join(map(str, words))} |"
+
+
+if __name__ == "__main__":
+    main()

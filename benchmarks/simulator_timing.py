@@ -1,0 +1,142 @@
+"""What `simulator_error` measures: a rank's own steps, all-reduces, and data-parallel steps; by torchrun.
+
+    torchrun --standalone --nproc-per-node=2 -m benchmarks.simulator_timing --out FILE.json ...
+
+Rank 0 writes `Timings` as JSON. One thread a rank; SGD in float32 on random images.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torchvision.models import get_model
+
+from pipeline import distributed
+from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.commands.simulating.network_job import measured_job
+from pipeline.costmodel import Job, Measurement
+
+CLASSES = 10
+MIB = 2**20
+_WARM_UP = 3  # DistributedDataParallel orders its buckets anew after the first step
+_ALL_REDUCE_BYTES = (4_096, 65_536, 1 * MIB, 4 * MIB, 16 * MIB)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """The median step of DistributedDataParallel with `local_batch` images a rank and buckets of `bucket_mib`."""
+
+    local_batch: int
+    bucket_mib: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timings:
+    """One launch.
+
+    Attributes:
+        jobs: a rank's steps without exchange while all ranks take theirs; of each local batch, one a round.
+        all_reduces, steps: empty on one rank.
+    """
+
+    ranks: int
+    jobs: tuple[Job, ...]
+    all_reduces: tuple[Measurement, ...]
+    steps: tuple[StepTime, ...]
+
+
+def read_timings(path: Path) -> Timings:
+    """What rank 0 wrote."""
+    tree = read_json(path)
+    layers = ("layer_bytes", "backward_seconds")
+    return Timings(
+        ranks=tree["ranks"],
+        jobs=tuple(Job(**{**job, **{key: tuple(job[key]) for key in layers}}) for job in tree["jobs"]),
+        all_reduces=tuple(Measurement(*point) for point in tree["all_reduces"]),
+        steps=tuple(StepTime(**step) for step in tree["steps"]),
+    )
+
+
+def rank_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line, which `simulator_error` writes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--network", required=True)
+    parser.add_argument("--image-size", type=int, required=True)
+    parser.add_argument("--local-batches", type=int, nargs="+", required=True)
+    parser.add_argument("--buckets-mib", type=int, nargs="+", required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    return parser.parse_args(argv)
+
+
+def time_all(arguments: argparse.Namespace) -> None:
+    """Everything in rounds, so that a machine that slows down slows down each; all ranks run this."""
+    with distributed.session(1) as ranks:
+        network = {"image_size": arguments.image_size, "n_classes": CLASSES}
+        grid = [(batch, mib) for batch in arguments.local_batches for mib in arguments.buckets_mib]
+        jobs: list[Job] = []
+        all_reduces: list[Measurement] = []
+        seconds: dict[tuple[int, int], list[float]] = {cell: [] for cell in grid}
+        for _ in range(arguments.rounds):
+            for batch in arguments.local_batches:
+                distributed.barrier()
+                jobs.append(measured_job(arguments.network, **network, local_batch=batch, device=ranks.device))
+            if ranks.count > 1:
+                all_reduces += [_all_reduce(n_bytes, ranks.count, arguments.steps) for n_bytes in _ALL_REDUCE_BYTES]
+                for batch, mib in grid:
+                    seconds[batch, mib] += _steps(arguments, batch, mib)
+        if ranks.is_main:
+            steps = [
+                StepTime(local_batch=batch, bucket_mib=mib, seconds=float(np.median(times)))
+                for (batch, mib), times in seconds.items()
+                if times
+            ]
+            found = Timings(ranks=ranks.count, jobs=tuple(jobs), all_reduces=tuple(all_reduces), steps=tuple(steps))
+            write_json(arguments.out, asdict(found) | {"all_reduces": [list(point) for point in all_reduces]})
+
+
+def _all_reduce(n_bytes: int, workers: int, repeats: int) -> Measurement:
+    tensor = torch.zeros(n_bytes // 4)
+    times = _times(lambda: distributed.all_reduce_sum_(tensor), repeats)
+    return Measurement(float(n_bytes), workers, float(np.median(times)))
+
+
+def _steps(arguments: argparse.Namespace, local_batch: int, bucket_mib: int) -> list[float]:
+    inner = get_model(arguments.network, weights=None, num_classes=CLASSES).to(memory_format=torch.channels_last)
+    # As the pipeline wraps it, with buckets of a stated size.
+    model = DistributedDataParallel(inner, bucket_cap_mb=bucket_mib, gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+    side = arguments.image_size
+    images = torch.randn(local_batch, 3, side, side).to(memory_format=torch.channels_last)
+    labels = torch.zeros(local_batch, dtype=torch.int64)
+
+    def step() -> None:
+        F.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return _times(step, arguments.steps)
+
+
+def _times(work: Callable[[], Any], repeats: int) -> list[float]:
+    """Seconds of each call, after those that do not count; ranks start together."""
+    times = []
+    for _ in range(_WARM_UP + repeats):
+        distributed.barrier()
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return times[_WARM_UP:]
+
+
+if __name__ == "__main__":
+    time_all(rank_arguments())
