@@ -58,10 +58,11 @@ def test_one_table_one_json_and_one_figure_all_called_simulated(
 def test_every_constant_is_said_to_be_measured_given_or_guessed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main([*_SMALL, "--out", str(tmp_path)])
+    main([*_SMALL, "--price-per-gpu-hour", "2", "--out", str(tmp_path)])
     measured, given, guessed = capsys.readouterr().out.splitlines()[-4:-1]
     assert measured == "measured: nothing"
     assert "images/s of one GPU 380" in given
+    assert "images over all epochs 1.153e+08; price of a GPU for an hour 2" in given
     assert "between.bytes_per_second 1.25e+10" in given
     assert "between.latency_seconds 9.6e-06" in guessed
     assert "times at other local batches in proportion" in guessed

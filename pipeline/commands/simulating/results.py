@@ -28,7 +28,7 @@ def of_machine(described: MachineConfig, origins: Mapping[str, str]) -> Constant
 
 
 def of_job(arguments: argparse.Namespace, job: Job) -> Constants:
-    """What is taken of the network, the GPU and the coordinator."""
+    """What is taken of the network, the GPU, the coordinator and the whole training."""
     alone = job.local_batch / (job.ready_seconds[-1] + job.optimizer_seconds)
     origin = "measured" if arguments.measure else "given"
     constants: dict[str, tuple[object, str]] = {
@@ -39,7 +39,10 @@ def of_job(arguments: argparse.Namespace, job: Job) -> Constants:
             "measured" if arguments.measure else "guessed",
         ),
         "times at other local batches": ("in proportion", "guessed"),
+        "images over all epochs": (arguments.examples, "given"),
     }
+    if arguments.price_per_gpu_hour is not None:
+        constants["price of a GPU for an hour"] = (arguments.price_per_gpu_hour, "given")
     if arguments.negotiation:
         for name, figure in zip(("cycle (ms)", "message (us)"), arguments.negotiation, strict=True):
             constants[f"negotiation, {name}"] = (figure, "given")
