@@ -1,0 +1,136 @@
+"""Commands, flags and manifests of README.md and docs/ exist and can be read; that they work is shown elsewhere."""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up_training import wait_until
+from ruamel.yaml import YAML
+from source_tree import ROOT
+from torch.distributed.run import get_args_parser
+
+from pipeline.__main__ import main
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CLUSTERS = ROOT / "docs" / "clusters.md"
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+_MODULE = re.compile(r"python -m ([a-z_]+(?:\.[a-z_]+)*)")
+# To the end of the line, or of the code that it stands in.
+_COMMAND = re.compile(r"python -m pipeline ([a-z-]+)([^`\n]*)")
+_TORCHRUN = re.compile(r"\btorchrun\b(.*?)\s-m\s", flags=re.DOTALL)
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+
+
+def _text(page: Path) -> str:
+    """With lines that a backslash continues in one."""
+    return page.read_text(encoding="utf-8").replace("\\\n", " ")
+
+
+def _fences(page: Path, language: str) -> list[str]:
+    return [text for of, text in _FENCE.findall(page.read_text(encoding="utf-8")) if of == language]
+
+
+def _help(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0, command
+    return capsys.readouterr().out
+
+
+def test_modules_that_are_started_exist() -> None:
+    for page in PAGES:
+        for module in _MODULE.findall(_text(page)):
+            assert importlib.util.find_spec(module) is not None, f"{page}: python -m {module}"
+
+
+def test_commands_and_their_flags_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = [(page, *found) for page in PAGES for found in _COMMAND.findall(_text(page))]
+    assert len(shown) > 10
+    helps = {command: _help(command, capsys) for command in sorted({command for _, command, _ in shown})}
+    for page, command, rest in shown:
+        known = helps[command]
+        for flag in _FLAG.findall(rest):
+            assert re.search(rf"{flag}\b", known), f"{page}: {command} has no {flag}"
+
+
+def test_torchruns_flags_exist() -> None:
+    known = {flag for action in get_args_parser()._actions for flag in action.option_strings}
+    shown = [
+        (page, part) for page in PAGES for _, text in _FENCE.findall(_text(page)) for part in _TORCHRUN.findall(text)
+    ]
+    assert {page.name for page, _ in shown} >= {"README.md", "clusters.md"}
+    for page, part in shown:
+        for flag in _FLAG.findall(part):
+            assert flag in known, f"{page}: torchrun has no {flag}"
+
+
+def test_shell_scripts_can_be_read(tmp_path: Path) -> None:
+    if shutil.which("bash") is None:
+        pytest.skip("needs bash")
+    scripts = [text for page in PAGES for text in _fences(page, "bash")]
+    assert any("#SBATCH" in text for text in scripts)
+    for text in scripts:
+        script = tmp_path / "script.sh"
+        script.write_text(text)
+        done = subprocess.run(["bash", "-n", script], check=False, capture_output=True, text=True)
+        assert done.returncode == 0, f"{text}\n{done.stderr}"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize(("signalled", "code"), [(True, 75), (False, 3)])
+def test_the_batch_script_goes_back_into_the_queue_once_its_ranks_have_saved(
+    signalled: bool, code: int, tmp_path: Path
+) -> None:
+    """With stand-ins for Slurm's programs, whose `srun` waits for SIGTERM or fails with 3."""
+    (script,) = (text for text in _fences(CLUSTERS, "bash") if "#SBATCH" in text)
+    stands_in = {
+        "bin/scontrol": 'echo "scontrol $*" >> said.txt\necho node7',
+        "bin/srun": 'trap "sleep 0.2; echo saved >> said.txt; exit 1" TERM\necho "$*" > started.txt\n'
+        + ("while :; do sleep 0.05; done" if signalled else "exit 3"),
+        ".venv/bin/activate": "",
+    }
+    for name, body in stands_in.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+    slurm = {"SLURM_JOB_NODELIST": "node[7-8]", "SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_ON_NODE": "4"}
+    environ = {**os.environ, **slurm, "SLURM_JOB_ID": "12", "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    job = subprocess.Popen(["bash", "-c", script, "job", "digits"], cwd=tmp_path, env=environ, text=True)
+    try:
+        if signalled:
+            wait_until((tmp_path / "started.txt").exists, job)
+            job.terminate()
+        assert job.wait(timeout=30) == code
+    finally:
+        job.kill()
+    started = (tmp_path / "started.txt").read_text()
+    assert "--nnodes=2 --nproc-per-node=4" in started
+    assert "--rdzv-endpoint=node7:29500" in started
+    assert started.endswith("-m pipeline.stages.train --study digits\n")
+    said = (tmp_path / "said.txt").read_text().splitlines()
+    assert said[1:] == (["saved", "scontrol requeue 12"] if signalled else [])
+
+
+def test_yaml_can_be_read() -> None:
+    for page in PAGES:
+        for text in _fences(page, "yaml"):
+            assert all(isinstance(tree, dict) for tree in YAML(typ="safe").load_all(text)), f"{page}: {text}"
+
+
+def test_the_pods_of_the_job_find_the_first_of_them() -> None:
+    (manifest,) = (text for text in _fences(CLUSTERS, "yaml") if "kind: Job" in text)
+    service, job = (dict[str, Any](tree) for tree in YAML(typ="safe").load_all(manifest))
+    pods = job["spec"]["template"]["spec"]
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    assert pods["subdomain"] == service["metadata"]["name"]
+    (container,) = pods["containers"]
+    assert f"--rdzv-endpoint={job['metadata']['name']}-0.{pods['subdomain']}:29500" in container["args"]
+    assert f"--nnodes={job['spec']['completions']}" in container["args"]
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pods["volumes"]}
