@@ -4,6 +4,7 @@ Steps of a small network are timed on one rank and on two: over this machine's l
 bucket sizes, and between two network namespaces whose cable is slowed to some bandwidths (Linux, as root; said where it
 cannot be). The constants of the link are fitted to some settings and predict the others. Efficiency is images/s over
 those of as many ranks of which each is alone, at the largest batch. More ranks than cores measure the scheduler.
+Latencies are not varied: that takes tc's netem, which fewer kernels have.
 
     python -m benchmarks.simulator_error --out docs/results/FOLDER
 """
@@ -22,7 +23,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.simulator_predictions import RANKS, Cell, Constants, Jobs, fit_constants, rows_of, starting_constants
+from benchmarks.simulator_predictions import (
+    RANKS,
+    Cell,
+    Constants,
+    Jobs,
+    fit_constants,
+    rows_of,
+    seconds_of,
+    starting_constants,
+    typical,
+)
 from benchmarks.simulator_timing import Timings, read_timings
 from benchmarks.two_hosts import Host, NoNamespaces, slow, two_hosts
 from pipeline.artifacts.atomic import write_text
@@ -49,7 +60,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--held-out-mbits", type=float, nargs="*", default=[1000, 2000])
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=5, help="timed in each round, for each setting")
-    parser.add_argument("--out", type=Path, required=True, help="folder of simulator_error.json and .md")
+    parser.add_argument("--out", type=Path, default=Path(".work/simulator_error"), help="folder of the .json and .md")
     return parser.parse_args(argv)
 
 
@@ -57,12 +68,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Measure, fit, predict, write."""
     arguments = _arguments(argv)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    alone, together = (_launch(arguments, ranks) for ranks in (1, RANKS))
-    largest = max(arguments.local_batches)
-    reference = largest / _seconds_of([job for job in alone.jobs if job.local_batch == largest])
-    experiments = {"this machine": _judge(arguments, {None: together}, alone, reference)}
+    experiments = {"this machine": judge(arguments, {None: _launch(arguments)})}
     try:
-        experiments["a slowed cable"] = _judge(arguments, _over_cable(arguments), None, reference)
+        experiments["a slowed cable"] = judge(arguments, _over_cable(arguments))
     except NoNamespaces as reason:
         print(f"no slowed cable: no network namespaces can be made here: {reason}")
     machine = {"torch": torch.__version__, "cores": len(os.sched_getaffinity(0))}
@@ -73,8 +81,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(text)
 
 
-def _launch(arguments: argparse.Namespace, ranks: int, hosts: Sequence[Host] = ()) -> Timings:
-    """One run of `simulator_timing`, on this machine or with one rank on each host."""
+def _launch(arguments: argparse.Namespace, hosts: Sequence[Host] = ()) -> Timings:
+    """One run of `simulator_timing` on two ranks, on this machine or with one rank on each host."""
     lists = {
         "local-batches": [*arguments.local_batches, *arguments.held_out_batches],
         "buckets-mib": [*arguments.buckets_mib, *arguments.held_out_buckets_mib],
@@ -88,13 +96,13 @@ def _launch(arguments: argparse.Namespace, ranks: int, hosts: Sequence[Host] = (
         ]  # fmt: skip
         torchrun = [sys.executable, "-m", "torch.distributed.run"]
         if hosts:
-            join = [f"--nnodes={ranks}", "--nproc-per-node=1", f"--master-addr={hosts[0].address}"]
+            join = [f"--nnodes={RANKS}", "--nproc-per-node=1", f"--master-addr={hosts[0].address}"]
             commands = [
                 [*host.prefix, *torchrun, *join, f"--master-port={_PORT}", f"--node-rank={node}", *words]
                 for node, host in enumerate(hosts)
             ]
         else:
-            commands = [[*torchrun, "--standalone", f"--nproc-per-node={ranks}", *words]]
+            commands = [[*torchrun, "--standalone", f"--nproc-per-node={RANKS}", *words]]
         _run_together(commands, hosts[0].environ if hosts else {})
         return read_timings(out)
 
@@ -119,41 +127,30 @@ def _over_cable(arguments: argparse.Namespace) -> dict[float | None, Timings]:
         for mbit in [*arguments.mbits, *arguments.held_out_mbits]:
             for host in hosts:
                 slow(host, _BYTES_OF_A_MBIT * mbit)
-            found[_BYTES_OF_A_MBIT * mbit] = _launch(arguments, RANKS, hosts)
+            found[_BYTES_OF_A_MBIT * mbit] = _launch(arguments, hosts)
     return found
 
 
-def _judge(
-    arguments: argparse.Namespace, together: Mapping[float | None, Timings], alone: Timings | None, reference: float
-) -> dict[str, Any]:
+def judge(arguments: argparse.Namespace, launches: Mapping[float | None, Timings]) -> dict[str, Any]:
     """Constants of what is not held out, and all settings beside their predictions.
 
     Args:
-        together: bytes/s of the cable, None for this machine -> two ranks.
-        reference: images/s of one rank alone.
+        launches: bytes/s of the cable, None for this machine -> what was measured.
     """
     held_out_rates = {_BYTES_OF_A_MBIT * mbit for mbit in arguments.held_out_mbits}
-    fitted = {rate: timings for rate, timings in together.items() if rate not in held_out_rates}
-    jobs = {RANKS: _jobs(arguments, [job for timings in fitted.values() for job in timings.jobs])}
+    fitted = {rate: timings for rate, timings in launches.items() if rate not in held_out_rates}
+    jobs = {
+        1: _jobs(arguments, [job for timings in fitted.values() for job in timings.alone]),
+        RANKS: _jobs(arguments, [job for timings in fitted.values() for job in timings.jobs]),
+    }
     cells = [
-        Cell(
-            ranks=RANKS,
-            local_batch=step.local_batch,
-            bucket_mib=step.bucket_mib,
-            bytes_per_second=rate,
-            seconds=step.seconds,
-            held_out=rate not in fitted
-            or step.local_batch in arguments.held_out_batches
-            or step.bucket_mib in arguments.held_out_buckets_mib,
-        )
-        for rate, timings in together.items()
-        for step in timings.steps
+        cell
+        for rate, timings in launches.items()
+        for cell in _cells(arguments, rate, timings, held_out=rate not in fitted)
     ]
-    if alone is not None:
-        jobs[1] = _jobs(arguments, alone.jobs)
-        cells += _cells_of_one_rank(arguments, alone)
     start = starting_constants({rate: timings.all_reduces for rate, timings in fitted.items()})
     constants = fit_constants(cells, jobs[RANKS], start)
+    reference = float(np.median([_reference(arguments, timings) for timings in fitted.values()]))
     rows = rows_of(cells, jobs, constants, reference)
     return {"all_reduces_alone": asdict(start), "constants": asdict(constants), "rows": rows, **_summary(rows)}
 
@@ -162,22 +159,42 @@ def _jobs(arguments: argparse.Namespace, measured: Sequence[Job]) -> Jobs:
     return Jobs([job for job in measured if job.local_batch in arguments.local_batches])
 
 
-def _cells_of_one_rank(arguments: argparse.Namespace, alone: Timings) -> list[Cell]:
-    return [
+def _reference(arguments: argparse.Namespace, timings: Timings) -> float:
+    """Images/s of a rank alone at the largest batch."""
+    largest = max(arguments.local_batches)
+    middle = typical([job for job in timings.alone if job.local_batch == largest])
+    return float(largest / seconds_of(middle))
+
+
+def _cells(arguments: argparse.Namespace, rate: float | None, timings: Timings, *, held_out: bool) -> list[Cell]:
+    """Of one launch: of two ranks, and where no cable is slowed of one."""
+    common: dict[str, Any] = {"bytes_per_second": rate, "reference": _reference(arguments, timings)}
+    batches = {*arguments.local_batches, *arguments.held_out_batches} if rate is None else ()
+    alone = [
         Cell(
             ranks=1,
             local_batch=batch,
             bucket_mib=None,
-            bytes_per_second=None,
-            seconds=_seconds_of([job for job in alone.jobs if job.local_batch == batch]),
+            seconds=seconds_of(typical([job for job in timings.alone if job.local_batch == batch])),
             held_out=batch in arguments.held_out_batches,
+            **common,
         )
-        for batch in sorted({job.local_batch for job in alone.jobs})
+        for batch in sorted(batches)
     ]
-
-
-def _seconds_of(jobs: Sequence[Job]) -> float:
-    return float(np.median([job.ready_seconds[-1] + job.optimizer_seconds for job in jobs]))
+    together = [
+        Cell(
+            ranks=RANKS,
+            local_batch=step.local_batch,
+            bucket_mib=step.bucket_mib,
+            seconds=step.seconds,
+            held_out=held_out
+            or step.local_batch in arguments.held_out_batches
+            or step.bucket_mib in arguments.held_out_buckets_mib,
+            **common,
+        )
+        for step in timings.steps
+    ]
+    return alone + together
 
 
 def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ class Cell:
     Attributes:
         bucket_mib: None on one rank.
         bytes_per_second: that the link is shaped to; None: it is not.
+        reference: images/s of a rank alone at the largest batch, in the same launch.
         held_out: no constant is fitted to it.
     """
 
@@ -29,6 +30,7 @@ class Cell:
     bucket_mib: int | None
     bytes_per_second: float | None
     seconds: float
+    reference: float
     held_out: bool
 
 
@@ -57,16 +59,27 @@ class Constants:
         return Link(latency_seconds=self.latency_seconds, bytes_per_second=1 / max(self.host_seconds + wire, 1e-15))
 
 
+def seconds_of(job: Job) -> float:
+    """A step without exchange."""
+    return job.ready_seconds[-1] + job.optimizer_seconds
+
+
+def typical(jobs: Sequence[Job]) -> Job:
+    """The one in the middle, by its seconds."""
+    return sorted(jobs, key=seconds_of)[(len(jobs) - 1) // 2]
+
+
 class Jobs:
     """A rank's steps without exchange at any local batch: each part a straight line through those measured."""
 
     def __init__(self, measured: Sequence[Job]) -> None:
-        self._like = measured[0]
-        batches = np.array([job.local_batch for job in measured], dtype=np.float64)
-        assert len(np.unique(batches)) >= 2, "a line takes two batch sizes"
-        assert all(job.layer_bytes == self._like.layer_bytes for job in measured)
-        parts = np.array([[job.forward_seconds, *job.backward_seconds, job.optimizer_seconds] for job in measured])
-        self._lines = np.polyfit(batches, parts, 1)
+        batches = sorted({job.local_batch for job in measured})
+        assert len(batches) >= 2, "a line takes two batch sizes"
+        middle = [typical([job for job in measured if job.local_batch == batch]) for batch in batches]
+        assert all(job.layer_bytes == middle[0].layer_bytes for job in middle)
+        self._like = middle[0]
+        parts = np.array([[job.forward_seconds, *job.backward_seconds, job.optimizer_seconds] for job in middle])
+        self._lines = np.polyfit(np.array(batches, dtype=np.float64), parts, 1)
 
     def at(self, local_batch: int) -> Job:
         """Nothing takes less than no time."""
@@ -144,14 +157,14 @@ def rows_of(
 
     Args:
         jobs: number of ranks -> their steps.
-        reference: images/s of one rank alone, which is 100 %.
+        reference: images/s of one rank alone at the largest batch, where the constants were fitted.
     """
     rows: list[dict[str, object]] = []
     for cell in cells:
         predicted = predicted_seconds(cell, jobs[cell.ranks].at(cell.local_batch), constants)
-        measured_percent, predicted_percent = (
-            100 * cell.local_batch / seconds / reference for seconds in (cell.seconds, predicted)
-        )
+        # Each against a rank alone of its own launch: a machine that was slower then was slower in both.
+        measured_percent = 100 * cell.local_batch / cell.seconds / cell.reference
+        predicted_percent = 100 * cell.local_batch / predicted / reference
         rows.append(
             {
                 "ranks": cell.ranks,

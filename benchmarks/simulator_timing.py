@@ -7,7 +7,7 @@ Rank 0 writes `Timings` as JSON. One thread a rank; SGD in float32 on random ima
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,14 +40,15 @@ class StepTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Timings:
-    """One launch.
+    """One launch, all of it taken in turn: what slows the machine for a while slows each.
 
     Attributes:
-        jobs: a rank's steps without exchange while all ranks take theirs; of each local batch, one a round.
-        all_reduces, steps: empty on one rank.
+        alone: a rank's steps while the others wait; of each local batch, one a round.
+        jobs: the same while all take theirs, without exchange.
     """
 
     ranks: int
+    alone: tuple[Job, ...]
     jobs: tuple[Job, ...]
     all_reduces: tuple[Measurement, ...]
     steps: tuple[StepTime, ...]
@@ -56,13 +57,18 @@ class Timings:
 def read_timings(path: Path) -> Timings:
     """What rank 0 wrote."""
     tree = read_json(path)
-    layers = ("layer_bytes", "backward_seconds")
     return Timings(
         ranks=tree["ranks"],
-        jobs=tuple(Job(**{**job, **{key: tuple(job[key]) for key in layers}}) for job in tree["jobs"]),
+        alone=tuple(map(_job, tree["alone"])),
+        jobs=tuple(map(_job, tree["jobs"])),
         all_reduces=tuple(Measurement(*point) for point in tree["all_reduces"]),
         steps=tuple(StepTime(**step) for step in tree["steps"]),
     )
+
+
+def _job(tree: Mapping[str, Any]) -> Job:
+    layers = {key: tuple(tree[key]) for key in ("layer_bytes", "backward_seconds")}
+    return Job(**{**tree, **layers})
 
 
 def rank_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -79,29 +85,40 @@ def rank_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def time_all(arguments: argparse.Namespace) -> None:
-    """Everything in rounds, so that a machine that slows down slows down each; all ranks run this."""
+    """All ranks run this."""
     with distributed.session(1) as ranks:
-        network = {"image_size": arguments.image_size, "n_classes": CLASSES}
+
+        def job(local_batch: int) -> Job:
+            network = {"image_size": arguments.image_size, "n_classes": CLASSES, "local_batch": local_batch}
+            return measured_job(arguments.network, **network, device=ranks.device)
+
         grid = [(batch, mib) for batch in arguments.local_batches for mib in arguments.buckets_mib]
+        alone: list[Job] = []
         jobs: list[Job] = []
         all_reduces: list[Measurement] = []
         seconds: dict[tuple[int, int], list[float]] = {cell: [] for cell in grid}
         for _ in range(arguments.rounds):
             for batch in arguments.local_batches:
                 distributed.barrier()
-                jobs.append(measured_job(arguments.network, **network, local_batch=batch, device=ranks.device))
-            if ranks.count > 1:
-                all_reduces += [_all_reduce(n_bytes, ranks.count, arguments.steps) for n_bytes in _ALL_REDUCE_BYTES]
-                for batch, mib in grid:
-                    seconds[batch, mib] += _steps(arguments, batch, mib)
+                alone += [job(batch)] if ranks.is_main else []
+                distributed.barrier()
+                jobs.append(job(batch))
+            all_reduces += [_all_reduce(n_bytes, ranks.count, arguments.steps) for n_bytes in _ALL_REDUCE_BYTES]
+            for batch, mib in grid:
+                seconds[batch, mib] += _steps(arguments, batch, mib)
         if ranks.is_main:
             steps = [
                 StepTime(local_batch=batch, bucket_mib=mib, seconds=float(np.median(times)))
                 for (batch, mib), times in seconds.items()
-                if times
             ]
-            found = Timings(ranks=ranks.count, jobs=tuple(jobs), all_reduces=tuple(all_reduces), steps=tuple(steps))
-            write_json(arguments.out, asdict(found) | {"all_reduces": [list(point) for point in all_reduces]})
+            found = Timings(
+                ranks=ranks.count,
+                alone=tuple(alone),
+                jobs=tuple(jobs),
+                all_reduces=tuple(all_reduces),
+                steps=tuple(steps),
+            )
+            write_json(arguments.out, asdict(found))
 
 
 def _all_reduce(n_bytes: int, workers: int, repeats: int) -> Measurement:

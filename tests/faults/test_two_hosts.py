@@ -5,7 +5,7 @@ Each host is a network namespace; where none may be made, both are this machine'
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,12 @@ _OUTAGE_S = 1.5
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[Hosts]:
-    try:
-        made = two_hosts()
-        both = made.__enter__()
-    except NoNamespaces:
-        yield LOOPBACK, LOOPBACK
-        return
-    yield both
-    made.__exit__(None, None, None)
+    with ExitStack() as stack:
+        try:
+            both = stack.enter_context(two_hosts())
+        except NoNamespaces:
+            both = LOOPBACK, LOOPBACK
+        yield both
 
 
 @pytest.fixture
