@@ -26,7 +26,7 @@ from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext, exit_codes, make_context
 from pipeline.stages.train import resolve_cells
 from pipeline.training.images import load_images
-from pipeline.training.workers import plan_of
+from pipeline.training.workers import plan_of, transport_of
 
 _MODULE = "pipeline.commands.diagnose"
 
@@ -115,6 +115,7 @@ def _training(context: StageContext, ranks: Ranks, batch_size: int | None) -> Tr
         members=members[fitting[0]],
         ranks=ranks,
         micro_batch=recipe.micro_batch,
+        transport=transport_of(recipe),
     )
 
 

@@ -55,6 +55,55 @@ class PostLocalSgd(Section):
     period: Annotated[Positive, Field(ge=2)]
 
 
+class Communication(Section):
+    """How gradients go from worker to worker.
+
+    `bucket_mib`, `overlap` and `hierarchical` change a result by rounding alone, the others make it another.
+
+    Attributes:
+        bucket_mib: MiB of gradients in a message, while the backward pass goes on. 25 is torch's own choice, with
+            a first message of 1 MiB.
+        overlap: false sends all gradients in one message after the backward pass.
+        compression: what is sent of a gradient. `bf16` or `fp16`: its numbers in 16 bits. `powersgd`: matrices as
+            products of two of `powersgd_rank` columns, and what is left out with the next gradient (Vogels et al.
+            2019, PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization), without overlap.
+            Each worker compresses a gradient of its own, so there must be a process for every simulated worker.
+        powersgd_rank: with `powersgd` alone.
+        hierarchical: sum gradients inside each node, average over nodes, and hand the mean back inside.
+        workers_per_node: with `hierarchical` and `compression` alone, which then acts between nodes and not inside
+            them: the result belongs to simulated nodes of so many workers, and every node must run as many processes.
+    """
+
+    bucket_mib: PositiveFloat = 25.0
+    overlap: bool = True
+    compression: Literal["none", "bf16", "fp16", "powersgd"] = "none"
+    powersgd_rank: Positive | None = None
+    hierarchical: bool = False
+    workers_per_node: Annotated[Positive, Field(ge=2)] | None = None
+
+    @model_validator(mode="after")
+    def _keys_fit_together(self) -> Self:
+        low_rank = self.compression == "powersgd"
+        if low_rank != (self.powersgd_rank is not None):
+            raise ValueError(
+                "powersgd_rank: compression powersgd needs one; give e.g. 4"
+                if low_rank
+                else f"powersgd_rank: compression {self.compression} has no rank; remove the key"
+            )
+        if low_rank and self.overlap:
+            raise ValueError("overlap: powersgd compresses whole gradients, after the backward pass; set false")
+        if not self.overlap and self.bucket_mib != Communication.model_fields["bucket_mib"].default:
+            raise ValueError("bucket_mib: without overlap all gradients are one message; remove the key")
+        between_nodes = self.hierarchical and self.compression != "none"
+        if between_nodes and self.workers_per_node is None:
+            raise ValueError(
+                f"workers_per_node: {self.compression} between nodes depends on how many workers each has; give it"
+            )
+        if self.workers_per_node is not None and not between_nodes:
+            raise ValueError("workers_per_node: counts only for compression with hierarchical; remove the key")
+        return self
+
+
 class CheckpointInterval(Section):
     """How much work a killed run may lose: exactly one of `seconds` or optimizer `steps`."""
 
@@ -81,6 +130,11 @@ def _legw_has_epochs(recipe: "Recipe") -> None:
 def _tree_is_alone(recipe: "Recipe") -> None:
     if recipe.reduction == "tree" and recipe.micro_batch != "auto":
         raise ValueError("micro_batch: reduction tree runs one simulated worker at a time; remove the key")
+    if recipe.reduction == "tree" and recipe.communication != Communication():
+        raise ValueError(
+            "communication: reduction tree has one way to exchange gradients, on which its bits depend; remove one of "
+            "the two"
+        )
     if recipe.reduction == "tree" and recipe.compile:
         raise ValueError("compile: reduction tree promises bits, which a compiler does not; remove one of the two")
 
@@ -110,6 +164,35 @@ def _post_local_fits(recipe: "Recipe") -> None:
             raise ValueError(
                 f"{key}: {getattr(recipe, key)} needs a common gradient at every step; remove it, or post_local_sgd"
             )
+
+
+def _compression_fits(recipe: "Recipe") -> None:
+    """Each worker compresses a gradient of its own, so none can be stood in for."""
+    communication, simulated = recipe.communication, recipe.simulated_workers
+    kind = communication.compression
+    if kind == "none":
+        return
+    if simulated == 1:
+        raise ValueError(f"communication.compression: {kind}, but a single worker sends nothing; remove it")
+    if recipe.workers not in ("auto", simulated):
+        raise ValueError(
+            f"communication.compression: {recipe.workers} workers cannot stand in for simulated_workers {simulated}, "
+            "since each compresses a gradient of its own; make the two equal"
+        )
+    if communication.workers_per_node is not None and (
+        simulated % communication.workers_per_node or simulated == communication.workers_per_node
+    ):
+        raise ValueError(
+            f"communication.workers_per_node: {communication.workers_per_node} does not make two or more equal nodes "
+            f"of {simulated} simulated_workers; give another"
+        )
+    if recipe.noise_scale_steps is not None:
+        raise ValueError(f"noise_scale_steps: samples whole gradients, and {kind} sends none; remove one of the two")
+    if kind == "powersgd" and recipe.precision == "fp16":
+        raise ValueError(
+            "precision: fp16 leaves out steps that are not finite, and powersgd would add their gradient to the next "
+            "one; use bf16"
+        )
 
 
 class Recipe(Section):
@@ -144,6 +227,7 @@ class Recipe(Section):
             worker's images at a time.
         post_local_sgd: null, or from when on workers step alone; needs one process per simulated
             worker.
+        communication: how gradients are exchanged; `ddp` alone.
         noise_scale_steps: every so many steps the gradient noise scale is sampled, which tells
             the critical batch size; null: never. Such a step costs what one of `tree` does.
         checkpoint: how often a run's state is saved, to go on from after an interruption.
@@ -168,6 +252,7 @@ class Recipe(Section):
     threads_per_worker: Positive | Literal["auto"] = "auto"
     micro_batch: Annotated[Positive, Field(ge=2)] | Literal["auto"] = "auto"
     post_local_sgd: PostLocalSgd | None = None
+    communication: Communication = Communication()
     noise_scale_steps: Positive | None = None
     checkpoint: CheckpointInterval = CheckpointInterval(seconds=60)
     eval_batch_size: Positive = 500
@@ -185,6 +270,7 @@ class Recipe(Section):
         _tree_is_alone(self)
         _noise_has_parts(self)
         _post_local_fits(self)
+        _compression_fits(self)
         return self
 
 

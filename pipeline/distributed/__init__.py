@@ -15,13 +15,18 @@ from pipeline.distributed.collectives import (
     launched,
     ranks_on_this_node,
 )
+from pipeline.distributed.compression import Compression, CompressionKind
 from pipeline.distributed.process_group import Ranks, session, threads_for
 from pipeline.distributed.torchrun import WorkerPlan, choose_workers, joining_ranks, launch, local_gpus
+from pipeline.distributed.transport import Transport, ranks_by_node
 from pipeline.distributed.tree_sum import pairwise_sum, tree_sum_
 
 __all__ = [
     "Agreement",
+    "Compression",
+    "CompressionKind",
     "Ranks",
+    "Transport",
     "WorkerPlan",
     "all_gather",
     "all_reduce_sum_",
@@ -36,6 +41,7 @@ __all__ = [
     "launched",
     "local_gpus",
     "pairwise_sum",
+    "ranks_by_node",
     "ranks_on_this_node",
     "session",
     "threads_for",

@@ -1,33 +1,176 @@
-"""Gradients averaged over ranks while the backward pass runs."""
+"""Gradients averaged over ranks, while the backward pass runs or after it."""
 
 import inspect
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from pipeline.distributed.collectives import several
+from pipeline.distributed.compression import Bucket, Compression, WholeGradient
+from pipeline.distributed.transport import Nodes, Transport, nodes_of_run
+
+_TORCHS_OWN = Transport().bucket_mib
 
 
-def data_parallel(model: nn.Module, device: torch.device) -> nn.Module:
+def data_parallel(
+    model: nn.Module, device: torch.device, transport: Transport | None = None, compression: Compression | None = None
+) -> nn.Module:
     """Wrap for gradient averaging over ranks; the model itself where there is one.
 
     Buffers stay local: BatchNorm's running statistics are averaged explicitly.
+
+    Args:
+        transport: None: torch's defaults.
+        compression: None: gradients as they are. Between the nodes only where the transport is hierarchical.
     """
     if not several():
         return model
+    transport, compression = transport or Transport(), compression or Compression()
+    nodes = nodes_of_run() if transport.hierarchical else None
+    if not transport.overlap:
+        return _AveragedAfterwards(model, compression, nodes)
     ids = [device.index] if device.type == "cuda" else None
     # torch renamed the option and warns about the old name.
     known = inspect.signature(DistributedDataParallel).parameters
     name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-    options: dict[str, Any] = {name: False}
-    return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True, **options)
+    # Told its own default, torch would give the first bucket the size of all.
+    bucket_mib = None if transport.bucket_mib == _TORCHS_OWN else transport.bucket_mib
+    options: dict[str, Any] = {name: False, "bucket_cap_mb": bucket_mib}
+    parallel = DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True, **options)
+    if nodes is not None:
+        parallel.register_comm_hook(None, _one_after_another(compression, nodes, device))
+    elif compression.kind != "none":
+        parallel.register_comm_hook(None, _over_all_ranks(compression))
+    return parallel
 
 
-def defer_reduction(model: nn.Module, defer: bool) -> AbstractContextManager[None]:
-    """While active and `defer`, backward passes keep gradients local; wrap the forward pass too."""
-    if defer and isinstance(model, DistributedDataParallel):
-        return model.no_sync()
-    return nullcontext()
+@contextmanager
+def defer_reduction(model: nn.Module, defer: bool) -> Iterator[None]:
+    """Around a forward and a backward pass: gradients are averaged by its end, or stay local with `defer`."""
+    if isinstance(model, DistributedDataParallel) and defer:
+        with model.no_sync():
+            yield
+        return
+    yield
+    if isinstance(model, _AveragedAfterwards) and not defer:
+        model.average_gradients()
+
+
+class _AveragedAfterwards(nn.Module):
+    """Passes to `module`; all gradients are averaged in one message when asked for."""
+
+    def __init__(self, module: nn.Module, compression: Compression, nodes: Nodes | None) -> None:
+        super().__init__()
+        self.module = module
+        self._compression, self._nodes = compression, nodes
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 3, H, W) -> logits (N, n_classes)."""
+        logits: Tensor = self.module(images)
+        return logits
+
+    def average_gradients(self) -> None:
+        """Of all parameters that are trained, in place."""
+        gradients = []
+        for parameter in self.module.parameters():
+            if parameter.requires_grad:
+                # Ranks must send as many numbers, whatever took part in their own passes.
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                gradients.append(parameter.grad)
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        whole = WholeGradient(flat, [gradient.shape for gradient in gradients])
+        if self._nodes is None:
+            self._compression.average(whole, _world()).wait()
+        else:
+            _average_by_node(whole, self._compression, self._nodes)
+        for gradient, mean in zip(gradients, whole.gradients(), strict=True):
+            gradient.copy_(mean)
+
+
+def _world() -> dist.ProcessGroup:
+    world = dist.group.WORLD
+    assert world is not None
+    return world
+
+
+def _average_by_node(bucket: Bucket, compression: Compression, nodes: Nodes) -> None:
+    """Replace a bucket's content by its mean over all ranks: what a node's ranks have in common is sent once.
+
+    Nodes may have different numbers of ranks.
+    """
+    buffer = bucket.buffer()
+    dist.reduce(buffer, dst=nodes.leader, group=nodes.own)
+    if nodes.leaders is not None:
+        # The mean over nodes of this is the sum over ranks by their number.
+        buffer.mul_(nodes.count / dist.get_world_size())
+        compression.average(bucket, nodes.leaders).wait()
+    dist.broadcast(buffer, src=nodes.leader, group=nodes.own)
+
+
+Hook = Callable[[None, GradBucket], torch.futures.Future[Tensor]]
+"""Of DistributedDataParallel, which insists on these types."""
+
+
+def _over_all_ranks(compression: Compression) -> Hook:
+    def average(_: None, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        return compression.average(bucket, _world())
+
+    return average
+
+
+def _one_after_another(compression: Compression, nodes: Nodes, device: torch.device) -> Hook:
+    """Beside the backward pass, one bucket at a time in the order of their coming.
+
+    That order is the same on all ranks, which several exchanges for one bucket need.
+    """
+    beside = _on_stream(device) if device.type == "cuda" else _on_thread()
+
+    def average(_: None, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        return beside(bucket.buffer(), lambda: _average_by_node(bucket, compression, nodes))
+
+    return average
+
+
+Beside = Callable[[Tensor, Callable[[], None]], torch.futures.Future[Tensor]]
+"""Starts what is given, after what was given before; promises the tensor, which that overwrites."""
+
+
+def _on_thread() -> Beside:
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="exchange")
+
+    def start(result: Tensor, work: Callable[[], None]) -> torch.futures.Future[Tensor]:
+        done: torch.futures.Future[Tensor] = torch.futures.Future()
+
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 - raised where the gradients are waited for
+                done.set_exception(error)  # type: ignore[arg-type]
+            else:
+                done.set_result(result)
+
+        thread.submit(run)
+        return done
+
+    return start
+
+
+def _on_stream(device: torch.device) -> Beside:
+    stream = torch.cuda.Stream(device)
+
+    def start(result: Tensor, work: Callable[[], None]) -> torch.futures.Future[Tensor]:
+        stream.wait_stream(torch.cuda.current_stream(device))
+        done: torch.futures.Future[Tensor] = torch.futures.Future(devices=[device])
+        with torch.cuda.stream(stream):
+            work()
+            done.set_result(result)
+        return done
+
+    return start

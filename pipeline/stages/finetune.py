@@ -33,7 +33,7 @@ from pipeline.training.in_turn import train_in_turn
 from pipeline.training.initial_weights import IMAGENET_MEAN, IMAGENET_STD, initialiser
 from pipeline.training.settings import TrainSettings, effective_settings
 from pipeline.training.weights import save_folded, save_trained
-from pipeline.training.workers import plan_of
+from pipeline.training.workers import plan_of, transport_of
 
 
 def finetune(context: StageContext, ranks: Ranks) -> None:
@@ -137,6 +137,7 @@ def _train_all(
         data_digest=distributed.broadcast(_digest(context, config.weights) if ranks.is_main else ""),
         interval=config.checkpoint,
         micro_batch=config.micro_batch,
+        transport=transport_of(config),
         initialise=_initialise(config.weights, settings[0].network, ranks),
         ranks=ranks,
         log=context.log,

@@ -30,7 +30,7 @@ from pipeline.training.in_turn import was_begun
 from pipeline.training.interruptions import end_and_due, make_pauses
 from pipeline.training.ledger import CellResult, Ledger
 from pipeline.training.study import Cell, DataSummary, Variant, cells_of, members_of, variant_of
-from pipeline.training.workers import plan_of
+from pipeline.training.workers import plan_of, transport_of
 
 
 def train_study(context: StageContext, ranks: Ranks) -> None:
@@ -146,7 +146,8 @@ def _run(
             before = context.joules()
             result = run_cell(
                 cells[i], splits, members[i], ranks=ranks, log=context.log, title=title,
-                weights=weights, eval_batch_size=recipe.eval_batch_size, micro_batch=recipe.micro_batch, pauses=pauses,
+                weights=weights, eval_batch_size=recipe.eval_batch_size, micro_batch=recipe.micro_batch,
+                transport=transport_of(recipe), pauses=pauses,
             )  # fmt: skip
             drawn = context.joules() - before
             result = replace(result, joules=UNTOLD if begun_before else drawn)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pipeline.artifacts.prepared import ImageSource
 from pipeline.batching import worker_parts
 from pipeline.datasets.training_images import TrainingImages
-from pipeline.distributed import Ranks
+from pipeline.distributed import Ranks, Transport
 from pipeline.models.network import Network
 from pipeline.run_log import RunLog
 from pipeline.training.evaluate import Evaluation, evaluate
@@ -59,6 +59,7 @@ def run_cell(
     weights: Path | None,
     eval_batch_size: int,
     micro_batch: int | Literal["auto"] = "auto",
+    transport: Transport | None = None,
     pauses: Pauses | None = None,
 ) -> CellResult:
     """Train and evaluate one cell; all ranks return the same result.
@@ -67,7 +68,7 @@ def run_cell(
         members: (N,) bool, the rows to train on.
         weights: where rank 0 saves the trained network, if anywhere.
         eval_batch_size: images per forward pass in evaluation.
-        micro_batch, pauses: see `train`.
+        micro_batch, transport, pauses: see `train`.
     """
     start = time.monotonic()
     settings = cell.settings
@@ -75,7 +76,7 @@ def run_cell(
     labels = torch.from_numpy(splits.train_labels).to(ranks.device)
     run = train(
         settings, images, labels, members,
-        ranks=ranks, log=log, title=title, micro_batch=micro_batch, pauses=pauses,
+        ranks=ranks, log=log, title=title, micro_batch=micro_batch, transport=transport, pauses=pauses,
         accuracy_of=lambda model: _evaluate(model, splits, settings, eval_batch_size, ranks).top1,
     )  # fmt: skip
     result = None if run.diverged else _evaluate(run.model, splits, settings, eval_batch_size, ranks)

@@ -14,7 +14,7 @@ from torch import Tensor
 from pipeline import distributed
 from pipeline.config.recipe import CheckpointInterval
 from pipeline.datasets.training_images import TrainingImages
-from pipeline.distributed import Ranks
+from pipeline.distributed import Ranks, Transport
 from pipeline.models import build
 from pipeline.models.network import Network
 from pipeline.run_log import RunLog
@@ -57,6 +57,7 @@ def train_in_turn(
     data_digest: str,
     interval: CheckpointInterval,
     micro_batch: int | Literal["auto"],
+    transport: Transport,
     initialise: Callable[[Network], None] | None,
     ranks: Ranks,
     log: RunLog,
@@ -93,6 +94,7 @@ def train_in_turn(
                 title=named,
                 initialise=initialise,
                 micro_batch=micro_batch,
+                transport=transport,
                 pauses=pauses,
                 track_confidence=True,
             )

@@ -14,7 +14,7 @@ from torch import Tensor
 from pipeline import distributed
 from pipeline.batching import Part, SampleStream, fitting_ranks, groups_of, micro_batches, rank_parts, worker_parts
 from pipeline.datasets.training_images import Request, TrainingImages
-from pipeline.distributed import Ranks
+from pipeline.distributed import Ranks, Transport
 from pipeline.errors import InputError
 from pipeline.models.network import Network
 from pipeline.run_log import RunLog
@@ -30,8 +30,10 @@ from pipeline.training.settings import TrainSettings
 from pipeline.training.state import Record, TrainState, start_state
 from pipeline.training.step import Stepper
 
-# Of the parameters: two moments, a weight average and a bucket for the exchange.
+# Of the parameters: two moments, a weight average and a bucket for the exchange; and what else that may take.
 _COPIES = 4
+_COPIES_WITHOUT_OVERLAP = 1
+_COPIES_OF_POWERSGD = 2
 # Of networks that this process has measured: once for a study, not once for each of its cells.
 _BYTES_PER_IMAGE: dict[object, float] = {}
 
@@ -71,6 +73,7 @@ def train(
     title: str,
     initialise: Callable[[Network], None] | None = None,
     micro_batch: int | Literal["auto"] = "auto",
+    transport: Transport | None = None,
     pauses: Pauses | None = None,
     accuracy_of: Callable[[Network], float] | None = None,
     track_confidence: bool = False,
@@ -83,6 +86,7 @@ def train(
         title: of the progress display.
         initialise: overwrites fresh weights, e.g. by pretrained ones.
         micro_batch: images that pass forward at a time; changes the result by rounding alone.
+        transport: of gradients; changes the result by rounding alone. None: torch's defaults.
         pauses: where to save the run's state and go on from; None: nowhere.
         accuracy_of: top-1 of a network, the same on all ranks, for settings with `accuracy_steps`.
         track_confidence: return how sure the network was of each image's label while it trained.
@@ -93,7 +97,9 @@ def train(
         Terminated: the process was asked to end, after the state was saved.
     """
     assert settings.accuracy_steps is None or accuracy_of is not None, "nobody to tell the accuracy"
+    transport = transport or Transport()
     _check_ranks(settings, ranks)
+    _check_compression(settings, ranks, transport)
     set_float32_arithmetic(settings.precision)
     state = start_state(settings, ranks, initialise, n_tracked=len(labels) if track_confidence else 0)
     if pauses is not None:
@@ -115,7 +121,7 @@ def train(
     # A run that goes on does so with what it chose, but what was asked for since goes before.
     if micro_batch == "auto" and state.micro_batch:
         micro_batch = state.micro_batch
-    state.micro_batch = _micro_batch(settings, state, objective, first, workers, micro_batch, ranks)
+    state.micro_batch = _micro_batch(settings, state, objective, first, workers, micro_batch, ranks, transport)
     graphs = settings.compile == "cuda_graphs"
     if settings.compile:
         compile_network(state.model, ranks.device, cuda_graphs=graphs)
@@ -126,7 +132,7 @@ def train(
     # To tell the noise of gradients, the finest parts that have one of their own.
     leaves = workers if tree else [group for worker in workers for group in groups_of(worker)]
     stepper = Stepper(
-        settings, state, objective, leaves=leaves, passes=passes, pair=_pair(first), ranks=ranks,
+        settings, state, objective, leaves=leaves, passes=passes, pair=_pair(first), ranks=ranks, transport=transport,
         track_from=first_tracked_step(settings.steps, stream.n_train, settings.batch_size),
     )  # fmt: skip
     # Twenty records a run: enough for a curve, and few enough not to hold up the device.
@@ -179,6 +185,24 @@ def _check_ranks(settings: TrainSettings, ranks: Ranks) -> None:
         )
 
 
+def _check_compression(settings: TrainSettings, ranks: Ranks, transport: Transport) -> None:
+    if settings.compression == "none":
+        return
+    assert transport.hierarchical == (settings.workers_per_node is not None), "who compresses is no matter of transport"
+    simulated, per_node = settings.simulated_workers, settings.workers_per_node
+    if ranks.count != simulated:
+        raise InputError(
+            f"communication.compression: {ranks.count} processes cannot stand in for simulated_workers {simulated}, "
+            "since each compresses a gradient of its own; use as many"
+        )
+    sizes = [len(node) for node in distributed.ranks_by_node()]
+    if per_node is not None and sizes != [per_node] * (simulated // per_node):
+        raise InputError(
+            f"communication.workers_per_node: {per_node}, but the nodes run {sizes} processes, and each compresses "
+            f"their mean gradient; run {per_node} on each of {simulated // per_node}"
+        )
+
+
 def _requests(
     stream: SampleStream, first_step: int, settings: TrainSettings, passes: Sequence[Part]
 ) -> Iterator[Request]:
@@ -206,6 +230,7 @@ def _micro_batch(
     workers: list[Part],
     micro_batch: int | Literal["auto"],
     ranks: Ranks,
+    transport: Transport,
 ) -> int:
     """Images that pass forward together, at most."""
     if settings.reduction == "tree":
@@ -213,9 +238,13 @@ def _micro_batch(
     state.model.train()
     group = Part(rows=slice(0, 2), group_sizes=(2,))
 
+    copies = _COPIES if transport.overlap else _COPIES + _COPIES_WITHOUT_OVERLAP
+    if settings.compression == "powersgd":
+        copies += _COPIES_OF_POWERSGD
+
     def try_pass(at_most: int) -> None:
         # What the optimizer and the exchange of gradients will take is there in the first step at last.
-        reserved = [torch.empty_like(parameter) for parameter in state.model.parameters() for _ in range(_COPIES)]
+        reserved = [torch.empty_like(parameter) for parameter in state.model.parameters() for _ in range(copies)]
         objective.loss_sum(state.model, batch, micro_batches(workers, at_most)[0]).backward()
         state.model.zero_grad(set_to_none=True)
         del reserved

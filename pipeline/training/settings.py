@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pipeline.config.duration import Duration
 from pipeline.config.recipe import Recipe
+from pipeline.distributed import CompressionKind
 from pipeline.durations import to_steps
 from pipeline.errors import InputError
 from pipeline.schedules import SCHEDULES, scaled_rate, scaled_warmup, warmed_up
@@ -37,11 +38,14 @@ class TrainSettings:
     """One run. Durations are in optimizer steps and the learning rate is the peak, after scaling.
 
     What a recipe says of how the run is done (workers, their threads without `tree`, micro_batch,
-    checkpoint, eval_batch_size) is not here: it changes a result by rounding at most, and retrains nothing.
+    transport, checkpoint, eval_batch_size) is not here: it changes a result by rounding at most, and retrains nothing.
 
     Attributes:
         local_from_step: from this step on workers step alone and average their weights every
             `local_period` steps; None: never.
+        compression: what a worker sends of its gradient.
+        powersgd_rank: exactly with `powersgd`.
+        workers_per_node: not workers compress, but nodes of so many, the mean of their gradients; None: workers.
         accuracy_steps: every so many steps the test images are classified; None: after the last one alone.
         threads: CPU threads of a process, where the bits of the result are promised.
     """
@@ -74,6 +78,9 @@ class TrainSettings:
     ema_decay: float | None = None
     local_from_step: int | None = None
     local_period: int = 1
+    compression: CompressionKind = "none"
+    powersgd_rank: int | None = None
+    workers_per_node: int | None = None
     noise_scale_steps: int | None = None
     accuracy_steps: int | None = None
     seed: int
@@ -145,6 +152,9 @@ def effective_settings(
         ema_decay=recipe.ema_decay,
         local_from_step=in_steps(local.start) if local else None,
         local_period=local.period if local else 1,
+        compression=recipe.communication.compression,
+        powersgd_rank=recipe.communication.powersgd_rank,
+        workers_per_node=recipe.communication.workers_per_node,
         noise_scale_steps=recipe.noise_scale_steps,
         accuracy_steps=max(1, in_steps(accuracy_every)) if accuracy_every else None,
         seed=seed,

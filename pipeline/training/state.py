@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from pipeline import distributed
-from pipeline.distributed import Ranks
+from pipeline.distributed import Compression, Ranks
 from pipeline.models import build
 from pipeline.models.network import Network
 from pipeline.optim import OPTIMIZERS, parameter_groups
@@ -50,6 +50,7 @@ class TrainState:
         loss_sum: this rank's sum of losses since the last record, 0-dimensional, on the device.
         counted: images of all ranks since then.
         skipped_steps: steps that a non-finite gradient left out.
+        compression: of gradients, with what this rank has not sent yet.
         track: of the probabilities of labels; None where nobody asks for them.
         micro_batch: images that pass forward at a time; 0 before it is chosen.
         places: what the run has run on, in order, each once.
@@ -62,6 +63,7 @@ class TrainState:
     scaler: torch.amp.GradScaler | None
     average: AveragedModel | None
     loss_sum: Tensor
+    compression: Compression = field(default_factory=Compression)
     track: ConfidenceTrack | None = None
     counted: int = 0
     step: int = 0
@@ -79,7 +81,11 @@ class TrainState:
         Args:
             local: optimizers are not the same on all ranks.
         """
-        own = {"loss_sum": float(self.loss_sum), "optimizer": _on_cpu(self.optimizer.state_dict()) if local else None}
+        own = {
+            "loss_sum": float(self.loss_sum),
+            "optimizer": _on_cpu(self.optimizer.state_dict()) if local else None,
+            "compression": self.compression.to_save(),
+        }
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -105,6 +111,8 @@ class TrainState:
         self.micro_batch = saved["micro_batch"] if same else 0
         own: Mapping[str, Any] = saved["ranks"][ranks.rank] if same else {}
         self.optimizer.load_state_dict(own.get("optimizer") or saved["optimizer"])
+        # With compression the ranks are always as many.
+        self.compression.restore(own.get("compression"), self.loss_sum.device)
         if self.scaler:
             self.scaler.load_state_dict(saved["scaler"])
         if self.average:
@@ -145,6 +153,7 @@ def start_state(
         optimizer=OPTIMIZERS[settings.optimizer](groups, settings.learning_rate, **settings.optimizer_options),
         scaler=make_scaler(settings.precision, ranks.device),
         average=average,
+        compression=Compression(settings.compression, settings.powersgd_rank),
         loss_sum=torch.zeros((), dtype=torch.float64, device=ranks.device),
         track=ConfidenceTrack(n_tracked, ranks.device) if n_tracked else None,
     )

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from pipeline import distributed
 from pipeline.batching import Part
-from pipeline.distributed import Ranks
+from pipeline.distributed import Ranks, Transport
 from pipeline.training.compiling import eager
 from pipeline.training.gradient import GlobalBatch, Objective, accumulate_gradients, tree_gradients
 from pipeline.training.noise_scale import NoiseSample
@@ -37,17 +37,20 @@ class Stepper:
         pair: GlobalBatch,
         track_from: int,
         ranks: Ranks,
+        transport: Transport,
     ) -> None:
         self._settings, self._state, self._objective = settings, state, objective
         self._tracking, self._track_from = replace(objective, track=state.track), track_from
         self._leaves, self._passes, self._ranks = leaves, passes, ranks
         tree = settings.reduction == "tree"
-        self._parallel: nn.Module = state.model if tree else distributed.data_parallel(state.model, ranks.device)
+        self._parallel: nn.Module = state.model
+        if not tree:
+            self._parallel = distributed.data_parallel(state.model, ranks.device, transport, state.compression)
         self._parallel.train()
         # The scaler leaves a step out, not the kernel: torch's fused SGD, told to skip its first
         # step, goes on with whatever the memory of its momentum held.
         state.optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
-        if not tree and ranks.count > 1:
+        if not tree and ranks.count > 1 and transport.overlap:
             with eager():
                 self._settle_buckets(pair)
 

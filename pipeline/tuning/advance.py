@@ -22,6 +22,7 @@ from pipeline.training.loop import train
 from pipeline.training.memory import OutOfMemory
 from pipeline.training.state import TrainState
 from pipeline.training.study import Cell
+from pipeline.training.workers import transport_of
 from pipeline.tuning.source import Source, splits_of
 from pipeline.tuning.trial import Rows, TrialRun
 
@@ -129,7 +130,8 @@ def _train_and_judge(task: EpochTask, splits: Splits, ranks: Ranks) -> tuple[flo
                     images,
                     torch.from_numpy(splits.train_labels).to(ranks.device),
                     task.rows.trained,
-                    ranks=ranks, log=log, title="", micro_batch=recipe.micro_batch, pauses=to_end,
+                    ranks=ranks, log=log, title="", micro_batch=recipe.micro_batch, transport=transport_of(recipe),
+                    pauses=to_end,
                 )  # fmt: skip
                 return None, _DIVERGED, to_end.switch_seconds
             except _EpochEnded:
@@ -144,7 +146,8 @@ def _train_and_judge(task: EpochTask, splits: Splits, ranks: Ranks) -> tuple[flo
     with _watching(judging):
         result = run_cell(
             cell, splits, task.rows.trained, ranks=ranks, log=log, title="", weights=None,
-            eval_batch_size=recipe.eval_batch_size, micro_batch=recipe.micro_batch, pauses=judging,
+            eval_batch_size=recipe.eval_batch_size, micro_batch=recipe.micro_batch, transport=transport_of(recipe),
+            pauses=judging,
         )  # fmt: skip
     return result.top1, "" if result.status == "finished" else _DIVERGED, spent + judging.switch_seconds
 

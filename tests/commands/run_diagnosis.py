@@ -56,7 +56,7 @@ def delayed_all_reduce(seconds: float, ranks: Ranks) -> Any:
         summed = torch.distributed.all_reduce(bucket.buffer().div_(ranks.count), async_op=True).get_future()
         return summed.then(lambda done: done.value()[0])
 
-    def data_parallel(model: nn.Module, device: torch.device) -> nn.Module:
+    def data_parallel(model: nn.Module, device: torch.device, *_: object) -> nn.Module:
         wrapped = wrap(model, device)
         assert isinstance(wrapped, DistributedDataParallel)
         wrapped.register_comm_hook(None, delayed)

@@ -42,6 +42,9 @@ def _with(path: str, value: Any) -> dict[str, Any]:
     return tree
 
 
+_LOW_RANK = {"compression": "powersgd", "powersgd_rank": 2, "overlap": False}
+_BETWEEN_NODES = {"compression": "bf16", "hierarchical": True}
+
 # Each: what is written where, and what the one line must say after the file's name.
 _BAD = [
     ("finetun", {}, "finetun: unknown key; did you mean `finetune`?"),
@@ -110,6 +113,65 @@ _BAD = [
     ("prepare.storage", "files", "prepare: storage files needs dataset image_folder, digits has none"),
     ("train.augmentation.crop_area", 0.5, "train.augmentation.crop_area: 0.5, but random-resized crops are of large"),
     ("train", {"compile": True, "reduction": "tree"}, "train: compile: reduction tree promises bits"),
+    *(
+        ("train", {"communication": change, "reduction": "tree"}, "train: communication: reduction tree has one way")
+        for change in ({"overlap": False}, {"bucket_mib": 5}, {"hierarchical": True}, {"compression": "bf16"})
+    ),
+    ("train.communication", {"bucket_mib": 0}, "train.communication.bucket_mib: 0 is not allowed"),
+    ("train.communication", {"compression": "topk"}, 'train.communication.compression: "topk" is not allowed'),
+    (
+        "train.communication",
+        {"compression": "powersgd", "overlap": False},
+        "train.communication: powersgd_rank: compression",
+    ),
+    ("train.communication", {"powersgd_rank": 2}, "train.communication: powersgd_rank: compression none has no rank"),
+    (
+        "train.communication",
+        {"compression": "powersgd", "powersgd_rank": 2},
+        "train.communication: overlap: powersgd compresses whole gradients, after the backward pass; set false",
+    ),
+    (
+        "train.communication",
+        {"overlap": False, "bucket_mib": 5},
+        "train.communication: bucket_mib: without overlap all gradients are one message",
+    ),
+    (
+        "train.communication",
+        {"compression": "bf16", "hierarchical": True},
+        "train.communication: workers_per_node: bf16 between nodes depends on how many workers each has; give it",
+    ),
+    *(
+        ("train.communication", {**change, "workers_per_node": 2}, "train.communication: workers_per_node: counts")
+        for change in ({"compression": "bf16"}, {"hierarchical": True}, {})
+    ),
+    (
+        "train",
+        {"communication": {"compression": "bf16"}},
+        "train: communication.compression: bf16, but a single worker sends nothing; remove it",
+    ),
+    (
+        "train",
+        {"communication": {"compression": "bf16"}, "simulated_workers": 4, "workers": 2},
+        "train: communication.compression: 2 workers cannot stand in for simulated_workers 4, since each compresses",
+    ),
+    *(
+        (
+            "train",
+            {"communication": {**_BETWEEN_NODES, "workers_per_node": of}, "simulated_workers": 4, "workers": "auto"},
+            f"train: communication.workers_per_node: {of} does not make two or more equal nodes of 4 simulated_workers",
+        )
+        for of in (3, 4, 8)
+    ),
+    (
+        "train",
+        {"communication": {"compression": "bf16"}, "simulated_workers": 2, "noise_scale_steps": 5},
+        "train: noise_scale_steps: samples whole gradients, and bf16 sends none; remove one of the two",
+    ),
+    (
+        "train",
+        {"communication": _LOW_RANK, "simulated_workers": 2, "precision": "fp16"},
+        "train: precision: fp16 leaves out steps that are not finite, and powersgd would add",
+    ),
     ("report", [], "report: [] is not allowed: Input should be an object"),
 ]
 

@@ -21,7 +21,7 @@ from mutants import MUTANTS
 from torch import Tensor, nn
 
 from pipeline import distributed, models
-from pipeline.distributed import Ranks
+from pipeline.distributed import Ranks, Transport
 from pipeline.errors import InputError, Terminated
 from pipeline.models.network import Network
 from pipeline.run_log import RunLog
@@ -63,7 +63,7 @@ _LAMB: dict[str, Any] = {
     "learning_rate": 0.01,
 }
 _SMOOTH: dict[str, Any] = {"clip_norm": 0.5, "ema_decay": 0.9}
-_SEVERAL = replace(PLAIN, steps=6, warmup_steps=2, learning_rate=0.05, **_SMOOTH)
+SEVERAL = replace(PLAIN, steps=6, warmup_steps=2, learning_rate=0.05, **_SMOOTH)
 _UNEVEN_AT_MOST = 25
 """Images that pass together of 66 in eighths: 24, 25 and 17 of them on one rank, 24 and 9 on each of two."""
 
@@ -80,6 +80,7 @@ class Case:
 
     settings: TrainSettings
     micro_batch: int | Literal["auto"] = "auto"
+    transport: Transport | None = None
     double: bool = False
     interrupted: bool = False
     mutant: str | None = None
@@ -93,9 +94,9 @@ def _ddp_cases() -> Iterator[tuple[str, Case]]:
     yield "ddp small_cnn float64", Case(settings=replace(PLAIN, simulated_workers=8), double=True)
     yield "ddp resnet18 bn_group", Case(settings=replace(RESNET, bn_group=4), micro_batch=10)
     yield "ddp resnet18 clipped", Case(settings=replace(RESNET, **_SMOOTH), micro_batch=18)
-    yield "ddp small_cnn several", Case(settings=_SEVERAL)
-    yield "ddp small_cnn micro-batch", Case(settings=_SEVERAL, micro_batch=18)
-    yield "ddp small_cnn interrupted", Case(settings=_SEVERAL, interrupted=True)
+    yield "ddp small_cnn several", Case(settings=SEVERAL)
+    yield "ddp small_cnn micro-batch", Case(settings=SEVERAL, micro_batch=18)
+    yield "ddp small_cnn interrupted", Case(settings=SEVERAL, interrupted=True)
     uneven = replace(PLAIN, simulated_workers=8, steps=6, warmup_steps=2, noise_scale_steps=4)
     yield "ddp small_cnn uneven", Case(settings=uneven, micro_batch=_UNEVEN_AT_MOST)
     clipped = replace(uneven, clip_norm=0.1)
@@ -105,18 +106,18 @@ def _ddp_cases() -> Iterator[tuple[str, Case]]:
 def _tree_cases() -> Iterator[tuple[str, Case]]:
     tree: dict[str, Any] = {"reduction": "tree", "simulated_workers": 8, "batch_size": 36}
     yield "tree resnet18 sgd", Case(settings=replace(RESNET, steps=2, **tree))
-    yield "tree small_cnn sgd", Case(settings=replace(_SEVERAL, **tree))
-    yield "tree small_cnn lamb", Case(settings=replace(_SEVERAL, **tree, **_LAMB))
-    yield "tree small_cnn interrupted", Case(settings=replace(_SEVERAL, **tree), interrupted=True)
+    yield "tree small_cnn sgd", Case(settings=replace(SEVERAL, **tree))
+    yield "tree small_cnn lamb", Case(settings=replace(SEVERAL, **tree, **_LAMB))
+    yield "tree small_cnn interrupted", Case(settings=replace(SEVERAL, **tree), interrupted=True)
     yield "long resnet18 sgd", Case(settings=replace(RESNET, steps=4, **tree))
     yield "long resnet18 lamb", Case(settings=replace(RESNET, steps=4, **tree, **_SMOOTH, **_LAMB))
     twelve: dict[str, Any] = {"reduction": "tree", "simulated_workers": 12, "batch_size": 50}
     yield "twelve resnet18", Case(settings=replace(RESNET, steps=2, **twelve))
-    yield "twelve small_cnn", Case(settings=replace(_SEVERAL, **twelve))
+    yield "twelve small_cnn", Case(settings=replace(SEVERAL, **twelve))
 
 
 def _local_cases() -> Iterator[tuple[str, Case]]:
-    plain = replace(_SEVERAL, ema_decay=None, simulated_workers=2)
+    plain = replace(SEVERAL, ema_decay=None, simulated_workers=2)
     local = replace(plain, local_from_step=2, local_period=2)
     yield "local plain", Case(settings=plain)
     yield "local two", Case(settings=local)
@@ -172,6 +173,7 @@ def _train(case: Case, ranks: Ranks, pauses: Pauses | None = None) -> TrainedRun
         log=RunLog.silent(),
         title="test",
         micro_batch=case.micro_batch,
+        transport=case.transport,
         pauses=pauses,
         track_confidence=True,
     )
@@ -224,7 +226,7 @@ def _digest(model: nn.Module) -> str:
     return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in model.state_dict().values())).hexdigest()
 
 
-def _first_weights() -> dict[str, dict[str, Tensor]]:
+def first_weights() -> dict[str, dict[str, Tensor]]:
     """What runs start from, to tell an update from the weights."""
     built = {name: models.build(name, 4, stem="cifar", seed=RESNET.seed) for name in ("resnet18", "small_cnn")}
     return {name: model.state_dict() for name, model in built.items()}
@@ -234,7 +236,7 @@ def main() -> None:
     output, *chosen = sys.argv[1:]
     with distributed.session(threads_per_worker=1) as ranks:
         results: dict[str, Any] = {name: run(case, ranks) for name, case in CASES.items() if name.split()[0] in chosen}
-        results["first weights"] = _first_weights()
+        results["first weights"] = first_weights()
         results["ranks"] = int(distributed.all_reduce_sum_(torch.ones((), dtype=torch.int64)))
         results["from rank 0"] = distributed.broadcast({"rank": ranks.rank})
         if ranks.rank == ranks.count - 1:

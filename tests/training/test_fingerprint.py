@@ -77,6 +77,7 @@ _HOW = {
     "workers": 2,
     "threads_per_worker": 2,
     "micro_batch": 32,
+    "communication": {"hierarchical": True, "bucket_mib": 5},
     "checkpoint": {"steps": 5},
     "eval_batch_size": 7,
 }
@@ -114,6 +115,21 @@ def test_a_key_of_the_recipe_counts_exactly_if_it_says_which_run(key: str) -> No
     """Retraining a study for the memory of its evaluation would be a surprise, and so would the opposite."""
     change = {**_HOW, **_WHICH}[key]
     assert (_key_of_recipe({key: change}) == _key_of_recipe({})) == (key in _HOW)
+
+
+def test_compression_says_which_run_it_is() -> None:
+    low_rank = {"compression": "powersgd", "overlap": False}
+    ways: list[dict[str, Any]] = [
+        {},
+        {"compression": "bf16"},
+        {"compression": "fp16"},
+        {"compression": "bf16", "hierarchical": True, "workers_per_node": 2},
+        {**low_rank, "powersgd_rank": 1},
+        {**low_rank, "powersgd_rank": 2},
+    ]
+    keys = [_key_of_recipe({"simulated_workers": 4, "communication": way}) for way in ways]
+    assert len(set(keys)) == len(ways)
+    assert _key_of_recipe({"simulated_workers": 4, "communication": {**ways[1], "overlap": False}}) == keys[1]
 
 
 def test_members_and_data_count() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import re
 import signal
 import time
 from dataclasses import replace
@@ -15,8 +16,9 @@ import torch.nn.functional as F
 from made_up_training import ALONE, TINY, as_resnet, bright_images, distance, parameters_of
 from numpy.typing import NDArray
 
+from pipeline import distributed
 from pipeline.batching import SampleStream, micro_batches, worker_parts
-from pipeline.distributed import Ranks
+from pipeline.distributed import Ranks, Transport
 from pipeline.errors import InputError, Terminated
 from pipeline.models import build
 from pipeline.models.network import Network
@@ -187,11 +189,30 @@ def test_a_diverged_run_is_flagged_and_does_not_raise(steps: int) -> None:
             2,
             "post_local_sgd: 2 processes cannot stand in for simulated_workers 4",
         ),
+        (
+            {"simulated_workers": 4, "compression": "bf16"},
+            2,
+            "communication.compression: 2 processes cannot stand in for simulated_workers 4",
+        ),
     ],
 )
 def test_processes_that_do_not_fit_are_refused(changes: dict[str, Any], count: int, said: str) -> None:
     with pytest.raises(InputError, match=said):
         _train(replace(TINY, **changes), ranks=Ranks(rank=0, count=count, device=ALONE.device))
+
+
+@pytest.mark.parametrize("nodes", [[[0, 1, 2, 3]], [[0], [1, 2, 3]], [[0, 1], [2], [3]]])
+def test_nodes_of_other_sizes_than_those_that_compress_are_refused(
+    monkeypatch: pytest.MonkeyPatch, nodes: list[list[int]]
+) -> None:
+    monkeypatch.setattr(distributed, "ranks_by_node", lambda: nodes)
+    between = replace(TINY, simulated_workers=4, compression="bf16", workers_per_node=2)
+    sizes = [len(node) for node in nodes]
+    said = (
+        rf"communication.workers_per_node: 2, but the nodes run {re.escape(str(sizes))} processes.* run 2 on each of 2$"
+    )
+    with pytest.raises(InputError, match=said):
+        _train(between, ranks=replace(ALONE, count=4), transport=Transport(hierarchical=True))
 
 
 def test_a_micro_batch_below_a_group_is_refused() -> None:

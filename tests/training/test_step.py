@@ -11,6 +11,7 @@ from made_up_training import ALONE, NAMES, TINY, distance, parameters_of, random
 from torch import Tensor, nn
 
 from pipeline.batching import Part, micro_batches, worker_parts
+from pipeline.distributed import Transport
 from pipeline.models import build
 from pipeline.training import step as step_module
 from pipeline.training.gradient import GlobalBatch, Objective, accumulate_gradients
@@ -50,6 +51,7 @@ def _start(settings: TrainSettings, objective: Objective = _OBJECTIVE, at_most: 
         pair=pair,
         track_from=0,
         ranks=ALONE,
+        transport=Transport(),
     )
     return state, stepper
 

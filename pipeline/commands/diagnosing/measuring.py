@@ -19,7 +19,7 @@ from pipeline.commands.diagnosing.moments import moment, seconds_between
 from pipeline.costmodel.bottleneck import StepTimes
 from pipeline.datasets.synthetic import SyntheticImages
 from pipeline.datasets.training_images import TrainingImages
-from pipeline.distributed import Ranks
+from pipeline.distributed import Ranks, Transport
 from pipeline.run_log import Progress, RunLog
 from pipeline.training.loop import train
 from pipeline.training.settings import TrainSettings
@@ -30,6 +30,7 @@ ROUNDS = 8
 _WARM_UP = 3
 _FEWEST, _MOST = 3, 50
 _NEVER = 1_000_000_000
+_NOT_COMPRESSED: dict[str, Any] = {"compression": "none", "powersgd_rank": None, "workers_per_node": None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,7 @@ class Training:
     members: NDArray[np.bool_]
     ranks: Ranks
     micro_batch: int | Literal["auto"]
+    transport: Transport | None = None
 
 
 class _Enough(Exception):  # noqa: N818 - no error
@@ -86,7 +88,7 @@ def step_seconds(training: Training, n_steps: int, on_step: Callable[[], object]
             # Steps that sample the noise of gradients or measure the accuracy are none like the others.
             replace(training.settings, steps=steps, noise_scale_steps=None, accuracy_steps=None),
             training.images, training.labels, training.members,
-            ranks=ranks, log=clock, title="", micro_batch=training.micro_batch,
+            ranks=ranks, log=clock, title="", micro_batch=training.micro_batch, transport=training.transport,
         )  # fmt: skip
     if ranks.device.type == "cuda":
         torch.cuda.synchronize(ranks.device)
@@ -105,6 +107,7 @@ def without_exchange(training: Training) -> Training:
         reduction="ddp",
         local_from_step=0,
         local_period=_NEVER,
+        **_NOT_COMPRESSED,
     )
     # A tree passes one simulated worker at a time.
     one_worker = max(part.size for part in parts)
@@ -127,8 +130,9 @@ def share_of_one(training: Training, count: int) -> Training:
         worker_parts(settings.batch_size, settings.simulated_workers, settings.bn_group), rank=0, ranks=count
     )
     share = replace(
-        settings, batch_size=sum(part.size for part in parts), simulated_workers=len(parts), local_from_step=None
-    )
+        settings, batch_size=sum(part.size for part in parts), simulated_workers=len(parts), local_from_step=None,
+        **_NOT_COMPRESSED,
+    )  # fmt: skip
     return replace(training, settings=share)
 
 

@@ -11,7 +11,7 @@ _ADVICE = {
     "compute": "nothing is lost beside it: more workers, `precision: bf16` or `compile: true` on a GPU, or a smaller "
     "network or image make it faster",
     "communication": "send less often: larger batch_sizes, fewer workers with more images each, or post_local_sgd; "
-    "`reduction: ddp` hides more of it than `tree`",
+    "send less: `communication.compression`; `reduction: ddp` hides more of it than `tree`",
     "input": "read faster: prepare the images no larger than the crop needs, keep them in memory (`prepare.storage: "
     "array`), or give each worker more cores to decode with (fewer workers a node)",
     "synchronisation": "make the workers alike: see which rank is slow below, and what else its cores or GPU, its "

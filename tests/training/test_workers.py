@@ -1,0 +1,30 @@
+"""Which processes a recipe takes, and how they exchange."""
+
+from typing import Any
+
+import pytest
+
+from pipeline.config.study import TrainConfig
+from pipeline.distributed import Transport
+from pipeline.training.workers import plan_of, transport_of
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"post_local_sgd": {"start": {"steps": 1}, "period": 2}},
+        {"communication": {"compression": "bf16"}},
+        {"communication": {"compression": "powersgd", "powersgd_rank": 1, "overlap": False}},
+    ],
+)
+def test_workers_that_nobody_can_stand_in_for_take_a_process_each(changes: dict[str, Any]) -> None:
+    plan = plan_of(TrainConfig.model_validate({"simulated_workers": 4, **changes}))
+    assert (plan.workers, list(plan.fitting)) == (4, [4])
+
+
+@pytest.mark.parametrize("changes", [{}, {"overlap": False}, {"bucket_mib": 5}, {"hierarchical": True}])
+def test_a_transport_takes_any_number_of_processes(changes: dict[str, Any]) -> None:
+    recipe = TrainConfig.model_validate({"simulated_workers": 4, "communication": changes})
+    plan = plan_of(recipe)
+    assert (plan.workers, list(plan.fitting)) == ("auto", [1, 2, 4])
+    assert transport_of(recipe) == Transport(**changes)
