@@ -50,12 +50,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", default="resnet18", help="a classifier of torchvision")
     parser.add_argument("--image-size", type=int, default=64, help="pixels")
-    parser.add_argument("--local-batches", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--local-batches", type=int, nargs="+", default=[16, 64], help="two or more")
     parser.add_argument("--held-out-batches", type=int, nargs="*", default=[32])
     parser.add_argument("--buckets-mib", type=int, nargs="+", default=[1, 25])
     parser.add_argument("--held-out-buckets-mib", type=int, nargs="*", default=[5])
     parser.add_argument(
-        "--mbits", type=float, nargs="*", default=[400, 4000], help="Mbit/s that the cable is slowed to"
+        "--mbits", type=float, nargs="+", default=[400, 4000], help="Mbit/s that the cable is slowed to"
     )
     parser.add_argument("--held-out-mbits", type=float, nargs="*", default=[1000, 2000])
     parser.add_argument("--rounds", type=int, default=2)
