@@ -16,9 +16,10 @@ from pipeline.distributed.collectives import (
     ranks_on_this_node,
 )
 from pipeline.distributed.compression import Compression, CompressionKind
+from pipeline.distributed.nodes import ranks_by_node
 from pipeline.distributed.process_group import Ranks, session, threads_for
 from pipeline.distributed.torchrun import WorkerPlan, choose_workers, joining_ranks, launch, local_gpus
-from pipeline.distributed.transport import Transport, ranks_by_node
+from pipeline.distributed.transport import Transport
 from pipeline.distributed.tree_sum import pairwise_sum, tree_sum_
 
 __all__ = [

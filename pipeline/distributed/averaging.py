@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,9 +11,11 @@ from torch import Tensor, nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
+from pipeline.distributed.beside import on_stream, on_thread
 from pipeline.distributed.collectives import several
-from pipeline.distributed.compression import Bucket, Compression, WholeGradient
-from pipeline.distributed.transport import Nodes, Transport, nodes_of_run
+from pipeline.distributed.compression import Compression, WholeGradient
+from pipeline.distributed.nodes import Nodes, average_by_node, nodes_of_run
+from pipeline.distributed.transport import Transport
 
 _TORCHS_OWN = Transport().bucket_mib
 
@@ -78,18 +79,15 @@ class _AveragedAfterwards(nn.Module):
 
     def average_gradients(self) -> None:
         """Of all parameters that are trained, in place."""
-        gradients = []
-        for parameter in self.module.parameters():
-            if parameter.requires_grad:
-                # Ranks must send as many numbers, whatever took part in their own passes.
-                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                gradients.append(parameter.grad)
+        trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+        assert len(gradients) == len(trained), "ranks would send messages of different length"
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         whole = WholeGradient(flat, [gradient.shape for gradient in gradients])
         if self._nodes is None:
             self._compression.average(whole, _world()).wait()
         else:
-            _average_by_node(whole, self._compression, self._nodes)
+            average_by_node(whole, self._compression, self._nodes)
         for gradient, mean in zip(gradients, whole.gradients(), strict=True):
             gradient.copy_(mean)
 
@@ -98,20 +96,6 @@ def _world() -> dist.ProcessGroup:
     world = dist.group.WORLD
     assert world is not None
     return world
-
-
-def _average_by_node(bucket: Bucket, compression: Compression, nodes: Nodes) -> None:
-    """Replace a bucket's content by its mean over all ranks: what a node's ranks have in common is sent once.
-
-    Nodes may have different numbers of ranks.
-    """
-    buffer = bucket.buffer()
-    dist.reduce(buffer, dst=nodes.leader, group=nodes.own)
-    if nodes.leaders is not None:
-        # The mean over nodes of this is the sum over ranks by their number.
-        buffer.mul_(nodes.count / dist.get_world_size())
-        compression.average(bucket, nodes.leaders).wait()
-    dist.broadcast(buffer, src=nodes.leader, group=nodes.own)
 
 
 Hook = Callable[[None, GradBucket], torch.futures.Future[Tensor]]
@@ -130,47 +114,9 @@ def _one_after_another(compression: Compression, nodes: Nodes, device: torch.dev
 
     That order is the same on all ranks, which several exchanges for one bucket need.
     """
-    beside = _on_stream(device) if device.type == "cuda" else _on_thread()
+    beside = on_stream(device) if device.type == "cuda" else on_thread()
 
     def average(_: None, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-        return beside(bucket.buffer(), lambda: _average_by_node(bucket, compression, nodes))
+        return beside(bucket.buffer(), lambda: average_by_node(bucket, compression, nodes))
 
     return average
-
-
-Beside = Callable[[Tensor, Callable[[], None]], torch.futures.Future[Tensor]]
-"""Starts what is given, after what was given before; promises the tensor, which that overwrites."""
-
-
-def _on_thread() -> Beside:
-    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="exchange")
-
-    def start(result: Tensor, work: Callable[[], None]) -> torch.futures.Future[Tensor]:
-        done: torch.futures.Future[Tensor] = torch.futures.Future()
-
-        def run() -> None:
-            try:
-                work()
-            except Exception as error:  # noqa: BLE001 - raised where the gradients are waited for
-                done.set_exception(error)  # type: ignore[arg-type]
-            else:
-                done.set_result(result)
-
-        thread.submit(run)
-        return done
-
-    return start
-
-
-def _on_stream(device: torch.device) -> Beside:
-    stream = torch.cuda.Stream(device)
-
-    def start(result: Tensor, work: Callable[[], None]) -> torch.futures.Future[Tensor]:
-        stream.wait_stream(torch.cuda.current_stream(device))
-        done: torch.futures.Future[Tensor] = torch.futures.Future(devices=[device])
-        with torch.cuda.stream(stream):
-            work()
-            done.set_result(result)
-        return done
-
-    return start

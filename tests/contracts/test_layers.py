@@ -48,7 +48,8 @@ def test_nobody_imports_stages_or_commands() -> None:
 
 def test_only_distributed_knows_ranks() -> None:
     """Rule 2."""
-    variables = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"}
+    of_ranks = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"}
+    variables = {*of_ranks, "MASTER_ADDR", "TORCHELASTIC_RUN_ID"}
     for name, path in modules().items():
         if unit_of(name) == "distributed":
             continue
