@@ -24,6 +24,7 @@ from made_up_training import (
     write_kept,
     write_project,
 )
+from ruamel.yaml import YAML
 
 from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import read_json, write_json
@@ -47,6 +48,16 @@ def prototype(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def project(prototype: Path, tmp_path: Path) -> Path:
     return shutil.copytree(prototype, tmp_path / "project")
+
+
+@pytest.fixture
+def filtering(project: Path) -> Path:
+    """The project, with a study that needs the filter."""
+    path, yaml = project / "params.yaml", YAML()
+    tree = yaml.load(path)
+    tree["studies"]["tiny"]["arms"] = ["full", "filtered"]
+    yaml.dump(tree, path)
+    return project
 
 
 def assert_refused(
@@ -131,10 +142,10 @@ _KEPT: dict[str, tuple[Break, str]] = {
 
 
 @pytest.mark.parametrize("what", _KEPT)
-def test_kept_images(project: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
+def test_kept_images(filtering: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
     change, said = _KEPT[what]
-    change(DataPaths(root=project / "data"))
-    assert_refused("train", project, capsys, f"filter/{NETWORK}/kept.csv: .*({said})")
+    change(DataPaths(root=filtering / "data"))
+    assert_refused("train", filtering, capsys, f"filter/{NETWORK}/kept.csv: .*({said})")
 
 
 _FINETUNE: dict[str, tuple[dict[str, Any], str]] = {
