@@ -48,8 +48,10 @@ def recording(folder: Path) -> dict[str, str]:
 
 
 def steps_taken(data: DataPaths) -> Counter[str]:
-    """Trial and step -> how often it was taken; a step gives the same bytes each time."""
-    return Counter((data.root.parent / "saved").read_text().splitlines())
+    """Trial and step -> how often it was taken."""
+    # Without the digest in the name: a state holds the time that it took.
+    lines = (data.root.parent / "saved").read_text().splitlines()
+    return Counter(line.partition(".")[0] for line in lines)
 
 
 def reported(folder: Path) -> Counter[tuple[int, int]]:
