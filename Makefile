@@ -40,11 +40,15 @@ viz: setup ## look at the maps and try other radii, in a browser
 preset: setup ## NAME=cifar10 writes params.yaml from presets/; without NAME lists them
 	@python -m pipeline preset $(NAME)
 
+# A file's tests share what they made, so one process has them all. Threads of two processes on two cores that wait by
+# spinning keep each other from working: a third of the time without.
+PYTEST := OMP_WAIT_POLICY=passive pytest -n 2 --dist loadfile
+
 test: setup ## the fast tests
-	@pytest
+	@$(PYTEST)
 
 test-all: setup ## all tests, the slow ones too
-	@pytest -m ""
+	@$(PYTEST) -m ""
 
 check: setup ## lint, format and types
 	@ruff check .

@@ -1,7 +1,8 @@
-"""Steps predicted by the simulator from some batch sizes, bucket sizes and bandwidths, held against the others'."""
+"""Steps predicted by the simulator from some batch and bucket sizes and cables, held against those of others."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,21 @@ from pipeline.costmodel.machine import NO_LINK
 
 RANKS = 2
 
+Beside = Literal["all", "wire", "nothing"]
+
+
+@dataclass(frozen=True)
+class Cable:
+    """What two hosts are joined by.
+
+    Attributes:
+        bytes_per_second: that it is slowed to, in each direction.
+        delay_seconds: that a process holds each packet back, in each direction; None: there is no such process.
+    """
+
+    bytes_per_second: float
+    delay_seconds: float | None = None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
@@ -20,7 +36,7 @@ class Cell:
 
     Attributes:
         bucket_mib: None on one rank.
-        bytes_per_second: that the link is shaped to; None: it is not.
+        cable: between two ranks; None: both are on this machine.
         reference: images/s of a rank alone at the largest batch, in the same launch.
         held_out: no constant is fitted to it.
     """
@@ -28,7 +44,7 @@ class Cell:
     ranks: int
     local_batch: int
     bucket_mib: int | None
-    bytes_per_second: float | None
+    cable: Cable | None
     seconds: float
     reference: float
     held_out: bool
@@ -36,27 +52,34 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """Of a link between two ranks that may be shaped.
+    """Of a link between two ranks that may be slowed and delayed.
 
     Attributes:
-        latency_seconds: of a message.
+        latency_seconds: of a message, beside the cable's delay.
         host_seconds: that the hosts take for a byte, however fast the link.
-        wire_share: bytes on the wire for each byte sent; 0 where no link is shaped.
-        overlap: whether sending goes on beside the backward pass. Where ranks have no core to spare for it, it does
-            not.
+        wire_share: bytes on the wire for each byte sent; 1 where the bandwidth does not vary.
+        message_delays: how many of the cable's delays a message takes; 1 where they do not vary.
+        beside: what of sending goes on beside the backward pass: all of it, or the wire's part alone, where the hosts
+            have no core to spare for theirs, or nothing.
         error: root mean square of the relative error of the steps it is fitted to.
     """
 
     latency_seconds: float
     host_seconds: float
     wire_share: float
-    overlap: bool
+    message_delays: float
+    beside: Beside
     error: float = 0.0
 
-    def link(self, bytes_per_second: float | None) -> Link:
-        """At this bandwidth."""
-        wire = 0.0 if bytes_per_second is None else self.wire_share / bytes_per_second
-        return Link(latency_seconds=self.latency_seconds, bytes_per_second=1 / max(self.host_seconds + wire, 1e-15))
+    def link(self, cable: Cable | None) -> Link:
+        """By this cable; without the hosts' part where that is no part of the link."""
+        wire = self.wire_share / cable.bytes_per_second if cable else 0.0
+        delay = (cable.delay_seconds or 0.0) if cable else 0.0
+        host = 0.0 if self.beside == "wire" else self.host_seconds
+        return Link(
+            latency_seconds=self.latency_seconds + self.message_delays * delay,
+            bytes_per_second=1 / max(host + wire, 1e-15),
+        )
 
 
 def seconds_of(job: Job) -> float:
@@ -96,57 +119,82 @@ class Jobs:
 
 def predicted_seconds(cell: Cell, job: Job, constants: Constants) -> float:
     """Of a step; ranks are nodes of one GPU, and a ring of two is what gloo's all-reduce is."""
-    link = constants.link(cell.bytes_per_second)
-    pair = Machine(nodes=RANKS, gpus_per_node=1, inside=NO_LINK, between=link)
+    pair = Machine(nodes=RANKS, gpus_per_node=1, inside=NO_LINK, between=constants.link(cell.cable))
+    if constants.beside == "wire" and cell.ranks > 1:
+        job = _with_host_work(job, constants.host_seconds)
     communication = Communication(
         algorithm="ring",
         bucket_bytes=MIB * (cell.bucket_mib or 1),
-        overlap=constants.overlap,
+        overlap=constants.beside != "nothing",
         compression=1.0,
         negotiation=None,
     )
     return simulate_step(pair, job, communication, cell.ranks).seconds
 
 
-def starting_constants(points: Mapping[float | None, Sequence[Measurement]]) -> Constants:
-    """From all-reduces alone, as `simulate --fit` takes them, at each bandwidth; without other work on the cores.
+def _with_host_work(job: Job, host_seconds: float) -> Job:
+    """The backward pass stands still while the rank sends: in a ring of two each byte once."""
+    backward = [
+        seconds + host_seconds * n_bytes for seconds, n_bytes in zip(job.backward_seconds, job.layer_bytes, strict=True)
+    ]
+    return replace(job, backward_seconds=tuple(backward))
+
+
+def starting_constants(points: Mapping[Cable | None, Sequence[Measurement]]) -> Constants:
+    """From all-reduces alone, as `simulate --fit` takes them, by each cable; without other work on the cores.
 
     Raises:
         ValueError: they do not determine latency and bandwidth.
     """
-    links = {shaped: fit(of, "ring", hold_out="n_bytes").link for shaped, of in points.items()}
-    seconds_a_byte = np.array([1 / link.bytes_per_second for link in links.values()])
-    wires = np.array([0.0 if shaped is None else 1 / shaped for shaped in links])
-    scale = max(seconds_a_byte)
-    host, wire = nnls(np.column_stack([np.ones(len(wires)), wires / scale]), seconds_a_byte / scale)[0]
-    latency = float(np.median([link.latency_seconds for link in links.values()]))
-    return Constants(latency_seconds=latency, host_seconds=float(host * scale), wire_share=float(wire), overlap=True)
+    links = {cable: fit(of, "ring", hold_out="n_bytes").link for cable, of in points.items()}
+    wires = [1 / cable.bytes_per_second if cable else 0.0 for cable in links]
+    delays = [(cable.delay_seconds or 0.0) if cable else 0.0 for cable in links]
+    host, wire = _line([1 / link.bytes_per_second for link in links.values()], wires)
+    latency, message_delays = _line([link.latency_seconds for link in links.values()], delays)
+    return Constants(
+        latency_seconds=latency, host_seconds=host, wire_share=wire, message_delays=message_delays, beside="all"
+    )
+
+
+def _line(values: Sequence[float], units: Sequence[float]) -> tuple[float, float]:
+    """What is there without units, and for each of them, which is 1 where all are alike; neither is below 0."""
+    scale = max(values)
+    if scale == 0:
+        return 0.0, 1.0
+    if len(set(units)) == 1:
+        return max(0.0, float(np.mean(values)) - units[0]), 1.0
+    start, slope = nnls(np.column_stack([np.ones(len(units)), np.array(units) / scale]), np.array(values) / scale)[0]
+    return float(start * scale), float(slope)
 
 
 def fit_constants(cells: Sequence[Cell], jobs: Jobs, start: Constants) -> Constants:
-    """Least squares of the relative error of fitted steps on two ranks; with overlap or without, as explains them."""
+    """Least squares of the relative error of fitted steps on two ranks, with whatever `beside` explains them best."""
     fitted = [cell for cell in cells if not cell.held_out and cell.ranks == RANKS]
     assert fitted
-    shaped = any(cell.bytes_per_second is not None for cell in fitted)
+    cables = [cell.cable for cell in fitted if cell.cable]
     # Of a microsecond, of 10 GB/s: scales of what may come out as 0.
-    scale = np.array([max(start.latency_seconds, 1e-6), max(start.host_seconds, 1e-10), max(start.wire_share, 1.0)])
-    free = 3 if shaped else 2
+    scales = {
+        "latency_seconds": max(start.latency_seconds, 1e-6),
+        "host_seconds": max(start.host_seconds, 1e-10),
+    }
+    if len({cable.bytes_per_second for cable in cables}) > 1:
+        scales["wire_share"] = max(start.wire_share, 1.0)
+    if len({cable.delay_seconds for cable in cables}) > 1:
+        scales["message_delays"] = max(start.message_delays, 1.0)
 
-    def constants_of(units: NDArray[np.float64], overlap: bool) -> Constants:
-        latency, host, wire = np.append(units, np.zeros(3 - free)) * scale
-        return Constants(
-            latency_seconds=float(latency), host_seconds=float(host), wire_share=float(wire), overlap=overlap
-        )
+    def constants_of(units: NDArray[np.float64], beside: Beside) -> Constants:
+        found = {name: float(unit * scale) for unit, (name, scale) in zip(units, scales.items(), strict=True)}
+        return Constants(**{"wire_share": 1.0, "message_delays": 1.0, **found}, beside=beside)
 
-    def errors(units: NDArray[np.float64], overlap: bool) -> list[float]:
-        constants = constants_of(units, overlap)
+    def errors(units: NDArray[np.float64], beside: Beside) -> list[float]:
+        constants = constants_of(units, beside)
         return [predicted_seconds(cell, jobs.at(cell.local_batch), constants) / cell.seconds - 1 for cell in fitted]
 
     candidates = []
-    for overlap in (True, False):
-        found = least_squares(errors, np.ones(free), bounds=(0, np.inf), args=(overlap,))
+    for beside in get_args(Beside):
+        found = least_squares(errors, np.ones(len(scales)), bounds=(0, np.inf), args=(beside,))
         error = float(np.sqrt(np.mean(np.square(found.fun))))
-        candidates.append(replace(constants_of(found.x, overlap), error=error))
+        candidates.append(replace(constants_of(found.x, beside), error=error))
     return min(candidates, key=lambda constants: constants.error)
 
 
@@ -170,7 +218,8 @@ def rows_of(
                 "ranks": cell.ranks,
                 "local_batch": cell.local_batch,
                 "bucket_mib": cell.bucket_mib,
-                "mbit_per_second": None if cell.bytes_per_second is None else 8e-6 * cell.bytes_per_second,
+                "mbit_per_second": 8e-6 * cell.cable.bytes_per_second if cell.cable else None,
+                "delay_ms": 1e3 * (cell.cable.delay_seconds or 0.0) if cell.cable else None,
                 "held_out": cell.held_out,
                 "measured_efficiency": measured_percent,
                 "predicted_efficiency": predicted_percent,

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torchvision.models import get_model
 
+from benchmarks.all_reduce_times import BYTES, all_reduce_time
 from pipeline import distributed
 from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.commands.simulating.network_job import measured_job
@@ -26,7 +27,6 @@ from pipeline.costmodel import Job, Measurement
 CLASSES = 10
 MIB = 2**20
 _WARM_UP = 3  # DistributedDataParallel orders its buckets anew after the first step
-_ALL_REDUCE_BYTES = (4_096, 65_536, 1 * MIB, 4 * MIB, 16 * MIB)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ def time_all(arguments: argparse.Namespace) -> None:
                 alone += [job(batch)] if ranks.is_main else []
                 distributed.barrier()
                 jobs.append(job(batch))
-            all_reduces += [_all_reduce(n_bytes, ranks.count, arguments.steps) for n_bytes in _ALL_REDUCE_BYTES]
+            all_reduces += [all_reduce_time(n_bytes, ranks, arguments.steps) for n_bytes in BYTES]
             for batch, mib in grid:
                 seconds[batch, mib] += _steps(arguments, batch, mib)
         if ranks.is_main:
@@ -119,12 +119,6 @@ def time_all(arguments: argparse.Namespace) -> None:
                 steps=tuple(steps),
             )
             write_json(arguments.out, asdict(found))
-
-
-def _all_reduce(n_bytes: int, workers: int, repeats: int) -> Measurement:
-    tensor = torch.zeros(n_bytes // 4)
-    times = _times(lambda: distributed.all_reduce_sum_(tensor), repeats)
-    return Measurement(float(n_bytes), workers, float(np.median(times)))
 
 
 def _steps(arguments: argparse.Namespace, local_batch: int, bucket_mib: int) -> list[float]:

@@ -1,4 +1,4 @@
-"""Two hosts on this machine, each a network namespace, joined by a virtual cable that can be slowed and cut.
+"""Two hosts on this machine, each a network namespace, joined by a virtual cable that can be slowed, delayed and cut.
 
 Linux alone, as root: `ip` and `tc` of iproute2. Both hosts run on the same cores and see the same files.
 """
@@ -6,14 +6,16 @@ Linux alone, as root: `ip` and `tc` of iproute2. Both hosts run on the same core
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 _CABLE = "cable"
 # How much passes at once before the rate holds, and how long a packet may wait: a switch's buffer, roughly.
 _BURST_BYTES = 131_072
 _QUEUE_MS = 100
+_RELAYED_MTU = 65_000
 
 
 class NoNamespaces(Exception):  # noqa: N818 - says what is not there
@@ -45,36 +47,59 @@ LOOPBACK = Host(address="127.0.0.1", interface="lo", prefix=())
 
 
 @contextmanager
-def two_hosts() -> Iterator[tuple[Host, Host]]:
+def two_hosts(delay_seconds: float | None = None) -> Iterator[tuple[Host, Host]]:
     """A cable's two ends; both namespaces, and the cable with them, are gone afterwards.
+
+    Args:
+        delay_seconds: that a packet is underway, in each direction. With a number, 0 too, the packets pass through a
+            process (`packet_relay`); without one they stay in the kernel.
 
     Raises:
         NoNamespaces: this process may not make any, or there is no `ip`.
     """
-    if shutil.which("ip") is None:
-        raise NoNamespaces("there is no `ip` (iproute2)")
+    _check_there("ip")
     names = [f"batchsieve-{os.getpid()}-{end}" for end in "ab"]
-    made: list[str] = []
-    try:
+    with ExitStack() as ended:
         for name in names:
             _ip("netns", "add", name)
-            made.append(name)
-        # Made where it ends, it never shows among this machine's own interfaces.
-        _ip("link", "add", _CABLE, "netns", names[0], "type", "veth", "peer", "name", _CABLE, "netns", names[1])
+            ended.callback(subprocess.run, ["ip", "netns", "delete", name], check=False, capture_output=True)
+        if delay_seconds is None:
+            # Made where it ends, it never shows among this machine's own interfaces.
+            _ip("link", "add", _CABLE, "netns", names[0], "type", "veth", "peer", "name", _CABLE, "netns", names[1])
+        else:
+            ended.enter_context(_relaying(names, delay_seconds))
         # 192.0.2.0/24 is for documentation (RFC 5737): nobody's network.
-        addresses = ("192.0.2.1", "192.0.2.2")
-        for name, address in zip(names, addresses, strict=True):
-            _ip("-n", name, "address", "add", f"{address}/24", "dev", _CABLE)
+        hosts = [
+            Host(address=address, interface=_CABLE, prefix=("ip", "netns", "exec", name))
+            for name, address in zip(names, ("192.0.2.1", "192.0.2.2"), strict=True)
+        ]
+        for name, host in zip(names, hosts, strict=True):
+            _ip("-n", name, "address", "add", f"{host.address}/24", "dev", _CABLE)
             _ip("-n", name, "link", "set", "lo", "up")
             _ip("-n", name, "link", "set", _CABLE, "up")
-        first, second = (
-            Host(address=address, interface=_CABLE, prefix=("ip", "netns", "exec", name))
-            for name, address in zip(names, addresses, strict=True)
-        )
-        yield first, second
-    finally:
-        for name in made:
-            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+            # As clusters are set: a step's messages need not feel their way anew after each pause. They do where
+            # /proc/sys cannot be written.
+            idle = "/proc/sys/net/ipv4/tcp_slow_start_after_idle"
+            subprocess.run([*host.prefix, "sh", "-c", f"echo 0 > {idle}"], check=False, capture_output=True)
+        yield hosts[0], hosts[1]
+
+
+@contextmanager
+def _relaying(names: Sequence[str], delay_seconds: float) -> Iterator[None]:
+    """A cable whose packets a process passes on."""
+    words = ["-m", "benchmarks.packet_relay", *names, f"--device={_CABLE}", f"--delay={delay_seconds}"]
+    with subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as relay:
+        try:
+            assert relay.stdout is not None
+            assert relay.stderr is not None
+            if relay.stdout.readline() != "ready\n":
+                said = relay.stderr.read().splitlines() or [""]
+                raise NoNamespaces(f"no TUN device can be made in one: {said[-1]}")
+            for name in names:
+                _ip("-n", name, "link", "set", _CABLE, "mtu", str(_RELAYED_MTU))
+            yield
+        finally:
+            relay.kill()
 
 
 def cut(host: Host) -> None:
@@ -88,10 +113,20 @@ def mend(host: Host) -> None:
 
 
 def slow(host: Host, bytes_per_second: float) -> None:
-    """Let no more than this out of `host`, by a token bucket; the other direction is the other host's."""
+    """Let no more than this out of `host`, by a token bucket; the other direction is the other host's.
+
+    Raises:
+        NoNamespaces: there is no `tc`, or none that can do it.
+    """
+    _check_there("tc")
     bits = f"{8 * bytes_per_second:.0f}bit"
     shape = ["tbf", "rate", bits, "burst", str(_BURST_BYTES), "latency", f"{_QUEUE_MS}ms"]
     _run(*host.prefix, "tc", "qdisc", "replace", "dev", _CABLE, "root", *shape)
+
+
+def _check_there(command: str) -> None:
+    if shutil.which(command) is None:
+        raise NoNamespaces(f"there is no `{command}` (iproute2)")
 
 
 def _ip(*words: str) -> None:

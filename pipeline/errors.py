@@ -9,6 +9,7 @@ _MENDS = {
     errno.EACCES: "correct its permissions",
     errno.EPERM: "correct its permissions",
     errno.EROFS: "mount it writable, or choose another folder",
+    errno.EEXIST: "a file stands where a folder is needed; move it away",
     errno.ENOTDIR: "a file stands where a folder is needed; move it away",
     errno.EISDIR: "a folder stands where a file is needed; move it away",
 }

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+TUNING_FIGURES = ("curves", "importance", "parallel")
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataPaths:
@@ -168,6 +170,11 @@ class DataPaths:
     def tuning_page(self, search: str) -> Path:
         """Figures, in one offline page."""
         return self.root / "tune" / search / "tuning.html"
+
+    def tuning_figure(self, search: str, figure: str = "curves") -> Path:
+        """One of `TUNING_FIGURES` as a file for papers."""
+        assert figure in TUNING_FIGURES, figure
+        return self.root / "tune" / search / f"{figure}.svg"
 
     def tuned(self, search: str) -> Path:
         """The parameter file, with the winner's values in the study."""

@@ -68,15 +68,24 @@ def write_experiment(
     margin: float | None = None,
     confidence: float = 0.95,
     n_images: int = 10_000,
+    tested: Sequence[tuple[str, str]] = (("image 1", "cat"), ("image 2", "dog")),
 ) -> Path:
     """The data folder with these cells by study, and the paths that each network's filter kept; returns it.
 
     With a `margin` (percentage points) also what a report records of its parameters.
+
+    Args:
+        tested: hash and label of each test image.
     """
     paths = DataPaths(root=data)
+    hashes, labels = zip(*tested, strict=True)
+    write_parquet(paths.manifest("test"), pa.table({"sha256": hashes, "label_name": labels}))
+    write_json(paths.provenance("prepare"), {"outputs": {"test.npy": f"pixels of {tested}"}})
     for study, rows in studies.items():
         write_parquet(paths.runs(study), pa.Table.from_pylist([dict(row) for row in rows]))
         write_array(paths.correct(study), np.zeros((len(rows), n_images), dtype=np.bool_))
+        inputs = {"../prepare/test.npy": f"pixels of {tested}"}
+        write_json(paths.provenance("train", study), {"inputs": inputs})
     for network, names in (kept or {}).items():
         columns = {"sample_id": list(range(len(names))), "path": list(names), "label_name": ["a"] * len(names)}
         write_csv(paths.kept(network), pa.table(columns))

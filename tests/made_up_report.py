@@ -125,7 +125,7 @@ def write_network(data: DataPaths, network: str, *, dropped: int = 6, seed: int 
         {
             "eps": EPS,
             "achieved_share": dropped / N_TRAIN,
-            "settings": {"scorer": {"name": "dbscan", "space": "map", "min_samples": 5}},
+            "settings": {"scorer": {"name": "dbscan", "space": "map", "min_samples": 5}, "eps": None},
             "stability_over_maps": [],
             "requested_share": 0.05,
             "share_note": None,

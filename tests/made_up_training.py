@@ -303,9 +303,11 @@ def kill(process: "subprocess.Popen[str]", *others: int) -> None:
     process.communicate(timeout=30)
 
 
-def wait_until(condition: Callable[[], object], process: "subprocess.Popen[str]") -> None:
-    """Until the condition holds; fails where the process ends before."""
-    end = time.monotonic() + TIMEOUT_S
+def wait_until(
+    condition: Callable[[], object], process: "subprocess.Popen[str]", *, timeout: float = TIMEOUT_S
+) -> None:
+    """Until the condition holds; fails where the process ends before, or the time is up."""
+    end = time.monotonic() + timeout
     while not condition():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end

@@ -1,5 +1,6 @@
 """A tiny project with a search, and the command in this process or in one of its own."""
 
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from made_up_training import write_project
 
 from pipeline.__main__ import main
 from pipeline.artifacts.tables import write_parquet
-from pipeline.paths import DataPaths
+from pipeline.paths import TUNING_FIGURES, DataPaths
 from pipeline.training import evaluated_weights
 
 NAME = "lr"
@@ -74,8 +75,16 @@ def command(folder: Path) -> list[str]:
 
 def results_of(data: DataPaths) -> dict[str, bytes]:
     """What must not depend on how a search was run, byte by byte."""
-    paths = (data.leaderboard(NAME), data.tuning_curves(NAME), data.tuning_summary(NAME), data.tuning_page(NAME))
-    return {path.name: path.read_bytes() for path in paths}
+    figures = (data.tuning_figure(NAME, figure) for figure in TUNING_FIGURES)
+    tables = (data.leaderboard(NAME), data.tuning_curves(NAME), data.tuning_summary(NAME))
+    paths = (*tables, data.tuning_page(NAME), *figures)
+    found = {path.name: path.read_bytes() for path in paths}
+    # How long the context switch took is measured.
+    summary = data.tuning_summary(NAME).name
+    found[summary] = re.sub(rb'"context_switch": {[^}]*}', b"", found[summary])
+    page = data.tuning_page(NAME).name
+    found[page] = re.sub(rb'<p id="switching">.*</p>', b"", found[page])
+    return found
 
 
 def leaderboard_of(data: DataPaths) -> list[dict[str, Any]]:

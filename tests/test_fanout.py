@@ -2,12 +2,18 @@
 
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
+from itertools import repeat
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import dask
 import faiss
@@ -15,13 +21,18 @@ import numpy as np
 import pytest
 from made_up import ROOT
 from numpy.typing import NDArray
-from running_dask import free_port, running_scheduler
+from running_dask import Pool, free_port, running_pool, running_scheduler
 from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
 from pipeline.errors import InputError
-from pipeline.fanout import _dumps, fan_out
+from pipeline.fanout import fan_out
+from pipeline.fanout.in_order import _Ahead
+from pipeline.fanout.pickling import dumps
 from pipeline.reduction.pca import fit_principal_axes
 from pipeline.reduction.tasks import row_blocks
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
 
 THREADS = 2
 
@@ -72,19 +83,19 @@ def test_bits_do_not_depend_on_where_tasks_run(tmp_path: Path) -> None:
 def test_a_memory_map_travels_as_its_path(tmp_path: Path) -> None:
     features = _features(tmp_path)
     whole, *_ = blocks = row_blocks(features)
-    assert len(_dumps((partial(np.add, whole), blocks))) < 2000
-    assert len(_dumps(np.asarray(whole))) > whole.nbytes
+    assert len(dumps((partial(np.add, whole), blocks))) < 2000
+    assert len(dumps(np.asarray(whole))) > whole.nbytes
 
 
 @pytest.mark.parametrize("rows", [slice(0, 5), slice(7, 9), slice(None), slice(19_999, None)])
 def test_rows_of_a_memory_map_arrive_as_they_are(tmp_path: Path, rows: slice) -> None:
     features = _features(tmp_path)
     for view in (features[rows], features[3:][rows], features[rows, 2:5], features[rows].T):
-        np.testing.assert_array_equal(pickle.loads(_dumps(view)), view)
+        np.testing.assert_array_equal(pickle.loads(dumps(view)), view)
 
 
 def test_an_address_where_nobody_answers_is_named_with_a_mend(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.fanout._ANSWER_S", 1)
+    monkeypatch.setattr("pipeline.fanout.clusters._ANSWER_S", 1)
     address = f"tcp://127.0.0.1:{free_port()}"
     with (
         pytest.raises(InputError, match=rf"^dask\.scheduler: no scheduler answers at {address}.* none$"),
@@ -94,7 +105,7 @@ def test_an_address_where_nobody_answers_is_named_with_a_mend(monkeypatch: pytes
 
 
 def test_a_scheduler_without_workers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.fanout._ANSWER_S", 1)
+    monkeypatch.setattr("pipeline.fanout.clusters._ANSWER_S", 1)
     with (
         running_scheduler(workers=0) as address,
         pytest.raises(InputError, match=r"has no workers; start .*dask worker tcp://"),
@@ -110,7 +121,7 @@ def test_workers_that_would_give_other_bits_are_refused(monkeypatch: pytest.Monk
         fan_out(address, workers=1, threads=1),
     ):
         pass
-    monkeypatch.setattr("pipeline.fanout.version", lambda name: "0.1" if name == "numpy" else version(name))
+    monkeypatch.setattr("pipeline.fanout.on_worker.version", lambda name: "0.1" if name == "numpy" else version(name))
     with (
         running_scheduler(workers=1) as address,
         pytest.raises(InputError, match=r"has numpy [\d.]+, here 0\.1"),
@@ -120,7 +131,8 @@ def test_workers_that_would_give_other_bits_are_refused(monkeypatch: pytest.Monk
 
 
 def test_a_task_whose_workers_are_gone_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.fanout._ANSWER_S", 3)
+    monkeypatch.setattr("pipeline.fanout.in_order._LOOKS_EVERY_S", 0.5)
+    monkeypatch.setattr("pipeline.fanout.in_order._WITHOUT_WORKERS_S", 2.0)
     with (
         running_scheduler(workers=1) as address,
         pytest.raises(InputError, match="no worker is left"),
@@ -129,10 +141,73 @@ def test_a_task_whose_workers_are_gone_is_not_waited_for(monkeypatch: pytest.Mon
         list(run(os._exit, [3]))
 
 
+def _work_while_one_joins(pool: Pool, *, at_once: bool = False, **joining: Any) -> None:
+    """Minutes of tasks on a fit worker, and after the first of them, or `at_once`, another that is not."""
+    pool.join(**joining if at_once else {})
+    pool.wait()
+    with fan_out(pool.address, workers=1, threads=1) as run:
+        for number, _ in enumerate(run(_rest, repeat(0.1, 2000))):
+            if number == 0:
+                pool.join(**joining)
+
+
+def _rest(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def test_a_worker_that_joins_later_with_two_threads_is_refused() -> None:
+    with running_pool() as pool, pytest.raises(InputError, match=r"has 2 threads.*--nthreads 1"):
+        _work_while_one_joins(pool, threads=2)
+
+
+@pytest.mark.parametrize("lacking", ["test_fanout", "pipeline"])
+def test_a_worker_that_cannot_import_a_task_is_refused(lacking: str, tmp_path: Path) -> None:
+    """Wherever the project may be installed. One without all of it leaves by itself if it joins later."""
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / f"{lacking}.py").write_text("raise ModuleNotFoundError('no project here')")
+    environ = {"PYTHONPATH": str(tmp_path / "bare")}
+    said = r"a worker cannot import the project \(.*no project here.*\); start workers in its folder"
+    with running_pool(tmp_path) as pool, pytest.raises(InputError, match=said):
+        _work_while_one_joins(pool, at_once=lacking == "pipeline", environ=environ)
+
+
+def test_a_moment_without_workers_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.fanout.in_order._LOOKS_EVERY_S", 0.2)
+    with running_pool() as pool:
+        first = pool.join()
+        pool.wait()
+        with fan_out(pool.address, workers=1, threads=1) as run:
+            results = run(time.sleep, [1.0, 0.0])
+            first.kill()
+            pool.join()
+            assert list(results) == [None, None]
+
+
+def test_as_many_tasks_are_on_their_way_as_those_who_have_joined_can_use() -> None:
+    workers: dict[str, int] = {}
+    client = cast("Client", SimpleNamespace(nthreads=lambda: workers))
+    ahead = _Ahead(client, cast("Iterator[Future[Any]]", iter(range(100))))
+    on_their_way = []
+    for joined in (0, 1, 16, 4):
+        workers = {str(number): 1 for number in range(joined)}
+        ahead.send()
+        on_their_way.append(len(ahead.pending))
+    assert on_their_way == [2, 2, 32, 32]
+
+
 def test_workers_take_turns_at_the_gpus() -> None:
     with fan_out("local", workers=3, threads=1, gpus=["4", "GPU-8f6"]) as run:
         seen = dict(run(_place_and_gpu, range(12)))
     assert sorted(seen.values()) == ["4", "4", "GPU-8f6"]
+
+
+def test_a_local_cluster_does_without_the_port_of_another() -> None:
+    with socket.socket() as taken:
+        with suppress(OSError):  # somebody has Dask's own one already
+            taken.bind(("0.0.0.0", 8787))
+            taken.listen()
+        with fan_out("local", workers=1, threads=1) as run:
+            assert list(run(abs, [-3])) == [3]
 
 
 def _place_and_gpu(_: int) -> tuple[int, str]:

@@ -10,11 +10,12 @@ from pipeline.config.prepare import Storage
 from pipeline.errors import InputError
 
 _COLUMNS = (
-    "study", "status", "arm", "filter_network", "model", "batch_size", "learning_rate", "weight_decay", "bn_group",
-    "seed", "steps", "top1", "settings",
+    "study", "fingerprint", "status", "arm", "filter_network", "model", "batch_size", "learning_rate", "weight_decay",
+    "bn_group", "seed", "steps", "epochs", "top1", "settings",
 )  # fmt: skip
 _AS_THEY_ARE = (
-    "study", "arm", "model", "batch_size", "learning_rate", "weight_decay", "bn_group", "seed", "steps", "top1",
+    "study", "fingerprint", "arm", "model", "batch_size", "learning_rate", "weight_decay", "bn_group", "seed",
+    "steps", "epochs", "top1",
 )  # fmt: skip
 # Of the settings: what has a column or a key of its own here, and what does not decide how good a network gets.
 _NOT_RECIPE = frozenset(

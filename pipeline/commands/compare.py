@@ -3,7 +3,8 @@
 A and B are git revisions of this repository, read from DVC's cache without a checkout, or folders with data/. Runs of
 both that share study, model, arm, filter network, batch size, simulated workers, learning rate, weight decay and seed
 are pairs; a margin of equivalence belongs to the question and is to be chosen before the answer is seen: it is that of
-B's report, unless given. The confidence is that of B's report too, 0.95 where it has none.
+B's report, unless given. The confidence is that of B's report too, 0.95 where it has none. Where test images of A and
+B are unlike, or not known, there is no verdict.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from pipeline.commands.comparison.judging import (
     compare_filters,
     compare_study,
 )
+from pipeline.commands.comparison.tested import why_no_verdict
 from pipeline.commands.comparison.wording import filter_lines, paragraph, study_lines
 from pipeline.errors import InputError
 from pipeline.stats.comparison_values import in_points, verdict_values
@@ -118,7 +120,17 @@ def compare(a: Experiment, b: Experiment, margin: Margin) -> ExperimentCompariso
         b=b.name,
         margin=margin,
         alpha=rule.alpha,
-        studies=[compare_study(name, a.studies[name], b.studies[name], rule, step=step) for name in common],
+        studies=[
+            compare_study(
+                name,
+                a.studies[name],
+                b.studies[name],
+                rule,
+                step=step,
+                no_verdict=why_no_verdict(name, a.tested, b.tested),
+            )
+            for name in common
+        ],
         filters=compare_filters(a, b),
         studies_only_a=_missing(a.studies, b.studies),
         studies_only_b=_missing(b.studies, a.studies),
@@ -161,7 +173,7 @@ def _lines(found: ExperimentComparison) -> Iterator[str]:
     yield paragraph(f"A = {found.a}")
     yield paragraph(f"B = {found.b}")
     yield paragraph(f"margin ±{found.margin.points:g} percentage points, {_STATED[found.margin.stated]}")
-    yield paragraph(f"a claim is false with a chance of {found.alpha:g} at most")
+    yield paragraph(f"each test has the level {found.alpha:g}: the chance that it finds what is not there")
     for study in found.studies:
         yield ""
         yield from study_lines(study)

@@ -61,9 +61,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _alone(context: StageContext, ranks: Ranks, arguments: argparse.Namespace, count: int) -> float:
-    """Seconds of a step of one of `count` ranks when the others do nothing; the median."""
+    """Seconds of a step of one of `count` ranks when the others do nothing; the mean, as of theirs."""
     training = share_of_one(_training(context, ranks, arguments.batch_size), count)
-    return float(np.median(step_seconds(training, steps_in(training, arguments.seconds / 10))))
+    return float(np.mean(step_seconds(training, steps_in(training, arguments.seconds / 10))))
 
 
 def _seconds(text: str) -> float:
@@ -82,6 +82,8 @@ def _report(context: StageContext, ranks: Ranks, arguments: argparse.Namespace) 
             f"{arguments.study}: {settings.network}, batch {settings.batch_size} on {processes}, {ranks.device.type}, "
             f"{torch.get_num_threads()} threads each; {times.full.shape[0]} rounds of {times.full.shape[2]} steps"
         )
+        if settings.local_from_step is not None:
+            print(f"post-local SGD: its local phase, averaged every {settings.local_period} steps; not those before it")
         alone = arguments.alone_seconds
         print("\n".join(lines_of(diagnose(times), times, batch_size=settings.batch_size, alone_seconds=alone)))
     if arguments.trace:

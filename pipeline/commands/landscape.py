@@ -10,13 +10,14 @@ keeps (`keep_weights`), one after the other; an interrupted command goes on with
 import argparse
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
 import torch
 
 from pipeline.artifacts.atomic import atomic_path
-from pipeline.artifacts.prepared import digest_of, load_prepared
+from pipeline.artifacts.prepared import PreparedSplit, digest_of, load_prepared
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.errors import InputError
@@ -28,6 +29,8 @@ from pipeline.training.ledger import Ledger
 from viz.figures.rendering import svg
 from viz.figures.slices import slice_figure
 
+_IMAGES = 500
+
 
 def main(argv: Sequence[str]) -> int:
     """Write data/landscape/ and say what is in it.
@@ -38,12 +41,16 @@ def main(argv: Sequence[str]) -> int:
     arguments = _parse(argv)
     with exit_codes():
         for key, least in (("images", 2), ("directions", 1), ("seed", 0)):
-            if getattr(arguments, key) < least:
-                raise InputError(f"--{key} {getattr(arguments, key)}: too few; give {least} or more")
+            given = getattr(arguments, key)
+            if given is not None and given < least:
+                raise InputError(f"--{key} {given}: too few; give {least} or more")
         context = make_context("landscape", "study", arguments)
         with closing(context.log), locked(context.work.lock(context.name), context.name):
-            rows = _measure(context, arguments)
-            _write(context, rows, arguments)
+            data = load_prepared(context.data, folder=context.image_folder)
+            splits = dict(zip(SPLITS, (data.train, data.test), strict=True))
+            method = _method(arguments, {split: len(images.labels) for split, images in splits.items()})
+            rows = _measure(context, splits, method)
+            _write(context, rows, method)
     study = str(context.item)
     seeds = sorted({row["seed"] for row in rows})
     networks = len({row["fingerprint"] for row in rows})
@@ -60,26 +67,36 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         prog="python -m pipeline landscape", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--study", required=True, help="one of `studies` in the parameter file")
-    parser.add_argument("--images", type=int, default=500, help="of each split, that give the loss (default: 500)")
+    parser.add_argument(
+        "--images",
+        type=int,
+        help=f"of each split, that give the loss (default: {_IMAGES}, or all of the smaller split if it has fewer)",
+    )
     parser.add_argument("--directions", type=int, default=3, help="slices of each network (default: 3)")
     parser.add_argument("--seed", type=int, default=0, help="of the images, directions and iterations (default: 0)")
     add_folders(parser)
     return parser.parse_args(argv)
 
 
-def _measure(context: StageContext, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    study, data = str(context.item), load_prepared(context.data, folder=context.image_folder)
-    splits = dict(zip(SPLITS, (data.train, data.test), strict=True))
-    for split, images in splits.items():
-        if arguments.images > len(images.labels):
-            raise InputError(
-                f"--images {arguments.images}: there are {len(images.labels)} {split} images; give at most so many"
-            )
+def _method(arguments: argparse.Namespace, sizes: Mapping[str, int]) -> Method:
+    """With as many images as each of the splits, of these `sizes`, can give."""
+    images = arguments.images
+    for split, there in sizes.items():
+        if images is not None and images > there:
+            raise InputError(f"--images {images}: there are {there} {split} images; give at most so many")
+    return Method(
+        images=min(_IMAGES, *sizes.values()) if images is None else images,
+        directions=arguments.directions,
+        seed=arguments.seed,
+    )
+
+
+def _measure(context: StageContext, splits: Mapping[str, PreparedSplit], method: Method) -> list[dict[str, Any]]:
+    study, ledger = str(context.item), Ledger(context.work.cells)
     runs = read_parquet(context.data.runs(study)).to_pylist()
-    ledger = Ledger(context.work.cells)
     measurer = NetworkMeasurer(
         splits,
-        Method(images=arguments.images, directions=arguments.directions, seed=arguments.seed),
+        method,
         data_digest=digest_of(context.data),
         folder=context.work.landscape,
         device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
@@ -99,19 +116,21 @@ def _is_kept(run: Mapping[str, Any], ledger: Ledger) -> bool:
     return run["status"] == "finished" and ledger.weights(run["fingerprint"]).exists()
 
 
-def _write(context: StageContext, rows: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) -> None:
+def _write(context: StageContext, rows: Sequence[Mapping[str, Any]], method: Method) -> None:
     paths, study = context.data, str(context.item)
+    # Interrupted between the two, no figure of older numbers stays.
+    paths.landscape_figure(study).unlink(missing_ok=True)
     write_parquet(paths.landscape(study), pa.Table.from_pylist(list(rows), schema=SCHEMA))
     with atomic_path(paths.landscape_figure(study)) as temporary:
-        temporary.write_bytes(svg(slice_figure(slice_panels(rows))))
-    _write_provenance(paths, study, arguments)
+        temporary.write_bytes(svg(slice_figure(slice_panels(rows, read_parquet(paths.runs(study)).to_pylist()))))
+    _write_provenance(paths, study, method)
 
 
-def _write_provenance(paths: DataPaths, study: str, arguments: argparse.Namespace) -> None:
+def _write_provenance(paths: DataPaths, study: str, method: Method) -> None:
     write_provenance(
         paths.provenance("landscape", study),
         stage=f"landscape@{study}",
-        parameters={name: getattr(arguments, name) for name in ("images", "directions", "seed")},
+        parameters=asdict(method),
         inputs=[paths.runs(study), *map(paths.images, SPLITS), *map(paths.manifest, SPLITS)],
         outputs=[paths.landscape(study), paths.landscape_figure(study)],
     )

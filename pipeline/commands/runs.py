@@ -3,6 +3,13 @@
 A node without DVC trains a study by `torchrun -m pipeline.stages.train --study NAME`, which leaves
 its finished cells in its work folder. Once they are imported, `dvc repro` uses them as its own; the
 table of the study says on what they were trained.
+
+`runs pack results.tar.xz` writes what the report is made of, without images, features and weights. Unpacked in another
+folder of the project, with the same images, it gives the report again:
+
+    tar xf results.tar.xz
+    python -m pipeline.stages.prepare
+    python -m pipeline.stages.report
 """
 
 import argparse
@@ -12,21 +19,34 @@ from pathlib import Path
 import torch
 
 from pipeline.errors import InputError
-from pipeline.paths import WorkPaths
-from pipeline.stages.harness import locked
+from pipeline.paths import DataPaths, WorkPaths
+from pipeline.reporting.packing import pack
+from pipeline.stages.harness import add_folders, locked
 from pipeline.training.fingerprint import this_machine, training_code
 from pipeline.training.ledger import Ledger
 
 
 def main(argv: Sequence[str]) -> int:
-    """Copy what the work folder given does not have yet."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline runs", description=__doc__)
+    """Copy what the work folder given has and this one does not, or write an archive."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline runs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
     importing = actions.add_parser("import", help="copy finished cells from another work folder")
     importing.add_argument("folder", type=Path, help="the other node's work folder (.work), or a copy of it")
     importing.add_argument("--work", type=Path, default=Path(".work"), help="the work folder here")
+    packing = actions.add_parser("pack", help="write what the report is made of to one file")
+    packing.add_argument("file", type=Path, help="ends in .tar.xz")
+    add_folders(packing)
     arguments = parser.parse_args(argv)
-    import_cells(arguments.folder, arguments.work)
+    if arguments.action == "import":
+        import_cells(arguments.folder, arguments.work)
+        return 0
+    if not arguments.file.name.endswith(".tar.xz"):
+        raise InputError(f"{arguments.file}: gets a tar archive compressed by xz; give a name that ends in .tar.xz")
+    data, work = DataPaths(root=arguments.data), WorkPaths(root=arguments.work)
+    count = pack(arguments.file, params=arguments.params, data=data, work=work)
+    print(f"{arguments.file}: {count} files, {arguments.file.stat().st_size / 1e6:.1f} MB")
     return 0
 
 

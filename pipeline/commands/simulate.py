@@ -2,7 +2,8 @@
 
 A machine of machines/*.yaml, a network of torchvision, and how fast one GPU trains it alone give throughput,
 efficiency, time and cost of a training against the number of GPUs, for several ways to add up gradients. `--fit` takes
-the constants of a link from measured all-reduces and says how well they predict those held out.
+the constants of a link from measured all-reduces and says how well they predict those held out. `--measure` times one
+step on the GPU that is here, or on the CPU; the links stay those of the machine's file.
 
 The model leaves out stragglers, congestion, and that a GPU is less efficient on small batches: it is an upper bound.
 """
@@ -13,10 +14,16 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from pipeline.commands.simulating.arguments import parse
-from pipeline.commands.simulating.network_job import assumed_job, check_network, measured_job
+from pipeline.commands.simulating.network_job import (
+    assumed_job,
+    check_network,
+    device_here,
+    device_name,
+    measured_job,
+)
 from pipeline.commands.simulating.results import constant_lines, of_job, of_machine, write_results
 from pipeline.commands.simulating.rows import gpu_counts, simulate_all
-from pipeline.commands.simulating.wording import table
+from pipeline.commands.simulating.wording import table, undivided_lines
 from pipeline.config.all_reduce_times import load_all_reduce_times
 from pipeline.config.machine import MachineConfig, load_machine
 from pipeline.costmodel import Communication, Fit, Job, Measurement, Negotiation, fit, machine
@@ -34,7 +41,8 @@ def main(argv: Sequence[str]) -> int:
     if arguments.machine is None:
         return 0
     described, origins = _machine(arguments, fitted)
-    job = _job(arguments)
+    device = device_here() if arguments.measure else None
+    job = _job(arguments, device)
     cluster = machine(**described.model_dump(exclude={"guessed", "measured"}))
     try:
         rows = simulate_all(
@@ -48,10 +56,12 @@ def main(argv: Sequence[str]) -> int:
         )
     except ValueError as error:
         raise InputError(f"--gpus: {error}") from None
+    timed = device_name(device) if device else None
     title = f"SIMULATED, not measured: {arguments.network} on {arguments.machine.stem}"
+    title += f", each GPU as fast as {timed} here" if timed else ""
     print(title)
-    print("\n".join(table(rows)))
-    constants = {**of_machine(described, origins), **of_job(arguments, job)}
+    print("\n".join([*table(rows), *undivided_lines(rows, arguments.batch_sizes)]))
+    constants = {**of_machine(described, origins), **of_job(arguments, job, timed)}
     print("\n".join(constant_lines(constants)))
     write_results(arguments, title, rows, constants, fitted)
     return 0
@@ -93,15 +103,14 @@ def _machine(arguments: argparse.Namespace, fitted: Fit | None) -> tuple[Machine
     return described.model_copy(update={arguments.link: link.model_copy(update=constants)}), origins
 
 
-def _job(arguments: argparse.Namespace) -> Job:
+def _job(arguments: argparse.Namespace, device: torch.device | None) -> Job:
     check_network(arguments.network, image_size=arguments.image_size)
     network = {
         "image_size": arguments.image_size,
         "n_classes": arguments.classes,
         "local_batch": arguments.local_batch,
     }
-    if arguments.measure:
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device:
         return measured_job(arguments.network, **network, device=device)
     return assumed_job(arguments.network, **network, images_per_second=arguments.images_per_second)
 
@@ -115,6 +124,7 @@ def _ways(arguments: argparse.Namespace) -> dict[str, Communication]:
         f"{algorithm}{suffix}": Communication(
             algorithm=algorithm,
             bucket_bytes=arguments.bucket_mib * _MIB,
+            first_bucket_bytes=arguments.first_bucket_mib * _MIB,
             overlap=not arguments.no_overlap,
             compression=arguments.compression,
             negotiation=negotiation,

@@ -1,9 +1,10 @@
 """`python -m pipeline tune NAME [NAME ...]`: search for the settings of a study that train best.
 
 NAME is one of `tuning` in the parameter file. Several, such as one for each optimizer, run one after another and are
-compared, each with the same number of trials and epochs. Trials are judged on the training images flagged `val`,
-never on test images. An interrupted search goes on where it stopped; parameters, images or code that
-decide it and have changed start it anew, as `rm -r .work/tune/NAME` does. Needs the `tuning` extra.
+compared, each with the same number of trials and epochs, by what their winners reach at the last epoch. Trials are
+judged on the training images flagged `val`, never on test images. An interrupted search goes on where it stopped;
+parameters, images or code that decide it and have changed start it anew, as `rm -r .work/tune/NAME` does. Needs the
+`tuning` extra.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.config.params import check_params, parse_params, read_params_text
+from pipeline.config.tuning import check_space
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import standard_log
@@ -38,8 +40,15 @@ def main(argv: Sequence[str]) -> int:
             if name not in params.tuning:
                 has = f"it has {list(params.tuning)}" if params.tuning else "it has no `tuning` section; add one"
                 raise InputError(f"tune {name}: not in {source}; {has}")
+            tuning = params.tuning[name]
+            check_space(f"{source}: tuning.{name}", tuning, params.studies[tuning.study], params.train)
+            if tuning.way == "parallel" and params.dask.scheduler == "none":
+                raise InputError(
+                    f"tuning.{name}.way: parallel trains on Dask's workers, and dask.scheduler is none; set "
+                    "dask.scheduler: local, or the address of a scheduler, or way: round_robin, of the same result"
+                )
         if find_spec("optuna") is None:
-            raise InputError("tune: needs Optuna; pip install 'batchsieve[tuning]'")
+            raise InputError("tune: needs Optuna; pip install -e '.[tuning]'")
         # Optuna is no part of a plain installation.
         from pipeline.commands.tuning.comparing import check_fair, write_comparison
         from pipeline.commands.tuning.running import run_search
@@ -51,7 +60,8 @@ def main(argv: Sequence[str]) -> int:
                 locked(work.lock(f"tune@{name}"), f"tune {name}"),
                 closing(standard_log(work.log(f"tune@{name}"))) as log,
             ):
-                print("\n".join(run_search(params, text, name, data, work, log, source=source)), flush=True)
+                said = run_search(params, text, name, data, work, log, source=source, compared=len(names) > 1)
+                print("\n".join(said), flush=True)
         if len(names) > 1:
             print("\n".join(write_comparison(names, data, int(judged_rows(data).sum()))))
     return 0

@@ -23,7 +23,7 @@ from pipeline.config.reduce import ReduceConfig, TsneConfig
 from pipeline.config.report import ReportConfig
 from pipeline.config.scorers import WITH_TRAINING, EnsembleScorer
 from pipeline.config.study import Study, TrainConfig
-from pipeline.config.tuning import Tuning, check_tuning
+from pipeline.config.tuning import Tuning
 from pipeline.errors import InputError
 
 # The name of a study or a search becomes part of file names, a study's of DVC's stage names too.
@@ -152,7 +152,11 @@ def _check_across_sections(params: Params, source: str) -> None:
             "trains; give one accuracy_every, or remove the key"
         )
     for name, tuning in params.tuning.items():
-        check_tuning(f"{source}: tuning.{name}", tuning, params.studies, params.train)
+        if tuning.study not in params.studies:
+            raise InputError(
+                f"{source}: tuning.{name}.study: {tuning.study} is not one of studies {list(params.studies)}; choose "
+                "one of them"
+            )
 
 
 def _check_replicates(key: str, seed: int, networks: Sequence[str]) -> None:

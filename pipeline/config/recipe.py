@@ -58,9 +58,12 @@ class PostLocalSgd(Section):
 class Communication(Section):
     """How gradients go from worker to worker.
 
-    `bucket_mib`, `overlap` and `hierarchical` change a result by rounding alone, the others make it another.
+    `library`, `bucket_mib`, `overlap` and `hierarchical` change a result by rounding alone, the others make it another.
 
     Attributes:
+        library: `ddp`, torch's DistributedDataParallel; or `horovod`, whose coordinator decides at every step which
+            gradients make a message, so that last digits may differ from run to run. It has to be built by hand
+            (docs/clusters.md), and goes with none of the other keys.
         bucket_mib: MiB of gradients in a message, while the backward pass goes on. 25 is torch's own choice, with
             a first message of 1 MiB.
         overlap: false sends all gradients in one message after the backward pass.
@@ -74,6 +77,7 @@ class Communication(Section):
             them: the result belongs to simulated nodes of so many workers, and every node must run as many processes.
     """
 
+    library: Literal["ddp", "horovod"] = "ddp"
     bucket_mib: PositiveFloat = 25.0
     overlap: bool = True
     compression: Literal["none", "bf16", "fp16", "powersgd"] = "none"
@@ -83,6 +87,11 @@ class Communication(Section):
 
     @model_validator(mode="after")
     def _keys_fit_together(self) -> Self:
+        others = [
+            name for name in type(self).model_fields if name != "library" and getattr(self, name) != _default(name)
+        ]
+        if self.library == "horovod" and others:
+            raise ValueError(f"{others[0]}: horovod knows only its own way to send gradients; remove the key")
         low_rank = self.compression == "powersgd"
         if low_rank != (self.powersgd_rank is not None):
             raise ValueError(
@@ -92,7 +101,7 @@ class Communication(Section):
             )
         if low_rank and self.overlap:
             raise ValueError("overlap: powersgd compresses whole gradients, after the backward pass; set false")
-        if not self.overlap and self.bucket_mib != Communication.model_fields["bucket_mib"].default:
+        if not self.overlap and self.bucket_mib != _default("bucket_mib"):
             raise ValueError("bucket_mib: without overlap all gradients are one message; remove the key")
         between_nodes = self.hierarchical and self.compression != "none"
         if between_nodes and self.workers_per_node is None:
@@ -102,6 +111,10 @@ class Communication(Section):
         if self.workers_per_node is not None and not between_nodes:
             raise ValueError("workers_per_node: counts only for compression with hierarchical; remove the key")
         return self
+
+
+def _default(name: str) -> object:
+    return Communication.model_fields[name].default
 
 
 class CheckpointInterval(Section):
@@ -231,6 +244,9 @@ class Recipe(Section):
         noise_scale_steps: every so many steps the gradient noise scale is sampled, which tells
             the critical batch size; null: never. Such a step costs what one of `tree` does.
         checkpoint: how often a run's state is saved, to go on from after an interruption.
+        timeout_seconds: after so long without an answer a process counts as lost, and the others fail; a torchrun of
+            one's own that may restart goes on with those that are left, from the last checkpoint. Give more than any
+            process ever waits for another: a checkpoint on a slow disk and a compiler may each take minutes.
         eval_batch_size: images per forward pass in evaluation; changes the result by rounding alone.
     """
 
@@ -255,6 +271,7 @@ class Recipe(Section):
     communication: Communication = Communication()
     noise_scale_steps: Positive | None = None
     checkpoint: CheckpointInterval = CheckpointInterval(seconds=60)
+    timeout_seconds: Annotated[float, Field(ge=1, le=86_400)] = 300.0
     eval_batch_size: Positive = 500
 
     @property

@@ -15,7 +15,8 @@ class ReportConfig(Section):
             equivalent where theirs is sure to be.
         primary: the arm that `filtered` is compared with in each study's one primary test; what is found
             against other arms is secondary.
-        confidence: of the intervals; a claim is false with a chance of at most 1 - confidence.
+        confidence: of the intervals; 1 - confidence is the level of each test: the chance that it finds what is not
+            there.
         target_train_loss: nats; the report says after how many steps and images each run's training loss reaches it.
             Chosen before the runs are seen, as the three above; without it nothing is said of convergence.
         target_top1: the same for the accuracy on test images, 0 to 1, of studies with `accuracy_every`.

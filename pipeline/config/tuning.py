@@ -1,6 +1,7 @@
 """`tuning`: named searches for the best settings of a study. No stage depends on them."""
 
 import copy
+import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from pipeline.config.base import Int, NonNegative, Positive, Section, Seed, Share
 from pipeline.config.messages import describe
+from pipeline.config.recipe import Recipe
 from pipeline.config.study import Study, TrainConfig
 from pipeline.errors import InputError
 
@@ -55,6 +57,15 @@ class Domain(Section):
     def extremes(self) -> tuple[Any, ...]:
         """Every choice, or both ends of a range."""
         return self.choices or self.uniform or self.log_uniform or self.integers or ()
+
+    @property
+    def inner(self) -> tuple[float, ...]:
+        """Of a range of real numbers one that is not whole, as most are, between its ends."""
+        bounds = self.uniform or self.log_uniform
+        if not bounds:
+            return ()
+        middle = (bounds[0] + bounds[1]) / 2
+        return (min(middle + 0.5, (middle + bounds[1]) / 2) if middle.is_integer() else middle,)
 
     @property
     def size(self) -> float:
@@ -197,8 +208,20 @@ class Tuning(Section):
         return self
 
     @model_validator(mode="after")
+    def _rule_drops_trials(self) -> Self:
+        if self.rule.name in ("successive_halving", "hyperband"):
+            factor = self.rule.factor
+            for key, given in (("epochs", self.epochs), ("trials", self.n_trials)):
+                if given is not None and given < factor:
+                    raise ValueError(
+                        f"{key}: {given} is less than rule.factor {factor}, so that {self.rule.name} would drop no "
+                        f"trial; give at least {factor}, or a smaller factor"
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _sampler_can_learn(self) -> Self:
-        """So many trials have ended when the last one draws its values; of hyperband, whole brackets have."""
+        """So many trials have ended when the last one draws its values; those of hyperband its schedule tells."""
         if self.sampler.name != "tpe" or self.trials is None:
             return self
         if self.rule.name == "successive_halving":
@@ -251,23 +274,63 @@ def lay_values(study: dict[str, Any], values: Mapping[str, Any]) -> None:
         tree[last] = copy.deepcopy(value)
 
 
-def check_tuning(key: str, tuning: Tuning, studies: Mapping[str, Study], train: TrainConfig) -> None:
-    """Refuse a search of an unknown study, and values that no trial could have.
+def check_space(key: str, tuning: Tuning, study: Study, train: TrainConfig) -> None:
+    """Refuse values that no trial could have.
+
+    Searches are held against their study when they are run, not with the rest of the file: a file whose study has
+    another optimizer by now, such as tuned.yaml, trains as it is.
+
+    Args:
+        key: leads to the search.
+        study: the one that `tuning.study` names.
 
     Raises:
-        InputError: naming the key, the value and the mend; `key` leads to the search.
+        InputError: naming the key, the value and the mend.
     """
-    if tuning.study not in studies:
-        raise InputError(f"{key}.study: {tuning.study} is not one of studies {list(studies)}; choose one of them")
+    _check_recipe(key, tuning, study, train)
     for name, domain in tuning.space.items():
-        for value in domain.extremes:
-            tree = tuning.applied(studies[tuning.study], {name: value})
-            where = f"{key}.space.{name}: {json.dumps(value)} does not fit: "
-            try:
-                study = Study.model_validate_json(json.dumps(tree))
-            except ValidationError as error:
-                raise InputError(where + describe(error, tree, Study)) from None
-            try:
-                study.effective_recipe(train)
-            except ValidationError as error:
-                raise InputError(f"{where}recipe.{describe(error, study.recipe, TrainConfig)}") from None
+        # A key of a section that is searched too has to fit one of the section's choices.
+        sections = [other for other in tuning.space if name.startswith(f"{other}.") and tuning.space[other].choices]
+        variants = [
+            dict(zip(sections, chosen, strict=True))
+            for chosen in itertools.product(*(tuning.space[section].choices or () for section in sections))
+        ]
+        for value in (*domain.extremes, *domain.inner):
+            misfits = [_misfit(tuning, study, train, {**variant, name: value}) for variant in variants]
+            if all(misfits):
+                mend = "; give integers in place of the range" if value in domain.inner else ""
+                raise InputError(f"{key}.space.{name}: {json.dumps(value)} does not fit: {misfits[0]}{mend}")
+
+
+def _check_recipe(key: str, tuning: Tuning, study: Study, train: TrainConfig) -> None:
+    """Refuse a study that no trial can stand for, where no key searched says otherwise."""
+    if any(name.startswith(("recipe.post_local_sgd", "recipe.communication")) for name in tuning.space):
+        return
+    if said := needs_processes(study.effective_recipe(train)):
+        raise InputError(f"{key}.study: {tuning.study} cannot be searched: {said}")
+
+
+def _misfit(tuning: Tuning, study: Study, train: TrainConfig, values: Mapping[str, Any]) -> str:
+    """Why a trial could not have `values`; empty if it could."""
+    tree = tuning.applied(study, values)
+    try:
+        of_trial = Study.model_validate_json(json.dumps(tree))
+    except ValidationError as error:
+        return describe(error, tree, Study)
+    try:
+        recipe = of_trial.effective_recipe(train)
+    except ValidationError as error:
+        return f"recipe.{describe(error, of_trial.recipe, TrainConfig)}"
+    return needs_processes(recipe)
+
+
+def needs_processes(recipe: Recipe) -> str:
+    """Which key needs a process for every worker, where a trial is one process; empty if none does."""
+    if recipe.post_local_sgd is not None:
+        return "post_local_sgd: each worker has weights of its own, and a trial is one process; remove the key"
+    if recipe.communication.compression != "none":
+        return (
+            f"communication.compression: {recipe.communication.compression}, but each worker compresses a gradient of "
+            "its own, and a trial is one process; remove the key"
+        )
+    return ""

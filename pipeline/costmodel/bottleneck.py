@@ -72,7 +72,8 @@ class Diagnosis:
 def diagnose(times: StepTimes) -> Diagnosis:
     """Take a step apart by what each way to train leaves out.
 
-    Of each round, with the typical rank (the lower median over ranks, so that one slow rank of two is not typical):
+    Of each round, by the mean over its steps, as what is paid at some steps alone counts too; with the typical rank
+    (the lower median over ranks, so that one slow rank of two is not typical):
 
     * compute: the typical rank's step with synthetic images and no exchange;
     * input: by how much longer its step is with real images;
@@ -86,8 +87,8 @@ def diagnose(times: StepTimes) -> Diagnosis:
     parts = {
         "compute": _typical(times.synthetic),
         "input": _typical(times.local) - _typical(times.synthetic),
-        "synchronisation": np.median(times.local.max(axis=1), axis=-1) - _typical(times.local),
-        "communication": _typical(times.full) - np.median(times.local.max(axis=1), axis=-1),
+        "synchronisation": _longest(times.local) - _typical(times.local),
+        "communication": _typical(times.full) - _longest(times.local),
     }
     step = _typical(times.full)
     shares = {name: estimate(seconds / step) for name, seconds in parts.items()}
@@ -112,9 +113,15 @@ def estimate(values: NDArray[np.float64]) -> Estimate:
 
 
 def _typical(times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(rounds,): the lower median over ranks of each rank's median over steps."""
-    of_ranks: NDArray[np.float64] = np.quantile(np.median(times, axis=-1), 0.5, axis=1, method="lower")
+    """(rounds,): the lower median over ranks of each rank's mean over steps."""
+    of_ranks: NDArray[np.float64] = np.quantile(times.mean(axis=-1), 0.5, axis=1, method="lower")
     return of_ranks
+
+
+def _longest(times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(rounds,): the mean over steps of the longest of all ranks."""
+    longest: NDArray[np.float64] = times.max(axis=1).mean(axis=-1)
+    return longest
 
 
 def _candidates(shares: Mapping[str, Estimate]) -> tuple[str, ...]:

@@ -38,11 +38,14 @@ class Negotiation:
         return 2 * (workers - 1) * self.message_seconds
 
 
-def bucketed(layer_bytes: Sequence[float], ready_seconds: Sequence[float], bucket_bytes: float) -> list[Message]:
-    """Layer after layer goes into a bucket until that holds `bucket_bytes` or more, as in PyTorch's DDP.
+def bucketed(
+    layer_bytes: Sequence[float], ready_seconds: Sequence[float], bucket_bytes: float, first_bucket_bytes: float
+) -> list[Message]:
+    """Layer after layer goes into a bucket until that is full, as in PyTorch's DDP once it has seen a backward pass.
 
     Args:
         layer_bytes, ready_seconds: (n_layers,) in the order of the backward pass.
+        bucket_bytes: with so many or more a bucket is full; the first one with `first_bucket_bytes`.
 
     Returns:
         Ready with the last of their layers; together all bytes.
@@ -51,7 +54,7 @@ def bucketed(layer_bytes: Sequence[float], ready_seconds: Sequence[float], bucke
     filled = 0.0
     for n_bytes, ready in zip(layer_bytes, ready_seconds, strict=True):
         filled += n_bytes
-        if filled >= bucket_bytes:
+        if filled >= (bucket_bytes if messages else first_bucket_bytes):
             messages.append(Message(ready, filled))
             filled = 0.0
     if filled > 0:

@@ -16,6 +16,7 @@ class Communication:
         algorithm: a key of ALL_REDUCE.
         bucket_bytes: of gradients in a message, > 0, before compression: at least so many in buckets, at most so many
             when negotiated.
+        first_bucket_bytes: of the first bucket, likewise; None: as of the others.
         overlap: send during the backward pass, or only after it.
         compression: bytes of a gradient for each byte sent, >= 1: 2 for float32 sent as bfloat16.
         negotiation: of Horovod; None: the order of buckets is fixed beforehand, as in DDP.
@@ -26,10 +27,12 @@ class Communication:
     overlap: bool
     compression: float
     negotiation: Negotiation | None
+    first_bucket_bytes: float | None = None
 
     def __post_init__(self) -> None:
         assert self.algorithm in ALL_REDUCE, self.algorithm
         assert self.bucket_bytes > 0, self.bucket_bytes
+        assert self.first_bucket_bytes is None or self.first_bucket_bytes > 0, self.first_bucket_bytes
         assert self.compression >= 1, self.compression
 
 
@@ -81,5 +84,6 @@ def _messages(job: Job, communication: Communication, workers: int) -> list[Mess
     if communication.negotiation is not None:
         asked = ready if communication.overlap else [backward_end] * len(ready)
         return negotiated(job.layer_bytes, asked, communication.bucket_bytes, communication.negotiation, workers)
-    buckets = bucketed(job.layer_bytes, ready, communication.bucket_bytes)
+    first = communication.first_bucket_bytes or communication.bucket_bytes
+    buckets = bucketed(job.layer_bytes, ready, communication.bucket_bytes, first)
     return buckets if communication.overlap else [bucket._replace(ready_seconds=backward_end) for bucket in buckets]

@@ -8,6 +8,8 @@ import numpy as np
 
 from pipeline.errors import InputError
 
+_PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, np.ndarray)
+
 
 def load_plain_pickle(data: bytes, *, source: str) -> Any:
     """Unpickle without ever importing or calling what a pickle names, NumPy's array rebuilder excepted.
@@ -18,7 +20,11 @@ def load_plain_pickle(data: bytes, *, source: str) -> Any:
         InputError: not a pickle, or one that asks for more.
     """
     try:
-        return _PlainUnpickler(io.BytesIO(data), encoding="bytes").load()
+        loaded = _PlainUnpickler(io.BytesIO(data), encoding="bytes").load()
+        # One that ends early may leave what rebuilds an array.
+        if not isinstance(loaded, _PLAIN):
+            raise pickle.UnpicklingError(f"it holds a {type(loaded).__name__}")
+        return loaded
     except Exception as error:  # noqa: BLE001 - foreign bytes can make the unpickler raise anything
         raise InputError(f"{source}: not a pickle of plain arrays ({error}); get the original archive") from None
 

@@ -17,7 +17,7 @@ from pipeline.distributed.collectives import (
 )
 from pipeline.distributed.compression import Compression, CompressionKind
 from pipeline.distributed.nodes import ranks_by_node
-from pipeline.distributed.process_group import Ranks, session, threads_for
+from pipeline.distributed.process_group import Ranks, expect_answers_within, session, threads_for
 from pipeline.distributed.torchrun import WorkerPlan, choose_workers, joining_ranks, launch, local_gpus
 from pipeline.distributed.transport import Transport
 from pipeline.distributed.tree_sum import pairwise_sum, tree_sum_
@@ -37,6 +37,7 @@ __all__ = [
     "choose_workers",
     "data_parallel",
     "defer_reduction",
+    "expect_answers_within",
     "joining_ranks",
     "launch",
     "launched",

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from pipeline.distributed.beside import on_stream, on_thread
 from pipeline.distributed.collectives import several
 from pipeline.distributed.compression import Compression, WholeGradient
+from pipeline.distributed.horovod import AveragedByHorovod
 from pipeline.distributed.nodes import Nodes, average_by_node, nodes_of_run
 from pipeline.distributed.transport import Transport
 
@@ -34,7 +35,9 @@ def data_parallel(
     if not several():
         return model
     transport, compression = transport or Transport(), compression or Compression()
-    nodes = nodes_of_run() if transport.hierarchical else None
+    if transport.library == "horovod":
+        return AveragedByHorovod(model, device, transport.timeout_seconds)
+    nodes = nodes_of_run(transport.timeout_seconds) if transport.hierarchical else None
     if not transport.overlap:
         return _AveragedAfterwards(model, compression, nodes)
     ids = [device.index] if device.type == "cuda" else None
@@ -57,6 +60,10 @@ def defer_reduction(model: nn.Module, defer: bool) -> Iterator[None]:
     """Around a forward and a backward pass: gradients are averaged by its end, or stay local with `defer`."""
     if isinstance(model, DistributedDataParallel) and defer:
         with model.no_sync():
+            yield
+        return
+    if isinstance(model, AveragedByHorovod) and not defer:
+        with model.averaging():
             yield
         return
     yield

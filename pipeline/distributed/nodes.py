@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -36,20 +37,20 @@ def ranks_by_node() -> list[list[int]]:
     return [nodes[node] for node in sorted(nodes)]
 
 
-def nodes_of_run() -> Nodes:
-    """Of the ranks that have joined; all ranks call it."""
+def nodes_of_run(timeout_seconds: float) -> Nodes:
+    """Of the ranks that have joined; all ranks call it. Exchanges within and between them fail after the timeout."""
     world = dist.group.WORLD
     assert world is not None
-    return _nodes_within(world)
+    return _nodes_within(world, timeout_seconds)
 
 
 @lru_cache(maxsize=1)
-def _nodes_within(_world: dist.ProcessGroup) -> Nodes:
+def _nodes_within(_world: dist.ProcessGroup, timeout_seconds: float) -> Nodes:
     """Once for a process group: a study trains many cells, and no group is given back before the end."""
-    nodes, rank = ranks_by_node(), dist.get_rank()
+    nodes, rank, timeout = ranks_by_node(), dist.get_rank(), timedelta(seconds=timeout_seconds)
     # Every rank makes every group, in one order.
-    groups: list[Any] = [dist.new_group(ranks) for ranks in nodes]
-    leaders: Any = dist.new_group([ranks[0] for ranks in nodes])
+    groups: list[Any] = [dist.new_group(ranks, timeout) for ranks in nodes]
+    leaders: Any = dist.new_group([ranks[0] for ranks in nodes], timeout)
     here = next(index for index, ranks in enumerate(nodes) if rank in ranks)
     leader = nodes[here][0]
     return Nodes(

@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
-from pipeline.distributed.collectives import launched
+from pipeline.distributed.collectives import launched, several
 from pipeline.distributed.torchrun import LAUNCHER
 from pipeline.errors import InputError, Terminated
 from pipeline.processes import keep_freed_memory, signal_on_parents_death
@@ -91,6 +92,18 @@ def session(
                 store.set(_FINISHED, "")
     finally:
         dist.destroy_process_group()
+
+
+def expect_answers_within(seconds: float) -> None:
+    """Fail, from now on, in an exchange that others keep waiting for longer than this.
+
+    Before it ranks may wait for `_TIMEOUT`, since at the start one alone may have much to read. TCP by itself gives a
+    peer up after a quarter of an hour.
+    """
+    if several():
+        # Before torch 2.12 or so it had no public name.
+        set_timeout = getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout
+        set_timeout(timedelta(seconds=seconds))
 
 
 def _store_of_these_ranks(store: Any, rank: int, count: int) -> Any:  # torch's types leave dist.Store out

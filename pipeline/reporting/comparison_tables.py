@@ -1,12 +1,53 @@
 """A study's comparisons as tables of text: over all settings, by class, and with what is published."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.stats.estimates import Estimate
 from pipeline.stats.pairs import TREATED
 from pipeline.stats.study_tables import Table, table_of
 from pipeline.stats.wording import NOTHING, count, percent, percent_interval, points, points_interval, spread
+
+FEW = 2
+"""Up to so many studies each has its sentence on top of the report; more have a line of a table each."""
+
+
+def verdict_table(studies: Sequence[Mapping[str, Any]], confidence: float) -> Table:
+    """A line for every pooled comparison of all studies, their primary ones first; none for FEW studies or fewer."""
+    compared = [(study, row) for study in studies for row in study["pooled"] if row["verdict"]]
+    rows = [
+        (
+            study["name"],
+            f"{TREATED} − {row['control']}{', primary' if row['primary'] else ''}",
+            study["plan"]["matched"],
+            row["verdict"]["outcome"],
+            points(row["estimate"]["mean"]),
+            points_interval(Estimate(**row["estimate"])),
+            count(row["estimate"]["n"]),
+            count(row["needed"]["n"]) if row["needed"] else NOTHING,
+        )
+        for study, row in sorted(compared, key=lambda pair: not pair[1]["primary"])
+    ]
+    return table_of(
+        f"study; difference; equal; verdict; mean (points); {100 * confidence:g} % interval (points); "
+        "seeds, or draws; needed for the margin",
+        rows if len(_with_primary(studies)) > FEW else [],
+        text="study; difference; equal; verdict",
+    )
+
+
+def verdict_counts(studies: Sequence[Mapping[str, Any]]) -> str:
+    """How many studies' primary comparisons came out how; empty for FEW studies or fewer."""
+    found = Counter(row["verdict"]["outcome"] for row in _with_primary(studies))
+    if found.total() <= FEW:
+        return ""
+    said = [f"{number} {outcome}" for outcome, number in found.most_common()]
+    return f"Of the primary comparisons of {found.total()} studies: {', '.join(said)}."
+
+
+def _with_primary(studies: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [row for study in studies for row in study["pooled"] if row["primary"] and row["verdict"]]
 
 
 def pooled_table(study: Mapping[str, Any]) -> Table:

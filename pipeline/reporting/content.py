@@ -10,9 +10,11 @@ from ruamel.yaml import YAML
 
 from pipeline.config.params import Params
 from pipeline.reporting import comparison_tables, tables, warmup_tables
+from pipeline.reporting.best_batch import best_batch_table
 from pipeline.reporting.convergence import convergence_sections
 from pipeline.reporting.costs import ArmCost, Records
 from pipeline.reporting.landscape import Landscapes, landscape_sentences, landscape_table
+from pipeline.reporting.published import NETWORK_FIGURES, THROUGHPUT
 from pipeline.reporting.sentences import sentence_table
 from pipeline.reporting.summary import Summary
 from pipeline.stats import study_tables, wording
@@ -41,7 +43,9 @@ def report_content(
         "data": summary["data"][0],
         "confidence": confidence,
         "energy_told": any("energy" in head for table in (costs_shown, resources_shown) for head in table.columns),
+        "verdict_counts": comparison_tables.verdict_counts(summary["studies"]),
         "tables": {
+            "verdicts": comparison_tables.verdict_table(summary["studies"], confidence),
             "sentences": sentence_table(summary["sentences"], confidence),
             "kept": tables.kept_table(summary["networks"]),
             "agreements": tables.agreement_table(summary["agreements"]),
@@ -53,13 +57,19 @@ def report_content(
             "versions": tables.version_table(summary["versions"]),
             "digests": tables.digest_table(summary["digests"]),
         },
+        "network_figures": NETWORK_FIGURES,
+        "throughput": THROUGHPUT,
         "studies": [_study(study, params, confidence, landscapes.get(study["name"])) for study in summary["studies"]],
         "warmup_slopes": [warmup_tables.slope_sentence(law, confidence) for law in summary["warmup_laws"]],
     }
 
 
 def templates(*, autoescape: bool) -> jinja2.Environment:
-    """The templates beside this module; a name that they ask for and do not get is an error."""
+    """The templates beside this module; a name that they ask for and do not get is an error.
+
+    Args:
+        autoescape: whether they write HTML, otherwise Markdown.
+    """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pipeline.reporting", "."),
         autoescape=autoescape,
@@ -68,6 +78,7 @@ def templates(*, autoescape: bool) -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.globals["html"] = autoescape
     environment.filters.update(percent=wording.percent, count=wording.count, plural=wording.plural)
     return environment
 
@@ -85,6 +96,7 @@ def _study(study: Summary, params: Params, confidence: float, measured: Mapping[
         },
         "published_table": study["published"] and comparison_tables.published_table(study["published"], confidence),
         "accuracy_table": study_tables.accuracy_table(study, confidence),
+        "best_batch_table": best_batch_table(study, confidence),
         "difference_table": study_tables.difference_table(study, confidence),
         "critical_batch_table": study_tables.critical_batch_table(study),
         "convergence_sections": convergence_sections(study),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.reporting.ratio_wording import ratio_sentence
+from pipeline.reporting.ratio_wording import ratio_sentence, unadjusted_sentence
 from pipeline.stats.study_tables import Table, setting_cells, setting_heads, table_of
 from pipeline.stats.wording import NOTHING, count, number, plural
 
@@ -17,7 +17,7 @@ def convergence_sections(study: Mapping[str, Any]) -> list[dict[str, Any]]:
             "quantity": found["quantity"],
             "target": target_in_words(found),
             "table": _table(found, study["varying"]),
-            "sentences": [_sentence(ratio, found, study["plan"]["alpha"]) for ratio in found["ratios"]],
+            "sentences": _sentences(found, study["plan"]["alpha"]),
         }
         for found in study["convergence"]
     ]
@@ -36,7 +36,7 @@ def _table(found: Mapping[str, Any], varying: tuple[str, ...]) -> Table:
         (
             *setting_cells(row["setting"], varying),
             row["arm"],
-            NOTHING if row["steps"] is None else number(row["steps"]),
+            _steps(row["steps"]),
             NOTHING if row["images"] is None else count(round(row["images"])),
             _reached(row),
         )
@@ -46,9 +46,20 @@ def _table(found: Mapping[str, Any], varying: tuple[str, ...]) -> Table:
     return table_of(heads, rows, text="model; arm")
 
 
+def _steps(value: float | None) -> str:
+    """Four significant digits, but no power of ten."""
+    return number(value) if value is None or value < 1000 else count(round(value))
+
+
 def _reached(row: Mapping[str, Any]) -> str:
     said = f"{row['reached']} of {row['n']}"
     return f"{said}, {row['at_once']} before the first record" if row["at_once"] else said
+
+
+def _sentences(found: Mapping[str, Any], alpha: float) -> list[str]:
+    """One for each comparison, and what holds of them together."""
+    of_each = [_sentence(ratio, found, alpha) for ratio in found["ratios"]]
+    return [sentence for sentence in (*of_each, unadjusted_sentence(found["ratios"])) if sentence]
 
 
 def _sentence(ratio: Mapping[str, Any], found: Mapping[str, Any], alpha: float) -> str:

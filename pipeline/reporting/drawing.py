@@ -9,22 +9,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs
+from pipeline.reporting.published import BEST_WARMUPS, BEST_WARMUPS_SOURCE
 from pipeline.reporting.summary import Summary
+from pipeline.stats.learning import Quantity
 from viz.figures.batch_curves import batch_chart, batch_figure
 from viz.figures.class_panels import class_panels
 from viz.figures.gallery import image_grid, thumbnail
-from viz.figures.learning import learning_chart, learning_figure
+from viz.figures.learning import LOSS, TOP1, LearningAxis, learning_chart, learning_figure
 from viz.figures.maps import class_map
+from viz.figures.rate_curves import rate_chart, rate_figure
 from viz.figures.rendering import plotly_html, png, svg
-from viz.figures.shares import class_share_chart, eps_chart
+from viz.figures.shares import class_share_chart, class_share_figure, eps_chart, eps_figure
 from viz.figures.study_curves import (
     POINTS_TITLE,
     TOP1_TITLE,
     accuracy_curves,
+    best_batch_curves,
     difference_curves,
     learning_panels,
     published_values,
+    sizes_tried,
 )
+from viz.figures.warmup_curves import WARMUP_TITLE, published_warmups, warmup_curves
+
+_LEARNING: dict[str, tuple[Quantity, LearningAxis]] = {"learning": ("train_loss", LOSS), "progress": ("top1", TOP1)}
+"""Chart -> what it draws over the images processed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,38 +49,74 @@ class DroppedImage:
 
 
 def study_charts(study: Summary) -> dict[str, str]:
-    """`accuracy`, `differences` and `learning` of a study as markup; those without content are left out."""
+    """`accuracy`, `best_batch`, `differences`, `learning` and `progress` as markup; without content, left out."""
     charts = {}
     if curves := accuracy_curves(study):
         charts["accuracy"] = batch_chart(curves, y_title=TOP1_TITLE, published=published_values(study))
+    if best := best_batch_curves(study):
+        charts["best_batch"] = rate_chart(best, tried=sizes_tried(study))
     if curves := difference_curves(study):
         charts["differences"] = batch_chart(curves, y_title=POINTS_TITLE, zero_line=True)
-    if panels := learning_panels(study):
-        charts["learning"] = learning_chart(panels)
+    for name, (quantity, axis) in _LEARNING.items():
+        if panels := learning_panels(study, quantity):
+            charts[name] = learning_chart(panels, axis)
     return {name: plotly_html(chart, element_id=f"{study['name']}-{name}") for name, chart in charts.items()}
 
 
 def filter_charts(summary: Summary) -> dict[str, str]:
     """`classes` and `eps` as markup."""
+    return {
+        "classes": plotly_html(class_share_chart(*_class_shares(summary)), element_id="filter-classes"),
+        "eps": plotly_html(
+            eps_chart(*_eps_curves(summary), unit=_unit(summary["networks"][0])), element_id="filter-eps"
+        ),
+    }
+
+
+def warmup_chart(summary: Summary) -> str | None:
+    """The best warm-ups as markup; None without studies that tell them."""
+    if not (curves := warmup_curves(summary["warmup_laws"])):
+        return None
+    return plotly_html(batch_chart(curves, **_of_warmups()), element_id="warmups-best")
+
+
+def _warmup_files(summary: Summary) -> Iterator[tuple[str, bytes]]:
+    """The same as a file."""
+    if curves := warmup_curves(summary["warmup_laws"]):
+        yield "warmups.svg", svg(batch_figure(curves, **_of_warmups()))
+
+
+def _of_warmups() -> dict[str, Any]:
+    return {"y_title": WARMUP_TITLE, "published": published_warmups(BEST_WARMUPS, BEST_WARMUPS_SOURCE)}
+
+
+def _filter_files(summary: Summary) -> Iterator[tuple[str, bytes]]:
+    """The same as files."""
+    yield "filter.classes.svg", svg(class_share_figure(*_class_shares(summary)))
+    yield "filter.eps.svg", svg(eps_figure(*_eps_curves(summary), unit=_unit(summary["networks"][0])))
+
+
+def _class_shares(summary: Summary) -> tuple[list[str], dict[str, list[float]]]:
+    """Names of the classes, and of each network the share of each that is noise, 0 to 1."""
     networks = summary["networks"]
-    names = [row["class"] for row in networks[0]["classes"]]
-    shares = {
+    return [row["class"] for row in networks[0]["classes"]], {
         network["name"]: [row["n_noise"] / max(1, row["n"]) for row in network["classes"]] for network in networks
     }
-    curves = {network["name"]: (network["curve"]["eps"], network["curve"]["share"]) for network in networks}
-    chosen = {
+
+
+def _eps_curves(summary: Summary) -> tuple[dict[str, Any], dict[str, tuple[float, float]]]:
+    """Of each network the share that exceeds each threshold, and that in use where it is one for all classes."""
+    networks = summary["networks"]
+    return {network["name"]: (network["curve"]["eps"], network["curve"]["share"]) for network in networks}, {
         network["name"]: (network["eps"], network["noise_share"]) for network in networks if network["eps"] is not None
-    }
-    return {
-        "classes": plotly_html(class_share_chart(names, shares), element_id="filter-classes"),
-        "eps": plotly_html(eps_chart(curves, chosen, unit=_unit(networks[0])), element_id="filter-eps"),
     }
 
 
 def _unit(network: Summary) -> str:
     if network["scorer"] != "dbscan":
         return f"threshold of {network['scorer']}"
-    return f"eps ({network['space']} units)"
+    units = {"map": "map units", "components": "units of the components"}
+    return f"eps ({units[network['space']]})"
 
 
 def map_images(network: NetworkInputs, inputs: ReportInputs) -> dict[str, str]:
@@ -103,10 +148,15 @@ def figure_files(inputs: ReportInputs, summary: Summary) -> Iterator[tuple[str, 
         if curves := accuracy_curves(study):
             figure = batch_figure(curves, y_title=TOP1_TITLE, published=published_values(study))
             yield f"{study['name']}.accuracy.svg", svg(figure)
+        if best := best_batch_curves(study):
+            yield f"{study['name']}.best_batch.svg", svg(rate_figure(best, tried=sizes_tried(study)))
         if curves := difference_curves(study):
             yield f"{study['name']}.differences.svg", svg(batch_figure(curves, y_title=POINTS_TITLE, zero_line=True))
-        if panels := learning_panels(study):
-            yield f"{study['name']}.learning.svg", svg(learning_figure(panels))
+        for name, (quantity, axis) in _LEARNING.items():
+            if panels := learning_panels(study, quantity):
+                yield f"{study['name']}.{name}.svg", svg(learning_figure(panels, axis))
+    yield from _warmup_files(summary)
+    yield from _filter_files(summary)
     names = inputs.data.class_names
     for network in inputs.networks:
         for split, map_of in _maps(network, inputs).items():

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,29 @@ def load_inputs(params: Params, paths: DataPaths) -> ReportInputs:
         versions=_versions(params, paths),
         digests={path.relative_to(paths.root).as_posix(): sha256_of_file(path) for path in digests},
     )
+
+
+def result_files(params: Params, paths: DataPaths) -> list[Path]:
+    """What the report's numbers come from beside the data set."""
+    files = []
+    for name in params.networks:
+        files += [paths.finetune_metrics(name), paths.embedding(name, "test"), paths.reduce_metrics(name)]
+        files += [paths.points(name), paths.filter_metrics(name)]
+    for name in params.studies:
+        files += [paths.runs(name), paths.history(name), paths.correct(name)]
+    return files
+
+
+def files_beside_images(params: Params, paths: DataPaths) -> list[Path]:
+    """What the report reads and `prepare` does not write; of landscapes those that were measured."""
+    landscapes = [path for name in params.studies for path in (paths.landscape(name), paths.landscape_figure(name))]
+    stages = [name.partition("@") for name in stage_names(params) if name != "prepare"]
+    return [
+        *result_files(params, paths),
+        *(paths.kept(name) for name in params.networks),
+        *(path for path in landscapes if path.exists()),
+        *(paths.provenance(stage, item) for stage, _, item in stages),
+    ]
 
 
 def stage_names(params: Params) -> list[str]:

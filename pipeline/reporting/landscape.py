@@ -8,27 +8,31 @@ import numpy as np
 from pipeline.artifacts.tables import read_parquet
 from pipeline.paths import DataPaths
 from pipeline.reporting.inputs import StudyInputs
-from pipeline.reporting.ratio_wording import ratio_sentence
+from pipeline.reporting.ratio_wording import ratio_sentence, unadjusted_sentence
 from pipeline.stats.landscape import Surroundings, landscape
 from pipeline.stats.runs import Setting, describe, varying_fields
 from pipeline.stats.study_tables import Table, setting_cells, setting_heads, table_of
 from pipeline.stats.wording import NOTHING, number, plural
-from viz.figures.palette import LineKey
-from viz.figures.slices import LossSlice
+from viz.figures.palette import LineKey, line_styles
+from viz.figures.rendering import svg
+from viz.figures.slices import LossSlice, slice_figure
 
 Landscapes = Mapping[str, Mapping[str, Any]]
 """Study -> what was measured of it; studies of which nothing was are missing."""
 
 _WORDS = {"lower": "smoother", "higher": "less smooth"}
 _IMAGES = {"train": "training images", "test": "test images"}
-_WHAT = {
-    "eigenvalue": ("in the largest eigenvalue of the Hessian", "times as large"),
-    "rise": ("in the mean rise of the loss on slices", "times as large"),
+_WHAT = {"eigenvalue": "in the largest eigenvalue of the Hessian", "rise": "in the mean rise of the loss on slices"}
+_LACKING = {
+    "eigenvalue": "where a network was not measured, not converged, or without positive curvature",
+    "rise": "where a network was not measured, or its loss does not rise",
 }
 
 
 def load_landscapes(studies: Sequence[StudyInputs], paths: DataPaths) -> Landscapes:
     """Of the studies' runs as they are now; what was measured of earlier ones is not looked at.
+
+    `figure` is drawn from the numbers; `figure_is_written` says whether the file is there that a document can show.
 
     Raises:
         InputError: a file is damaged.
@@ -38,7 +42,8 @@ def load_landscapes(studies: Sequence[StudyInputs], paths: DataPaths) -> Landsca
         path = paths.landscape(study.name)
         if not path.exists():
             continue
-        fingerprints = read_parquet(paths.runs(study.name), ["fingerprint"])["fingerprint"].to_pylist()
+        runs = read_parquet(paths.runs(study.name), ["fingerprint", "arm", *Setting._fields]).to_pylist()
+        fingerprints = [run["fingerprint"] for run in runs]
         rows = read_parquet(path).to_pylist()
         if rows and {row["fingerprint"] for row in rows} <= set(fingerprints):
             measured = {(row["split"], row["fingerprint"]): _surroundings(row) for row in rows}
@@ -50,8 +55,9 @@ def load_landscapes(studies: Sequence[StudyInputs], paths: DataPaths) -> Landsca
                 "seeds": sorted({row["seed"] for row in rows}),
                 "n_images": rows[0]["n_images"],
                 "directions": len(rows[0]["slices"]),
-                "n_not_converged": sum(not row["converged"] for row in rows),
-                "figure": paths.landscape_figure(study.name).read_bytes(),
+                "n_not_converged": len({row["fingerprint"] for row in rows if not row["converged"]}),
+                "figure": svg(slice_figure(slice_panels(rows, runs))),
+                "figure_is_written": paths.landscape_figure(study.name).exists(),
             }
     return found
 
@@ -79,46 +85,58 @@ def landscape_table(study: Mapping[str, Any], found: Mapping[str, Any]) -> Table
 
 
 def landscape_sentences(study: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
-    """A sentence for each measure, split and comparison."""
-    return [
-        _sentence(ratio, study["plan"]["alpha"], name, split)
+    """A sentence for each measure, split and comparison, and what holds of them together."""
+    ratios = [
+        (ratio, name, split)
         for name in _WHAT
         for split, of_split in found["splits"].items()
         for ratio in of_split["ratios"][name]
     ]
+    of_each = [_sentence(ratio, study["plan"]["alpha"], name, split) for ratio, name, split in ratios]
+    return [sentence for sentence in (*of_each, unadjusted_sentence(ratio for ratio, *_ in ratios)) if sentence]
 
 
 def _sentence(ratio: Mapping[str, Any], alpha: float, name: str, split: str) -> str:
-    what, unit = _WHAT[name]
     return ratio_sentence(
         ratio,
         alpha,
-        what=f"{what}, {_IMAGES[split]}",
-        unit=unit,
+        what=f"{_WHAT[name]}, {_IMAGES[split]}",
+        unit="times as large",
         words=_WORDS,
-        left_out=f"{plural(ratio['left_out'], 'setting')} left out, where a network was not measured or not convex",
+        left_out=f"{plural(ratio['left_out'], 'setting')} left out, {_LACKING[name]}",
     )
 
 
-def slice_panels(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[LossSlice]]:
+def slice_panels(rows: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]]) -> dict[str, list[LossSlice]]:
     """Panel title -> mean slices over networks and directions, one panel for each split and batch size.
 
     Args:
         rows: of data/landscape/<study>.parquet.
+        runs: all of the study's, rows of data/train/<study>.parquet, which decide what each line looks like.
     """
-    settings = [Setting(*(row[name] for name in Setting._fields)) for row in rows]
-    varying = varying_fields(settings)
-    groups: dict[tuple[str, LineKey], list[Any]] = {}
-    for row, setting in zip(rows, settings, strict=True):
-        key = LineKey(row["arm"], describe(setting, varying))
-        title = f"batch size {setting.batch_size:,}, {_IMAGES[row['split']]}"
-        groups.setdefault((title, key), []).append(np.mean(row["slices"], axis=0))
-    panels: dict[str, list[LossSlice]] = {}
-    for (title, key), slices in groups.items():
-        mean = np.mean(slices, axis=0).tolist()
-        curve = LossSlice(key=key, distances=rows[0]["distances"], loss=mean)
-        panels.setdefault(title, []).append(curve)
-    return panels
+    varying = varying_fields(map(_setting, runs))
+    styles = line_styles([_line_key(run, varying) for run in sorted(runs, key=_setting)])
+    groups: dict[str, dict[LineKey, list[Any]]] = {}
+    for row in rows:
+        title = f"batch size {row['batch_size']:,}, {_IMAGES[row['split']]}"
+        of_line = groups.setdefault(title, {key: [] for key in styles})[_line_key(row, varying)]
+        of_line.append(np.mean(row["slices"], axis=0))
+    return {
+        title: [
+            LossSlice(key=key, style=styles[key], distances=rows[0]["distances"], loss=np.mean(slices, axis=0).tolist())
+            for key, slices in lines.items()
+            if slices
+        ]
+        for title, lines in groups.items()
+    }
+
+
+def _setting(row: Mapping[str, Any]) -> Setting:
+    return Setting(*(row[name] for name in Setting._fields))
+
+
+def _line_key(row: Mapping[str, Any], varying: Sequence[str]) -> LineKey:
+    return LineKey(row["arm"], describe(_setting(row), varying))
 
 
 def _surroundings(row: Mapping[str, Any]) -> Surroundings:

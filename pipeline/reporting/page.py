@@ -12,7 +12,7 @@ from pipeline.reporting.costs import ArmCost, Records
 from pipeline.reporting.drawing import DroppedImage, data_uri
 from pipeline.reporting.landscape import Landscapes
 from pipeline.reporting.summary import Summary
-from viz.figures.palette import NOISE, class_color
+from viz.figures.palette import N_CLASS_COLORS, NOISE, class_color
 from viz.figures.rendering import plotly_script
 
 
@@ -23,12 +23,14 @@ class PageFigures:
     Attributes:
         studies: study -> chart name -> markup.
         filter: chart name -> markup.
+        warmups: markup of the best warm-ups; None without studies that tell them.
         maps: network -> `train`, `test` or `noise` -> data URI.
         dropped: network -> gallery.
     """
 
     studies: Mapping[str, Mapping[str, str]]
     filter: Mapping[str, str]
+    warmups: str | None = None
     maps: Mapping[str, Mapping[str, str]]
     dropped: Mapping[str, list[DroppedImage]]
 
@@ -41,17 +43,23 @@ def render_page(
     costs: Sequence[ArmCost],
     landscapes: Landscapes = MappingProxyType({}),
 ) -> str:
-    """The whole page, its arguments those of `report_content`. Names are escaped wherever they stand."""
+    """The whole page, its arguments those of `report_content`. Names are escaped wherever they stand.
+
+    With more classes than colours a legend would name several by each.
+    """
+    classes = [row["class"] for row in summary["networks"][0]["classes"]]
     return (
         templates(autoescape=True)
         .get_template("template.html")
         .render(
             **report_content(params, summary, resources, costs, landscapes),
-            classes=[(row["class"], class_color(index)) for index, row in enumerate(summary["networks"][0]["classes"])],
+            classes=[(name, class_color(index)) for index, name in enumerate(classes)],
+            n_class_colors=N_CLASS_COLORS,
             noise_color=NOISE,
             charts={
                 "studies": {name: _markup(charts) for name, charts in figures.studies.items()},
                 "filter": _markup(figures.filter),
+                "warmups": Markup(figures.warmups or ""),
             },
             slices={name: data_uri("image/svg+xml", found["figure"]) for name, found in landscapes.items()},
             maps=figures.maps,

@@ -57,6 +57,10 @@ class Published:
 
 
 _GAHLOT, _MCCORD = "Gahlot, Yin and Shankar (2020)", "McCord and Dash (2021)"
+# The best warm-up, in epochs, of ResNet-50 on ImageNet by batch size: text of figs. 6 and 7 of McCord and Dash (2021).
+BEST_WARMUPS = {7680: 5.0, 30720: 10.0}
+BEST_WARMUPS_SOURCE = f"{_MCCORD}, ResNet-50 on ImageNet"
+
 _CIFAR10, _IMAGENET = "CIFAR-10's 50,000 training images, cut to 28 × 28 pixels", "ImageNet"
 
 _TRAINING = (
@@ -175,3 +179,33 @@ PUBLISHED: Mapping[Figure, Published] = {
         left_open=_MCCORD_OPEN,
     ),
 }
+
+NETWORK_FIGURES: Mapping[str, Published] = {
+    "map": Published(
+        source=f"{_GAHLOT}, fig. 2",
+        data=_CIFAR10,
+        statement="The test images on a t-SNE map of ResNet-152's features, which shows that the network tells the "
+        "classes apart (section III-B3).",
+        left_open=(
+            *_FILTER,
+            "whether the test images have a map of their own or share that of the training images",
+        ),
+    ),
+    "noise": Published(
+        source=f"{_GAHLOT}, fig. 3",
+        data=_CIFAR10,
+        statement="What DBSCAN calls noise in one class, automobile, on the map of the training images "
+        "(section III-B4).",
+        left_open=("whose network's map it is", *_FILTER),
+    ),
+}
+"""Figures of an extractor and its filter, beside which no study can be held; none has numbers."""
+
+THROUGHPUT = Published(
+    source=f"{_GAHLOT}, fig. 8",
+    data="data that its text does not name",
+    statement="Images per second against the number of GPUs: DistributedDataParallel scales better than Horovod, which "
+    "falls behind near 1,000 GPUs (section IV-C).",
+    left_open=("which ResNet", "images on each GPU", "data set and size of the images"),
+)
+"""The figure that no stage of the pipeline draws."""

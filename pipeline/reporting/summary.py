@@ -19,8 +19,9 @@ from pipeline.reporting.warmup_siblings import warmup_laws
 from pipeline.selection.budgets import value_of
 from pipeline.stats import wilson_interval
 from pipeline.stats.comparisons import comparisons
-from pipeline.stats.convergence import Quantity, convergence
+from pipeline.stats.convergence import convergence
 from pipeline.stats.image_values import image_values
+from pipeline.stats.learning import Quantity
 from pipeline.stats.sentences import Rule
 from pipeline.stats.study import study_summary
 
@@ -128,7 +129,7 @@ def _network(network: NetworkInputs, inputs: ReportInputs) -> Summary:
     n_test, variance = len(inputs.data.test.labels), network.reduce["pca"]
     top1 = float(network.finetune["top1"])
     low, high = wilson_interval(round(top1 * n_test), n_test, inputs.params.report.confidence)
-    scorer = network.filter["settings"]["scorer"]
+    scorer, eps = network.filter["settings"]["scorer"], network.filter["settings"]["eps"]
     return {
         "name": network.name,
         "n": len(network.keep),
@@ -138,6 +139,7 @@ def _network(network: NetworkInputs, inputs: ReportInputs) -> Summary:
         "n_by_hand": int((network.keep == network.is_noise).sum()),
         "requested_drop_share": network.filter["requested_share"],
         "share_note": network.filter["share_note"],
+        "eps_searched": eps if isinstance(eps, str) else None,
         "scorer": scorer["name"],
         "space": scorer.get("space"),
         "eps": network.filter["eps"],

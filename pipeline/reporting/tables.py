@@ -9,6 +9,8 @@ from pipeline.reporting.energy_columns import EnergyColumns
 from pipeline.stats.study_tables import Table, table_of
 from pipeline.stats.wording import NOTHING, count, number, percent
 
+_SEARCHED = {"knee": "searched: knee of the k-distances", "tuned": "searched: tuned on planted images"}
+
 
 def kept_table(networks: Sequence[Mapping[str, Any]]) -> Table:
     """The paper's Table I beside this run's shares."""
@@ -154,6 +156,6 @@ def _by(rows: Iterable[Mapping[str, Any]], key: str) -> dict[str, list[Mapping[s
 
 def _rule(network: Mapping[str, Any]) -> str:
     if network["requested_drop_share"] is None:
-        return "found: the threshold was given"
+        return _SEARCHED[network["eps_searched"]] if network["eps_searched"] else "found: the threshold was given"
     requested = f"requested: {percent(network['requested_drop_share'])} % dropped, threshold computed"
     return f"{requested}; {network['share_note']}" if network["share_note"] else requested

@@ -1,6 +1,6 @@
 """What sibling studies say of the best warm-up, as a table and a sentence."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pipeline.stats.estimates import Estimate
@@ -20,7 +20,7 @@ def warmup_table(laws: Sequence[Mapping[str, Any]], confidence: float) -> Table:
             count(best["batch_size"]),
             number(best["of_means"]) + (", the longest tried" if best["at_end"] else ""),
             number(best["by_seed"]["mean"]),
-            _number_interval(Estimate(**best["by_seed"])),
+            number_interval(Estimate(**best["by_seed"])),
             count(best["by_seed"]["n"]),
         )
         for law in laws
@@ -40,15 +40,21 @@ def slope_sentence(law: Mapping[str, Any], confidence: float) -> str:
     what += f", weight decay {law['weight_decay']:g}: "
     if len(law["best"]) < 2:
         return f"{what}one batch size tells of no growth."
+    grows = Estimate(**law["per_doubling"])
+    found = f"{what}as the batch doubles the best warm-up grows by {number(grows.mean)} epochs"
+    found += f" ({_certainty(grows, confidence)})"
     if law["slope"] is None:
-        return f"{what}no power of the batch size, since for some seed no warm-up at all is best at some batch size."
-    slope = Estimate(**law["slope"])
-    certainty = f"{100 * confidence:g} % interval {_number_interval(slope)}, n = {plural(slope.n, 'seed')}"
-    if slope.low is None:
-        agreed = f"all {slope.n} seeds agree on the warm-ups tried, hence no interval"
-        certainty = agreed if slope.n > 1 else "n = 1 seed"
-    found = f"{what}best warm-up in epochs ~ batch size to the power of {slope.mean:.2f} ({certainty})."
+        found += "; it is no power of the batch size, since for some seed no warm-up at all is best at some batch size."
+    else:
+        power = Estimate(**law["slope"])
+        found += f", which is as the batch size to the power of {power.mean:.2f} ({_certainty(power, confidence)})."
     return f"{found}{_at_the_end(law)}"
+
+
+def _certainty(slope: Estimate, confidence: float) -> str:
+    if slope.low is None:
+        return f"all {slope.n} seeds agree on the warm-ups tried, hence no interval" if slope.n > 1 else "n = 1 seed"
+    return f"{100 * confidence:g} % interval {number_interval(slope)}, n = {plural(slope.n, 'seed')}"
 
 
 def _at_the_end(law: Mapping[str, Any]) -> str:
@@ -57,10 +63,13 @@ def _at_the_end(law: Mapping[str, Any]) -> str:
     if not sizes:
         return ""
     end = "the best of some seed is the longest warm-up tried; a longer one may be better."
-    return f" At batch size {', '.join(sizes)} {end}"
+    *others, last = sizes
+    named = f"batch sizes {', '.join(others)} and {last}" if others else f"batch size {last}"
+    return f" At {named} {end}"
 
 
-def _number_interval(estimate: Estimate) -> str:
+def number_interval(estimate: Estimate, shown: Callable[[float | None], str] = number) -> str:
+    """`1.2 to 3.4`, or why there is none; `shown` writes an end."""
     if estimate.low is not None:
-        return f"{number(estimate.low)} to {number(estimate.high)}"
+        return f"{shown(estimate.low)} to {shown(estimate.high)}"
     return "all seeds agree" if estimate.n > 1 else NOTHING

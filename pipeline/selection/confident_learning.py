@@ -20,8 +20,7 @@ def _values(evidence: Evidence) -> NDArray[np.float64]:
         from cleanlab.filter import find_label_issues
     except ImportError:
         raise InputError(
-            "filter.scorer: confident_learning needs cleanlab; pip install 'batchsieve[cleanlab]', or take "
-            "self_confidence"
+            "filter.scorer: confident_learning needs cleanlab; pip install -e '.[cleanlab]', or take self_confidence"
         ) from None
     probabilities = np.asarray(evidence.probabilities, dtype=np.float64)
     # Classes of a single image may be named too; whether a class may be emptied is decided later.

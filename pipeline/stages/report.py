@@ -6,11 +6,10 @@ from typing import Any
 from pipeline.artifacts.atomic import atomic_path, remove_leftovers, write_text
 from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.artifacts.provenance import write_provenance
-from pipeline.paths import DataPaths
 from pipeline.reporting import drawing
 from pipeline.reporting.costs import arm_costs
 from pipeline.reporting.document import render_document
-from pipeline.reporting.inputs import ReportInputs, load_inputs, stage_names
+from pipeline.reporting.inputs import ReportInputs, load_inputs, result_files, stage_names
 from pipeline.reporting.landscape import load_landscapes
 from pipeline.reporting.page import PageFigures, render_page
 from pipeline.reporting.summary import Summary, build_summary
@@ -36,7 +35,11 @@ def report(context: StageContext) -> None:
         paths.provenance("report"),
         stage=context.name,
         parameters=context.params.model_dump(mode="json"),
-        inputs=_result_files(context),
+        inputs=[
+            paths.prepare_metrics,
+            *map(paths.manifest, ("train", "test")),
+            *result_files(context.params, paths),
+        ],
         outputs=[paths.summary, *sorted(paths.figures.iterdir())],
     )
     for study in summary["studies"]:
@@ -62,6 +65,7 @@ def _page_figures(inputs: ReportInputs, summary: Summary) -> PageFigures:
     return PageFigures(
         studies={study["name"]: drawing.study_charts(study) for study in summary["studies"]},
         filter=drawing.filter_charts(summary),
+        warmups=drawing.warmup_chart(summary),
         maps={network.name: drawing.map_images(network, inputs) for network in inputs.networks},
         dropped={network.name: drawing.dropped_images(network, inputs) for network in inputs.networks},
     )
@@ -71,27 +75,6 @@ def _collect_resources(context: StageContext) -> dict[str, Any]:
     """What each stage's last run on this machine took; stages that ran elsewhere are missing."""
     records = {name: context.work.resources(name) for name in stage_names(context.params)}
     return {name: read_json(path) for name, path in records.items() if path.exists()}
-
-
-def _result_files(context: StageContext) -> list[Path]:
-    """The files that the report's numbers come from."""
-    paths, params = context.data, context.params
-    files = [paths.prepare_metrics, paths.manifest("train"), paths.manifest("test")]
-    for network in params.networks:
-        files += _network_files(paths, network)
-    for study in params.studies:
-        files += [paths.runs(study), paths.history(study), paths.correct(study)]
-    return files
-
-
-def _network_files(paths: DataPaths, network: str) -> list[Path]:
-    return [
-        paths.finetune_metrics(network),
-        paths.embedding(network, "test"),
-        paths.reduce_metrics(network),
-        paths.points(network),
-        paths.filter_metrics(network),
-    ]
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ def pooled_values(comparison: Comparison, plan: Plan) -> Values:
         "verdict": verdict_values(verdict) if verdict else None,
         "settings": verdict.settings if verdict else 0,
         "left_out": comparison.left_out,
-        "needed": {"n": needed, "power": POWER} if needed else None,
+        "needed": {**needed._asdict(), "power": POWER} if needed else None,
         "needed_sentence": needed_sentence(comparison),
         "settings_note": settings_note(comparison),
     }

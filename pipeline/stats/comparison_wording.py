@@ -4,7 +4,7 @@ from pipeline.stats.comparisons import POWER, Comparison, replicates_needed
 from pipeline.stats.pairs import TREATED
 from pipeline.stats.verdict import Verdict
 from pipeline.stats.verdict_wording import Matched, arms_compared, verdict_headline, verdict_sentence
-from pipeline.stats.wording import number, plural, spread
+from pipeline.stats.wording import count, number, plural, spread
 
 
 def comparison_headline(comparison: Comparison, matched: Matched) -> str:
@@ -33,7 +33,8 @@ def needed_sentence(comparison: Comparison) -> str:
     margin, sd = f"±{100 * verdict.rule.margin:.2f} percentage points", spread(verdict.estimate.sd, scale=100)
     return (
         f"A difference of {margin}, at the spread found (sd {sd} between {verdict.unit}s), is found "
-        f"with a chance of {POWER:g} by {plural(needed, verdict.unit)} or more; the study has {verdict.estimate.n}."
+        f"with a chance of {POWER:g} by {plural(needed.n, verdict.unit)} or more ({count(needed.low)} to "
+        f"{count(needed.high)} within the uncertainty of that spread); the study has {verdict.estimate.n}."
     )
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from pipeline.stats.pairs import SHARED, Pairs, controls_of, differences, find_pairs
-from pipeline.stats.power import required_seeds
+from pipeline.stats.power import seeds_for_both_tests, spread_interval
 from pipeline.stats.runs import Run, Setting
 from pipeline.stats.verdict import Rule, Verdict, pooled_verdict, verdicts_by_setting
 from pipeline.stats.verdict_wording import Matched
@@ -85,12 +86,20 @@ def comparisons(runs: Sequence[Run], plan: Plan) -> list[Comparison]:
     return [_compare(runs, control, plan) for control in controls]
 
 
-def replicates_needed(comparison: Comparison) -> int | None:
+class Needed(NamedTuple):
+    """How many seeds, or draws: at the spread found, and at the ends of its interval."""
+
+    n: int
+    low: int
+    high: int
+
+
+def replicates_needed(comparison: Comparison) -> Needed | None:
     """How many seeds (or draws, where `pooled` counts those) find a difference of the margin, at the spread found.
 
-    As many as both tests need: Student's for a chance of POWER, the sign-flip test to be able to reach alpha at all.
-    The spread is that of the runs at hand, whose own uncertainty is not in the answer. None where there is no
-    spread, or where draws and seeds both vary, which no single number describes.
+    Both tests, Student's and the sign-flip test, are to find it with a chance of POWER. A spread of few runs is itself
+    hardly known; its interval, of confidence 1 - alpha, is that of normal differences. None where there is no spread,
+    or where draws and seeds both vary, which no single number describes.
     """
     verdict = comparison.pooled
     if verdict is None or (comparison.shared_control and verdict.draws > 1):
@@ -98,7 +107,8 @@ def replicates_needed(comparison: Comparison) -> int | None:
     spread, rule = verdict.estimate.sd, verdict.rule
     if spread is None or spread < _NO_SPREAD:
         return None
-    return max(required_seeds(spread, rule.margin, rule.alpha, POWER), verdict.pairs_needed)
+    low, high = spread_interval(spread, verdict.estimate.n, 1 - rule.alpha)
+    return Needed(*(seeds_for_both_tests(sd, rule.margin, rule.alpha, POWER) for sd in (spread, low, high)))
 
 
 def _compare(runs: Sequence[Run], control: str, plan: Plan) -> Comparison:

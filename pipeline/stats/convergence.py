@@ -13,11 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pipeline.stats.learning import Quantity
 from pipeline.stats.ratios import ratios
 from pipeline.stats.runs import Run, Setting, settings_of
-
-Quantity = Literal["train_loss", "top1"]
-"""Of a run while it trains: mean loss of its training images in nats; share of test images classified correctly."""
 
 Crossing = float | Literal["at once", "never"]
 """Images until a target is reached; `at once` if the first record is beyond it, so that it was too easy for the run."""
@@ -109,9 +107,7 @@ def _images_to_loss(run: Run, target: float) -> Crossing:
 
 
 def _images_to_accuracy(run: Run, target: float) -> Crossing:
-    """With the accuracy after the last step, which every run has."""
-    assert run.top1 is not None
-    return images_to_accuracy([*run.accuracy, (run.history[-1][0], run.top1)], target)
+    return images_to_accuracy(run.accuracy_to_end, target)
 
 
 def _known(images: Crossing) -> float | None:

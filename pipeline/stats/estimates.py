@@ -16,8 +16,8 @@ class Estimate:
     Attributes:
         n: size of the sample.
         mean: in the unit of the values, as the rest.
-        sd: sample standard deviation (n - 1 in the denominator); None for n = 1.
-        low, high: ends of the confidence interval of the mean; None for n = 1.
+        sd: sample standard deviation (n - 1 in the denominator); None where there is no spread to tell, as for n = 1.
+        low, high: ends of the confidence interval of the mean; None where `sd` is.
     """
 
     n: int
@@ -27,12 +27,13 @@ class Estimate:
     high: float | None
 
 
-def mean_estimate(values: ArrayLike, confidence: float) -> Estimate:
+def mean_estimate(values: ArrayLike, confidence: float, *, rounding: float = 0.0) -> Estimate:
     """Mean of `values` (n,) with Student's t interval.
 
     Args:
         values: independent draws, finite, at least one.
         confidence: coverage of the interval, in (0, 1).
+        rounding: standard deviation that rounding gives each value, in its unit; 0 for values not rounded.
 
     Raises:
         ValueError: no values, not one-dimensional, not finite, or a confidence out of range.
@@ -41,7 +42,7 @@ def mean_estimate(values: ArrayLike, confidence: float) -> Estimate:
     _check_confidence(confidence)
     if len(sample) == 1:
         return Estimate(n=1, mean=float(sample[0]), sd=None, low=None, high=None)
-    return _estimate(student_mean(sample), sample, confidence)
+    return _estimate(student_mean(sample).blurred(rounding / len(sample) ** 0.5), sample, confidence)
 
 
 def crossed_difference(differences: ArrayLike, confidence: float) -> Estimate:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pipeline.stats.estimates import Estimate
 from pipeline.stats.levels import level_estimate
+from pipeline.stats.student import rounding_sd
 
 ArmPair = tuple[NDArray[np.bool_], NDArray[np.bool_]]
 """Which images each run classified correctly at one setting: the treated arm's (draws, seeds, images), and the
@@ -65,6 +66,9 @@ def worst_class_accuracy(correct: ArrayLike, labels: ArrayLike) -> NDArray[np.fl
 def class_differences(settings: Sequence[ArmPair], labels: ArrayLike, confidence: float) -> ClassDifferences:
     """Paired differences of every class and of the worst one, means over settings.
 
+    A class's accuracy is a count of its images: what rounding to such counts varies is added to each variance, for the
+    worst class that of the smallest one. Without it, runs that all get a class right would leave no interval.
+
     Args:
         settings: one pair of arms for each, of equal shapes.
         labels: int (images,).
@@ -78,11 +82,15 @@ def class_differences(settings: Sequence[ArmPair], labels: ArrayLike, confidence
         np.mean([measure(treated, labels) - measure(control, labels) for treated, control in settings], axis=0)
         for measure in (class_accuracies, worst_class_accuracy)
     )
-    each = np.moveaxis(of_classes, -1, 0)
+    classes, counts = np.unique(np.asarray(labels), return_counts=True)
+    blurs = [rounding_sd(1 / count) * (2 / len(settings)) ** 0.5 for count in counts]
+    each = zip(np.moveaxis(of_classes, -1, 0), blurs, strict=True)
     return ClassDifferences(
-        classes=tuple(np.unique(np.asarray(labels)).tolist()),
-        estimates=tuple(level_estimate(table, confidence, shared_control=shared) for table in each),
-        worst=level_estimate(of_worst, confidence, shared_control=shared),
+        classes=tuple(classes.tolist()),
+        estimates=tuple(
+            level_estimate(table, confidence, shared_control=shared, rounding=blur) for table, blur in each
+        ),
+        worst=level_estimate(of_worst, confidence, shared_control=shared, rounding=max(blurs)),
     )
 
 

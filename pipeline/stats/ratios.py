@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.stats.estimates import Estimate
 from pipeline.stats.levels import level_estimate, level_mean, level_sign_flip, n_pairs
-from pipeline.stats.pairs import SHARED, Pairs, controls_of, find_pairs
+from pipeline.stats.pairs import SHARED, controls_of, draws_of, find_pairs, seeds_of
 from pipeline.stats.runs import Run, Setting
 from pipeline.stats.sign_flip import smallest_p
 
@@ -25,7 +25,9 @@ class Ratio:
         outcome: of the treated arm; undecided unless both tests find a difference at alpha.
         mean, low, high: geometric mean of the ratio with its t interval of confidence 1 - alpha on the logarithmic
             scale; above 0, the ends None with a single replicate. All None where no setting is complete.
-        n: seeds of the only draw of the filter, or draws where there are several.
+        n: how many of `unit`; 0 where no setting is complete.
+        unit: what n counts: seeds of the only draw of the filter (the outcome is conditional on that draw), or draws.
+        draws, seeds: that the ratio is of; seeds of each draw.
         p: the larger of those of the t test and of the sign-flip test; None with a single replicate.
         least_p: that the sign-flip test gives with so many replicates at best; above alpha nothing can be claimed.
         settings: that the ratio is over, each seed's logarithms averaged first.
@@ -38,6 +40,9 @@ class Ratio:
     low: float | None
     high: float | None
     n: int
+    unit: Literal["seed", "draw"]
+    draws: int
+    seeds: int
     p: float | None
     least_p: float | None
     settings: tuple[Setting, ...]
@@ -55,25 +60,30 @@ def ratios(runs: Sequence[Run], values: Sequence[float | None], alpha: float) ->
     """
     assert all(value is None or value > 0 for value in values), "logarithms need positive values"
     logs = np.array([np.nan if value is None else np.log(value) for value in values])
-    return [_ratio(find_pairs(runs, control), logs, control, alpha) for control in controls_of(runs)]
+    return [_ratio(runs, control, logs, alpha) for control in controls_of(runs)]
 
 
-def _ratio(pairs: Sequence[Pairs], logs: NDArray[np.float64], control: str, alpha: float) -> Ratio:
+def _ratio(runs: Sequence[Run], control: str, logs: NDArray[np.float64], alpha: float) -> Ratio:
+    pairs = find_pairs(runs, control)
     tables = {found.setting: logs[found.treated] - logs[found.control] for found in pairs if found.complete}
     known = {setting: table for setting, table in tables.items() if np.isfinite(table).all()}
-    left_out = len(pairs) - len(known)
+    draws, seeds = len(draws_of(runs)), len(seeds_of(runs))
+    of_all: dict[str, Any] = {
+        "control": control,
+        "unit": "draw" if draws > 1 else "seed",
+        "draws": draws,
+        "seeds": seeds,
+        "settings": tuple(known),
+        "left_out": len(pairs) - len(known),
+    }
     if not known:
-        return Ratio(
-            control=control, outcome="undecided", mean=None, low=None, high=None, n=0, p=None, least_p=None,
-            settings=(),
-            left_out=left_out,
-        )  # fmt: skip
+        return Ratio(**of_all, outcome="undecided", mean=None, low=None, high=None, n=0, p=None, least_p=None)
     table, shared = np.mean(list(known.values()), axis=0), control == SHARED
     estimate = level_estimate(table, 1 - alpha, shared_control=shared)
     p = _p_difference(table, estimate, shared_control=shared)
     claimed: RatioOutcome = "lower" if estimate.mean < 0 else "higher"
     return Ratio(
-        control=control,
+        **of_all,
         outcome=claimed if p is not None and p <= alpha else "undecided",
         mean=float(np.exp(estimate.mean)),
         low=None if estimate.low is None else float(np.exp(estimate.low)),
@@ -81,8 +91,6 @@ def _ratio(pairs: Sequence[Pairs], logs: NDArray[np.float64], control: str, alph
         n=estimate.n,
         p=p,
         least_p=None if p is None else smallest_p(n_pairs(table.shape, shared_control=shared)),
-        settings=tuple(known),
-        left_out=left_out,
     )
 
 

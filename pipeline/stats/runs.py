@@ -4,6 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+EQUAL_EPOCHS = 0.01
+"""Arms of unlike size whose epochs differ by no larger share had as many. A run ends after a whole step: three steps of
+a large batch may be 1.88 epochs of one arm and 1.98 of another."""
+
 
 class Setting(NamedTuple):
     """What two runs must share, beside their seed, to be a pair. Never chosen by its accuracy."""
@@ -47,6 +51,12 @@ class Run:
     @property
     def finished(self) -> bool:
         return self.status == "finished"
+
+    @property
+    def accuracy_to_end(self) -> list[tuple[int, float]]:
+        """As `accuracy`, with the one after the last step, which every finished run has."""
+        assert self.top1 is not None
+        return [*self.accuracy, (self.history[-1][0], self.top1)]
 
 
 def run_of(row: Mapping[str, Any]) -> Run:

@@ -3,15 +3,15 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
-
-import numpy as np
+from typing import Any, get_args
 
 from pipeline.stats.accuracies import arm_accuracies
+from pipeline.stats.best_by_rate import best_by_rate
 from pipeline.stats.comparison_values import pooled_values, setting_values
 from pipeline.stats.comparisons import Plan, comparisons
 from pipeline.stats.critical_batch import critical_batches
-from pipeline.stats.runs import Run, Setting, describe, settings_of, varying_fields
+from pipeline.stats.learning import Quantity, learning_curves
+from pipeline.stats.runs import EQUAL_EPOCHS, Run, Setting, describe, settings_of, varying_fields
 
 StudySummary = dict[str, Any]
 
@@ -52,14 +52,23 @@ def study_summary(name: str, runs: Sequence[Run], plan: Plan) -> StudySummary:
                 **asdict(row),
                 "setting": row.setting._asdict(),
             }
-            for row in arm_accuracies(runs, plan.confidence)
+            for row in arm_accuracies(runs, plan.confidence, plan.n_images)
+        ],
+        "best_batch": [
+            {
+                **asdict(row),
+                "variant": describe(row.setting, [name for name in varying if name != "learning_rate"]),
+                "setting": row.setting._asdict(),
+            }
+            for row in best_by_rate(runs, plan.confidence)
         ],
         "critical_batch": [
             {**_named(row.setting, varying, row.arm), **asdict(row), "setting": row.setting._asdict()}
             for row in critical_batches(runs)
         ],
         "excluded": _excluded(runs),
-        "learning": _learning(runs, varying),
+        "epochs_apart": _epochs_apart(runs) if plan.matched == "epochs" else [],
+        "learning": {quantity: learning_curves(runs, quantity, varying) for quantity in get_args(Quantity)},
     }
 
 
@@ -68,6 +77,16 @@ def _named(setting: Setting, varying: Iterable[str], arm: str | None = None) -> 
     variant = describe(setting, varying)
     parts = [arm, f"batch {setting.batch_size}", variant]
     return {"variant": variant, "label": ", ".join(part for part in parts if part)}
+
+
+def _epochs_apart(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """The batch sizes at which whole steps leave arms at unlike epochs, and by what share the most exceed the least."""
+    epochs: dict[int, list[float]] = defaultdict(list)
+    for run in runs:
+        if run.finished and run.epochs is not None:
+            epochs[run.setting.batch_size].append(run.epochs)
+    apart = {size: max(found) / min(found) - 1 for size, found in sorted(epochs.items())}
+    return [{"batch_size": size, "share": share} for size, share in apart.items() if share > EQUAL_EPOCHS]
 
 
 def _excluded(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -80,25 +99,3 @@ def _excluded(runs: Sequence[Run]) -> list[dict[str, Any]]:
         {"setting": setting._asdict(), "arm": arm, "status": status, "reason": reason, "seeds": sorted(seeds)}
         for (setting, arm, status, reason), seeds in groups.items()
     ]
-
-
-def _learning(runs: Sequence[Run], varying: Iterable[str]) -> list[dict[str, Any]]:
-    """Mean training loss of the finished seeds of each setting and arm, where all of them recorded it."""
-    groups: dict[tuple[Setting, str], list[dict[int, float]]] = defaultdict(list)
-    for run in runs:
-        if run.finished:
-            groups[run.setting, run.arm].append({examples: loss for examples, loss in run.history if loss is not None})
-    curves = []
-    for (setting, arm), histories in sorted(groups.items()):
-        shared = sorted(set.intersection(*(set(history) for history in histories)))
-        curves.append(
-            {
-                "variant": describe(setting, varying),
-                "batch_size": setting.batch_size,
-                "arm": arm,
-                "n": len(histories),
-                "examples": shared,
-                "train_loss": [float(np.mean([history[at] for history in histories])) for at in shared],
-            }
-        )
-    return curves

@@ -16,6 +16,7 @@ from pipeline.stats.wording import (
     plural,
     points,
     points_interval,
+    span,
     spread,
 )
 
@@ -55,9 +56,9 @@ def accuracy_table(study: Mapping[str, Any], confidence: float) -> Table:
                 str(n) if n == row["planned"] else f"{n} of {row['planned']}",
                 percent(row["balanced_accuracy"]),
                 number(row["peak_learning_rate"]),
-                count(row["n_train"]),
-                count(row["steps"]),
-                number(row["epochs"]),
+                span(row["n_train"], count),
+                span(row["steps"], count),
+                span(row["epochs"], number),
             )
         )
     return table_of(

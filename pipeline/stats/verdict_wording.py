@@ -7,6 +7,9 @@ from pipeline.stats.wording import number, plural, points
 
 Matched = Literal["steps", "epochs"]
 
+CONDITIONAL = "conditional on this one draw of the filter"
+"""Of whatever is found of the filtered arm with one draw of the filter."""
+
 
 def verdict_sentence(verdict: Verdict, *, treated: str, control: str, matched: Matched, left_out: int = 0) -> str:
     """What was found, what it rests on, and what it cannot say.
@@ -27,9 +30,10 @@ def finding(verdict: Verdict, *, of_a_filter: bool = True, left_out: int = 0, fa
         left_out: incomplete settings that the verdict is not over.
         family: of what Holm's adjustment covers several, where it does.
     """
-    parts = [_estimate(verdict), _replicates(verdict), *_p_values(verdict, family), *_limits(verdict)]
+    counted = replicates(verdict.estimate.n, verdict.unit, seeds=verdict.seeds, settings=verdict.settings)
+    parts = [_estimate(verdict), counted, *_p_values(verdict, family), *_limits(verdict)]
     if of_a_filter and verdict.draws == 1:
-        parts.append("conditional on this one draw of the filter")
+        parts.append(CONDITIONAL)
     if left_out:
         parts.append(f"{plural(left_out, 'incomplete setting')} left out")
     return f"{_outcome(verdict)} ({'; '.join(parts)})"
@@ -64,12 +68,19 @@ def _estimate(verdict: Verdict) -> str:
     return f"{mean}, {100 * (1 - verdict.rule.alpha):g} % interval {ends}"
 
 
-def _replicates(verdict: Verdict) -> str:
-    unit = plural(verdict.estimate.n, verdict.unit)
-    over = [plural(verdict.settings, "setting")] if verdict.settings > 1 else []
-    if verdict.unit == "draw":
-        unit, over = f"{unit} of the filter", [plural(verdict.seeds, "seed"), *over]
-    return f"n = {unit}{', each the mean over ' if over else ''}{' and '.join(over)}"
+def replicates(n: int, unit: Literal["seed", "draw"], *, seeds: int, settings: int) -> str:
+    """`n = 3 draws of the filter, each the mean over 4 seeds and 2 settings`.
+
+    Args:
+        n: how many of `unit` were compared.
+        seeds: of each draw.
+        settings: that were averaged before.
+    """
+    counted = plural(n, unit)
+    over = [plural(settings, "setting")] if settings > 1 else []
+    if unit == "draw":
+        counted, over = f"{counted} of the filter", [plural(seeds, "seed"), *over]
+    return f"n = {counted}{', each the mean over ' if over else ''}{' and '.join(over)}"
 
 
 def _p_values(verdict: Verdict, family: str) -> list[str]:

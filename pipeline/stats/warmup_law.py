@@ -1,31 +1,20 @@
 """How the best warm-up grows with the batch size (McCord and Dash 2021, Gradual warmup experiments)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.stats.estimates import Estimate, mean_estimate
+from pipeline.stats.best_tried import BestTried, best_tried, on_a_grid
+from pipeline.stats.estimates import Estimate
 
 
 @dataclass(frozen=True, kw_only=True)
-class BestWarmup:
-    """Of one batch size; warm-ups in epochs.
-
-    Attributes:
-        of_means: that of the highest mean accuracy over the seeds.
-        by_seed: mean and interval of each seed's own best; no interval where all seeds agree, since they agree on the
-            warm-ups tried, not on the best one.
-        at_end: whether `of_means` is the longest that was tried, so that a longer one may be better.
-        seeds_at_end: of how many seeds the own best is the longest that was tried.
-    """
+class BestWarmup(BestTried):
+    """Of one batch size; warm-ups in epochs. No warm-up at all is no end: nothing lies beyond it."""
 
     batch_size: int
-    of_means: float
-    by_seed: Estimate
-    at_end: bool
-    seeds_at_end: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,19 +26,22 @@ class WarmupLaw:
         slope: p of best warm-up ~ batch size ** p, over the seeds: 1 where it grows as the batch does, 0 where it
             does not grow. None with one batch size, or where no warm-up at all is the best of some seed; without an
             interval where the seeds' slopes agree.
+        per_doubling: epochs by which the best warm-up grows as the batch doubles, over the seeds; it holds for no
+            warm-up at all too. None with one batch size.
     """
 
     best: list[BestWarmup]
     slope: Estimate | None
+    per_doubling: Estimate | None
 
 
 def warmup_law(
     top1: NDArray[np.float64], warmups: Sequence[float], batch_sizes: Sequence[int], confidence: float
 ) -> WarmupLaw:
-    """The best warm-up of each batch size, and the slope of a straight line through their logarithms.
+    """The best warm-up of each batch size, and the slopes of straight lines through them.
 
-    Each seed has a line of its own, by least squares; the slope is the mean of theirs with Student's t interval. The
-    best is one of those tried, the shorter of two alike, so no interval is finer than their distances.
+    Each seed has lines of its own, by least squares; a slope is the mean of theirs with Student's t interval. What is
+    best is decided by `best_tried`.
 
     Args:
         top1: (warm-ups, batch sizes, seeds), 0 to 1; NaN where a run did not finish, which then is never the best.
@@ -59,35 +51,23 @@ def warmup_law(
         confidence: coverage of the intervals, in (0, 1).
     """
     assert top1.shape[:2] == (len(warmups), len(batch_sizes)), top1.shape
-    tried = np.asarray(warmups, dtype=np.float64)
-    # What did not finish is worse than all that did.
-    accuracies = np.nan_to_num(top1, nan=-1.0)
-    assert (accuracies.max(axis=0) >= 0).all(), "a batch size without a finished run"
-    of_means = accuracies.mean(axis=2).argmax(axis=0)
-    by_seed = tried[accuracies.argmax(axis=0)]
     best = [
         BestWarmup(
             batch_size=int(batch_size),
-            of_means=float(tried[index]),
-            by_seed=_on_a_grid(seeds, confidence),
-            at_end=bool(index == len(tried) - 1),
-            seeds_at_end=int((seeds == tried[-1]).sum()),
+            **vars(best_tried(top1[:, index], warmups, confidence, ends=warmups[-1:])),
         )
-        for batch_size, index, seeds in zip(batch_sizes, of_means.tolist(), by_seed, strict=True)
+        for index, batch_size in enumerate(batch_sizes)
     ]
-    return WarmupLaw(best=best, slope=_slope(by_seed, batch_sizes, confidence))
+    of_seeds = np.array([row.of_seeds for row in best])
+    doublings = np.log2(np.asarray(batch_sizes, dtype=np.float64))
+    power = None if (of_seeds == 0).any() else _slope(np.log2(of_seeds), doublings, confidence)
+    return WarmupLaw(best=best, slope=power, per_doubling=_slope(of_seeds, doublings, confidence))
 
 
-def _slope(best: NDArray[np.float64], batch_sizes: Sequence[int], confidence: float) -> Estimate | None:
-    """Of best (batch sizes, seeds) against batch size, both as logarithms."""
-    if len(batch_sizes) < 2 or (best == 0).any():
+def _slope(best: NDArray[np.float64], doublings: NDArray[np.float64], confidence: float) -> Estimate | None:
+    """Of best (batch sizes, seeds) against the batch sizes' logarithms."""
+    if len(doublings) < 2:
         return None
-    slopes = np.polyfit(np.log(np.asarray(batch_sizes, dtype=np.float64)), np.log(best), 1)[0]
+    slopes = np.polyfit(doublings, best, 1)[0]
     # Beyond the twelfth place there is rounding.
-    return _on_a_grid(slopes.round(12) + 0.0, confidence)
-
-
-def _on_a_grid(values: NDArray[np.float64], confidence: float) -> Estimate:
-    """Mean of `values` (n,), with Student's t interval where they differ at all."""
-    found = mean_estimate(values, confidence)
-    return replace(found, low=None, high=None) if np.ptp(values) == 0 else found
+    return on_a_grid(slopes.round(12) + 0.0, confidence)

@@ -1,6 +1,11 @@
 """Numbers as people read them."""
 
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
 from pipeline.stats.estimates import Estimate
+
+T = TypeVar("T")
 
 NOTHING = "–"
 """Stands where there is no value."""
@@ -32,6 +37,14 @@ def number(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.4g}"
 
 
+def span(ends: Sequence[T] | None, shown: Callable[[T], str]) -> str:
+    """`9,766`, or `9,100 to 9,766` where the two ends differ; `shown` writes one."""
+    if ends is None:
+        return NOTHING
+    low, high = map(shown, ends)
+    return low if low == high else f"{low} to {high}"
+
+
 def p_value(value: float | None) -> str:
     """Two significant digits: `0.042`; what is next to nothing as `< 0.0001`."""
     if value is None:
@@ -42,15 +55,20 @@ def p_value(value: float | None) -> str:
 def points_interval(estimate: Estimate) -> str:
     """`−0.10 to +0.94`, or why there is none."""
     if estimate.low is None:
-        return "n = 1, no interval"
+        return _no_interval(estimate)
     return f"{points(estimate.low)} to {points(estimate.high)}"
 
 
 def percent_interval(estimate: Estimate) -> str:
     """`81.20 to 83.10`, or why there is none."""
     if estimate.low is None:
-        return "n = 1, no interval"
+        return _no_interval(estimate)
     return f"{percent(estimate.low)} to {percent(estimate.high)}"
+
+
+def _no_interval(estimate: Estimate) -> str:
+    """Several draws of the filter have none either against the one run of an arm that they share."""
+    return "n = 1, no interval" if estimate.n == 1 else "a single seed, no interval"
 
 
 def image_interval(low: float, high: float | None) -> str:

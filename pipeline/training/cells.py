@@ -37,15 +37,22 @@ class Splits:
     test_images: ImageSource
     test_labels: NDArray[np.int64]
     class_names: tuple[str, ...]
-    _loaded: dict[tuple[object, ...], TrainingImages] = dataclasses.field(default_factory=dict, init=False)
+    # By whether it is for training: how the images are seen, and they.
+    _loaded: dict[bool, tuple[tuple[object, ...], TrainingImages]] = dataclasses.field(default_factory=dict, init=False)
 
     def on_device(self, settings: TrainSettings, *, training: bool, device: torch.device) -> TrainingImages:
-        """A split's images, loaded for the first cell of a study and shared by those that see them alike."""
-        key = (training, settings.format, settings.crop_padding, settings.crop_area, settings.flip, device)
-        if key not in self._loaded:
+        """A split's images, loaded for the first cell of a study and shared by those after it that see them alike.
+
+        One way of seeing each split is in memory at a time, so that what fits does not depend on what ran before.
+        """
+        augmentation = (settings.crop_padding, settings.crop_area, settings.flip) if training else ()
+        key = (settings.format, device, *augmentation)
+        if training not in self._loaded or self._loaded[training][0] != key:
+            # Before the next ones: both at once may not fit.
+            self._loaded.pop(training, None)
             source = self.train_images if training else self.test_images
-            self._loaded[key] = load_images(source, settings, training=training, device=device)
-        return self._loaded[key].reseeded(settings.seed)
+            self._loaded[training] = key, load_images(source, settings, training=training, device=device)
+        return self._loaded[training][1].reseeded(settings.seed)
 
 
 def run_cell(

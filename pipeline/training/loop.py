@@ -100,6 +100,7 @@ def train(
     transport = transport or Transport()
     _check_ranks(settings, ranks)
     _check_compression(settings, ranks, transport)
+    distributed.expect_answers_within(transport.timeout_seconds)
     set_float32_arithmetic(settings.precision)
     state = start_state(settings, ranks, initialise, n_tracked=len(labels) if track_confidence else 0)
     if pauses is not None:
@@ -125,7 +126,7 @@ def train(
     graphs = settings.compile == "cuda_graphs"
     if settings.compile:
         compile_network(state.model, ranks.device, cuda_graphs=graphs)
-    state.places = list(dict.fromkeys([*state.places, _place(ranks, state.micro_batch)]))
+    state.places = list(dict.fromkeys([*state.places, _place(ranks, state.micro_batch, transport)]))
     run = TrainedRun(model=state.model, micro_batch=state.micro_batch)
     tree = settings.reduction == "tree"
     passes = workers if tree else micro_batches(workers, state.micro_batch)
@@ -217,9 +218,10 @@ def _pair(batch: GlobalBatch) -> GlobalBatch:
     return GlobalBatch(ids=batch.ids[:2], epochs=batch.epochs[:2])
 
 
-def _place(ranks: Ranks, micro_batch: int) -> str:
+def _place(ranks: Ranks, micro_batch: int, transport: Transport) -> str:
     threads = "" if ranks.device.type == "cuda" else f" of {torch.get_num_threads()} threads"
-    return f"{ranks.count} processes{threads} on {ranks.device.type}, {micro_batch} images at a time"
+    library = f" by {transport.library}" if ranks.count > 1 and transport.library != "ddp" else ""
+    return f"{ranks.count} processes{threads} on {ranks.device.type}{library}, {micro_batch} images at a time"
 
 
 def _micro_batch(

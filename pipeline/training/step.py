@@ -50,7 +50,7 @@ class Stepper:
         # The scaler leaves a step out, not the kernel: torch's fused SGD, told to skip its first
         # step, goes on with whatever the memory of its momentum held.
         state.optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
-        if not tree and ranks.count > 1 and transport.overlap:
+        if not tree and ranks.count > 1 and transport.overlap and transport.library == "ddp":
             with eager():
                 self._settle_buckets(pair)
 

@@ -18,4 +18,7 @@ def plan_of(recipe: Recipe) -> WorkerPlan:
 def transport_of(recipe: Recipe) -> Transport:
     """What a recipe says of the exchange that decides no result."""
     asked = recipe.communication
-    return Transport(bucket_mib=asked.bucket_mib, overlap=asked.overlap, hierarchical=asked.hierarchical)
+    return Transport(
+        library=asked.library, bucket_mib=asked.bucket_mib, overlap=asked.overlap, hierarchical=asked.hierarchical,
+        timeout_seconds=recipe.timeout_seconds,
+    )  # fmt: skip

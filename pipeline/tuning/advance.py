@@ -23,11 +23,11 @@ from pipeline.training.memory import OutOfMemory
 from pipeline.training.state import TrainState
 from pipeline.training.study import Cell
 from pipeline.training.workers import transport_of
+from pipeline.tuning.shared_folder import check_mark
 from pipeline.tuning.source import Source, splits_of
 from pipeline.tuning.trial import Rows, TrialRun
 
 _DIVERGED = "the loss stopped being finite"
-# What a trial's own settings can bring about. Anything else says nothing of them, and ends the search.
 _OWN = (InputError, ArithmeticError, MemoryError, torch.OutOfMemoryError)
 _CUDA_BYTES = 1 << 30  # at least what CUDA and its libraries take for themselves in a process
 
@@ -38,6 +38,7 @@ class EpochTask:
 
     Attributes:
         folder: of the trial's checkpoints and results, absolute.
+        mark: what the search left in the folder above it.
     """
 
     run: TrialRun
@@ -45,6 +46,7 @@ class EpochTask:
     rows: Rows
     source: Source
     folder: Path
+    mark: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,11 +75,12 @@ def advance(task: EpochTask) -> EpochResult:
     whose result nobody has taken in gives it again.
 
     Raises:
-        InputError: the images are missing, damaged or not those of the search, this process would give other bits, or
-            others hold the memory of its GPU.
+        InputError: the images are missing, damaged or not those of the search, this process does not share its folder
+            or would give other bits, or others hold the memory of its GPU.
         Terminated: this process, in its main thread, was asked to end; the state is saved.
     """
     start, path = time.monotonic(), task.folder / f"epoch-{task.epoch:04d}.json"
+    check_mark(task.folder.parent, task.mark)
     with _alone_in(task.folder), distributed.session(task.run.threads) as ranks:
         if path.exists():
             return EpochResult(**read_json(path))
@@ -86,7 +89,9 @@ def advance(task: EpochTask) -> EpochResult:
             accuracy, reason, switch_seconds = _train_and_judge(task, splits, ranks)
         except DataError:
             raise
-        except _OWN as error:
+        except (*_OWN, RuntimeError) as error:
+            if not _of_its_settings(error):
+                raise
             if isinstance(error, (OutOfMemory, torch.OutOfMemoryError)):
                 _check_no_other_holds(ranks.device)
             said = str(error).splitlines() or [""]
@@ -96,6 +101,12 @@ def advance(task: EpochTask) -> EpochResult:
         )  # fmt: skip
         write_json(path, dataclasses.asdict(result))
     return result
+
+
+def _of_its_settings(error: Exception) -> bool:
+    """What a trial's own settings can bring about. Anything else says nothing of them, and ends the search."""
+    # Of memory that a CPU does not have, PyTorch has no type of error of its own.
+    return isinstance(error, _OWN) or "DefaultCPUAllocator: can't allocate memory" in str(error)
 
 
 def _check_no_other_holds(device: torch.device) -> None:

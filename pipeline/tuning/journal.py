@@ -18,6 +18,7 @@ from pipeline.tuning.race import Ending, Turn
 _NAME = "search"
 _REASON = "reason"
 _AFTERWARDS = "afterwards"
+_SECONDS = "seconds"
 
 
 class Result(NamedTuple):
@@ -36,14 +37,28 @@ class Journal:
         path: of the file, made if it is not there.
 
     Raises:
-        InputError: a line of the file is damaged.
+        InputError: a line of the file is damaged or missing.
     """
 
     def __init__(self, path: Path) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         path.parent.mkdir(parents=True, exist_ok=True)
         _check_lines(path)
+        self._path = path
+        try:
+            self._read(path)
+        except (LookupError, TypeError, ValueError, AssertionError) as error:
+            raise InputError(
+                f"{path}: a line is missing or none of a search's ({type(error).__name__}: {error}); remove its folder "
+                "to begin the search anew"
+            ) from None
+
+    def _read(self, path: Path) -> None:
+        """What Optuna makes of the lines, which are JSON."""
+        begun = path.exists() and path.stat().st_size > 0
         storage = JournalStorage(JournalFileBackend(str(path), lock_obj=_HeldElsewhere(str(path))))
+        if begun and _NAME not in optuna.get_all_study_names(storage):
+            raise ValueError("it begins no search")
         self._study = optuna.create_study(
             storage=storage, study_name=_NAME, direction="maximize", load_if_exists=True
         )  # fmt: skip
@@ -58,14 +73,31 @@ class Journal:
             if trial.state == TrialState.FAIL:
                 failed_in = max(trial.intermediate_values, default=0) + 1
                 self._results[Turn(trial.number, failed_in)] = Result(None, trial.user_attrs[_REASON])
-        for key, (accuracy, reason) in self._study.user_attrs.items():
-            _, number, after = key.split()
-            self._results[Turn(int(number), int(after))] = Result(accuracy, reason)
+        self._switching: dict[Turn, tuple[float, float]] = {}
+        for key, (first, second) in self._study.user_attrs.items():
+            what, number, after = key.split()
+            turn = Turn(int(number), int(after))
+            if what == _SECONDS:
+                self._switching[turn] = (first, second)
+            else:
+                self._results[turn] = Result(first, second)
+        # They are noted before the accuracy is.
+        known = [turn for turn, result in self._results.items() if result.accuracy is not None]
+        if lost := [turn for turn in known if turn not in self._switching]:
+            raise ValueError(f"nothing tells how long trial {lost[0].trial} took for epoch {lost[0].epoch}")
 
     def start(self, trial: int, drawn: Mapping[str, Any], distributions: dict[str, BaseDistribution]) -> None:
-        """Note what a trial drew; trials start in order, and again as before if the search is taken up."""
+        """Note what a trial drew; trials start in order, and again as before if the search is taken up.
+
+        Raises:
+            InputError: the file says that it drew something else.
+        """
         if trial < len(self._drawn):
-            assert self._drawn[trial] == drawn, f"trial {trial} has drawn {drawn}, and {self._drawn[trial]} before"
+            if self._drawn[trial] != drawn:
+                raise InputError(
+                    f"{self._path}: trial {trial} has {self._drawn[trial]}, and draws {drawn}; a line is missing, so "
+                    "remove its folder to begin the search anew"
+                )
             return
         assert trial == len(self._drawn), trial
         self._study.add_trial(create_trial(state=TrialState.RUNNING, params=dict(drawn), distributions=distributions))
@@ -77,8 +109,22 @@ class Journal:
         """What is known of a turn; None if it was not taken yet."""
         return self._results.get(turn)
 
-    def add(self, turn: Turn, result: Result) -> None:
-        """Note what a turn gave; what comes after the end of a trial is kept beside it."""
+    @property
+    def switching(self) -> list[tuple[float, float]]:
+        """(epochs, 2), of each epoch that was trained, by whatever process: its seconds, and those of the switch."""
+        return [self._switching[turn] for turn in sorted(self._switching) if turn in self._results]
+
+    def add(self, turn: Turn, result: Result, *, seconds: float, switch_seconds: float) -> None:
+        """Note what a turn gave; what comes after the end of a trial is kept beside it.
+
+        Args:
+            seconds: wall time of the epoch; of one that failed it is not kept.
+            switch_seconds: of which went into taking the trial up and laying it down.
+        """
+        if result.accuracy is not None:
+            # First: who is killed between the two does the turn again.
+            self._switching[turn] = (seconds, switch_seconds)
+            self._study.set_user_attr(f"{_SECONDS} {turn.trial} {turn.epoch}", [seconds, switch_seconds])
         if self._over[turn.trial]:
             self._study.set_user_attr(f"{_AFTERWARDS} {turn.trial} {turn.epoch}", [*result])
         elif result.accuracy is not None:

@@ -4,11 +4,11 @@ Rounds are in lockstep: all trials in the race finish an epoch before any is jud
 their speed nor the order in which they arrive, and a search that was interrupted takes the same course again.
 """
 
-from collections.abc import Callable, Sequence
+from bisect import insort
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Literal, NamedTuple
-
-import numpy as np
 
 from pipeline.tuning.elimination import Tolerance, remaining
 from pipeline.tuning.halving import Rung, promoted
@@ -35,11 +35,12 @@ class Outcome:
     """What became of the trials; the sequences have one entry for each.
 
     Attributes:
-        winner: the trial that alone remained, or the best of those that reached the cap (of equals the first); None
-            if all failed.
+        winner: the best, after its last epoch, of those that neither failed nor were eliminated (of equals the
+            first); None exactly if all failed.
         epochs: how many each trial finished; one that it failed in is none.
-        eliminated_after: the epoch whose comparison eliminated it, None for trials that never were. One after
-            another, a trial can have run for longer than that.
+        eliminated_after: the epoch whose comparison eliminated it, None for trials that never were, and for those
+            whose eliminators all failed later: they can win, but do not train on. One after another, a trial can
+            have run for longer than that.
         failed: which failed or diverged.
     """
 
@@ -58,7 +59,9 @@ class _Field:
     """All trials as they stand; `race` holds those that nothing has put out, ascending, whether they still run or not.
 
     A trial that is out counts no more: it would otherwise eliminate, at a later epoch, the very trial that beat it,
-    and nobody would be left.
+    and nobody would be left. Nor does one that fails, not even for what it did before: whoever was put out by failed
+    trials alone is in the race again. So somebody is left unless all fail: of any trial that stays out, another that
+    has not failed was ahead, then or later, and the last of these is in.
     """
 
     trials: int
@@ -70,6 +73,7 @@ class _Field:
     def __post_init__(self) -> None:
         self.accuracies: list[list[float]] = [[] for _ in range(self.trials)]
         self.eliminated: list[int | None] = [None] * self.trials
+        self.eliminators: dict[int, Sequence[int]] = {}
         self.failed = [False] * self.trials
 
     def start(self, trial: int) -> None:
@@ -80,7 +84,7 @@ class _Field:
         return len(self.accuracies[trial])
 
     def advance(self) -> None:
-        """All that run train one epoch; failed ones leave."""
+        """All that run train one epoch; failed ones leave, and with them what they alone decided."""
         turns = [Turn(trial, self.epoch_of(trial) + 1) for trial in self.running]
         for (trial, _), accuracy in zip(turns, self.measure(turns), strict=True):
             if accuracy is None:
@@ -88,10 +92,16 @@ class _Field:
                 self._leave(trial, "failed")
             else:
                 self.accuracies[trial].append(accuracy)
+        for trial, others in list(self.eliminators.items()):
+            if all(self.failed[other] for other in others):
+                del self.eliminators[trial]
+                self.eliminated[trial] = None
+                insort(self.race, trial)
 
-    def eliminate(self, trials: Sequence[int], epoch: int) -> None:
-        for trial in trials:
-            self.eliminated[trial] = epoch
+    def eliminate(self, eliminators: Mapping[int, Sequence[int]], epoch: int) -> None:
+        """Put out every trial that `eliminators` names, each with those that were ahead of it at `epoch`."""
+        for trial, others in eliminators.items():
+            self.eliminators[trial], self.eliminated[trial] = others, epoch
             self._leave(trial, "eliminated")
 
     def finish(self, cap: int) -> None:
@@ -114,7 +124,7 @@ class _Field:
 
     def outcome(self) -> Outcome:
         return Outcome(
-            winner=max(sorted(self.race), key=lambda trial: self.accuracies[trial][-1], default=None),
+            winner=max(self.race, key=lambda trial: self.accuracies[trial][-1], default=None),
             epochs=tuple(self.epoch_of(trial) for trial in range(self.trials)),
             eliminated_after=tuple(self.eliminated),
             failed=tuple(self.failed),
@@ -128,7 +138,8 @@ def run_race(
 
     A trial is compared with all that have reached its epoch and are not out, whenever they did: with as many places as
     trials, all run side by side; with one place, one after another, and a later one can eliminate an earlier, finished
-    one. A trial stops as soon as it alone remains and no other is to come. The rule is that of Rand (2021).
+    one. A trial stops as soon as it alone remains and no other is to come. The rule is that of Rand (2021), who says
+    nothing of trials that fail: here a comparison that only they had won counts no more.
 
     Args:
         trials: how many, >= 1.
@@ -157,12 +168,21 @@ def _judge(standing: _Field, tolerance: Tolerance) -> None:
     for epoch in sorted({standing.epoch_of(trial) for trial in standing.running}, reverse=True):
         there = [trial for trial in standing.race if standing.epoch_of(trial) >= epoch]
         if there:
-            stay = remaining([standing.accuracies[trial][epoch - 1] for trial in there], tolerance)
-            standing.eliminate(np.asarray(there)[~stay].tolist(), epoch)
+            values = {trial: standing.accuracies[trial][epoch - 1] for trial in there}
+            stay = remaining([*values.values()], tolerance)
+            standing.eliminate(
+                {
+                    trial: [other for other in there if not remaining([values[trial], values[other]], tolerance)[0]]
+                    for trial in compress(there, ~stay)
+                },
+                epoch,
+            )
 
 
 def run_halving(measure: Measure, ended: Ended, *, brackets: Sequence[Sequence[Rung]]) -> Outcome:
     """Successive halving in each bracket, one bracket after another.
+
+    If all that a rung promoted over a trial fail later, that trial can still win.
 
     Args:
         brackets: as `hyperband` gives them, or one of `successive_halving`; the trials of each follow those of the
@@ -181,8 +201,9 @@ def run_halving(measure: Measure, ended: Ended, *, brackets: Sequence[Sequence[R
                     [standing.accuracies[trial][-1] for trial in standing.running],
                     min(bracket[place + 1].trials, len(standing.running)),
                 )
-                stay = {standing.running[index] for index in best}
-                standing.eliminate([trial for trial in standing.running if trial not in stay], rung.epochs)
+                stay = [standing.running[index] for index in best]
+                out = [trial for trial in standing.running if trial not in stay]
+                standing.eliminate(dict.fromkeys(out, stay), rung.epochs)
         standing.finish(bracket[-1].epochs)
         first += bracket[0].trials
     return standing.outcome()

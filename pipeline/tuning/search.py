@@ -16,6 +16,7 @@ from pipeline.tuning.halving import Rung, hyperband, successive_halving
 from pipeline.tuning.journal import Journal, Result
 from pipeline.tuning.race import Ending, Outcome, Turn, run_halving, run_race
 from pipeline.tuning.sampling import Suggestions, distributions_of, values_of
+from pipeline.tuning.shared_folder import leave_mark
 from pipeline.tuning.source import Source
 from pipeline.tuning.trial import Rows, TrialRun
 
@@ -46,6 +47,7 @@ class Search:
     ) -> None:
         self._tuning, self._run_of, self._map, self._log = tuning, run_of, map_tasks, log
         self._rows, self._source, self._journal, self._checkpoints = rows, source, journal, checkpoints
+        self._mark = leave_mark(checkpoints)
         self._distributions, self._suggestions = distributions_of(tuning.space), Suggestions(tuning)
         self._runs: list[TrialRun | None] = []
         self.values: list[dict[str, Any]] = []
@@ -56,8 +58,8 @@ class Search:
         """Why a trial failed, or empty."""
         self.failed_afterwards: dict[int, str] = {}
         """Trial -> why it failed in `finish`, after it had ended."""
-        self.timings: list[EpochResult] = []
-        """Of the epochs that this process has trained."""
+        self.epochs_afterwards = 0
+        """Trained in `finish`, those of trials that then failed too."""
 
     def run(self) -> Outcome:
         """Take the course of the rule to its end."""
@@ -86,6 +88,7 @@ class Search:
                     self.failed_afterwards[turn.trial] = result.reason
                 else:
                     curves[turn.trial].append(result.accuracy)
+                    self.epochs_afterwards += 1
         return curves
 
     def _measure(self, turns: Sequence[Turn]) -> list[float | None]:
@@ -117,14 +120,15 @@ class Search:
         except InputError as error:
             self._runs.append(None)
             if self._journal.result(Turn(trial, 1)) is None:
-                self._journal.add(Turn(trial, 1), Result(None, str(error)))
+                self._journal.add(Turn(trial, 1), Result(None, str(error)), seconds=0.0, switch_seconds=0.0)
 
     def _results(self, turns: Sequence[Turn]) -> list[Result]:
         """Of `turns`, trained where the journal has none."""
         todo = [turn for turn in turns if self._journal.result(turn) is None]
         for turn, epoch in self._trained(todo):
-            self._journal.add(turn, Result(epoch.accuracy, epoch.reason))
-            self.timings.append(epoch)
+            self._journal.add(
+                turn, Result(epoch.accuracy, epoch.reason), seconds=epoch.seconds, switch_seconds=epoch.switch_seconds
+            )  # fmt: skip
         found: list[Result] = []
         for turn in turns:
             result = self._journal.result(turn)
@@ -151,7 +155,9 @@ class Search:
         run = self._runs[turn.trial]
         assert run is not None, "a trial without a run has failed"
         folder = self._checkpoints / f"{turn.trial:04d}"
-        return EpochTask(run=run, epoch=turn.epoch, rows=self._rows, source=self._source, folder=folder)
+        return EpochTask(
+            run=run, epoch=turn.epoch, rows=self._rows, source=self._source, folder=folder, mark=self._mark
+        )
 
     def _ended(self, trial: int, how: Ending) -> None:
         last = self.accuracies[trial][-1] if self.accuracies[trial] else None
@@ -163,16 +169,23 @@ def number_of_trials(tuning: Tuning) -> int:
     """Of the whole search.
 
     Raises:
-        InputError: the grid has fewer points than hyperband has trials.
+        InputError: the grid has fewer points than hyperband has trials, or TPE could learn from none of them.
     """
     size = math.prod(domain.size for domain in tuning.space.values())
     if tuning.rule.name != "hyperband":
         return tuning.trials or int(size)
-    trials = sum(bracket[0].trials for bracket in brackets_of(tuning))
+    started = [bracket[0].trials for bracket in brackets_of(tuning)]
+    trials, ended = sum(started), sum(started[:-1])
     if tuning.sampler.name == "grid" and trials > size:
         raise InputError(
             f"sampler: hyperband of {tuning.epochs} epochs has {trials} trials, but the grid has {size:g} points; "
             "add values, take a larger factor, or another sampler"
+        )
+    if tuning.sampler.name == "tpe" and ended < tuning.sampler.startup_trials:
+        raise InputError(
+            f"sampler: tpe learns once {tuning.sampler.startup_trials} trials have ended, and when the last bracket of "
+            f"hyperband of {tuning.epochs} epochs starts, {ended} have; give fewer startup_trials or more epochs, or "
+            "take random"
         )
     return trials
 
@@ -189,11 +202,14 @@ def brackets_of(tuning: Tuning) -> list[list[Rung]]:
     return [successive_halving(trials=trials, cap=tuning.epochs, factor=rule.factor, halvings=halvings)]
 
 
-def to_finish(tuning: Tuning, outcome: Outcome) -> list[int]:
+def to_finish(tuning: Tuning, outcome: Outcome, *, compared: bool = False) -> list[int]:
     """Whose whole curves tell how many late bloomers the rule dropped: the winner's and those of eliminated trials.
 
     Of these, all that ran to the cap before they were put out, and at most `tuning.finish` others, drawn at random by
     the search's seed. Nobody, where that would mean training that was not asked for, or leave nobody to compare.
+
+    Args:
+        compared: the winner is, with those of other searches, for which it is trained to the end in any case.
     """
     assert outcome.winner is not None
     eliminated = [trial for trial, after in enumerate(outcome.eliminated_after) if after is not None]
@@ -201,7 +217,6 @@ def to_finish(tuning: Tuning, outcome: Outcome) -> list[int]:
     others = [trial for trial in eliminated if outcome.epochs[trial] < tuning.epochs]
     number = min(tuning.finish, len(others))
     drawn = np.random.default_rng(tuning.seed).choice(others, number, replace=False).tolist()
-    compared = sorted([*whole, *drawn])
-    if not compared or (not tuning.finish and outcome.epochs[outcome.winner] < tuning.epochs):
-        return []
-    return [outcome.winner, *compared]
+    dropped = sorted([*whole, *drawn])
+    to_end = bool(tuning.finish) or outcome.epochs[outcome.winner] == tuning.epochs
+    return [outcome.winner, *dropped] if compared or (dropped and to_end) else []

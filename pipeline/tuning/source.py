@@ -11,6 +11,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
+from pipeline.artifacts.code import code_digest
 from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.prepared import ImageFiles, ImageSource, digest_of, load_prepared
 from pipeline.artifacts.tables import read_parquet
@@ -29,12 +30,18 @@ class Source:
         image_folder: `prepare.path`, absolute, for images that stayed in their files.
         digest: of the prepared data.
         machine: the items of `this_machine` where the search began.
+        code: digest of the code that trains an epoch, as the process loaded it in which the search began.
     """
 
     data: DataPaths
     image_folder: Path | None
     digest: str
     machine: tuple[tuple[str, str], ...]
+    code: str
+
+
+# Taken when the code is loaded: a worker lives on while the files change.
+_CODE = code_digest("pipeline.tuning.advance")
 
 
 def source_of(data: DataPaths, *, image_folder: Path | None, digest: str, machine: Mapping[str, Any]) -> Source:
@@ -44,6 +51,7 @@ def source_of(data: DataPaths, *, image_folder: Path | None, digest: str, machin
         image_folder=image_folder.resolve() if image_folder else None,
         digest=digest,
         machine=tuple((name, str(value)) for name, value in machine.items()),
+        code=_CODE,
     )
 
 
@@ -52,9 +60,14 @@ def splits_of(source: Source, device: torch.device) -> Splits:
     """The training images, with those flagged `val` in the place of the test split, which no search may see.
 
     Raises:
-        InputError: the data here are missing, damaged or not those of the search, or this process and `device` would
-            give other bits than the one where it began.
+        InputError: the data here are missing, damaged or not those of the search, this process loaded other code, or it
+            and `device` would give other bits than the one where the search began.
     """
+    if source.code != _CODE:
+        raise InputError(
+            "dask.scheduler: a worker runs other code than the search; start it again in the project's folder, "
+            "as that is now, and run the same command again"
+        )
     here = this_machine(device)
     for name, there in source.machine:
         if str(here[name]) != there:

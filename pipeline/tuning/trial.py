@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pipeline.config.duration import Duration
 from pipeline.config.params import Params, check_params
 from pipeline.config.study import TrainConfig
-from pipeline.config.tuning import lay_values
+from pipeline.config.tuning import lay_values, needs_processes
 from pipeline.durations import to_steps
 from pipeline.errors import InputError
 from pipeline.training.settings import TrainSettings, effective_settings
@@ -57,7 +57,8 @@ def trial_run(params: Params, search: str, values: Mapping[str, Any], data: Data
     tree = params.model_dump(mode="json", exclude={"tuning"})
     of_trial = tuning.applied(params.studies[tuning.study], values)
     checked = check_params({**tree, "studies": {**tree["studies"], tuning.study: of_trial}}, source="trial")
-    # If it wins, its values stand in the whole study; the search is not to find out at its end that they cannot.
+    # If it wins, its values stand in the whole study; the search is not to find out at its end that they cannot. No
+    # search has to fit the study then: that is looked at where one is run.
     lay_values(tree["studies"][tuning.study], values)
     check_params(tree, source="tuned.yaml")
     study = checked.studies[tuning.study]
@@ -71,11 +72,8 @@ def trial_run(params: Params, search: str, values: Mapping[str, Any], data: Data
             f"workers: {recipe.workers}, but a trial runs in one process, which stands in for all simulated workers; "
             "set workers: 1 or auto"
         )
-    if recipe.post_local_sgd is not None:
-        raise InputError(
-            "post_local_sgd: workers have weights of their own at the end of an epoch, so that no trial can be judged "
-            "there; remove the key"
-        )
+    if said := needs_processes(recipe):
+        raise InputError(said)
     settings = effective_settings(
         recipe,
         network=model,

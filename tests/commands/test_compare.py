@@ -1,10 +1,6 @@
-"""`python -m pipeline compare`: folders and revisions, text and JSON, and one line for what cannot be compared."""
+"""`python -m pipeline compare`: folders, text and JSON, and one line for what cannot be compared."""
 
-import hashlib
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,6 +137,67 @@ def test_without_a_pair_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "B against A: nothing to compare, since no setting has" in said(capsys, a, b)
 
 
+CAT, DOG, CLEANED = ("image 1", "cat"), ("image 2", "dog"), ("image 3", "dog")
+
+
+@pytest.mark.parametrize(
+    ("tested", "difference"),
+    [
+        ([CAT, CLEANED], "A on 2, B on 2, of which 1 are"),
+        ([CAT, DOG, CLEANED], "A on 2, B on 3, of which 2 are"),
+        ([CAT, ("image 2", "cat")], "A on 2, B on 2, of which 1 are"),
+    ],
+)
+def test_accuracies_on_other_images_get_no_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tested: list[tuple[str, str]], difference: str
+) -> None:
+    a = write_experiment(tmp_path / "a", {"digits": cells()}, tested=[CAT, DOG])
+    b = write_experiment(tmp_path / "b", {"digits": cells(change=gains(lambda _: 0.05))}, tested=tested)
+    shown = " ".join(said(capsys, a, b).split())
+    reason = f"they were tested on other images: {difference} the same with the same label"
+    assert f"B against A: no verdict, since {reason}." in shown
+    assert "12 runs in A, 12 in B: 12 pairs." in shown
+    assert "helps" not in shown
+    assert "interval" not in shown
+    (study,) = json.loads(said(capsys, a, b, "--json"))["studies"]
+    assert (study["no_verdict"], study["pooled"], study["settings"]) == (reason, [], [])
+
+
+def test_the_order_of_test_images_does_not_matter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = write_experiment(tmp_path / "a", {"digits": cells()}, tested=[CAT, DOG])
+    b = write_experiment(tmp_path / "b", {"digits": cells(change=gains(noise))}, tested=[DOG, CAT])
+    assert "B against A, arm filtered: " in said(capsys, a, b)
+
+
+def no_manifest(data: Path) -> str:
+    (data / "prepare/test.parquet").unlink()
+    return "prepare/test.parquet is missing (that of a revision: `dvc pull --all-commits`)"
+
+
+def no_provenance(data: Path) -> str:
+    (data / "train/digits.provenance.json").unlink()
+    return "a provenance file that names them, of prepare or of the study, is missing"
+
+
+def prepared_since(data: Path) -> str:
+    (data / "prepare/provenance.json").write_text('{"outputs": {"test.npy": "other pixels"}}')
+    return "data/prepare was made anew since the study was trained"
+
+
+@pytest.mark.parametrize("harm", [no_manifest, no_provenance, prepared_since])
+def test_unknown_test_images_get_no_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], str]
+) -> None:
+    a = write_experiment(tmp_path / "a", {"digits": cells()})
+    b = write_experiment(tmp_path / "b", {"digits": cells(change=gains(noise))})
+    why = harm(b)
+    shown = " ".join(said(capsys, a, b).split())
+    reason = f"it is not known whether both were tested on the same images: of B, {why}"
+    assert f"B against A: no verdict, since {reason}." in shown
+    assert "of A, " not in shown
+    assert "B against A: the very same runs" in said(capsys, b, b)
+
+
 def no_study_in_common(folder: Path) -> None:
     write_experiment(folder, {"paper": cells()})
 
@@ -232,7 +289,7 @@ def test_the_confidence_is_that_of_the_second_report_too(
     b = {"digits": cells(change=gains(noise))}
     write_experiment(tmp_path / "b", b, margin=0.5 if confidence else None, confidence=confidence or 0.9)
     shown = said(capsys, a, tmp_path / "b")
-    assert f"a claim is false with a chance of {alpha:g} at most" in shown.splitlines()
+    assert f"each test has the level {alpha:g}: the chance that it finds what is not there" in shown.splitlines()
     assert f"{100 * (1 - alpha):g} % t interval" in shown
     assert json.loads(said(capsys, a, tmp_path / "b", "--json"))["alpha"] == alpha
 
@@ -243,100 +300,3 @@ def test_a_margin_that_is_none_is_refused(margin: str, capsys: pytest.CaptureFix
         main(["compare", ".", ".", f"--margin={margin}"])
     assert raised.value.code == 2
     assert "no number of percentage points above 0 and below 100" in capsys.readouterr().err
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two commits of a DVC project after an empty one, whose only stage copies one of two experiments to data/.
-
-    Only the second has a report.
-    """
-    project = tmp_path_factory.mktemp("repository")
-    first = write_experiment(project / "made/1", {"digits": cells()}, {"resnet18": ["a", "b"]})
-    second = {"digits": cells(change=gains(noise)), "later": cells()}
-    write_experiment(project / "made/2", second, {"resnet18": ["a"]}, margin=0.25)
-    files = sorted(path.relative_to(first).as_posix() for path in first.rglob("*") if path.is_file())
-    outs = "".join(f"\n      - data/{name}" for name in files)
-    for command in (["git", "init", "--quiet"], [*DVC, "init", "--quiet"]):
-        run(project, command)
-    (project / ".git/info/exclude").write_text("/made/\n")
-    commit = ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "--quiet", "--all", "-m"]
-    run(project, [*commit, "nothing yet"])
-    for which, more in (("1", ""), ("2", LATER)):
-        stage = f"stages:\n  all:\n    cmd: cp -r made/{which}/. data\n    outs:{outs}{more}\n"
-        # Declared, and never run: it is in no dvc.lock.
-        never = "  never:\n    cmd: 'true'\n    frozen: true\n    outs:\n      - data/train/never.parquet\n"
-        if not more:
-            never += "      - data/report/provenance.json\n"
-        (project / "dvc.yaml").write_text(stage + never)
-        (project / "data").mkdir(exist_ok=True)
-        run(project, [*DVC, "repro", "--quiet", "all"])
-        run(project, ["git", "add", "."])
-        run(project, [*commit, which])
-    return project
-
-
-LATER = "\n      - data/train/later.parquet\n      - data/report/provenance.json"
-DVC = [sys.executable, "-m", "dvc"]
-
-
-def run(project: Path, command: list[str]) -> str:
-    done = subprocess.run(command, cwd=project, check=True, capture_output=True, text=True, env=environment())
-    return done.stdout
-
-
-def environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-
-
-def digests(project: Path) -> dict[str, str]:
-    """All files of the user, and what git holds of the work tree; not what DVC remembers for itself."""
-    files = [path for path in project.rglob("*") if path.is_file() and "tmp" not in path.parts]
-    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
-@pytest.mark.slow
-def test_two_revisions_are_compared_without_a_checkout(repository: Path) -> None:
-    before = digests(repository)
-    shown = run(repository, [sys.executable, "-m", "pipeline", "compare", "HEAD~1", "HEAD", "--json"])
-    assert digests(repository) == before
-    found = json.loads(shown)
-    assert (found["a"], found["b"]) == ("HEAD~1", "HEAD")
-    assert [study["study"] for study in found["studies"]] == ["digits"]
-    assert found["studies"][0]["pooled"][0]["estimate"]["mean"] == pytest.approx(-0.1)
-    assert found["margin"] == {"points": 0.25, "stated": "report"}
-    assert (found["studies_only_a"], found["studies_only_b"]) == ([], ["later"])
-    assert [(row["share_a"], row["jaccard"]) for row in found["filters"]] == [(0.2, 0.5)]
-
-
-@pytest.mark.slow
-def test_a_revision_is_compared_with_the_folder_here(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(repository)
-    assert "B against A: the very same runs" in said(capsys, "HEAD", ".")
-
-
-@pytest.mark.slow
-def test_what_is_no_revision_or_not_in_the_cache_is_one_line_and_code_2(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(repository)
-    assert main(["compare", "HEAD", "nonsense"]) == 2
-    assert (
-        capsys.readouterr().err
-        == "error: nonsense: neither a folder nor a git revision that DVC can read: unknown Git revision 'nonsense'\n"
-    )
-    assert main(["compare", "HEAD~2", "HEAD"]) == 2
-    assert capsys.readouterr().err.startswith("error: HEAD~2: no study in HEAD~2/data/train; give a folder")
-    monkeypatch.chdir(tmp_path)
-    assert main(["compare", "HEAD", "HEAD"]) == 2
-    assert "error: HEAD: neither a folder nor a git revision that DVC can read: " in capsys.readouterr().err
-    clone = tmp_path / "clone"
-    subprocess.run(["git", "clone", "--quiet", str(repository), str(clone)], check=True)
-    monkeypatch.chdir(clone)
-    assert main(["compare", "HEAD~1", "HEAD"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: HEAD~1: data/")
-    assert said.endswith(" is not in DVC's cache; run `dvc pull --all-commits`\n")
-    assert said.count("\n") == 1

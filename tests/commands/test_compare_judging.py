@@ -1,5 +1,6 @@
 """What two experiments' runs say of each other, against SciPy and by properties."""
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy import stats
 from pipeline.commands.comparison.experiments import Experiment, KeptImages
 from pipeline.commands.comparison.judging import ArmVerdict, StudyComparison, compare_filters, compare_study
 from pipeline.commands.comparison.pairing import ColumnDifference
+from pipeline.commands.comparison.tested import EvaluationImages
 from pipeline.errors import InputError
 from pipeline.stats.verdict import Rule, Verdict
 
@@ -206,7 +208,13 @@ def test_filters_are_compared_as_sets_of_paths(a: frozenset[str], b: frozenset[s
     def experiment(name: str, paths: frozenset[str], other: str) -> Experiment:
         kept = KeptImages(paths=paths, n_total=8)
         return Experiment(
-            name=name, studies={}, filters={"resnet18": kept, other: kept}, n_images=1, margin=None, confidence=None
+            name=name,
+            studies={},
+            filters={"resnet18": kept, other: kept},
+            n_images=1,
+            tested=EvaluationImages(images=Counter(), unknown={}),
+            margin=None,
+            confidence=None,
         )
 
     (found,) = compare_filters(experiment("a", a, "resnet34"), experiment("b", b, "resnet50"))

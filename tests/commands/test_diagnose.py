@@ -12,8 +12,8 @@ import pytest
 import torch
 from made_up_times import made_up_times
 from made_up_training import ALONE, TINY, environment, run, write_project
-from run_diagnosis import FAULTS, training_of
 
+from benchmarks.injected_bottlenecks import BOUND_BY, FAULTS, training_of
 from pipeline.__main__ import main
 from pipeline.batching import rank_parts, worker_parts
 from pipeline.commands.diagnosing import measuring
@@ -25,18 +25,11 @@ from pipeline.commands.diagnosing.measuring import (
     with_synthetic_images,
     without_exchange,
 )
-from pipeline.commands.diagnosing.wording import verdict_lines
+from pipeline.commands.diagnosing.wording import lines_of, verdict_lines
 from pipeline.costmodel.bottleneck import diagnose
 from pipeline.datasets.synthetic import SyntheticImages
 from pipeline.distributed import Ranks
 from pipeline.training.settings import TrainSettings
-
-_RIGHT = {
-    "slow_loader": "input",
-    "delayed_all_reduce": "communication",
-    "slow_rank": "synchronisation",
-    "none": "compute",
-}
 
 
 def _command(folder: Path, *more: str) -> list[str]:
@@ -57,31 +50,28 @@ def threads_as_before() -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", ["0.15", "0.45"])
-def test_each_bottleneck_is_found_at_two_strengths(seconds: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("strength", ["0.15", "0.45"])
+def test_each_bottleneck_is_found_at_two_strengths(strength: str) -> None:
     """Two real ranks whose passes take 0.1 s and more."""
     faults = [fault for fault in FAULTS if fault != "none"]
-    found = _diagnosed(tmp_path, *(word for fault in faults for word in (fault, seconds)))
-    verdicts = {name.split()[0]: one["candidates"] for name, one in found.items()}
-    assert verdicts == {fault: [_RIGHT[fault]] for fault in faults}, found
+    rows = _table("--bottlenecks", *faults, "--strengths", strength)
+    assert {row["bottleneck"]: row["verdict"] for row in rows} == {fault: BOUND_BY[fault] for fault in faults}, rows
 
 
 @pytest.mark.slow
-def test_without_a_bottleneck_none_is_named(tmp_path: Path) -> None:
+def test_without_a_bottleneck_none_is_named() -> None:
     """On a busy machine that may be left undecided."""
-    (found,) = _diagnosed(tmp_path, "none", "0").values()
-    assert "compute" in found["candidates"], found
+    (row,) = _table("--bottlenecks", "none")
+    assert row["verdict"].startswith("compute"), row
 
 
-def _diagnosed(folder: Path, *words: str) -> dict[str, Any]:
-    output = folder / "found.json"
-    script = Path(__file__).with_name("run_diagnosis.py")
-    paths = {"PYTHONPATH": f"{script.parents[2]}:{script.parents[1]}"}
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    ended = run([*start, str(script), str(output), *words], timeout=500, environ=paths)
+def _table(*words: str) -> list[dict[str, Any]]:
+    """What the benchmark prints."""
+    command = [sys.executable, "-m", "benchmarks.injected_bottlenecks", "--seconds", "0.1", *words]
+    ended = run(command, timeout=500, environ={"PYTHONPATH": str(Path(__file__).parents[2])})
     assert ended.returncode == 0, ended.stderr
-    found: dict[str, Any] = json.loads(output.read_text())
-    return found
+    rows: list[dict[str, Any]] = json.loads(ended.stdout.splitlines()[-1])["results"]
+    return rows
 
 
 @pytest.mark.parametrize(("fault", "seconds"), [("slow_loader", 0.05), ("none", 0.05)])
@@ -90,9 +80,9 @@ def test_a_slow_loader_is_found_on_one_process(fault: str, seconds: float, monke
     with FAULTS[fault](seconds, ALONE):
         found = diagnose(measure(training_of(ALONE), seconds=0.05))
     if fault == "none":
-        assert "compute" in found.candidates
+        assert found.candidates[0] == "compute"
     else:
-        assert found.candidates == ("input",)
+        assert found.candidates[0] == "input"
         assert found.parts["input"].median == pytest.approx(seconds, rel=0.5)
     assert found.parts["communication"].median == found.parts["synchronisation"].median == 0
 
@@ -102,6 +92,45 @@ def test_a_slow_loader_is_found_on_one_process(fault: str, seconds: float, monke
 
 def _training(settings: TrainSettings, ranks: Ranks = ALONE) -> Training:
     return replace(training_of(ranks), settings=settings)
+
+
+def test_a_rank_alone_differs_from_the_study_in_its_images_and_in_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[Training] = []
+
+    def seconds(training: Training, n_steps: int) -> Any:
+        timed.append(training)
+        return np.ones(n_steps)
+
+    monkeypatch.setattr(measuring, "step_seconds", seconds)
+    training = _training(replace(TINY, reduction="tree"), ALONE)
+    measure(training, 1.0)
+    assert all(replace(one, images=training.images) == training for one in timed)
+    assert any(isinstance(one.images, SyntheticImages) for one in timed)
+
+
+@pytest.mark.parametrize("period", [4, 1000])
+def test_post_local_sgd_pays_for_its_averages_however_seldom_they_are(
+    period: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step takes 1 s and an average 40, in no more steps than there is time for."""
+    taken = 0
+
+    def seconds(training: Training, n_steps: int) -> Any:
+        nonlocal taken
+        taken += n_steps
+        found = np.ones(n_steps)
+        if training.settings.local_from_step == 0:
+            found[training.settings.local_period - 1 :: training.settings.local_period] += 40.0
+        return found
+
+    monkeypatch.setattr(measuring, "step_seconds", seconds)
+    monkeypatch.setattr("pipeline.distributed.all_gather", lambda own: [own, own])
+    two = Ranks(rank=0, count=2, device=torch.device("cpu"))
+    settings = replace(TINY, batch_size=64, simulated_workers=2, local_from_step=70, local_period=period)
+    found = diagnose(measure(_training(settings, two), 200.0))
+    assert taken < 300
+    assert found.parts["communication"].median == pytest.approx(40 / period)
+    assert found.step.median == pytest.approx(1 + 40 / period)
 
 
 @pytest.mark.parametrize("bn_group", [None, 4])
@@ -211,6 +240,17 @@ def test_several_processes_are_started_and_said_to_be_so(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    ("alone_seconds", "said"),
+    [(0.09, "90.00 ms a step, efficiency "), (None, "not measured under your own torchrun, which started all of them")],
+)
+def test_one_rank_alone_is_compared_or_said_not_to_be(alone_seconds: float | None, said: str) -> None:
+    times = made_up_times(0.1)
+    lines = lines_of(diagnose(times), times, batch_size=64, alone_seconds=alone_seconds)
+    (line,) = [line for line in lines if line.startswith("one rank alone against all 2: ")]
+    assert said in line
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--batch-size", "100"], "--study tiny: batch 100 "),
@@ -234,5 +274,5 @@ def test_a_verdict_comes_with_advice(fault: str) -> None:
     part = {"slow_loader": "input", "delayed_all_reduce": "communication", "slow_rank": "slow_rank"}.get(fault)
     overhead: Any = {part: 0.2} if part else {}
     verdict, advice = verdict_lines(diagnose(made_up_times(0.1, **overhead)))
-    assert verdict.startswith(f"verdict: bound by {_RIGHT[fault]} (")
+    assert verdict.startswith(f"verdict: bound by {BOUND_BY[fault]} (")
     assert advice.startswith("advice: ")

@@ -68,6 +68,42 @@ def test_every_constant_is_said_to_be_measured_given_or_guessed(
     assert "times at other local batches in proportion" in guessed
 
 
+def test_a_step_timed_on_the_cpu_is_labelled_so_and_the_links_stay_those_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    small = ["--network", "resnet18", "--image-size", "32", "--classes", "10", "--local-batch", "2", "--gpus", "1", "6"]
+    assert main([*_SUMMIT, "--measure", *small, "--batch-sizes", "12", "--out", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    threads = torch.get_num_threads()
+    cpu = f"the CPU ({threads} thread{'s' if threads > 1 else ''})"
+    assert shown[0] == f"SIMULATED, not measured: resnet18 on summit, each GPU as fast as {cpu} here"
+    measured, given, guessed = shown[-4:-1]
+    assert measured.startswith("measured: images/s of one GPU ")
+    assert f"times of forward and backward, and of each layer those of {cpu}" in measured
+    assert "between.bytes_per_second 1.25e+10" in given
+    assert "between.latency_seconds 9.6e-06" in guessed
+    tree = json.loads((tmp_path / "summit.resnet18.json").read_text())
+    alone = next(row for row in tree["rows"] if (row["scaling"], row["gpus"]) == ("weak", 1))
+    assert alone["images_per_second"] == pytest.approx(tree["constants"]["images/s of one GPU"]["value"])
+
+
+def test_a_batch_that_no_number_of_gpus_shares_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    batches = ["--gpus", "6", "12", "--batch-sizes", "100", "600", "1200"]
+    assert main([*_SUMMIT, "--images-per-second", "380", *batches, "--out", str(tmp_path)]) == 0
+    named = [line for line in capsys.readouterr().out.splitlines() if line.startswith("no strong")]
+    assert named == ["no strong scaling of batch 100: it divides among none of these numbers of GPUs"]
+
+
+@pytest.mark.parametrize(("option", "sizes"), [([], (25, 1)), (["--bucket-mib", "25"], (25, 25))])
+def test_the_first_bucket_is_small_where_ddp_makes_it_so(
+    option: list[str], sizes: tuple[int, int], tmp_path: Path
+) -> None:
+    assert main([*_SMALL, *option, "--out", str(tmp_path)]) == 0
+    tree = json.loads((tmp_path / "summit.resnet50.json").read_text())
+    assert (tree["bucket_mib"], tree["first_bucket_mib"]) == sizes
+
+
 def test_negotiation_is_simulated_beside_fixed_buckets_and_grows_with_the_workers(tmp_path: Path) -> None:
     assert main([*_SMALL, "--negotiation", "1", "1", "--algorithms", "tree", "--out", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "summit.resnet50.json").read_text())["rows"]
@@ -178,6 +214,10 @@ def test_fitted_constants_replace_those_of_the_link_and_count_as_measured(
         ([*_SMALL, "--network", "vit_b_16", "--image-size", "100"], "vit_b_16 does not take images of 100 pixels"),
         ([*_SMALL, "--link", "between"], "--link: says which link"),
         (["simulate", "--fit", "nowhere.json"], "nowhere.json: no such file"),
+        ([*_SMALL, "--hold-out", "n_bytes"], "--hold-out: says what --fit predicts"),
+        (["simulate", "--fit", "p.json", "--network", "resnet50"], "--network: nothing is simulated without a machine"),
+        (["simulate", "--fit", "p.json", "--gpus", "6"], "--gpus: nothing is simulated without a machine"),
+        (["simulate", "--fit", "p.json", "--no-overlap"], "--no-overlap: nothing is simulated without a machine"),
     ],
 )
 def test_bad_arguments_end_with_one_line(

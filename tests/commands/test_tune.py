@@ -1,8 +1,11 @@
 """`python -m pipeline tune` on a tiny study: what it finds, writes and says, however it is run."""
 
+import re
 import signal
+from collections import Counter
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -16,9 +19,11 @@ from pipeline.__main__ import main
 from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
+from pipeline.commands.tuning.figures import key_axis
 from pipeline.commands.tuning.inputs import Inputs, read_inputs
 from pipeline.config.params import load_params
-from pipeline.paths import DataPaths
+from pipeline.config.tuning import Domain
+from pipeline.paths import TUNING_FIGURES, DataPaths
 from pipeline.tuning.search import Search
 
 
@@ -51,6 +56,64 @@ def test_what_a_search_leaves(round_robin: Path) -> None:
     assert "<script src" not in page
 
 
+def test_the_figures_of_a_search_are_files_for_papers_too(round_robin: Path) -> None:
+    data = DataPaths(root=round_robin / "data")
+    rows = leaderboard_of(data)
+    curves = data.tuning_figure(NAME, "curves").read_text()
+    drawn = Counter(re.findall(r'<g id="trial-\d+(.*)">', curves))
+    assert drawn == {
+        "": len(rows),
+        "-eliminated": sum(row["status"] == "eliminated" for row in rows),
+        "-afterwards": 2,
+    }
+    written = read_json(data.tuning_provenance(NAME))["outputs"]
+    for figure in TUNING_FIGURES:
+        path = data.tuning_figure(NAME, figure)
+        assert ElementTree.parse(path).getroot().tag.endswith("svg")
+        assert path.name in written
+
+
+@pytest.mark.parametrize("seed", [2, 6, 8])
+def test_trials_of_one_value_that_stopped_at_other_epochs_have_no_figure_of_the_keys(tmp_path: Path, seed: int) -> None:
+    """Three simulated workers do not divide the batch: those trials fail, and all others have the same value."""
+    data = write_search(
+        tmp_path, space={"recipe.simulated_workers": {"choices": [1, 3]}}, rule={"name": "hyperband", "factor": 2},
+        trials=None, places=None, seed=seed,
+    )  # fmt: skip
+    assert tune(tmp_path) == 0
+    assert data.tuned(NAME).exists()
+    assert {figure for figure in TUNING_FIGURES if data.tuning_figure(NAME, figure).exists()} == {"curves"}
+
+
+def test_where_all_trials_are_equally_good_no_figure_of_the_keys_stays(tmp_path: Path) -> None:
+    data = write_search(tmp_path, trials=1, epochs=1, places=None)
+    stale = data.tuning_figure(NAME, "importance")
+    stale.parent.mkdir(parents=True)
+    stale.write_text("of an earlier search")
+    assert tune(tmp_path) == 0
+    assert [figure for figure in TUNING_FIGURES if data.tuning_figure(NAME, figure).exists()] == ["curves"]
+
+
+def test_a_value_lies_on_its_keys_axis_where_its_ticks_say() -> None:
+    """The middle of a logarithmic range is a power of ten; a choice lies on its own tick."""
+    space: dict[str, Any] = {
+        "learning_rates": {"log_uniform": [1e-3, 0.1]},
+        "batch_sizes": {"integers": [16, 24]},
+        "recipe.label_smoothing": {"uniform": [0, 0.2]},
+        "recipe.optimizer": {"choices": [{"name": "lamb"}, {"name": "sgd"}]},
+        "models": {"choices": ["resnet18"]},
+    }
+    values = (0.01, 20, 0.05, {"name": "sgd"}, "resnet18")
+    axes = [
+        key_axis(key, Domain.model_validate(domain, strict=False), [value])
+        for (key, domain), value in zip(space.items(), values, strict=True)
+    ]
+    assert [axis.ticks[round(axis.places[0], 9)] for axis in axes] == [
+        "0.01", "20", "0.05", '{"name": "sgd"}', '"resnet18"',
+    ]  # fmt: skip
+    assert [(min(axis.ticks), max(axis.ticks)) for axis in axes] == [(0, 1)] * 4 + [(0.5, 0.5)]
+
+
 def test_the_winner_is_a_parameter_file(round_robin: Path) -> None:
     data = DataPaths(root=round_robin / "data")
     best, before = leaderboard_of(data)[0], load_params(round_robin / "params.yaml")
@@ -63,13 +126,15 @@ def test_the_winner_is_a_parameter_file(round_robin: Path) -> None:
     ) == before.studies["tiny"]  # fmt: skip
 
 
-def test_a_search_that_has_ended_trains_nothing_again(round_robin: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_that_has_ended_trains_nothing_again(round_robin: Path) -> None:
     data = DataPaths(root=round_robin / "data")
-    before = results_of(data)
+    before, measured = results_of(data), read_json(data.tuning_summary(NAME))["context_switch"]
     data.leaderboard(NAME).unlink()
     assert tune(round_robin) == 0
-    assert "of work" not in capsys.readouterr().out
     assert results_of(data) == before
+    # By the process before this one.
+    assert read_json(data.tuning_summary(NAME))["context_switch"] == measured
+    assert 0 < measured["median_share"] < 1
 
 
 def test_workers_in_another_folder_come_to_the_same_bytes(
@@ -182,7 +247,7 @@ def test_what_is_edited_while_a_search_runs_is_not_in_its_parameter_file(
 def test_sigterm_ends_a_search_so_that_it_can_go_on(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_search(tmp_path, way=way, places=None)
+    write_search(tmp_path, way=way, places=None, dask={"scheduler": "local", "workers": 1})
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(Search, "run", lambda _: signal.raise_signal(signal.SIGTERM))
     assert tune(tmp_path) == 75
@@ -191,12 +256,29 @@ def test_sigterm_ends_a_search_so_that_it_can_go_on(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_the_parallel_way_without_workers_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_search(tmp_path, way="parallel")
+    assert tune(tmp_path) == 2
+    assert "tuning.lr.way: parallel trains on Dask's workers, and dask.scheduler is none;" in capsys.readouterr().err
+
+
 def test_unknown_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_search(tmp_path)
     with pytest.raises(SystemExit) as ended:
         main(["tune", "cifar", *arguments(tmp_path)[1:]])
     assert ended.value.code == 2
     assert f"tune cifar: not in {tmp_path}/params.yaml; it has ['lr']" in capsys.readouterr().err
+
+
+def test_a_search_that_its_study_does_not_fit_by_now_is_refused_when_it_is_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_search(tmp_path, space={"recipe.optimizer.beta1": {"uniform": [0.8, 0.9]}})
+    load_params(tmp_path / "params.yaml")
+    data.images("train").unlink()
+    assert tune(tmp_path) == 2
+    said = "params.yaml: tuning.lr.space.recipe.optimizer.beta1: 0.8 does not fit: recipe.optimizer.beta1: unknown key"
+    assert said in capsys.readouterr().err
 
 
 def test_without_val_rows_there_is_nothing_to_judge_by(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """Several searches side by side."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,21 @@ import pytest
 from made_up_tuning import SEARCH, tune, write_search
 from ruamel.yaml import YAML
 
-from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.commands.tuning.comparing import write_comparison
+from pipeline.config.params import load_params
 from pipeline.paths import DataPaths
 from pipeline.tuning.source import judged_rows
 
 
-def _with_two(folder: Path, **changes: Any) -> DataPaths:
+def read_csv(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pyarrow.csv.read_csv(path).to_pylist()
+    return rows
+
+
+def _with_two(folder: Path, *, lr: Mapping[str, Any] | None = None, **changes: Any) -> DataPaths:
     """The project with the search `lr`, and another, `adam`, of other values."""
-    data = write_search(folder, trials=2, epochs=2, places=None, rule={"name": "none"})
+    data = write_search(folder, **{"trials": 2, "epochs": 2, "places": None, "rule": {"name": "none"}, **(lr or {})})
     path, yaml = folder / "params.yaml", YAML()
     tree = yaml.load(path)
     space = {"learning_rates": {"log_uniform": [1e-4, 1e-2]}, "recipe.optimizer": {"choices": [{"name": "adamw"}]}}
@@ -29,15 +37,42 @@ def test_searches_of_one_size_are_compared(tmp_path: Path, capsys: pytest.Captur
     data = _with_two(tmp_path)
     assert tune(tmp_path, "lr", "adam") == 0
     said = capsys.readouterr().out
-    rows = pyarrow.csv.read_csv(data.tuning_comparison).to_pylist()
+    rows = read_csv(data.tuning_comparison)
     assert {row["search"] for row in rows} == {"lr", "adam"}
     assert rows[0]["accuracy"] >= rows[1]["accuracy"]
     n = int(judged_rows(data).sum())
     for row in rows:
+        # One search is of AdamW, the other of SGD's momentum: whichever study wins is sound beside both.
+        load_params(data.tuned(row["search"]))
         assert row["accuracy"] == read_json(data.tuning_summary(row["search"]))["winner"]["accuracy"]
         assert row["low"] <= row["accuracy"] <= row["high"]
         assert (row["trials"], row["epochs"], row["epochs_allowed"]) == (2, 4, 4)
     assert f"intervals over the {n} images" in said
+
+
+def test_a_winner_that_stopped_early_is_compared_at_the_end(tmp_path: Path) -> None:
+    """With no tolerance the better of two trials alone remains after an epoch."""
+    lead = {"name": "lead", "amount": 0.0, "kind": "absolute"}
+    data = _with_two(tmp_path, lr={"rule": lead}, rule=lead)
+    assert tune(tmp_path, "lr", "adam") == 0
+    winner = read_json(data.tuning_summary("adam"))["winner"]
+    assert winner["epochs"] == 1
+    curve = [row for row in read_csv(data.tuning_curves("adam")) if row["trial"] == winner["trial"]]
+    assert [(row["epoch"], row["afterwards"]) for row in curve] == [(1, False), (2, True)]
+    (row,) = (row for row in read_csv(data.tuning_comparison) if row["search"] == "adam")
+    assert row["accuracy"] == winner["accuracy_at_end"] == curve[1]["accuracy"]
+
+
+def test_a_winner_that_fails_before_the_end_comes_last_without_an_accuracy(tmp_path: Path) -> None:
+    data = DataPaths(root=tmp_path)
+    for name, at_end in (("lr", None), ("adam", 0.25)):
+        winner: dict[str, Any] = {"accuracy": 0.9, "accuracy_at_end": at_end, "values": {}}
+        counts = {"trials": 2, "failed": 0, "epochs": 3, "epochs_allowed": 4}
+        write_json(data.tuning_summary(name), {"winner": winner, **counts})
+    first, second, _ = write_comparison(["lr", "adam"], data, 40)
+    assert first.startswith("adam: 0.2500 (")
+    assert second.startswith("lr: its winner failed on its way to the last epoch")
+    assert [row["accuracy"] for row in read_csv(data.tuning_comparison)] == [0.25, None]
 
 
 @pytest.mark.parametrize(

@@ -6,42 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from made_up_params import PRESET, digits_tree, digits_with
 from pydantic import ValidationError
-from ruamel.yaml import YAML
 
 from pipeline.config.params import check_params, load_params
-from pipeline.config.scorers import WITH_TRAINING
-from pipeline.config.study import TrainConfig
 from pipeline.errors import InputError
-from pipeline.selection.scorers import SCORERS
 
-_PRESET = Path(__file__).parents[2] / "presets" / "digits.yaml"
-
-
-def _tree() -> dict[str, Any]:
-    tree: dict[str, Any] = YAML(typ="safe").load(_PRESET)
-    return tree
-
-
-_DIGITS = _tree()
-
-
-def _with(path: str, value: Any) -> dict[str, Any]:
-    """The digits preset with one key set, or removed where `value` is ..."""
-    tree = copy.deepcopy(_DIGITS)
-    *parents, last = path.split(".")
-    node = tree
-    for key in parents:
-        node = node[key]
-    if value is ...:
-        del node[last]
-    else:
-        node[last] = value
-    return tree
-
-
+_DIGITS = digits_tree()
 _LOW_RANK = {"compression": "powersgd", "powersgd_rank": 2, "overlap": False}
 _BETWEEN_NODES = {"compression": "bf16", "hierarchical": True}
 
@@ -79,7 +50,11 @@ _BAD = [
     ("train.simulated_workers", 5, "studies.digits.batch_sizes: 32 does not split into 5 simulated workers"),
     ("finetune.batch_size", 1, "finetune.batch_size: 1 does not split into 1 simulated workers of 2 images"),
     ("studies", {}, "studies: {} is not allowed"),
-    ("studies.Digits", _DIGITS["studies"]["digits"], 'studies.Digits: "Digits" is not allowed: String should match'),
+    (
+        "studies.Digits",
+        _DIGITS["studies"]["digits"],
+        'studies.Digits: "Digits" is not allowed: String should match',
+    ),
     ("studies.digits.batch_sizes", [32, 1], "studies.digits.batch_sizes.1: 1 is not allowed"),
     ("studies.digits.arms", ["full", "ful"], 'studies.digits.arms.1: "ful" is not allowed'),
     ("studies.digits.seeds", [1, 1], "studies.digits: seeds names a value twice: [1, 1]"),
@@ -135,6 +110,14 @@ _BAD = [
         {"overlap": False, "bucket_mib": 5},
         "train.communication: bucket_mib: without overlap all gradients are one message",
     ),
+    *(
+        (
+            "train.communication",
+            {"library": "horovod", **other},
+            f"train.communication: {next(iter(other))}: horovod knows",
+        )
+        for other in ({"overlap": False}, {"hierarchical": True}, {"compression": "bf16"}, {"bucket_mib": 5})
+    ),
     (
         "train.communication",
         {"compression": "bf16", "hierarchical": True},
@@ -177,7 +160,7 @@ _BAD = [
 
 
 def test_images_in_files_have_no_padding() -> None:
-    tree = _with("prepare", {"dataset": "image_folder", "path": "x", "image_size": 64, "storage": "files"})
+    tree = digits_with("prepare", {"dataset": "image_folder", "path": "x", "image_size": 64, "storage": "files"})
     for section in ("finetune", "train"):
         tree[section] = {**tree[section], "augmentation": {"crop_area": 0.2}}
     assert check_params(tree, source="params.yaml").train.augmentation.crop_area == 0.2
@@ -189,13 +172,13 @@ def test_images_in_files_have_no_padding() -> None:
 @pytest.mark.parametrize(("path", "value", "expected"), _BAD, ids=[f"{path}={value}"[:60] for path, value, _ in _BAD])
 def test_bad_value_gets_one_line(path: str, value: Any, expected: str) -> None:
     with pytest.raises(InputError) as raised:
-        check_params(_with(path, value), source="params.yaml")
+        check_params(digits_with(path, value), source="params.yaml")
     assert str(raised.value).startswith(f"params.yaml: {expected}")
     assert "\n" not in str(raised.value)
 
 
 def test_several_problems_are_counted() -> None:
-    tree = _with("finetun", {}) | {"reportt": {}}
+    tree = digits_with("finetun", {}) | {"reportt": {}}
     with pytest.raises(InputError, match=r"\(and 1 more\)$"):
         check_params(tree, source="params.yaml")
 
@@ -231,61 +214,22 @@ def test_missing_or_binary_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("written", ["1e-3", "1.0e-3", "0.001", "1E-3"])
 def test_numbers_may_be_written_as_powers_of_ten(tmp_path: Path, written: str) -> None:
     path = tmp_path / "params.yaml"
-    path.write_text(re.sub(r"learning_rate: \S+", f"learning_rate: {written}", _PRESET.read_text(), count=1))
+    path.write_text(re.sub(r"learning_rate: \S+", f"learning_rate: {written}", PRESET.read_text(), count=1))
     assert load_params(path).finetune.learning_rate == 1e-3
 
 
 def test_whole_floats_are_integers_and_fractions_are_not() -> None:
-    assert check_params(_with("studies.digits.batch_sizes", [1e2]), source="").studies["digits"].batch_sizes == (100,)
+    assert check_params(digits_with("studies.digits.batch_sizes", [1e2]), source="").studies["digits"].batch_sizes == (
+        100,
+    )
     with pytest.raises(InputError, match=r"batch_sizes\.0: 100\.5 is not allowed"):
-        check_params(_with("studies.digits.batch_sizes", [100.5]), source="")
+        check_params(digits_with("studies.digits.batch_sizes", [100.5]), source="")
 
 
 def test_params_do_not_change_after_validation() -> None:
-    params = check_params(_DIGITS, source="")
+    params = check_params(digits_tree(), source="")
     with pytest.raises(ValidationError, match="frozen"):
         params.train.stem = "cifar"
-
-
-def test_a_duration_in_another_unit_replaces_that_of_train() -> None:
-    tree = _with("studies.digits.recipe", {"schedule": {"warmup": {"epochs": 0.5}}})
-    assert tree["train"]["schedule"]["warmup"] == {"steps": 5}
-    params = check_params(tree, source="")
-    schedule = params.studies["digits"].effective_recipe(params.train).schedule
-    assert schedule.name == "cosine"
-    assert (schedule.warmup.epochs, schedule.warmup.steps) == (0.5, None)
-
-
-def test_study_recipe_lies_over_train_key_by_key() -> None:
-    recipe = {"label_smoothing": 0.1, "schedule": {"name": "step", "milestones": [{"epochs": 2}]}}
-    params = check_params(_with("studies.digits.recipe", recipe), source="")
-    effective = params.studies["digits"].effective_recipe(params.train)
-    changed = {key for key in TrainConfig.model_fields if getattr(effective, key) != getattr(params.train, key)}
-    assert changed == {"label_smoothing", "schedule"}
-    assert effective.schedule.name == "step"
-
-
-@given(workers=st.integers(1, 64), simulated=st.integers(1, 64))
-def test_workers_are_accepted_exactly_if_they_divide(workers: int, simulated: int) -> None:
-    tree = _with("train.workers", workers)
-    tree["train"]["simulated_workers"] = simulated
-    tree["studies"]["digits"]["batch_sizes"] = [2 * simulated]
-    if simulated % workers:
-        with pytest.raises(InputError, match=rf"train\.workers: {workers} does not divide"):
-            check_params(tree, source="")
-    else:
-        assert check_params(tree, source="").train.workers == workers
-
-
-@given(batch=st.integers(2, 200), simulated=st.integers(1, 20))
-def test_batches_are_accepted_exactly_if_every_worker_gets_two_images(batch: int, simulated: int) -> None:
-    tree = _with("train.simulated_workers", simulated)
-    tree["studies"]["digits"]["batch_sizes"] = [batch]
-    if batch % simulated == 0 and batch >= 2 * simulated:
-        assert check_params(tree, source="").studies["digits"].batch_sizes == (batch,)
-    else:
-        with pytest.raises(InputError, match=rf"batch_sizes: {batch} does not split into {simulated}"):
-            check_params(tree, source="")
 
 
 def test_every_single_key_may_be_misspelt() -> None:
@@ -297,10 +241,10 @@ def test_every_single_key_may_be_misspelt() -> None:
         found = [] if path == ("studies",) else [(*path, key) for key in node]
         return found + [deeper for key, value in node.items() for deeper in misspellings(value, (*path, key))]
 
-    paths = misspellings(_DIGITS, ())
+    paths = misspellings(digits_tree(), ())
     assert len(paths) > 60
     for path in paths:
-        tree = copy.deepcopy(_DIGITS)
+        tree = copy.deepcopy(digits_tree())
         node = tree
         for key in path[:-1]:
             node = node[key]
@@ -308,61 +252,3 @@ def test_every_single_key_may_be_misspelt() -> None:
         with pytest.raises(InputError) as raised:
             check_params(tree, source="p")
         assert path[-1] in str(raised.value), path
-
-
-def test_a_study_changes_single_keys_of_a_section() -> None:
-    """Laying `flip` over an augmentation keeps its padding; another schedule replaces the old one whole."""
-    tree = _tree()
-    tree["train"]["augmentation"] = {"crop_padding": 3}
-    tree["train"]["schedule"] = {"name": "step", "milestones": [{"steps": 3}]}
-    tree["studies"]["digits"]["recipe"] = {"augmentation": {"flip": True}, "schedule": {"name": "constant"}}
-    params = check_params(tree, source="params.yaml")
-    recipe = params.studies["digits"].effective_recipe(params.train)
-    assert (recipe.augmentation.crop_padding, recipe.augmentation.flip) == (3, True)
-    assert recipe.schedule.name == "constant"
-
-
-def test_imagenet_weights_need_their_stem() -> None:
-    tree = _tree()
-    tree["finetune"] |= {"weights": "imagenet", "stem": "cifar"}
-    with pytest.raises(InputError, match=r"finetune: weights: imagenet .* set stem: imagenet"):
-        check_params(tree, source="params.yaml")
-
-
-def test_a_frozen_backbone_needs_weights() -> None:
-    tree = _tree()
-    tree["finetune"] |= {"weights": "none", "trained": "head"}
-    with pytest.raises(InputError, match=r"finetune: trained: head .* weights: none is a random one; give weights"):
-        check_params(tree, source="params.yaml")
-    tree["finetune"]["weights"] = "own.pth"
-    assert check_params(tree, source="params.yaml").finetune.trained == "head"
-
-
-@pytest.mark.parametrize(
-    "scorer", [{}, {"name": "mean_confidence"}, {"name": "ensemble", "of": [{"name": "label_odds"}]}]
-)
-def test_a_fitted_head_has_no_training_to_read(scorer: dict[str, Any]) -> None:
-    tree = _tree()
-    tree["finetune"] |= {"weights": "own.pth", "trained": "head"}
-    tree["filter"].pop("scorer")
-    tree["filter"] |= {"scorer": scorer} if scorer else {}
-    with pytest.raises(InputError, match=r"filter\.scorer: \w+ reads .* head trains none; take smoothed_confidence"):
-        check_params(tree, source="params.yaml")
-
-
-def test_scorers_that_read_the_training_are_those_that_say_so() -> None:
-    assert set(WITH_TRAINING) == {name for name, scorer in SCORERS.items() if "training_confidence" in scorer.needs}
-
-
-def test_a_warm_up_is_compared_only_where_every_batch_and_data_set_agree() -> None:
-    tree = _tree()
-    study = tree["studies"]["digits"]
-    study["budget"] = {"epochs": 2}
-    study["recipe"] = {"schedule": {"name": "constant", "warmup": {"steps": 10_000}}}
-    check_params(tree, source="p")
-    growing = {"name": "constant", "warmup": {"epochs": 3}}  # at 64 and less it fits
-    study["recipe"] = {"schedule": growing, "lr_scaling": {"rule": "legw", "reference_batch_size": 128}}
-    check_params(tree, source="p")
-    study["recipe"]["lr_scaling"]["rule"] = "linear"
-    with pytest.raises(InputError, match="3 epochs, but the budget is 2 epochs"):
-        check_params(tree, source="p")

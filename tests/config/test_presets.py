@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from pipeline.commands.tuning.comparing import check_fair
 from pipeline.config.params import load_params
+from pipeline.config.tuning import check_space
 from pipeline.reporting.published import PUBLISHED
 
 _FOLDER = Path(__file__).parents[2] / "presets"
@@ -125,8 +127,23 @@ def test_studies_of_the_warm_up_law_differ_in_their_warm_up_alone() -> None:
         warmups.append(recipe.schedule.warmup.epochs)
         assert study.model_copy(update={"recipe": {}}) == params.studies["warmup_0"].model_copy(update={"recipe": {}})
         assert study.learning_rates == mccord.studies["baseline"].learning_rates
-        assert recipe.lr_scaling == mccord.train.lr_scaling
-    assert warmups == [0, 0.5, 1, 2, 4]
+        assert recipe.lr_scaling is not None
+        assert mccord.train.lr_scaling is not None
+        assert recipe.lr_scaling.rule == mccord.train.lr_scaling.rule
+        # A longer one would never reach the peak, and be best where that is too high.
+        assert recipe.schedule.milestones[0].epochs == 1
+    assert warmups == [0, 0.25, 0.5, 0.75, 1]
+
+
+def test_the_searches_of_the_tuning_preset_can_be_run_and_compared() -> None:
+    params = load_params(_FOLDER / "cifar10-tuning.yaml")
+    assert set(params.tuning) == {"sgd", "lamb"}
+    for name, tuning in params.tuning.items():
+        check_space(f"tuning.{name}", tuning, params.studies[tuning.study], params.train)
+    check_fair(params.tuning)
+    # What the searches judge by and run on.
+    assert params.prepare.val_share > 0
+    assert (params.dask.scheduler, {tuning.way for tuning in params.tuning.values()}) == ("local", {"parallel"})
 
 
 # What the text does not state, or states in two ways.

@@ -11,7 +11,7 @@ from source_tree import ROOT, modules, tree
 
 from pipeline.artifacts.code import import_closure
 from pipeline.config.params import Params
-from pipeline.paths import DataPaths
+from pipeline.paths import TUNING_FIGURES, DataPaths
 
 _DVC: dict[str, Any] = YAML(typ="safe").load(ROOT / "dvc.yaml")
 _STAGES: dict[str, dict[str, Any]] = {name: entry.get("do", entry) for name, entry in _DVC["stages"].items()}
@@ -116,6 +116,7 @@ def test_every_path_belongs_to_a_stage_or_a_person() -> None:
     known |= {paths.landscape(_STUDY), paths.landscape_figure(_STUDY)}
     tuned = (paths.leaderboard, paths.tuning_curves, paths.tuning_summary, paths.tuning_page, paths.tuned)
     known |= {path(_STUDY) for path in (*tuned, paths.tuning_provenance)} | {paths.tuning_comparison}
+    known |= {paths.tuning_figure(_STUDY, figure) for figure in TUNING_FIGURES}
     for name in vars(DataPaths):
         if name.startswith("_") or name in ("root", "provenance"):
             continue

@@ -39,12 +39,14 @@ def test_tree_by_hand(workers: int, levels: int) -> None:
     [
         # 14 hops, of which 2 pass between the nodes; 2 * 7/8 of 1 MB at 10 MB/s.
         ("ring", 12 * 1e-5 + 2 * 1e-3 + 0.175),
-        # Two levels inside the nodes, one between them, up and down; 2 MB at 10 MB/s.
-        ("tree", 4 * 1e-5 + 2 * 1e-3 + 0.2),
+        # A chain of three hops inside the nodes, one level between them, up and down; 2 MB at 10 MB/s.
+        ("tree", 6 * 1e-5 + 2 * 1e-3 + 0.2),
         # Inside: 6 hops and 2 * 3/4 MB at 100 MB/s. Between: 2 hops, 2 * 1/2 MB at 10 MB/s.
         ("hierarchical_ring", (6e-5 + 0.015) + (2e-3 + 0.1)),
         # The same inside; between: 2 levels, 2 MB at 10 MB/s.
         ("hierarchical_tree", (6e-5 + 0.015) + (2e-3 + 0.2)),
+        # Three hops and 1 MB at 100 MB/s to the leader and back; between as a ring.
+        ("leader", 2 * (3e-5 + 0.01) + (2e-3 + 0.1)),
     ],
 )
 def test_a_megabyte_on_two_nodes_of_four_by_hand(algorithm: str, seconds: float) -> None:

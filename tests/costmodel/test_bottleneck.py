@@ -80,6 +80,19 @@ def test_names_of_ranks_do_not_matter(order: list[int], slow: float) -> None:
     assert diagnose(permuted) == diagnose(times)
 
 
+@pytest.mark.parametrize("way", ["full", "local"])
+def test_what_is_paid_at_every_fourth_step_alone_is_seen(way: str) -> None:
+    """Of .1 s steps each fourth takes 1 s longer, in the mean .25 s: 71 % of a step."""
+    late = np.full((8, 2, 12), 0.1)
+    late[..., ::4] += 1.0
+    even = np.full_like(late, 0.1)
+    found = diagnose(StepTimes(full=late, local=late if way == "local" else even, synthetic=even))
+    part = {"full": "communication", "local": "input"}[way]
+    assert found.candidates == (part,)
+    assert found.shares[part].median == pytest.approx(0.25 / 0.35)
+    assert found.step.median == pytest.approx(0.35)
+
+
 def test_ranks_that_are_slow_in_turn_are_waited_for() -> None:
     """Each is fast on average; at every step another one is late by 0.1 s."""
     local = np.full((8, 2, 6), 0.1)

@@ -97,11 +97,18 @@ def test_one_worker_only_computes() -> None:
     assert (step.seconds, step.all_reduce_seconds, step.exposed_seconds) == (4.5, 0, 0)
 
 
-@given(job=jobs(), bucket_bytes=st.floats(1e3, 1e9))
-def test_buckets_hold_every_byte_in_order(job: Job, bucket_bytes: float) -> None:
-    buckets = bucketed(job.layer_bytes, job.ready_seconds, bucket_bytes)
+def test_a_small_first_bucket_leaves_early() -> None:
+    """Layer 1 from 2 to 2.5 s; layers 2 and 3 from 4 to 6.25 s, where all three in one would end at 6.75 s."""
+    assert _exposed(replace(PLAIN, bucket_bytes=2.25e6, first_bucket_bytes=0.5e6)) == pytest.approx(2.25)
+    assert _exposed(replace(PLAIN, bucket_bytes=2.75e6)) == pytest.approx(2.75)
+
+
+@given(job=jobs(), bucket_bytes=st.floats(1e3, 1e9), first_bucket_bytes=st.floats(1e3, 1e9))
+def test_buckets_hold_every_byte_in_order(job: Job, bucket_bytes: float, first_bucket_bytes: float) -> None:
+    buckets = bucketed(job.layer_bytes, job.ready_seconds, bucket_bytes, first_bucket_bytes)
     assert sum(bucket.n_bytes for bucket in buckets) == pytest.approx(sum(job.layer_bytes))
-    assert all(bucket.n_bytes >= bucket_bytes for bucket in buckets[:-1])
+    assert all(bucket.n_bytes >= first_bucket_bytes for bucket in buckets[:-1][:1])
+    assert all(bucket.n_bytes >= bucket_bytes for bucket in buckets[1:-1])
     ready = [bucket.ready_seconds for bucket in buckets]
     assert ready == sorted(ready)
     assert set(ready) <= set(job.ready_seconds)

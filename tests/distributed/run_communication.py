@@ -7,6 +7,7 @@ Command line: the file to save to, then what to do: `nodes` (runs of four simula
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from pipeline import distributed
 from pipeline.distributed import Compression, Ranks, Transport
 from pipeline.distributed.compression import WholeGradient
 
-TRANSPORTS = {
+TRANSPORTS: dict[str, Transport | None] = {
     "as ever": None,
     "said": Transport(),
     "small buckets": Transport(bucket_mib=0.01),
@@ -27,7 +28,9 @@ TRANSPORTS = {
     "by node in small buckets": Transport(hierarchical=True, bucket_mib=0.01),
     "by node in one message": Transport(hierarchical=True, overlap=False),
 }
-WITH_RESNET = ("as ever", "small buckets", "one message", "by node in small buckets")
+if find_spec("horovod"):  # built by hand
+    TRANSPORTS["horovod"] = Transport(library="horovod")
+WITH_RESNET = ("as ever", "small buckets", "one message", "by node in small buckets", "horovod")
 _AFTER = Transport(overlap=False)
 _BY_NODE_AFTER = Transport(overlap=False, hierarchical=True)
 _LOW_RANK: dict[str, Any] = {"compression": "powersgd", "powersgd_rank": 1}
@@ -43,6 +46,9 @@ def _dense(workers: int) -> Iterator[tuple[str, Case]]:
     # Two workers on each rank, that do not pass forward together.
     two_each = replace(SEVERAL, simulated_workers=2 * workers)
     yield "small_cnn passes", Case(settings=two_each, transport=_AFTER, micro_batch=36 // workers)
+    if "horovod" in TRANSPORTS:
+        passes = Case(settings=two_each, transport=TRANSPORTS["horovod"], micro_batch=36 // workers)
+        yield "small_cnn horovod passes", passes
 
 
 def _compressed(workers: int) -> Iterator[tuple[str, Case]]:

@@ -21,6 +21,8 @@ pytestmark = pytest.mark.slow
 Hosts = tuple[Host, Host]
 STEPS = 200
 _OUTAGE_S = 1.5
+# Longer than an outage that goes unnoticed, and than the longest step of a busy machine.
+_TIMEOUT_S = 15
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,8 @@ def study(tmp_path: Path) -> Study:
 
 
 def _study(folder: Path) -> Study:
-    keys: dict[str, Any] = {"reduction": "tree", "workers": "auto", "study": {"seeds": [0], "budget": {"steps": STEPS}}}
+    study = {"seeds": [0], "budget": {"steps": STEPS}}
+    keys: dict[str, Any] = {"reduction": "tree", "workers": "auto", "timeout_seconds": _TIMEOUT_S, "study": study}
     return Study.write(folder, **keys)
 
 
@@ -110,4 +113,20 @@ def test_a_cable_that_is_soon_mended_is_not_noticed(
         agents.finish()
         assert agents.starts() == started
     assert [row["workers"] for row in runs_of(study.data)] == [2]
+    study.assert_equals(whole)
+
+
+def test_a_host_that_falls_silent_leaves_the_other_to_go_on(
+    cable: Host, hosts: Hosts, study: Study, whole: Study, tmp_path: Path
+) -> None:
+    """As by a loss of power: no connection ends, nothing answers any more."""
+    with _in_mid_run(study, hosts, tmp_path / "slow") as agents:
+        cut(cable)
+        agents.lose()
+        try:
+            agents.train_together()
+        finally:
+            mend(cable)  # another test may need it
+        agents.finish()
+    assert [row["workers"] for row in runs_of(study.data)] == [1]
     study.assert_equals(whole)

@@ -5,14 +5,17 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 
 from viz.figures.batch_curves import BatchCurve, PublishedValue, batch_chart, batch_figure
-from viz.figures.palette import LineKey
+from viz.figures.palette import LineKey, line_styles
 from viz.figures.rendering import plotly_html, svg
+
+STYLES = line_styles([LineKey(arm) for arm in ("full", "filtered", "random")])
 
 
 def curve(arm: str = "filtered", sizes: tuple[int, ...] = (32, 128), **changes: Any) -> BatchCurve:
     n = len(sizes)
     given: dict[str, Any] = {
         "key": LineKey(arm),
+        "style": STYLES[LineKey(arm)],
         "label": arm,
         "batch_sizes": sizes,
         "values": [90.0] * n,
@@ -83,7 +86,12 @@ def test_figures_of_nothing_and_of_one_point_can_be_drawn() -> None:
 def test_published_values_are_hollow_markers_of_their_line() -> None:
     curves = [curve("full", sizes=(256,)), curve("filtered", sizes=(256,))]
     values = [
-        PublishedValue(key=LineKey("filtered"), label="published: filtered", batch_size=size, value=83.0 + size / 1000)
+        PublishedValue(
+            style=STYLES[LineKey("filtered")],
+            label="published: filtered",
+            batch_size=size,
+            value=83.0 + size / 1000,
+        )
         for size in (64, 256)
     ]
     chart = batch_chart(curves, y_title="", published=values)

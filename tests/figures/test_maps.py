@@ -51,9 +51,12 @@ def test_the_legend_names_every_class_even_hostile_ones(xy: NDArray[np.float64])
     assert png(figure)
 
 
-def test_a_hundred_classes_have_no_legend(xy: NDArray[np.float64]) -> None:
-    figure = class_map(xy, np.arange(200) % 100, [str(index) for index in range(100)])
-    assert figure.axes[0].get_legend() is None
+@pytest.mark.parametrize("n", [10, 11, 100])
+def test_a_legend_names_classes_only_where_each_has_a_colour_of_its_own(xy: NDArray[np.float64], n: int) -> None:
+    names, labels = [str(index) for index in range(n)], np.arange(200) % n
+    groups = Groups(codes=labels, names=names, colors=[class_color(index) for index in range(n)])
+    for figure in (class_map(xy, labels, names), colored_map(xy, groups, labels == 0)):
+        assert (figure.axes[0].get_legend() is None) == (n > 10)
 
 
 def test_fifty_thousand_points_stay_small() -> None:

@@ -1,4 +1,4 @@
-from viz.figures.palette import LineKey
+from viz.figures.palette import LineKey, line_styles
 from viz.figures.rendering import plotly_html
 from viz.figures.run_curves import RunCurve, RunCurves, run_chart
 
@@ -6,8 +6,13 @@ SOUND = RunCurve(name="seed 0", points=[(1, 2.0), (5, 1.0)], diverged=False)
 BROKEN = RunCurve(name="seed 1, diverged", points=[(1, 2.0), (3, 4.0)], diverged=True)
 
 
+def _line(mean: list[tuple[int, float]], runs: list[RunCurve]) -> RunCurves:
+    key = LineKey("full")
+    return RunCurves(key=key, style=line_styles([key])[key], mean=mean, runs=runs)
+
+
 def test_thin_lines_are_runs_and_the_thick_one_their_mean() -> None:
-    chart = run_chart([RunCurves(key=LineKey("full"), mean=[(1, 2.0), (5, 1.0)], runs=[SOUND, BROKEN])])
+    chart = run_chart([_line([(1, 2.0), (5, 1.0)], [SOUND, BROKEN])])
     first, second, mean = chart.data
     assert [trace.showlegend for trace in (first, second, mean)] == [False, False, None]
     assert first.line.width < mean.line.width
@@ -16,7 +21,7 @@ def test_thin_lines_are_runs_and_the_thick_one_their_mean() -> None:
 
 
 def test_a_cross_ends_a_run_that_diverged() -> None:
-    sound, broken, _ = run_chart([RunCurves(key=LineKey("full"), mean=[], runs=[SOUND, BROKEN])]).data
+    sound, broken, _ = run_chart([_line([], [SOUND, BROKEN])]).data
     assert sound.mode == "lines"
     assert (broken.mode, broken.marker.symbol, list(broken.marker.size)) == ("lines+markers", "x", [0, 9])
 
@@ -24,15 +29,7 @@ def test_a_cross_ends_a_run_that_diverged() -> None:
 def test_a_run_of_one_record_is_seen_and_one_of_none_is_no_error() -> None:
     single = RunCurve(name="seed 0", points=[(1, 2.0)], diverged=False)
     nothing = RunCurve(name="seed 1, diverged", points=[], diverged=True)
-    chart = run_chart([RunCurves(key=LineKey("full"), mean=[(1, 2.0)], runs=[single, nothing])])
+    chart = run_chart([_line([(1, 2.0)], [single, nothing])])
     assert [trace.mode for trace in chart.data] == ["lines+markers"] * 3
     assert plotly_html(chart, element_id="one")
     assert plotly_html(run_chart([]), element_id="none")
-
-
-def test_arms_keep_their_colours_whichever_are_drawn() -> None:
-    def colour(arms: list[str]) -> str:
-        lines = [RunCurves(key=LineKey(arm), mean=[], runs=[SOUND]) for arm in arms]
-        return str(next(trace for trace in run_chart(lines).data if trace.name == "random").line.color)
-
-    assert colour(["random"]) == colour(["filtered", "full", "random"])

@@ -1,5 +1,6 @@
 """The command on a tiny study: what it measures, how it resumes, and what the report says of it."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from made_up_training import stage, write_project
 
 from pipeline.__main__ import main
+from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.tables import read_parquet
 from pipeline.commands import landscape as command
 from pipeline.landscape import study as of_study
@@ -19,7 +21,7 @@ STUDY: dict[str, Any] = {"models": ["small_cnn"], "seeds": [0, 1], "keep_weights
 
 def _arguments(folder: Path, *more: str) -> list[str]:
     places = {"--params": folder / "params.yaml", "--data": folder / "data", "--work": folder / "work"}
-    given = ["--study", "tiny", "--images", "20", "--directions", "2", *more]
+    given = ["--study", "tiny", "--directions", "2", *(more or ("--images", "20"))]
     return [*given, *(str(part) for pair in places.items() for part in pair)]
 
 
@@ -67,6 +69,32 @@ def test_what_is_measured_is_not_measured_again_and_bytes_stay(project: Path, mo
     assert command.main(_arguments(project)) == 0
     assert len(calls) == 1
     assert {path.name: path.read_bytes() for path in (project / "data" / "landscape").iterdir()} == before
+
+
+def test_without_a_number_it_takes_as_many_images_as_the_smaller_split_has(project: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(project, tmp_path / "copied")
+    data = DataPaths(root=copied / "data")
+    for run in read_parquet(data.runs("tiny"))["fingerprint"].to_pylist()[1:]:
+        WorkPaths(root=copied / "work").cells.joinpath(run, "weights.pt").unlink()
+    assert command.main(_arguments(copied, "--seed", "0")) == 0
+    sizes = [len(read_parquet(data.manifest(split))) for split in ("train", "test")]
+    assert min(sizes) < max(sizes) < 500
+    assert {row["n_images"] for row in read_parquet(data.landscape("tiny")).to_pylist()} == {min(sizes)}
+    assert read_json(data.provenance("landscape", "tiny"))["parameters"]["images"] == min(sizes)
+
+
+def test_interrupted_between_its_files_it_leaves_no_figure_of_older_numbers(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = shutil.copytree(project, tmp_path / "copied")
+
+    def interrupted(_: Any) -> bytes:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "svg", interrupted)
+    with pytest.raises(SystemExit):
+        command.main(_arguments(copied))
+    assert not DataPaths(root=copied / "data").landscape_figure("tiny").exists()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from nbclient.exceptions import CellExecutionError
 from ruamel.yaml import YAML
 
 from pipeline.artifacts.arrays import write_array
-from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.artifacts.tables import read_parquet
 from pipeline.paths import DataPaths
 
@@ -47,11 +48,12 @@ def imports(path: Path) -> Iterator[str]:
             yield node.module
 
 
-def execute(path: Path, project: Path) -> Any:
-    """Run a copy of the notebook in a kernel of its own, in the project's folder `notebooks`."""
+def execute(path: Path, project: Path, more: str = "") -> Any:
+    """Run a copy of the notebook, and `more` code after it, in a kernel of its own, in the project's `notebooks`."""
     folder = project / "notebooks"
     folder.mkdir(exist_ok=True)
     notebook = read(path)
+    notebook.cells += [nbformat.v4.new_code_cell(more)] if more else []
     environment = os.environ | {"PYTHONPATH": str(ROOT), "IPYTHONDIR": str(project / ".ipython")}
     client = NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
     client.execute(env=environment)
@@ -124,6 +126,39 @@ def test_without_artefacts_its_first_cell_says_what_to_run(path: Path, project: 
     assert "\n" not in caught.value.evalue
 
 
+def by_stem(stem: str) -> Path:
+    (path,) = (path for path in NOTEBOOKS if path.stem == stem)
+    return path
+
+
+def test_chance_is_not_shown_as_the_first_class_alone(project: Path) -> None:
+    """Rows of an image folder are sorted by class."""
+    write_results(DataPaths(root=project / "data"))
+    more = "print('rising:', bool(np.all(np.diff(random_dropped) > 0)), 'of', len(random_dropped))"
+    shown = outputs(execute(by_stem("02_what_was_dropped"), project, more))
+    assert shown.endswith("rising: False of 6\n")
+
+
+def test_features_without_pca_are_no_obstacle(project: Path) -> None:
+    data = DataPaths(root=project / "data")
+    write_results(data)
+    for network in ("resnet18", "resnet34"):
+        write_json(data.reduce_metrics(network), read_json(data.reduce_metrics(network)) | {"pca": None})
+    assert "no PCA: the map was made of all features" in outputs(execute(by_stem("01_features_and_maps"), project))
+
+
+@pytest.mark.parametrize("stem", ["01_features_and_maps", "02_what_was_dropped"])
+def test_the_scorer_is_named_and_not_taken_for_granted(stem: str, project: Path) -> None:
+    params = params_tree()
+    params["filter"] = {"scorer": {"name": "knn_agreement"}, "drop_share": 0.05}
+    YAML().dump(params, project / "params.yaml")
+    write_results(DataPaths(root=project / "data"))
+    notebook = execute(by_stem(stem), project)
+    assert "noise is called by knn_agreement" in outputs(notebook)
+    assert "DBSCAN calls" not in str(notebook)
+    assert "DBSCAN's" not in str(notebook)
+
+
 def nothing_finished(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"status": "diverged", "reason": "the training loss stopped being finite"}
 
@@ -193,5 +228,5 @@ def test_the_verdict_is_that_of_the_statistics_by_the_stated_plan(margin: float,
     shown = outputs(execute(path, project))
     assert shown.count(f"primary: filtered against full at equal steps: {verdict}") == 1
     assert shown.count(f"secondary: filtered against random at equal steps: {verdict}") == 1
-    assert shown.count("+100.00 (+100.00 to +100.00)") == 4
-    assert shown.count("+0.00 (+0.00 to +0.00)") == 6
+    assert len(re.findall(r"\+100\.00 \(\+\d+\.\d\d to \+\d+\.\d\d\)", shown)) == 4
+    assert len(re.findall(r"\+0\.00 \(−\d+\.\d\d to \+\d+\.\d\d\)", shown)) == 6

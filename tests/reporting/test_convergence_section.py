@@ -10,6 +10,8 @@ from pipeline.config.params import Params, check_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from pipeline.reporting.content import report_content
+from pipeline.reporting.convergence import convergence_sections
+from pipeline.reporting.drawing import figure_files, study_charts
 from pipeline.reporting.inputs import load_inputs
 from pipeline.reporting.summary import build_summary
 
@@ -37,7 +39,8 @@ def test_each_arm_has_a_row_and_each_comparison_a_sentence(tmp_path: Path) -> No
     assert len(table.rows) == 9
     # Of 2.3 / step + seed / 10 the records are at steps 1, 15 and 45.
     assert {row[-1] for row in table.rows} == {"3 of 3"}
-    assert len(sentences) == 2
+    assert len(sentences) == 3
+    assert sentences[-1] == "These 2 tests are not adjusted for their number."
     assert sentences[0].startswith("filtered against random to a training loss of 1 nats: undecided (1.00 times as")
 
 
@@ -46,6 +49,20 @@ def test_an_accuracy_stands_before_the_loss_and_is_interpolated(tmp_path: Path) 
     assert (accuracy["target"], loss["target"]) == ("a test accuracy of 8 %", "a training loss of 1 nats")
     # Measured .01 after step 1 and .15 after step 15, so that .08 is half way.
     assert {row[2] for row in accuracy["table"].rows} == {"8"}
+
+
+@pytest.mark.parametrize("accuracy_every", [None, {"steps": 1}])
+def test_accuracy_over_training_is_drawn_where_it_was_measured(
+    tmp_path: Path, accuracy_every: dict[str, Any] | None
+) -> None:
+    params, data = _params(accuracy_every=accuracy_every), DataPaths(root=tmp_path)
+    write_artifacts(data, params)
+    inputs = load_inputs(params, data)
+    summary = build_summary(inputs)
+    (study,) = summary["studies"]
+    files = {name for name, _ in figure_files(inputs, summary)}
+    drawn = ("progress" in study_charts(study), f"{study['name']}.progress.svg" in files)
+    assert drawn == (accuracy_every is not None,) * 2
 
 
 @pytest.mark.parametrize(("target", "said"), [(0.001, "0 of 3"), (9.0, "0 of 3, 3 before the first record")])
@@ -71,3 +88,12 @@ def test_workers_on_their_own_have_no_accuracy() -> None:
     tree["studies"][name] |= {"accuracy_every": {"steps": 1}, "recipe": recipe}
     with pytest.raises(InputError, match=rf"studies\.{name}\.accuracy_every: with post_local_sgd"):
         check_params(tree, source="params.yaml")
+
+
+@pytest.mark.parametrize(("steps", "said"), [(57.25, "57.25"), (12345.4, "12,345")])
+def test_steps_have_no_power_of_ten(steps: float, said: str) -> None:
+    setting = {"model": "resnet18", "batch_size": 32, "learning_rate": 0.1, "weight_decay": 0.0}
+    row = {"setting": setting, "arm": "full", "steps": steps, "images": 32 * steps, "reached": 2, "n": 2, "at_once": 0}
+    found = {"quantity": "train_loss", "target": 1.0, "arms": [row], "ratios": []}
+    (section,) = convergence_sections({"convergence": [found], "varying": (), "plan": {"alpha": 0.05}})
+    assert section["table"].rows[0][2] == said

@@ -17,6 +17,7 @@ from pipeline.reporting.content import report_content
 from pipeline.reporting.costs import Records, arm_costs
 from pipeline.reporting.document import markdown_table, render_document
 from pipeline.reporting.inputs import load_inputs
+from pipeline.reporting.page import PageFigures, render_page
 from pipeline.reporting.summary import build_summary
 from pipeline.stats.study_tables import Table
 
@@ -56,7 +57,11 @@ def render(params: Params, data: DataPaths, records: Records = MappingProxyType(
     inputs = load_inputs(params, data)
     summary, costs = build_summary(inputs), arm_costs(inputs.studies, records)
     content = report_content(params, summary, records, costs)
-    shown = [table for name, table in content["tables"].items() if name not in ("agreements", "resources", "warmups")]
+    shown = [
+        table
+        for name, table in content["tables"].items()
+        if name not in ("agreements", "resources", "verdicts", "warmups")
+    ]
     for study in content["studies"]:
         shown += [study["accuracy_table"], study["pooled_table"], study["difference_table"]]
         shown += study["class_tables"].values()
@@ -88,6 +93,62 @@ def test_every_table_of_the_page_is_there_cell_for_cell(made: tuple[str, list[Ta
     for table in tables:
         for cells in (table.columns, *table.rows):
             assert [" ".join(cell.split()) for cell in cells] in rows
+
+
+class Notes(HTMLParser):
+    """Paragraphs of a page: those of class `muted` in `muted`."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.muted: list[str] = []
+        self.text = ""
+        self._muted = False
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "p":
+            self._muted = ("class", "muted") in attrs
+            self.muted += [""] if self._muted else []
+
+    def handle_endtag(self, tag: str) -> None:
+        self._muted = self._muted and tag != "p"
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self._muted:
+            self.muted[-1] += data
+
+
+OF_THE_PAGE = (
+    "Share of the training images that exceed",
+    "The most suspect first",
+    "Not measured of these runs",
+    "Steps and images until",
+)
+"""Beginnings of notes on what the page alone shows, or the document says in other words."""
+
+
+def test_what_the_page_says_beside_its_tables_is_said_here_too(tmp_path: Path) -> None:
+    data, params = DataPaths(root=tmp_path), params_with()
+    sampled = {"critical_batch": 1234.0, "critical_batch_low": 900.0}
+    write_artifacts(data, params, lambda row: {**default_outcome(row), **sampled})
+    records = {"train@digits": {"wall_s": 1.0, "peak_memory_mb": 9.0, "joules": {"gpu": 1.0}}}
+    inputs = load_inputs(params, data)
+    summary, costs = build_summary(inputs), arm_costs(inputs.studies, records)
+    figures = PageFigures(
+        studies={"digits": dict.fromkeys(("accuracy", "differences", "learning"), "")},
+        filter={"classes": "", "eps": ""},
+        maps={name: dict.fromkeys(("train", "test", "noise"), "data:,") for name in params.networks},
+        dropped={name: [] for name in params.networks},
+    )
+    page = Notes(render_page(params, summary, figures, records, costs))
+    document = markdown_it.MarkdownIt("commonmark").render(render_document(params, summary, FIGURES, records, costs))
+    said = Notes(document).text
+    notes = [note for note in page.muted if not note.startswith(OF_THE_PAGE)]
+    assert len(notes) > 10
+    assert [note for note in notes if note not in said] == []
+    assert "Sooner and later need both the t test and the sign-flip test." in said
+    assert "of 3 seeds a nominal 95 % may be 74 %" in said
 
 
 def test_hostile_names_stay_text_and_figures_are_files_beside_it(made: tuple[str, list[Table]]) -> None:

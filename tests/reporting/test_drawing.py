@@ -8,7 +8,7 @@ from made_up_report import params_with, write_artifacts
 from PIL import Image
 
 from pipeline.paths import DataPaths
-from pipeline.reporting.drawing import dropped_images, figure_files, most_suspect
+from pipeline.reporting.drawing import dropped_images, figure_files, filter_charts, most_suspect, study_charts
 from pipeline.reporting.inputs import ReportInputs, load_inputs
 from pipeline.reporting.summary import build_summary
 
@@ -40,7 +40,11 @@ def test_the_gallery_shows_the_pixels_of_these_images(inputs: ReportInputs) -> N
 
 
 def test_every_figure_has_a_file(inputs: ReportInputs) -> None:
-    files = dict(figure_files(inputs, build_summary(inputs)))
+    summary = build_summary(inputs)
+    files = dict(figure_files(inputs, summary))
+    (study,) = summary["studies"]
+    charts = [f"{study['name']}.{chart}.svg" for chart in study_charts(study)]
+    assert {*charts, *(f"filter.{chart}.svg" for chart in filter_charts(summary))} <= files.keys()
     starts = {".svg": b"<?xml", ".png": b"\x89PNG"}
-    assert len(files) == 7
+    assert len(files) == 9
     assert all(content.startswith(starts[name[-4:]]) for name, content in files.items())

@@ -1,14 +1,17 @@
 import re
 from collections import Counter
+from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
-from made_up_report import CLASS_NAMES, default_outcome, params_with, write_artifacts, write_network
+from made_up_report import CLASS_NAMES, default_outcome, params_tree, params_with, write_artifacts, write_network
 
-from pipeline.config.params import Params
+from pipeline.config.params import Params, check_params
 from pipeline.paths import DataPaths
 from pipeline.reporting import drawing
+from pipeline.reporting import page as of_page
 from pipeline.reporting.costs import arm_costs
 from pipeline.reporting.inputs import load_inputs
 from pipeline.reporting.page import PageFigures, render_page
@@ -48,6 +51,7 @@ def render(params: Params, data: DataPaths) -> str:
     figures = PageFigures(
         studies={study["name"]: drawing.study_charts(study) for study in summary["studies"]},
         filter=drawing.filter_charts(summary),
+        warmups=drawing.warmup_chart(summary),
         maps={network.name: drawing.map_images(network, inputs) for network in inputs.networks},
         dropped={network.name: drawing.dropped_images(network, inputs) for network in inputs.networks},
     )
@@ -64,6 +68,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def parsed(page: str) -> Parsed:
     return Parsed(page)
+
+
+def test_sentences_stand_apart(parsed: Parsed) -> None:
+    assert not re.findall(r".*[a-z)]\.[A-Z][a-z].*", parsed.text)
 
 
 def test_nothing_is_fetched(parsed: Parsed) -> None:
@@ -131,13 +139,49 @@ def test_the_primary_verdict_is_the_first_thing_said(parsed: Parsed) -> None:
     assert said.index(primary) < said.index(secondary)
     assert "Secondary: filtered against full" in said
     assert "with 3 seeds the sign-flip test gives 0.25 at best, and reaches 0.05 from 6 on" in said
-    assert "or more; the study has 3." in said
+    assert "within the uncertainty of that spread); the study has 3." in said
+
+
+def test_of_many_studies_a_table_says_the_verdicts_and_each_study_its_sentence(tmp_path: Path) -> None:
+    tree, data = params_tree(["resnet18"], seeds=[0, 1], batch_sizes=[128]), DataPaths(root=tmp_path)
+    full_alone = {**tree["studies"]["digits"], "arms": ["full"]}
+    tree["studies"] |= {"second": dict(tree["studies"]["digits"]), "third": dict(tree["studies"]["digits"])}
+    tree["studies"]["alone"] = full_alone
+    params = check_params(tree, source="params.yaml")
+    write_artifacts(data, params)
+    parsed = Parsed(render(params, data))
+    text = " ".join(parsed.text.split())
+    said = text[text.index("Did filtering help?") : text.index("Stated before the runs")]
+    assert "Of the primary comparisons of 3 studies: 3 undecided." in said
+    compared = [name for name in tree["studies"] if name != "alone"]
+    lines = [f"{name}filtered − {control}" for control in ("random, primary", "full") for name in compared]
+    places = [said.index(line) for line in lines]
+    assert places == sorted(places)
+    assert "sign-flip" not in said
+    assert text.count("filtered against random at equal steps: undecided") == 3
+    assert "Study alone has no primary comparison" in text
 
 
 def test_the_verdict_names_what_the_arms_had_the_same_number_of(tmp_path: Path) -> None:
     params, data = params_with(["resnet18"], match="epochs"), DataPaths(root=tmp_path)
     write_artifacts(data, params)
     assert "filtered against random at equal epochs: " in Parsed(render(params, data)).text
+
+
+def test_arms_that_whole_steps_leave_at_unequal_epochs_are_said_to_be_so(tmp_path: Path) -> None:
+    params, data = params_with(["resnet18"], match="epochs", batch_sizes=[32, 128]), DataPaths(root=tmp_path)
+
+    def outcome(row: Mapping[str, Any]) -> Mapping[str, Any]:
+        more = 1.054 if (row["batch_size"], row["arm"]) == (128, "filtered") else 1.0
+        return {**default_outcome(row), "epochs": 1.88 * more}
+
+    write_artifacts(data, params, outcome)
+    said = "Of batch 128 whole steps leave the arms' epochs up to 5.4 % apart."
+    text = Parsed(render(params, data)).text
+    assert said in text
+    assert text.count("whole steps leave") == 1
+    write_artifacts(data, params)
+    assert "whole steps leave" not in Parsed(render(params, data)).text
 
 
 def test_critical_batch_sizes_are_shown_where_they_were_measured(parsed: Parsed, tmp_path: Path) -> None:
@@ -181,3 +225,17 @@ def test_a_study_without_results_still_has_its_section(tmp_path: Path) -> None:
     text = Parsed(render(others, data)).text
     assert "has no primary comparison, for want of the random arm" in text
     assert "Secondary: filtered against full at equal steps:" in text
+
+
+def test_a_legend_of_more_classes_than_colours_is_left_out(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "Colours repeat every 3 classes, so that they name none; the panels of single classes tell."
+    assert page.count('<li><i style="background: ') == len(CLASS_NAMES) + 1
+    monkeypatch.setattr(of_page, "N_CLASS_COLORS", len(CLASS_NAMES) - 1)
+    params, data = params_with(["resnet18"], seeds=[0]), DataPaths(root=tmp_path)
+    write_artifacts(data, params)
+    crowded = render(params, data)
+    assert crowded.count('<li><i style="background: ') == 1
+    assert said in crowded
+    assert said not in page

@@ -15,7 +15,7 @@ from pipeline.config.study import Figure
 from pipeline.paths import DataPaths
 from pipeline.reporting.comparison_tables import published_table
 from pipeline.reporting.inputs import load_inputs
-from pipeline.reporting.published import KEPT_SHARES, PUBLISHED
+from pipeline.reporting.published import KEPT_SHARES, NETWORK_FIGURES, PUBLISHED, THROUGHPUT
 from pipeline.reporting.summary import Summary, build_summary
 from viz.figures.study_curves import accuracy_curves, published_values
 
@@ -86,20 +86,20 @@ def test_a_point_of_two_weight_decays_stands_beside_both(tmp_path: Path) -> None
         ("full", "0.005 or 0.01", "full, batch 6272, wd 0.01"),
     ]
     assert [row[5:9] for row in rows[:2]] == [
-        ("76.00", "12.47 to 139.53", "2", "−1.50"),
-        ("75.00", "11.47 to 138.53", "2", "−2.50"),
+        ("76.00", "12.14 to 139.86", "2", "−1.50"),
+        ("75.00", "11.14 to 138.86", "2", "−2.50"),
     ]
 
 
 def test_a_point_is_drawn_in_the_look_of_its_line(tmp_path: Path) -> None:
     study = _published(tmp_path, **FIG6)
-    lines = {curve.key for curve in accuracy_curves(study)}
+    styles = {str(curve.key): curve.style for curve in accuracy_curves(study)}
     drawn = published_values(study)
     assert len(drawn) == 7
-    assert {value.key for value in drawn} <= lines
+    assert {value.style for value in drawn} <= set(styles.values())
     best = next(value for value in drawn if value.value == pytest.approx(83.2))
-    assert (str(best.key), best.label, best.batch_size) == (
-        "filtered, wd 0.005", "published: filtered, wd 0.005", 256
+    assert (best.style, best.label, best.batch_size) == (
+        styles["filtered, wd 0.005"], "published: filtered, wd 0.005", 256
     )  # fmt: skip
     assert published_values(study | {"published": None}) == []
 
@@ -116,8 +116,24 @@ def test_page_and_document_say_what_is_published_and_what_is_open(render: Any, t
     params = params_with(["resnet18"], figure="gahlot-2020-fig5")
     write_artifacts(data, params, default_outcome)
     text = _text(render(params, data))
-    assert "Its accuracies are not published as numbers." in text
+    assert "Its values are not published as numbers." in text
     assert "Hollow markers" not in text
+
+
+@pytest.mark.parametrize("render", [render_page, lambda params, data: render_document(params, data)[0]])
+def test_figures_of_no_study_are_said_to_be_without_numbers(render: Any, tmp_path: Path) -> None:
+    params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
+    write_artifacts(data, params, default_outcome)
+    text = _text(render(params, data))
+    for published in (*NETWORK_FIGURES.values(), THROUGHPUT):
+        assert not published.points
+        said = text[text.index(published.source) :]
+        assert said.index("Its values are not published as numbers.") < said.index("; ".join(published.left_open))
+    assert [published.source[-6:] for published in (*NETWORK_FIGURES.values(), THROUGHPUT)] == [
+        "fig. 2", "fig. 3", "fig. 8"
+    ]  # fmt: skip
+    assert "python -m pipeline simulate --machine summit --images-per-second 380 --negotiation 1 1" in text
+    assert "python -m pipeline diagnose --study digits" in text
 
 
 def _text(shown: str) -> str:

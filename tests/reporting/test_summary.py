@@ -99,9 +99,9 @@ def test_results_by_image_that_are_not_those_of_the_runs_are_refused(tmp_path: P
 
 def test_learning_curves_are_means_over_seeds(build: Build) -> None:
     (study,) = build()["studies"]
-    curve = study["learning"][0]
+    curve = study["learning"]["train_loss"][0]
     assert (curve["batch_size"], curve["n"], curve["examples"]) == (32, 3, [32, 480, 1440])
-    assert curve["train_loss"] == pytest.approx([2.3 + 0.1, 2.3 / 15 + 0.1, 2.3 / 45 + 0.1])
+    assert curve["values"] == pytest.approx([2.3 + 0.1, 2.3 / 15 + 0.1, 2.3 / 45 + 0.1])
 
 
 def test_dvc_metrics_show_the_headline_alone(build: Build) -> None:
@@ -211,8 +211,10 @@ def test_every_shape_of_study_gives_tables_and_charts(build: Build, study: dict[
     for table in (accuracy_table(found, 0.95), difference_table(found, 0.95), excluded_table(found)):
         assert all(len(row) == len(table.columns) for row in table.rows)
         assert table.text & {*table.columns}
-    charts = set(study_charts(found))
-    assert charts == (set() if skipped else {"accuracy", "learning"} | ({"differences"} if found["pooled"] else set()))
+    drawn = {"accuracy", "learning"}
+    drawn |= {"differences"} if found["pooled"] else set()
+    drawn |= {"best_batch"} if "learning_rates" in study else set()
+    assert set(study_charts(found)) == (set() if skipped else drawn)
 
 
 def test_one_seed_has_no_interval(build: Build) -> None:
@@ -231,7 +233,7 @@ def test_all_combinations_are_rows_and_lines_none_is_chosen(build: Build) -> Non
     assert len(table.rows) == 2 * 2 * 2 * 3 * 3
     assert len({row[:5] for row in table.rows}) == len(table.rows)
     assert len(accuracy_curves(study)) == 2 * 2 * 2 * 3
-    panels = learning_panels(study)
+    panels = learning_panels(study, "train_loss")
     assert list(panels) == ["batch size 32", "batch size 128", "batch size 512"]
     assert {len(curves) for curves in panels.values()} == {24}
 
@@ -273,7 +275,7 @@ def test_other_filters_have_no_share_at_those_defaults(tmp_path: Path, scorer: d
     params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
     write_artifacts(data, params)
     metrics = read_json(data.filter_metrics("resnet18"))
-    write_json(data.filter_metrics("resnet18"), {**metrics, "settings": {"scorer": scorer}})
+    write_json(data.filter_metrics("resnet18"), {**metrics, "settings": {"scorer": scorer, "eps": None}})
     table = kept_table(build_summary(load_inputs(params, data))["networks"])
     (row,) = (dict(zip(table.columns, cells, strict=True)) for cells in table.rows)
     assert row["at DBSCAN's defaults, eps 0.5: kept (%)"] == "–"
@@ -284,6 +286,25 @@ def test_a_given_eps_is_called_found(build: Build) -> None:
     assert "found: the threshold was given" in kept_table([network]).rows[0]
     missed = network | {"requested_drop_share": 0.05, "share_note": "0.0500 was asked for, 0.0750 is the nearest"}
     assert kept_table([missed]).rows[0][9].endswith("threshold computed; 0.0500 was asked for, 0.0750 is the nearest")
+
+
+@pytest.mark.parametrize(
+    ("eps", "said"),
+    [
+        (1.5, "found: the threshold was given"),
+        ("knee", "searched: knee of the k-distances"),
+        ("tuned", "searched: tuned on planted images"),
+    ],
+)
+def test_a_radius_that_was_searched_is_not_called_given(tmp_path: Path, eps: float | str, said: str) -> None:
+    params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
+    write_artifacts(data, params)
+    metrics = read_json(data.filter_metrics("resnet18"))
+    settings = metrics["settings"] | {"eps": eps}
+    write_json(data.filter_metrics("resnet18"), {**metrics, "requested_share": None, "settings": settings})
+    table = kept_table(build_summary(load_inputs(params, data))["networks"])
+    (row,) = (dict(zip(table.columns, cells, strict=True)) for cells in table.rows)
+    assert row["how the share came about"] == said
 
 
 def test_versions_that_differ_between_stages_are_all_named(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Studies that differ in their warm-up alone are read together."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,12 @@ from test_page import render as render_page
 
 from pipeline.config.params import Params, check_params
 from pipeline.paths import DataPaths
+from pipeline.reporting.drawing import figure_files
 from pipeline.reporting.inputs import load_inputs
+from pipeline.reporting.published import BEST_WARMUPS, BEST_WARMUPS_SOURCE
 from pipeline.reporting.summary import build_summary
+from pipeline.reporting.warmup_tables import slope_sentence
+from viz.figures.warmup_curves import published_warmups, warmup_curves
 
 # The best warm-up doubles where the batch grows fourfold: a power of 1/2.
 BEST = {32: 1.0, 128: 2.0, 512: 4.0}
@@ -51,12 +56,44 @@ def test_siblings_tell_how_the_best_warm_up_grows(tmp_path: Path) -> None:
     assert law["warmups"] == [0.0, 1.0, 2.0, 4.0]
     assert {row["batch_size"]: row["of_means"] for row in law["best"]} == BEST
     assert law["slope"]["mean"] == pytest.approx(0.5)
-    said = "best warm-up in epochs ~ batch size to the power of 0.50 (all 3 seeds agree on the warm-ups tried, hence no"
+    said = ", which is as the batch size to the power of 0.50 (all 3 seeds agree on the warm-ups tried, hence no"
     assert said in Parsed(render_page(params, data)).text
     assert said in render_document(params, data)[0].replace("\\", "")
     assert "At batch size 512 the best of some seed is the longest warm-up tried; a longer one may be better." in (
         Parsed(render_page(params, data)).text
     )
+
+
+def test_the_law_is_drawn_beside_what_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = _params(0.0, 4.0, 1.0, 2.0)
+    data = _write(tmp_path, params)
+    inputs = load_inputs(params, data)
+    summary = build_summary(inputs)
+    (curve,) = warmup_curves(summary["warmup_laws"])
+    assert dict(zip(curve.batch_sizes, curve.values, strict=True)) == BEST
+    drawn = published_warmups(BEST_WARMUPS, BEST_WARMUPS_SOURCE)
+    assert [(value.batch_size, value.value) for value in drawn] == [(7680, 5.0), (30720, 10.0)]
+    (chart,) = re.findall(r'<div id="warmups-best"></div>.*', render_page(params, data), re.DOTALL)
+    assert "-open" in chart
+    assert "published: McCord and Dash (2021), ResNet-50 on ImageNet" in chart
+    assert dict(figure_files(inputs, summary))["warmups.svg"].startswith(b"<?xml")
+    monkeypatch.setattr("test_document.FIGURES", ["warmups.svg"])
+    assert "](figures/warmups.svg)" in render_document(params, data)[0]
+
+
+def test_intervals_end_at_no_warm_up_and_groups_of_siblings_are_told_apart() -> None:
+    wide = {"n": 2, "mean": 1.5, "sd": 0.7, "low": -4.9, "high": 7.9}
+    law: dict[str, Any] = {
+        "studies": ["a", "b"],
+        "model": "m",
+        "arm": "full",
+        "learning_rate": 0.1,
+        "weight_decay": 0.0,
+    }
+    law |= {"best": [{"batch_size": 128, "by_seed": wide}]}
+    one, other = warmup_curves([law, {**law, "studies": ["c", "d"]}])
+    assert (one.low, one.high) == ([0.0], [7.9])
+    assert (one.label, other.label) == ("full, m, of a and its siblings", "full, m, of c and its siblings")
 
 
 def test_studies_that_differ_in_more_are_no_siblings(tmp_path: Path) -> None:
@@ -84,3 +121,10 @@ def test_studies_of_one_warm_up_have_their_batch_sizes_together_in_any_order(
     (law,) = build_summary(load_inputs(params, _write(tmp_path, params)))["warmup_laws"]
     assert [row["batch_size"] for row in law["best"]] == [32, 128, 512]
     assert sorted(law["studies"]) == sorted(names)
+
+
+def test_batch_sizes_are_listed_as_people_do() -> None:
+    best = [{"batch_size": size, "seeds_at_end": 1} for size in (128, 512, 1024)]
+    law: dict[str, Any] = {"model": "m", "arm": "full", "learning_rate": 0.1, "weight_decay": 0.0, "best": best}
+    law["slope"] = law["per_doubling"] = {"n": 1, "mean": 0.5, "sd": None, "low": None, "high": None}
+    assert " At batch sizes 128, 512 and 1,024 the best" in slope_sentence(law, 0.95)

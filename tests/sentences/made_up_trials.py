@@ -12,9 +12,11 @@ from pipeline.stats.sentences import SENTENCES, Evidence, Rule, Trial
 
 RUN = Trial(
     study="study", arm="full", extractor="resnet18", draw=0, model="resnet18", batch_size=64, learning_rate=0.1,
-    weight_decay=5e-4, bn_group=64, augmented=True, seed=0, steps=100, matched="steps", recipe="",
-    n_images=10_000, top1=0.0,
+    weight_decay=5e-4, bn_group=64, augmented=True, seed=0, steps=100, epochs=5.0, matched="steps", recipe="",
+    n_images=10_000, top1=0.0, fingerprint="",
 )  # fmt: skip
+
+_CELLS = itertools.count()
 
 Level = Callable[[Trial], float]
 """A trial's expected accuracy, 0 to 1."""
@@ -35,7 +37,8 @@ def made_trials(
             named: Mapping[str, Any] = dict(zip(axes, values, strict=True))
             trial = replace(RUN, seed=seed, **{"bn_group": named.get("batch_size", RUN.batch_size), **named})
             sd = noise(trial) if callable(noise) else noise
-            found.append(replace(trial, top1=level(trial) + sd * (common + rng.normal()) / 2**0.5))
+            top1 = level(trial) + sd * (common + rng.normal()) / 2**0.5
+            found.append(replace(trial, top1=top1, fingerprint=f"{next(_CELLS)}"))
     return found
 
 

@@ -221,13 +221,41 @@ def test_without_runs_nothing_is_testable_and_holm_counts_what_is() -> None:
     assert (tested.name, tested.p, tested.outcome) == ("variance", tested.evidence.p, "supported")
 
 
-def test_the_same_runs_in_two_studies_are_no_more_certain_than_in_one() -> None:
-    trials = CASES["variance"].border(np.random.default_rng(4), 6)
-    copies = [replace(trial, study="again") for trial in trials]
-    once, twice = SENTENCES["variance"].judge(trials, RULE), SENTENCES["variance"].judge(trials + copies, RULE)
+@pytest.mark.parametrize("part", [6, 4])
+@pytest.mark.parametrize("name", CASES)
+def test_cells_that_studies_share_are_said_once(name: str, part: int) -> None:
+    """Another study with all of the seeds, or some, gives neither weight nor settings."""
+    trials = CASES[name].border(np.random.default_rng(4), 6)
+    copies = [replace(trial, study=f"again {trial.study}") for trial in trials if trial.seed < part]
+    once, twice = SENTENCES[name].judge(trials, RULE), SENTENCES[name].judge(trials + copies, RULE)
     assert once is not None
-    assert twice is not None
-    np.testing.assert_allclose([once.p_for, once.low, once.high], [twice.p_for, twice.low, twice.high])
+    assert once == twice
+
+
+def test_runs_of_a_setting_that_a_second_study_shares_have_no_double_weight() -> None:
+    """As where both take the same steps at one batch size and not at the other."""
+    rng = np.random.default_rng(6)
+    axes: dict[str, Any] = {"arm": ["full", "filtered"], "weight_decay": [0.005, 0.01]}
+    trials = made_trials(rng, _decay(0.01), batch_size=[64, 128], **axes)
+    shared = [replace(trial, study="epochs", matched="epochs") for trial in trials if trial.batch_size == 128]
+    own = made_trials(rng, _decay(0.01), study=["epochs"], matched=["epochs"], batch_size=[64], **axes)
+    found = SENTENCES["weight_decay"].judge(trials + shared + own, RULE)
+    assert found is not None
+    assert found == SENTENCES["weight_decay"].judge(trials + own, RULE)
+    assert found.settings == 3
+
+
+def test_steps_too_few_for_equal_epochs_are_no_evidence_of_them() -> None:
+    """Three steps of 6,272 are 1.88 epochs of 10,000 images and 1.98 of 9,488."""
+    epochs = {(6272, "full"): 1.88, (6272, "filtered"): 1.98}
+    trials = [
+        replace(trial, epochs=epochs.get((trial.batch_size, trial.arm), 1.5))
+        for trial in made_trials(
+            np.random.default_rng(6), _gain(0.01), matched=["epochs"], batch_size=[256, 6272], arm=["full", "filtered"]
+        )
+    ]
+    found = SENTENCES["as_good_as_full"].judge(trials, RULE)
+    assert found == SENTENCES["as_good_as_full"].judge([trial for trial in trials if trial.batch_size == 256], RULE)
 
 
 def test_a_study_of_fewer_draws_is_left_out() -> None:

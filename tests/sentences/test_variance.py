@@ -1,5 +1,6 @@
 """The spread between runs against the batch size, of runs that are not normal."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from made_up_trials import RULE, Make, claims, grid, hardly_above, made_trials
 
+from pipeline.stats.permutation import trend_test
 from pipeline.stats.sentences import SENTENCES, Trial
 
 SIZES = [256, 512, 1024, 2048, 4096, 6272, 8192, 10368]
@@ -58,3 +60,9 @@ def test_curves_of_other_sizes_are_left_out_and_counted() -> None:
     found = SENTENCES["variance"].judge(both, RULE)
     assert found is not None
     assert (found.n, found.settings, found.left_out) == (8, 1, 1)
+
+
+def test_what_would_decide_names_the_smallest_p_of_the_fewest_sizes() -> None:
+    few = [math.log2(size) for size in SIZES[:5]]
+    least = 2 * trend_test(few, few)[0]
+    assert f"of which 5 give p = {least:.2g} at best" in SENTENCES["variance"].decides

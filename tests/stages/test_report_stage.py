@@ -37,6 +37,7 @@ def digests(folder: Path) -> dict[str, str]:
 def test_it_writes_page_summary_and_figures(project: Path) -> None:
     run()
     figures = ["digits.accuracy.svg", "digits.differences.svg", "digits.learning.svg"]
+    figures += ["filter.classes.svg", "filter.eps.svg"]
     figures += [
         f"{net}.{kind}.png"
         for net in ("resnet18", "resnet34")

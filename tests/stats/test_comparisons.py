@@ -11,7 +11,7 @@ from pipeline.stats import crossed_difference, mean_estimate
 from pipeline.stats.comparison_values import pooled_values, setting_values
 from pipeline.stats.comparison_wording import needed_sentence, settings_note
 from pipeline.stats.comparisons import Comparison, comparisons, replicates_needed
-from pipeline.stats.power import paired_t_power
+from pipeline.stats.power import seeds_for_both_tests
 from pipeline.stats.runs import Run
 
 
@@ -82,14 +82,16 @@ def test_draws_of_the_filter_are_a_level_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("spread", [0.1, 0.5, 2.0])
-def test_the_seeds_needed_find_the_margin_and_one_fewer_would_not(spread: float) -> None:
+def test_the_seeds_needed_find_the_margin_by_both_tests(spread: float) -> None:
     found = compare(pair([-spread, 0.0, spread]))  # sd of -s, 0, s is s
     needed = replicates_needed(found)
     assert needed is not None
-    power = [paired_t_power(n, spread=spread, difference=0.5, alpha=0.05) for n in (needed, needed - 1)]
-    assert power[0] >= 0.8
-    assert needed == 6 or power[1] < 0.8  # 6 are the fewest of which the sign-flip test can find anything
-    assert f"found with a chance of 0.8 by {needed} seeds or more; the study has 3." in needed_sentence(found)
+    assert needed.n == seeds_for_both_tests(spread, 0.5, 0.05, 0.8)
+    assert needed.low <= needed.n <= needed.high
+    # Of 3 values from .52 to 6.28 times their standard deviation.
+    assert needed.high == seeds_for_both_tests(6.2847 * spread, 0.5, 0.05, 0.8)
+    said = f"found with a chance of 0.8 by {needed.n} seeds or more ({needed.low} to {needed.high:,} within the "
+    assert said in needed_sentence(found)
 
 
 def test_no_spread_tells_nothing_of_the_seeds_needed() -> None:

@@ -31,7 +31,10 @@ def test_classes_are_compared_run_by_run_and_the_worst_need_not_be_the_same() ->
     rows = [(row["class"], row["treated"], row["control"], row["estimate"]["mean"]) for row in found["classes"]]
     assert rows == [("cat", 0.75, 1, -25), ("dog", 1, 0.5, 50), ("ship", 1, 1, 0)]
     assert (found["worst"]["treated"], found["worst"]["control"]) == (0.75, 0.5)
-    assert found["worst"]["estimate"] == {"n": 3, "mean": 25, "sd": 0, "low": 25, "high": 25}
+    worst = found["worst"]["estimate"]
+    assert (worst["n"], worst["mean"], worst["sd"]) == (3, 25, 0)
+    # Seeds are alike, so that only what counts of few images leave open widens it.
+    assert -10 < worst["low"] < 25 < worst["high"] < 60
     # Seeds are alike, so that images alone widen the interval.
     assert found["n_images"] == 12
     assert -30 < found["bootstrap"]["low"] < 100 / 12 < found["bootstrap"]["high"] < 45

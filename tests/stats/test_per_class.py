@@ -3,8 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.stats import crossed_difference, mean_estimate
+from pipeline.stats.estimates import Estimate
+from pipeline.stats.levels import level_estimate
 from pipeline.stats.per_class import class_accuracies, class_differences, worst_class_accuracy
+from pipeline.stats.student import rounding_sd
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -29,14 +31,20 @@ def arms() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return treated, control, np.arange(60) % 5
 
 
+def estimate(differences: np.ndarray, *, shared: bool = False, settings: int = 1) -> Estimate:
+    """Of one class of 12 images, from differences (draws, seeds), each a count of them in both arms."""
+    blur = rounding_sd(1 / 12) * (2 / settings) ** 0.5
+    return level_estimate(differences, 0.9, shared_control=shared, rounding=blur)
+
+
 def test_differences_pair_by_seed(arms: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
     treated, control, labels = arms
     found = class_differences([(treated[:1], control[:1])], labels, 0.9)
     by_class = class_accuracies(treated[0], labels) - class_accuracies(control[0], labels)
     worst = worst_class_accuracy(treated[0], labels) - worst_class_accuracy(control[0], labels)
     assert found.classes == (0, 1, 2, 3, 4)
-    assert found.estimates == tuple(mean_estimate(column, 0.9) for column in by_class.T)
-    assert found.worst == mean_estimate(worst, 0.9)
+    assert found.estimates == tuple(estimate(column[None]) for column in by_class.T)
+    assert found.worst == estimate(worst[None])
 
 
 def test_draws_that_share_a_control_are_crossed_with_its_seeds(
@@ -45,10 +53,10 @@ def test_draws_that_share_a_control_are_crossed_with_its_seeds(
     treated, control, labels = arms
     found = class_differences([(treated, control[:1])], labels, 0.9)
     by_class = class_accuracies(treated, labels) - class_accuracies(control[:1], labels)
-    assert found.estimates[2] == crossed_difference(by_class[:, :, 2], 0.9)
+    assert found.estimates[2] == estimate(by_class[:, :, 2], shared=True)
     own = class_differences([(treated, control)], labels, 0.9)
-    by_draw = (class_accuracies(treated, labels) - class_accuracies(control, labels)).mean(axis=1)
-    assert own.estimates[2] == mean_estimate(by_draw[:, 2], 0.9)
+    by_class = class_accuracies(treated, labels) - class_accuracies(control, labels)
+    assert own.estimates[2] == estimate(by_class[:, :, 2])
 
 
 def test_settings_are_averaged_run_by_run(arms: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
@@ -56,8 +64,18 @@ def test_settings_are_averaged_run_by_run(arms: tuple[np.ndarray, np.ndarray, np
     settings = [(treated[:1], control[:1]), (treated[1:2], control[1:2])]
     found = class_differences(settings, labels, 0.9)
     each = class_accuracies(treated[:2], labels) - class_accuracies(control[:2], labels)
-    assert found.estimates == tuple(mean_estimate(column, 0.9) for column in each.mean(axis=0).T)
+    assert found.estimates == tuple(estimate(column[None], settings=2) for column in each.mean(axis=0).T)
     assert class_differences(settings[::-1] * 2, labels, 0.9).worst.mean == pytest.approx(found.worst.mean)
+
+
+def test_runs_that_are_all_right_leave_the_interval_that_counts_allow() -> None:
+    """Where every run has all of a class's images right, its accuracy is not known better than to an image or so."""
+    right, labels = np.ones((1, 3, 60), dtype=bool), np.arange(60) % 5
+    found = class_differences([(right, right)], labels, 0.95).estimates[0]
+    assert (found.mean, found.sd) == (0, 0)
+    assert found.low is not None
+    assert found.high is not None
+    assert -2 / 12 < found.low < 0 < found.high < 2 / 12
 
 
 def test_what_does_not_fit_is_refused(arms: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:

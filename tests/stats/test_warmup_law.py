@@ -43,7 +43,18 @@ def test_each_seed_counts_once_with_a_line_of_its_own(best: list[tuple[int, ...]
 
 def test_no_logarithm_of_no_warm_up_and_no_line_through_one_batch() -> None:
     assert warmup_law(_peaked(np.array([[1, 1], [2, 2], [0, 3]])), WARMUPS, BATCHES, 0.95).slope is None
-    assert warmup_law(_peaked(np.array([[1, 1]])), WARMUPS, BATCHES[:1], 0.95).slope is None
+    of_one = warmup_law(_peaked(np.array([[1, 1]])), WARMUPS, BATCHES[:1], 0.95)
+    assert of_one.slope is None
+    assert of_one.per_doubling is None
+
+
+def test_growth_by_doubling_is_told_where_no_warm_up_is_best() -> None:
+    """Seeds whose best grow from 0 to 2 and from 2 to 8 epochs over two doublings."""
+    grows = warmup_law(_peaked(np.array([[0, 2], [1, 3], [2, 4]])), WARMUPS, BATCHES, 0.95).per_doubling
+    assert grows is not None
+    assert grows.n == 2
+    assert grows.mean == pytest.approx((1.0 + 3.0) / 2)
+    assert grows.low is not None
 
 
 def test_what_did_not_finish_is_never_the_best_and_the_end_is_told() -> None:

@@ -1,6 +1,7 @@
 import pytest
 
-from pipeline.stats.wording import count, p_value, percent, plural, points
+from pipeline.stats.estimates import Estimate
+from pipeline.stats.wording import count, number, p_value, percent, plural, points, points_interval, span
 
 
 @pytest.mark.parametrize(
@@ -25,3 +26,14 @@ def test_plain_numbers() -> None:
         "1 seed",
         "3 seeds",
     )
+
+
+def test_a_span_is_one_number_where_its_ends_read_alike() -> None:
+    assert (span((9766, 9766), count), span((9100, 9766), count)) == ("9,766", "9,100 to 9,766")
+    assert (span((2.0, 2.00001), number), span(None, number)) == ("2", "–")
+
+
+@pytest.mark.parametrize(("n", "text"), [(1, "n = 1, no interval"), (3, "a single seed, no interval")])
+def test_draws_of_a_single_seed_without_an_interval_are_not_called_one(n: int, text: str) -> None:
+    """As of three draws against the one run of the full arm."""
+    assert points_interval(Estimate(mean=0.1, sd=None, low=None, high=None, n=n)) == text

@@ -80,6 +80,7 @@ _HOW = {
     "communication": {"hierarchical": True, "bucket_mib": 5},
     "checkpoint": {"steps": 5},
     "eval_batch_size": 7,
+    "timeout_seconds": 7,
 }
 _WHICH: dict[str, Any] = {
     "stem": "cifar",

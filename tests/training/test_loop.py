@@ -1,64 +1,31 @@
 """Training learns, repeats to the bit, and says when it diverged."""
 
 import copy
-import os
 import re
-import signal
-import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from made_up_loop import N, train_bright, weights_of
 from made_up_training import ALONE, TINY, as_resnet, bright_images, distance, parameters_of
-from numpy.typing import NDArray
 
 from pipeline import distributed
 from pipeline.batching import SampleStream, micro_batches, worker_parts
 from pipeline.distributed import Ranks, Transport
-from pipeline.errors import InputError, Terminated
+from pipeline.errors import InputError
 from pipeline.models import build
 from pipeline.models.network import Network
-from pipeline.run_log import RunLog
-from pipeline.training import evaluated_weights
 from pipeline.training.batch_norm import recompute_statistics
-from pipeline.training.checkpoints import Checkpoints
 from pipeline.training.evaluate import evaluate
 from pipeline.training.gradient import GlobalBatch, Objective
 from pipeline.training.images import load_images
-from pipeline.training.interruptions import Pauses, end_and_due
-from pipeline.training.loop import TrainedRun, train
-from pipeline.training.settings import TrainSettings
-from pipeline.training.state import TrainState
-
-N = 60
-
-
-@pytest.fixture
-def few_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most of a tiny run's time would go into recomputing BatchNorm statistics."""
-    monkeypatch.setattr(evaluated_weights, "STATISTICS_IMAGES", 40)
-
-
-def _train(settings: TrainSettings, *, members: NDArray[np.bool_] | None = None, **options: Any) -> TrainedRun:
-    pixels, labels = bright_images(N)
-    images = load_images(pixels, settings, training=True, device=ALONE.device)
-    members = np.ones(N, dtype=np.bool_) if members is None else members
-    targets = np.where(members, labels, -1)  # out of range: training on one of the others fails
-    log = RunLog.silent()
-    arguments = {"ranks": ALONE, "log": log, "title": "", **options}
-    return train(settings, images, torch.from_numpy(targets), members, **arguments)
-
-
-def _weights(run: TrainedRun) -> torch.Tensor:
-    return torch.cat([tensor.flatten().double() for tensor in run.model.state_dict().values()])
 
 
 def test_separable_images_are_learnt() -> None:
-    run = _train(replace(TINY, steps=30, flip=False, learning_rate=0.01))
+    run = train_bright(replace(TINY, steps=30, flip=False, learning_rate=0.01))
     pixels, labels = bright_images(80, seed=9)
     images = load_images(pixels, TINY, training=False, device=ALONE.device)
     result = evaluate(run.model, images, torch.from_numpy(labels), batch_size=80, ranks=ALONE)
@@ -70,25 +37,25 @@ def test_separable_images_are_learnt() -> None:
 
 @pytest.mark.usefixtures("few_statistics")
 def test_one_seed_repeats_to_the_bit_and_another_differs() -> None:
-    first, again, other = (_train(replace(TINY, seed=seed)) for seed in (3, 3, 4))
-    assert torch.equal(_weights(first), _weights(again))
+    first, again, other = (train_bright(replace(TINY, seed=seed)) for seed in (3, 3, 4))
+    assert torch.equal(weights_of(first), weights_of(again))
     assert first.history == again.history
-    assert not torch.equal(_weights(first), _weights(other))
+    assert not torch.equal(weights_of(first), weights_of(other))
 
 
 @pytest.mark.usefixtures("few_statistics")
 def test_the_global_generators_do_not_matter() -> None:
-    first = _train(TINY)
+    first = train_bright(TINY)
     torch.rand(3)
     before = torch.get_rng_state()
-    assert torch.equal(_weights(first), _weights(_train(TINY)))
+    assert torch.equal(weights_of(first), weights_of(train_bright(TINY)))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.usefixtures("few_statistics")
 def test_only_members_are_trained_on() -> None:
     members = np.arange(N) % 3 > 0
-    run = _train(replace(TINY, steps=5), members=members)
+    run = train_bright(replace(TINY, steps=5), members=members)
     assert not run.diverged
     assert run.history[-1].epoch == pytest.approx(5 * 20 / 40)
 
@@ -97,7 +64,7 @@ def test_only_members_are_trained_on() -> None:
 def test_history_is_even_and_ends_with_the_last_step() -> None:
     """With a rate of almost nothing every pass over all images has the same mean loss."""
     still = replace(TINY, steps=43, simulated_workers=1, learning_rate=1e-12, crop_padding=0, flip=False)
-    run = _train(still, members=np.arange(N) < 10)
+    run = train_bright(still, members=np.arange(N) < 10)
     steps = [*range(2, 43, 2), 43]
     assert [r.step for r in run.history] == steps
     assert [r.examples for r in run.history] == [20 * step for step in steps]
@@ -116,7 +83,7 @@ def test_the_first_loss_is_that_of_the_fresh_network() -> None:
     model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed).train()
     logits, targets = model(images.training_batch(ids, epochs)), torch.from_numpy(labels[ids])
     expected = F.cross_entropy(logits, targets, label_smoothing=settings.label_smoothing)
-    assert _train(settings).history[0].train_loss == pytest.approx(float(expected.detach()), rel=1e-5)
+    assert train_bright(settings).history[0].train_loss == pytest.approx(float(expected.detach()), rel=1e-5)
 
 
 @pytest.mark.usefixtures("few_statistics")
@@ -129,7 +96,7 @@ def test_one_step_is_that_of_torch() -> None:
     model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed).train()
     logits = model(images.training_batch(ids, epochs))
     F.cross_entropy(logits, torch.from_numpy(labels[ids]), label_smoothing=0.1).backward()
-    trained = dict(_train(settings).model.named_parameters())
+    trained = dict(train_bright(settings).model.named_parameters())
     rate = settings.learning_rate / 4
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -141,7 +108,7 @@ def test_one_step_is_that_of_torch() -> None:
 @pytest.mark.usefixtures("few_statistics")
 def test_batch_norm_statistics_are_of_the_final_weights() -> None:
     """From the batches that would have come next, in the groups of training."""
-    run, everything = _train(TINY), np.ones(N, dtype=np.bool_)
+    run, everything = train_bright(TINY), np.ones(N, dtype=np.bool_)
     pixels, labels = bright_images(N)
     images = load_images(pixels, TINY, training=True, device=ALONE.device)
     model, stream = copy.deepcopy(run.model), SampleStream(everything, TINY.seed)
@@ -161,7 +128,7 @@ def test_initial_weights_replace_the_fresh_ones() -> None:
         torch.nn.init.zeros_(as_resnet(model).backbone.fc.weight)
         torch.nn.init.zeros_(as_resnet(model).backbone.fc.bias)
 
-    run = _train(replace(TINY, steps=1, label_smoothing=0.0), initialise=zero_head)
+    run = train_bright(replace(TINY, steps=1, label_smoothing=0.0), initialise=zero_head)
     assert seen == [run.model]
     assert run.history[0].train_loss == pytest.approx(np.log(4))  # logits of zero
 
@@ -169,7 +136,7 @@ def test_initial_weights_replace_the_fresh_ones() -> None:
 @pytest.mark.usefixtures("few_statistics")
 @pytest.mark.parametrize("steps", [9, 4])
 def test_a_diverged_run_is_flagged_and_does_not_raise(steps: int) -> None:
-    run = _train(replace(TINY, learning_rate=1e30, steps=steps, schedule="constant"))
+    run = train_bright(replace(TINY, learning_rate=1e30, steps=steps, schedule="constant"))
     assert run.diverged
     assert run.history[-1].train_loss is None
     assert run.history[-1].step < 9
@@ -198,7 +165,7 @@ def test_a_diverged_run_is_flagged_and_does_not_raise(steps: int) -> None:
 )
 def test_processes_that_do_not_fit_are_refused(changes: dict[str, Any], count: int, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        _train(replace(TINY, **changes), ranks=Ranks(rank=0, count=count, device=ALONE.device))
+        train_bright(replace(TINY, **changes), ranks=Ranks(rank=0, count=count, device=ALONE.device))
 
 
 @pytest.mark.parametrize("nodes", [[[0, 1, 2, 3]], [[0], [1, 2, 3]], [[0, 1], [2], [3]]])
@@ -212,23 +179,23 @@ def test_nodes_of_other_sizes_than_those_that_compress_are_refused(
         rf"communication.workers_per_node: 2, but the nodes run {re.escape(str(sizes))} processes.* run 2 on each of 2$"
     )
     with pytest.raises(InputError, match=said):
-        _train(between, ranks=replace(ALONE, count=4), transport=Transport(hierarchical=True))
+        train_bright(between, ranks=replace(ALONE, count=4), transport=Transport(hierarchical=True))
 
 
 def test_a_micro_batch_below_a_group_is_refused() -> None:
     with pytest.raises(InputError, match="micro_batch: 9 cannot hold a BatchNorm group of 10 images"):
-        _train(TINY, micro_batch=9)
+        train_bright(TINY, micro_batch=9)
 
 
 @pytest.mark.usefixtures("few_statistics")
 @pytest.mark.parametrize("network", ["resnet18", "small_cnn"])
 def test_a_micro_batch_changes_rounding_alone(network: str) -> None:
     settings = replace(TINY, steps=1, network=network, simulated_workers=4)
-    whole, parts = _train(settings, micro_batch="auto"), _train(settings, micro_batch=5)
+    whole, parts = train_bright(settings, micro_batch="auto"), train_bright(settings, micro_batch=5)
     assert (whole.micro_batch, parts.micro_batch) == (20, 5)
     assert distance(parameters_of(parts.model), parameters_of(whole.model)) <= 1e-6
     # A fourth of the simulated workers is another job.
-    other = _train(replace(settings, simulated_workers=1))
+    other = train_bright(replace(settings, simulated_workers=1))
     if network == "resnet18":
         assert distance(parameters_of(other.model), parameters_of(whole.model)) > 1e-3
     else:
@@ -237,7 +204,7 @@ def test_a_micro_batch_changes_rounding_alone(network: str) -> None:
 
 @pytest.mark.usefixtures("few_statistics")
 def test_both_reductions_are_the_same_job() -> None:
-    ddp, tree = (_train(replace(TINY, steps=1, reduction=reduction)) for reduction in ("ddp", "tree"))
+    ddp, tree = (train_bright(replace(TINY, steps=1, reduction=reduction)) for reduction in ("ddp", "tree"))
     assert distance(parameters_of(tree.model), parameters_of(ddp.model)) <= 1e-6
     for one, other in zip(tree.history, ddp.history, strict=True):
         assert (one.step, one.lr) == (other.step, other.lr)
@@ -250,89 +217,37 @@ def test_the_moving_average_is_what_is_evaluated() -> None:
     """After a step at rate 0 and one at a rate: average = decay x first + (1 - decay) x second."""
     settings = replace(TINY, steps=2, warmup_steps=0, crop_padding=0, flip=False)
     first, last = (
-        _train(replace(settings, steps=1, schedule="constant")),
-        _train(replace(settings, schedule="constant")),
+        train_bright(replace(settings, steps=1, schedule="constant")),
+        train_bright(replace(settings, schedule="constant")),
     )
-    averaged = _train(replace(settings, schedule="constant", ema_decay=0.75))
+    averaged = train_bright(replace(settings, schedule="constant", ema_decay=0.75))
     expected = 0.75 * parameters_of(first.model) + 0.25 * parameters_of(last.model)
     torch.testing.assert_close(parameters_of(averaged.model), expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.usefixtures("few_statistics")
 def test_the_noise_scale_is_sampled_where_asked_and_changes_nothing_else() -> None:
-    plain = _train(replace(TINY, steps=4, reduction="tree"))
-    metered = _train(replace(TINY, steps=4, reduction="tree", noise_scale_steps=2))
+    plain = train_bright(replace(TINY, steps=4, reduction="tree"))
+    metered = train_bright(replace(TINY, steps=4, reduction="tree", noise_scale_steps=2))
     assert plain.noise_scale is None
     assert metered.noise_scale is not None
-    assert torch.equal(_weights(plain), _weights(metered))
+    assert torch.equal(weights_of(plain), weights_of(metered))
 
 
 def test_what_a_run_ran_on_is_told(few_statistics: None) -> None:
     threads = torch.get_num_threads()
-    assert _train(replace(TINY, steps=1)).places == [f"1 processes of {threads} threads on cpu, 20 images at a time"]
+    run = train_bright(replace(TINY, steps=1))
+    assert run.places == [f"1 processes of {threads} threads on cpu, 20 images at a time"]
 
 
 @pytest.mark.usefixtures("few_statistics")
 def test_a_metered_step_in_half_precision_does_not_overflow() -> None:
     """The loss scale starts at 65536; the sum over a batch of gradients times that would."""
     half = replace(TINY, network="small_cnn", precision="fp16", batch_size=256, steps=2, noise_scale_steps=1)
-    run = _train(half)
+    run = train_bright(half)
     assert run.skipped_steps == 0
     assert run.noise_scale is not None
     assert run.noise_scale.samples == 2
-
-
-class _StopAfter(Pauses):
-    """Asks the run to end once so many steps are done, as SIGTERM would."""
-
-    def __init__(self, folder: Path, step: int) -> None:
-        super().__init__(Checkpoints(folder), end_and_due(), ranks=ALONE, steps=1000)
-        self._stop = step
-
-    def offer(self, state: TrainState, *, local: bool) -> None:
-        if state.step == self._stop:
-            os.kill(os.getpid(), signal.SIGTERM)
-        super().offer(state, local=local)
-
-
-@pytest.mark.usefixtures("few_statistics")
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"reduction": "tree", "noise_scale_steps": 2}, {"network": "small_cnn", "ema_decay": 0.9, "clip_norm": 0.1}],
-    ids=["ddp", "tree", "dropout"],
-)
-def test_a_run_that_was_asked_to_end_goes_on_to_the_same_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
-    settings = replace(TINY, steps=7, **changes)
-    straight = _train(settings, track_confidence=True)
-    begun = time.monotonic()
-    for stop in (2, 5):
-        pauses = _StopAfter(tmp_path / "run", stop)
-        with pauses.watching(), pytest.raises(Terminated, match=f"stopped after step {stop}, which is saved"):
-            _train(settings, pauses=pauses, track_confidence=True)
-    pauses = _StopAfter(tmp_path / "run", -1)
-    before = time.monotonic()
-    resumed = _train(settings, pauses=pauses, track_confidence=True)
-    assert straight.earlier_seconds == 0
-    assert 0 < resumed.earlier_seconds < before - begun  # of both that were stopped
-    assert torch.equal(_weights(resumed), _weights(straight))
-    assert resumed.history == straight.history
-    assert resumed.noise_scale == straight.noise_scale
-    assert resumed.confidence is not None
-    np.testing.assert_array_equal(resumed.confidence, straight.confidence)
-    pauses.finished()
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.usefixtures("few_statistics")
-def test_a_run_goes_on_with_the_micro_batch_it_chose_or_with_the_one_now_asked_for(tmp_path: Path) -> None:
-    """Who ran out of memory asks for less, and must get it."""
-    settings = replace(TINY, steps=5)
-    for chosen, asked, taken in ((10, "auto", 10), (20, 10, 10)):
-        pauses = _StopAfter(tmp_path / str(asked), 2)
-        with pauses.watching(), pytest.raises(Terminated):
-            _train(settings, pauses=pauses, micro_batch=chosen)
-        resumed = _train(settings, pauses=_StopAfter(tmp_path / str(asked), -1), micro_batch=asked)
-        assert resumed.micro_batch == taken
 
 
 def test_evaluation_images_are_not_augmented() -> None:
@@ -342,24 +257,3 @@ def test_evaluation_images_are_not_augmented() -> None:
     ids = np.arange(4)
     expected = (torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255 - 0.44) / 0.27
     torch.testing.assert_close(images.evaluation_batch(ids), expected, atol=1e-5, rtol=0)
-
-
-@pytest.mark.usefixtures("few_statistics")
-@pytest.mark.parametrize("options", [{}, {"ema_decay": 0.8}, {"reduction": "tree"}], ids=["plain", "ema", "tree"])
-def test_an_accuracy_on_the_way_is_that_of_a_run_that_ends_there(options: dict[str, Any]) -> None:
-    whole, judged = replace(TINY, steps=6, schedule="constant", schedule_options={}, **options), []
-
-    def note(model: Network) -> float:
-        judged.append(copy.deepcopy(model.state_dict()))
-        model.eval()
-        return 0.25
-
-    measured = _train(replace(whole, accuracy_steps=2), accuracy_of=note)
-    assert [(record.step, record.top1) for record in measured.history if record.top1 is not None] == [
-        (2, 0.25), (4, 0.25)
-    ]  # fmt: skip
-    for step, weights in zip((2, 4), judged, strict=True):
-        alone = _train(replace(whole, steps=step)).model.state_dict()
-        assert all(torch.equal(weights[name], alone[name]) for name in alone)
-    # And the run goes on as if nothing had been.
-    assert torch.equal(_weights(measured), _weights(_train(whole)))

@@ -22,9 +22,11 @@ def test_workers_that_nobody_can_stand_in_for_take_a_process_each(changes: dict[
     assert (plan.workers, list(plan.fitting)) == (4, [4])
 
 
-@pytest.mark.parametrize("changes", [{}, {"overlap": False}, {"bucket_mib": 5}, {"hierarchical": True}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"overlap": False}, {"bucket_mib": 5}, {"hierarchical": True}, {"library": "horovod"}]
+)
 def test_a_transport_takes_any_number_of_processes(changes: dict[str, Any]) -> None:
-    recipe = TrainConfig.model_validate({"simulated_workers": 4, "communication": changes})
+    recipe = TrainConfig.model_validate({"simulated_workers": 4, "communication": changes, "timeout_seconds": 7})
     plan = plan_of(recipe)
     assert (plan.workers, list(plan.fitting)) == ("auto", [1, 2, 4])
-    assert transport_of(recipe) == Transport(**changes)
+    assert transport_of(recipe) == Transport(**changes, timeout_seconds=7)

@@ -1,6 +1,7 @@
 """An epoch at a time, from checkpoint to checkpoint, is the run that the trainer makes in one go."""
 
 import re
+import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -22,6 +23,7 @@ from pipeline.training.ledger import CellResult
 from pipeline.training.study import Cell
 from pipeline.tuning import advance as module
 from pipeline.tuning.advance import EpochTask, advance
+from pipeline.tuning.shared_folder import leave_mark
 from pipeline.tuning.source import splits_of
 from pipeline.tuning.trial import TrialRun, trial_run
 
@@ -38,7 +40,8 @@ def trial(tmp_path: Path) -> tuple[TrialRun, Inputs]:
 
 def task(trial: tuple[TrialRun, Inputs], epoch: int, folder: Path) -> EpochTask:
     run, inputs = trial
-    return EpochTask(run=run, epoch=epoch, rows=inputs.rows, source=inputs.source, folder=folder)
+    mark = leave_mark(folder.parent)
+    return EpochTask(run=run, epoch=epoch, rows=inputs.rows, source=inputs.source, folder=folder, mark=mark)
 
 
 def in_one_go(trial: tuple[TrialRun, Inputs], weights: Path) -> float | None:
@@ -100,6 +103,18 @@ def test_a_last_epoch_whose_result_nobody_took_in_is_not_trained_again(
     assert advance(task(trial, 4, tmp_path / "trial")) == results[-1]
 
 
+def test_a_trial_that_the_memory_of_a_cpu_does_not_hold_has_failed(
+    trial: tuple[TrialRun, Inputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(*_: Any, **__: Any) -> None:
+        torch.empty(1 << 50)
+
+    monkeypatch.setattr(module, "train", train)
+    result = advance(task(trial, 1, tmp_path / "trial"))
+    assert result.accuracy is None
+    assert "DefaultCPUAllocator: can't allocate memory" in result.reason
+
+
 @pytest.mark.parametrize(
     "error",
     [DataError("train/ash/1.png: No such file or directory; put the image back"), RuntimeError("CUDA error: ECC")],
@@ -157,6 +172,7 @@ def test_memory_that_others_hold_is_no_failure_of_the_trial(
             {"machine": (("device", "NVIDIA H100"),)},
             "and the search began with NVIDIA H100, so results would depend on",
         ),
+        ({"code": "as it was edited"}, "a worker runs other code than the search; start it again"),
     ],
 )
 def test_a_process_with_other_data_or_other_bits_trains_nothing(
@@ -166,6 +182,20 @@ def test_a_process_with_other_data_or_other_bits_trains_nothing(
     elsewhere = replace(inputs, source=replace(inputs.source, **changed))
     with pytest.raises(InputError, match=re.escape(said)):
         advance(task((run, elsewhere), 1, tmp_path / "trial"))
+
+
+@pytest.mark.parametrize("there", ["nothing", "an older search"])
+def test_a_process_that_does_not_share_the_folder_trains_nothing(
+    there: str, trial: tuple[TrialRun, Inputs], tmp_path: Path
+) -> None:
+    asked = task(trial, 1, tmp_path / "checkpoints" / "trial")
+    if there == "nothing":
+        shutil.rmtree(tmp_path / "checkpoints")
+    else:
+        leave_mark(tmp_path / "checkpoints")
+    with pytest.raises(InputError, match=r"checkpoints: a worker does not find there what the search has written"):
+        advance(asked)
+    assert not asked.folder.exists()
 
 
 def test_a_task_says_what_taking_up_a_trial_costs(trial: tuple[TrialRun, Inputs], tmp_path: Path) -> None:

@@ -87,6 +87,29 @@ def test_failed_trials_leave_their_bracket_to_the_others() -> None:
     assert outcome.winner == 7
 
 
+def test_where_the_last_one_promoted_fails_the_next_best_of_its_rung_wins() -> None:
+    outcome = _race(
+        [successive_halving(trials=9, cap=9, factor=3, halvings=2)],
+        lambda turn: None if turn == (8, 5) else turn.trial / 10,
+    )
+    assert outcome.failed == (False,) * 8 + (True,)
+    assert outcome.epochs == (1, 1, 1, 1, 1, 1, 3, 3, 4)
+    # Of its first rung two have not failed, of its second none: those six stay out, these two do not.
+    assert outcome.eliminated_after == (1, 1, 1, 1, 1, 1, None, None, None)
+    assert outcome.winner == 7
+
+
+@given(data=st.data(), cap=st.integers(1, 9), factor=st.integers(2, 3))
+def test_nobody_wins_only_where_all_fail(data: st.DataObject, cap: int, factor: int) -> None:
+    brackets = hyperband(cap=cap, factor=factor)
+    trials = sum(bracket[0].trials for bracket in brackets)
+    fails_in = data.draw(st.lists(st.integers(1, cap + 1), min_size=trials, max_size=trials))
+    outcome = _race(brackets, lambda turn: None if turn.epoch == fails_in[turn.trial] else turn.trial / trials)
+    well = [trial for trial in range(trials) if not outcome.failed[trial]]
+    assert outcome.winner == max((one for one in well if outcome.eliminated_after[one] is None), default=None)
+    assert (outcome.winner is None) == (not well)
+
+
 def test_the_best_are_promoted_and_of_equals_the_first() -> None:
     assert promoted([0.3, 0.9, 0.5, 0.9], 1) == [1]
     assert promoted([0.3, 0.9, 0.5, 0.9], 3) == [1, 2, 3]
@@ -101,8 +124,12 @@ def test_every_bracket_ends_at_the_cap_within_its_share_of_the_budget(cap: int, 
         assert bracket[0].epochs >= 1
         assert bracket[-1].trials >= 1
         assert bracket[-1].epochs == cap
-        # The paper's budget of a bracket, (s_max + 1) R, counts each rung from its start; rounding up adds one trial.
-        assert _epochs_of(bracket) <= len(brackets) * cap + cap * len(bracket)
+        # The paper's budget of a bracket, (s_max + 1) R, counts each rung from its start: R / factor^s for each trial
+        # of the first rung. The number of these is rounded up, by less than one.
+        most = factor ** (len(bracket) - 1)
+        assert (bracket[0].trials - 1) * len(bracket) < len(brackets) * most <= bracket[0].trials * len(bracket)
+        spent = sum(rung.trials * rung.epochs for rung in bracket)
+        assert spent * most < (len(brackets) * most + len(bracket)) * cap
         for before, after in pairwise(bracket):
             assert after.trials == before.trials // factor
             assert after.epochs >= factor * before.epochs

@@ -87,15 +87,17 @@ def test_the_journal_is_read_back_even_after_half_a_line(tmp_path: Path) -> None
         Turn(2, 1): Result(None, "the loss stopped being finite"),
     }
     for turn, result in told.items():
-        journal.add(turn, result)
+        journal.add(turn, result, seconds=turn.trial + 2.0, switch_seconds=0.5)
     journal.end(0, "finished", 0.5)
     journal.end(1, "eliminated", 0.1)
-    journal.add(Turn(1, 2), Result(0.9))
+    journal.add(Turn(1, 2), Result(0.9), seconds=7.0, switch_seconds=0.25)
     path.write_bytes(path.read_bytes() + b'{"op_code": 8, "tri')
     again = Journal(path)
     for turn, result in {**told, Turn(1, 2): Result(0.9)}.items():
         assert again.result(turn) == result
     assert again.result(Turn(1, 3)) is None
+    # Of every epoch that was trained, before and after the end of its trial; one that failed is none.
+    assert again.switching == journal.switching == [(2.0, 0.5), (2.0, 0.5), (3.0, 0.5), (7.0, 0.25)]
     again.end(0, "finished", 0.5)
     again.start(0, drawn, distributions_of(tuning.space))
     again.start(3, drawn, distributions_of(tuning.space))
@@ -116,9 +118,51 @@ def test_a_journal_that_is_damaged_in_the_middle_is_named_with_the_line(damaged:
     Journal(path)
 
 
+def _take_up(path: Path, tuning: Tuning) -> Journal:
+    suggestions, journal = Suggestions(tuning), Journal(path)
+    for trial in range(2):
+        journal.start(trial, suggestions.ask(), distributions_of(tuning.space))
+    return journal
+
+
+def _whole(path: Path, tuning: Tuning) -> None:
+    """A search of two trials, of which one failed."""
+    journal = _take_up(path, tuning)
+    journal.add(Turn(0, 1), Result(0.5), seconds=2.0, switch_seconds=0.5)
+    journal.add(Turn(1, 1), Result(None, "the loss stopped being finite"), seconds=2.0, switch_seconds=0.5)
+    journal.end(0, "finished", 0.5)
+
+
+def test_a_journal_without_one_of_its_lines_is_refused_or_goes_on(tmp_path: Path) -> None:
+    tuning, path = search(), tmp_path / "journal.log"
+    _whole(path, tuning)
+    lines = path.read_bytes().splitlines(keepends=True)
+    known = {Turn(0, 1): Result(0.5), Turn(1, 1): Result(None, "the loss stopped being finite")}
+    refused = []
+    for number in range(len(lines)):
+        path.write_bytes(b"".join(lines[:number] + lines[number + 1 :]))
+        try:
+            journal = _take_up(path, tuning)
+        except InputError:
+            refused.append(number)
+        else:
+            # What is not known any more is trained again.
+            assert all(journal.result(turn) in (None, result) for turn, result in known.items())
+    assert 0 in refused
+
+
+@pytest.mark.parametrize("line", [b"1\n", b"{}\n", b"[]\n", b'{"op_code": 99, "worker_id": "a"}\n'])
+def test_json_that_is_no_line_of_a_journal_is_refused(line: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "journal.log"
+    _whole(path, search())
+    path.write_bytes(path.read_bytes() + line)
+    with pytest.raises(InputError, match=r"journal\.log: a line is missing or none of a search's \("):
+        Journal(path)
+
+
 def test_a_trial_cannot_take_other_values_than_before(tmp_path: Path) -> None:
     tuning = search()
     suggestions, journal = Suggestions(tuning), Journal(tmp_path / "journal.log")
     journal.start(0, suggestions.ask(), distributions_of(tuning.space))
-    with pytest.raises(AssertionError, match="trial 0 has drawn"):
+    with pytest.raises(InputError, match=r"journal\.log: trial 0 has .*, and draws .*; a line is missing"):
         Journal(tmp_path / "journal.log").start(0, suggestions.ask(), distributions_of(tuning.space))

@@ -1,23 +1,27 @@
 """A search whose epochs are made up: what it asks for again, and what it writes down."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from pipeline.commands.tuning.wording import late_bloomers_said
 from pipeline.config.tuning import Tuning
+from pipeline.errors import InputError
 from pipeline.run_log import RunLog
 from pipeline.tuning.advance import EpochResult, EpochTask
 from pipeline.tuning.journal import Journal
 from pipeline.tuning.race import Outcome
 from pipeline.tuning.results import Found
-from pipeline.tuning.search import Search, to_finish
+from pipeline.tuning.search import Search, number_of_trials, to_finish
 from pipeline.tuning.source import Source
 from pipeline.tuning.trial import Rows, TrialRun
 
 NOBODY = np.zeros(1, dtype=bool)
+TPE = {"name": "tpe", "startup_trials": 4}
 
 
 def tuning_of(**changes: Any) -> Tuning:
@@ -29,12 +33,12 @@ def tuning_of(**changes: Any) -> Tuning:
 
 
 def search(
-    folder: Path, tuning: Tuning, results: Callable[[list[EpochTask]], list[EpochResult]]
+    folder: Path, tuning: Tuning, results: Callable[[list[EpochTask]], Iterable[EpochResult]]
 ) -> tuple[Search, list[list[int]]]:
     """A search whose rounds of epochs end with `results`, and, for each of these, the trials asked for."""
     asked: list[list[int]] = []
 
-    def trained(_: Callable[[EpochTask], EpochResult], tasks: Iterable[EpochTask]) -> list[EpochResult]:
+    def trained(_: Callable[[EpochTask], EpochResult], tasks: Iterable[EpochTask]) -> Iterable[EpochResult]:
         given = list(tasks)
         asked.append([int(task.folder.name) for task in given])
         return results(given)
@@ -50,6 +54,22 @@ def search(
         log=RunLog.silent(),
     )
     return made, asked
+
+
+def found_by(made: Search, folder: Path, tuning: Tuning, outcome: Outcome) -> Found:
+    """What a search of `folder` that has run says at its end, read by another process."""
+    finished = made.finish(to_finish(tuning, outcome))
+    return Found(
+        tuning=tuning,
+        outcome=outcome,
+        values=made.values,
+        accuracies=made.accuracies,
+        reasons=made.reasons,
+        finished=finished,
+        failed_afterwards=made.failed_afterwards,
+        epochs_afterwards=made.epochs_afterwards,
+        switching=Journal(folder / "journal.log").switching,
+    )
 
 
 def test_a_trial_whose_worker_dies_has_failed_and_those_that_waited_behind_it_have_not(tmp_path: Path) -> None:
@@ -80,21 +100,131 @@ def test_a_winner_that_fails_on_its_way_to_the_end_stays_the_winner_and_no_late_
     made, _ = search(tmp_path, tuning, trained)
     outcome = made.run()
     assert (outcome.winner, outcome.epochs) == (0, (1, 1))
-    finished = made.finish(to_finish(tuning, outcome))
-    found = Found(
-        tuning=tuning,
-        outcome=outcome,
-        values=made.values,
-        accuracies=made.accuracies,
-        reasons=made.reasons,
-        finished=finished,
-        failed_afterwards=made.failed_afterwards,
-    )
-    summary = found.summary()
+    summary = found_by(made, tmp_path, tuning, outcome).summary()
     assert summary["finished_afterwards"] == [1]
     assert summary["late_bloomers"] is None
+    assert summary["winner"]["accuracy_at_end"] is None
     assert summary["failed_afterwards"] == [{"trial": 0, "reason": "diverged"}]
-    assert found.leaderboard()["reason"].to_pylist() == ["", ""]
+    assert summary["epochs_afterwards"] == 1
+    assert late_bloomers_said(summary).startswith("the winner failed on its way to the end")
+    assert made.reasons == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("finish", "late", "afterwards", "said"),
+    [
+        (1, [1], 4, "of 1 eliminated trials trained to the end, 1 overtook the winner"),
+        (0, None, 0, "late bloomers: not looked at, "),
+    ],
+)
+def test_an_eliminated_trial_that_overtakes_the_winner_is_found_where_somebody_looks(
+    finish: int, late: list[int] | None, afterwards: int, said: str, tmp_path: Path
+) -> None:
+    def trained(tasks: list[EpochTask]) -> list[EpochResult]:
+        curves = {0: [0.5, 0.6, 0.7], 1: [0.3, 0.5, 0.9]}
+        found = [curves[int(task.folder.name)][task.epoch - 1] for task in tasks]
+        return [EpochResult(accuracy=one, seconds=2.0, switch_seconds=0.5) for one in found]
+
+    tuning = tuning_of(trials=2, epochs=3, rule={"name": "lead", "kind": "absolute"}, finish=finish)
+    made, _ = search(tmp_path, tuning, trained)
+    outcome = made.run()
+    assert (outcome.winner, outcome.epochs) == (0, (1, 1))
+    summary = found_by(made, tmp_path, tuning, outcome).summary()
+    assert summary["late_bloomers"] == late
+    # What the rule saved, whatever was trained afterwards to judge it.
+    assert (summary["epochs"], summary["epochs_saved"], summary["epochs_afterwards"]) == (2, 4, afterwards)
+    assert late_bloomers_said(summary).startswith(said)
+    assert summary["context_switch"] == {"epochs": 2 + afterwards, "median_seconds": 0.5, "median_share": 0.25}
+
+
+def test_epochs_that_failed_trials_did_not_reach_are_not_saved(tmp_path: Path) -> None:
+    def trained(tasks: list[EpochTask]) -> list[EpochResult]:
+        accuracies = [None if int(task.folder.name) == 0 and task.epoch == 2 else 0.5 for task in tasks]
+        return [EpochResult(accuracy=one, reason="" if one else "no", seconds=1.0) for one in accuracies]
+
+    tuning = tuning_of(trials=2, epochs=4, rule={"name": "none"})
+    made, _ = search(tmp_path, tuning, trained)
+    summary = found_by(made, tmp_path, tuning, made.run()).summary()
+    counted = {name: summary[f"epochs{name}"] for name in ("", "_allowed", "_lost", "_saved")}
+    assert counted == {"": 5, "_allowed": 8, "_lost": 3, "_saved": 0}
+    assert summary["saved_share"] == 0
+
+
+def test_where_nobody_was_eliminated_nobody_blooms_late(tmp_path: Path) -> None:
+    tuning = tuning_of(trials=2)
+    made, _ = search(tmp_path, tuning, lambda tasks: [EpochResult(accuracy=0.5, seconds=1.0) for _ in tasks])
+    summary = found_by(made, tmp_path, tuning, made.run()).summary()
+    assert summary["late_bloomers"] == []
+    assert late_bloomers_said(summary) == "late bloomers: there are none, as no trial was eliminated"
+
+
+def test_where_the_last_trial_promoted_fails_another_wins_and_nothing_is_trained_again(tmp_path: Path) -> None:
+    def trained(tasks: list[EpochTask]) -> list[EpochResult]:
+        found = [None if task.epoch == 4 else 0.5 + int(task.folder.name) / 10 for task in tasks]
+        return [EpochResult(accuracy=one, reason="" if one else "diverged", seconds=1.0) for one in found]
+
+    tuning = tuning_of(trials=4, epochs=4, rule={"name": "successive_halving", "factor": 2})
+    for rounds in (4, 0):
+        made, asked = search(tmp_path, tuning, trained)
+        outcome = made.run()
+        assert len(asked) - asked.count([]) == rounds
+        assert (outcome.winner, outcome.epochs) == (2, (1, 1, 2, 3))
+        assert made.reasons == ["", "", "", "diverged"]
+        assert to_finish(tuning, outcome) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rule": {"name": "lead", "kind": "absolute", "amount": 0.3}, "places": 3, "sampler": TPE},
+        {"rule": {"name": "successive_halving", "factor": 2}},
+        {"rule": {"name": "hyperband", "factor": 2}, "trials": None},
+        {"rule": {"name": "hyperband", "factor": 2}, "trials": None, "sampler": TPE},
+    ],
+)
+def test_a_search_killed_every_few_epochs_takes_the_course_of_one_that_never_was(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    tuning = tuning_of(**{"trials": 8, "epochs": 4, **changes})
+    table = np.random.default_rng(4).uniform(0.2, 0.9, size=(10, 4))
+    table[[1, 5, 9], [2, 0, 1]] = np.nan
+    trained: list[tuple[str, int]] = []
+
+    def dying_after(epochs: float) -> Callable[[list[EpochTask]], Iterator[EpochResult]]:
+        lasts = len(trained) + epochs
+
+        def train(tasks: list[EpochTask]) -> Iterator[EpochResult]:
+            for task in tasks:
+                if len(trained) == lasts:
+                    raise KeyboardInterrupt
+                trained.append((task.folder.name, task.epoch))
+                accuracy = float(table[int(task.folder.name), task.epoch - 1])
+                yield EpochResult(accuracy=None if np.isnan(accuracy) else accuracy, reason="said", seconds=1.0)
+
+        return train
+
+    once, _ = search(tmp_path / "once", tuning, dying_after(np.inf))
+    expected, turns = once.run(), list(trained)
+    trained.clear()
+    lives, outcome = 0, None
+    while outcome is None:
+        lives += 1
+        again, _ = search(tmp_path / "again", tuning, dying_after(3))
+        with suppress(KeyboardInterrupt):
+            outcome = again.run()
+    assert outcome == expected
+    assert (again.values, again.accuracies, again.reasons) == (once.values, once.accuracies, once.reasons)
+    assert trained == turns
+    assert lives > 3
+
+
+def test_tpe_under_hyperband_has_to_be_able_to_learn() -> None:
+    """Brackets of 4, 3 and 3 trials: 7 have ended when the last three draw."""
+    for startup, said in ((7, ""), (8, "once 8 trials have ended, .* of hyperband of 4 epochs starts, 7 have; give")):
+        sampler = {"name": "tpe", "startup_trials": startup}
+        tuning = tuning_of(trials=None, epochs=4, rule={"name": "hyperband", "factor": 2}, sampler=sampler)
+        with pytest.raises(InputError, match=said) if said else nullcontext():
+            assert number_of_trials(tuning) == 10
 
 
 @pytest.mark.parametrize(
@@ -108,6 +238,8 @@ def test_a_winner_that_fails_on_its_way_to_the_end_stays_the_winner_and_no_late_
     ],
 )
 def test_curves_that_are_whole_count_always(finish: int, epochs: tuple[int, ...], expected: list[int]) -> None:
+    whole = [1] if epochs[1] == 4 else []
     tuning = tuning_of(trials=4, epochs=4, rule={"name": "lead", "kind": "absolute"}, finish=finish)
     outcome = Outcome(winner=3, epochs=epochs, eliminated_after=(None, 2, 1, None), failed=(False,) * 4)
     assert to_finish(tuning, outcome) == expected
+    assert to_finish(tuning, outcome, compared=True) == [3, *(expected[1:] or whole)]

@@ -65,5 +65,5 @@ def test_a_report_may_ask_for_accuracies_of_another_study(tmp_path: Path) -> Non
 def test_post_local_sgd_is_refused_in_one_line(simulated_workers: int, tmp_path: Path) -> None:
     local = {"start": {"steps": 1}, "period": 5}
     values = {"recipe.post_local_sgd": local, "recipe.simulated_workers": simulated_workers}
-    with pytest.raises(InputError, match=r"^post_local_sgd: workers have weights of their own .*remove the key$"):
+    with pytest.raises(InputError, match=r"^post_local_sgd: each worker has weights of its own, .*remove the key$"):
         run_of(params_of(tmp_path), **values)

@@ -53,6 +53,9 @@ def _view(data: DataPaths, params: Params, outcome: Any = default_outcome, batch
     return study_view(data, "digits", params=params, batch_size=batch_size)
 
 
+ROUNDING = 100 / N_TEST / 12**0.5  # of an accuracy, in points
+
+
 def _t_interval(values: Any, confidence: float = 0.95, rounding: float = 0.0) -> tuple[float, float]:
     error = np.hypot(stats.sem(values), rounding / len(values) ** 0.5)
     low, high = stats.t.interval(confidence, len(values) - 1, np.mean(values), error)
@@ -73,7 +76,7 @@ def test_means_and_intervals_are_those_of_scipy(data: DataPaths) -> None:
             top1 = [100 * row["top1"] for row in rows if (row["arm"], row["batch_size"]) == (trace.name, size)]
             assert len(top1) == 4
             assert trace.y[index] == pytest.approx(np.mean(top1))
-            assert _ends(trace)[index] == pytest.approx(_t_interval(top1))
+            assert _ends(trace)[index] == pytest.approx(_t_interval(top1, rounding=ROUNDING))
             assert trace.customdata[index][2] == 4
     assert "n = 4 (seeds), each with its 95 % interval (Student's t)." in text_of(view)
 
@@ -101,7 +104,7 @@ def test_differences_are_paired_by_seed(data: DataPaths) -> None:
         for index, size in enumerate((32, 128, 512)):
             pairs = [top1["filtered", size, seed] - top1[control, size, seed] for seed in range(3)]
             assert trace.y[index] == pytest.approx(np.mean(pairs))
-            assert _ends(trace)[index] == pytest.approx(_t_interval(pairs, rounding=100 / N_TEST * (2 / 12) ** 0.5))
+            assert _ends(trace)[index] == pytest.approx(_t_interval(pairs, rounding=2**0.5 * ROUNDING))
 
 
 def test_the_confidence_is_that_of_the_report(data: DataPaths) -> None:
@@ -110,7 +113,7 @@ def test_the_confidence_is_that_of_the_report(data: DataPaths) -> None:
     view = _view(data, params)
     trace = next(trace for trace in _figure(view, "study-accuracy").data if trace.name == "full")
     top1 = [100 * row["top1"] for row in _rows(data) if (row["arm"], row["batch_size"]) == ("full", 32)]
-    assert _ends(trace)[0] == pytest.approx(_t_interval(top1, 0.8))
+    assert _ends(trace)[0] == pytest.approx(_t_interval(top1, 0.8, ROUNDING))
     assert "80 % interval" in text_of(view)
 
 
@@ -188,7 +191,8 @@ def test_draws_of_the_filter_are_the_replicates_where_there_are_several(data: Da
         100 * np.mean([row["top1"] for row in rows if row["filter_network"] == draw])
         for draw in ("resnet18", "resnet18-r1")
     ]
-    assert _ends(trace)[0] == pytest.approx(_t_interval(means))
+    seeds = len(rows) / len(means)
+    assert _ends(trace)[0] == pytest.approx(_t_interval(means, rounding=ROUNDING / seeds**0.5))
     thin = [trace.hovertemplate for trace in _figure(view, "study-loss").data if trace.line.width == 1]
     assert sorted(text.split(", step")[0] for text in thin)[:4] == [
         *["seed 0, filter of resnet18"] * 3,

@@ -144,6 +144,9 @@ def test_neighbours_vote_only_where_a_colouring_needs_them(monkeypatch: pytest.M
     monkeypatch.setattr("viz.coloring.vote_of", unwanted)
     for coloring in set(COLORINGS) - {"reason"}:
         colors_by(coloring, replace(_facts(20, 3, 0)))
+    # It is what a colouring by reason asks, so that the others would have been caught.
+    with pytest.raises(AssertionError):
+        colors_by("reason", replace(_facts(20, 3, 0)))
 
 
 def test_differences_name_who_drops() -> None:

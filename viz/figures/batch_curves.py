@@ -8,7 +8,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from plotly import graph_objects as go
 
-from viz.figures.palette import LineKey, LineStyle, line_styles
+from viz.figures.error_bars import bar_lengths, interval_text, log_axis_ends, plotly_line, sideways
+from viz.figures.palette import LineKey, LineStyle
 from viz.figures.rendering import matplotlib_style, plotly_layout, plotly_text
 
 
@@ -22,6 +23,7 @@ class BatchCurve:
     """
 
     key: LineKey
+    style: LineStyle
     label: str
     batch_sizes: Sequence[int]
     values: Sequence[float]
@@ -32,9 +34,9 @@ class BatchCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedValue:
-    """A value that a paper states: a hollow marker in the look of line `key`. Those of one label share an entry."""
+    """A value that a paper states: a hollow marker in the look of its line. Those of one label share an entry."""
 
-    key: LineKey
+    style: LineStyle
     label: str
     batch_size: int
     value: float
@@ -47,13 +49,12 @@ def batch_chart(
     layout = plotly_layout(x_title="batch size (log scale)", y_title=y_title)
     sizes = _all_sizes(curves, published)
     layout["xaxis"] |= {"type": "log", "tickvals": sizes, "ticktext": [f"{size:,}" for size in sizes]}
-    layout["xaxis"]["range"] = [math.log10(end) for end in _ends(sizes)]
+    layout["xaxis"]["range"] = [math.log10(end) for end in log_axis_ends(sizes)]
     figure = go.Figure(layout=layout | {"showlegend": True})
-    styles = line_styles([curve.key for curve in curves])
     for position, curve in enumerate(curves):
-        figure.add_trace(_plotly_trace(curve, styles[curve.key], _shift(position, len(curves))))
+        figure.add_trace(_plotly_trace(curve, sideways(position, len(curves))))
     for values in _by_label(published):
-        figure.add_trace(_plotly_markers(values, styles[values[0].key]))
+        figure.add_trace(_plotly_markers(values))
     if zero_line:
         figure.add_hline(y=0, line={"color": "#888888", "width": 1})
     return figure
@@ -63,7 +64,6 @@ def batch_figure(
     curves: Sequence[BatchCurve], *, y_title: str, zero_line: bool = False, published: Sequence[PublishedValue] = ()
 ) -> Figure:
     """The same as a matplotlib figure for papers."""
-    styles = line_styles([curve.key for curve in curves])
     with matplotlib_style():
         figure = Figure(figsize=(6.4, 4.0), layout="constrained")
         axes = figure.add_subplot()
@@ -71,16 +71,16 @@ def batch_figure(
         sizes = _all_sizes(curves, published)
         axes.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=45 if len(sizes) > 8 else 0)
         axes.minorticks_off()
-        axes.set_xlim(*_ends(sizes))
+        axes.set_xlim(*log_axis_ends(sizes))
         axes.set(xlabel="batch size", ylabel=y_title)
         if zero_line:
             axes.axhline(0, color="#888888", linewidth=1)
         for position, curve in enumerate(curves):
-            style, shift = styles[curve.key], _shift(position, len(curves))
+            style, shift = curve.style, sideways(position, len(curves))
             axes.errorbar(
                 [size * shift for size in curve.batch_sizes],
                 curve.values,
-                yerr=_bars(curve),
+                yerr=bar_lengths(curve.values, curve.low, curve.high),
                 label=curve.label,
                 color=style.color,
                 marker=style.marker[1],
@@ -90,7 +90,7 @@ def batch_figure(
             )
         labelled = _by_label(published)
         for values in labelled:
-            style = styles[values[0].key]
+            style = values[0].style
             axes.plot(
                 [value.batch_size for value in values],
                 [value.value for value in values],
@@ -109,25 +109,21 @@ def batch_figure(
         return figure
 
 
-def _plotly_trace(curve: BatchCurve, style: LineStyle, shift: float) -> Any:
-    below, above = _bars(curve)
+def _plotly_trace(curve: BatchCurve, shift: float) -> Any:
     return go.Scatter(
         x=[size * shift for size in curve.batch_sizes],
-        y=list(curve.values),
-        error_y={"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1.5},
         customdata=[
-            [f"{size:,}", _interval_text(low, high), n]
+            [f"{size:,}", interval_text(low, high), n]
             for size, low, high, n in zip(curve.batch_sizes, curve.low, curve.high, curve.n, strict=True)
         ],
         hovertemplate="batch size %{customdata[0]}: %{y:.2f}, %{customdata[1]}, n = %{customdata[2]}",
         name=plotly_text(curve.label),
-        mode="lines+markers",
-        line={"color": style.color, "dash": style.dash[0], "width": 2},
-        marker={"symbol": style.marker[0], "size": 8},
+        **plotly_line(curve.style, curve.values, curve.low, curve.high),
     )
 
 
-def _plotly_markers(values: Sequence[PublishedValue], style: LineStyle) -> Any:
+def _plotly_markers(values: Sequence[PublishedValue]) -> Any:
+    style = values[0].style
     return go.Scatter(
         x=[value.batch_size for value in values],
         y=[value.value for value in values],
@@ -146,28 +142,5 @@ def _by_label(published: Sequence[PublishedValue]) -> list[list[PublishedValue]]
     return list(groups.values())
 
 
-def _bars(curve: BatchCurve) -> tuple[list[float], list[float]]:
-    """Lengths of the error bars below and above each value; NaN, which draws none, where there is no interval."""
-    below = [v - low if low is not None else math.nan for v, low in zip(curve.values, curve.low, strict=True)]
-    above = [high - v if high is not None else math.nan for v, high in zip(curve.values, curve.high, strict=True)]
-    return below, above
-
-
-def _interval_text(low: float | None, high: float | None) -> str:
-    return "no interval" if low is None or high is None else f"{low:.2f} to {high:.2f}"
-
-
 def _all_sizes(curves: Sequence[BatchCurve], published: Sequence[PublishedValue]) -> list[int]:
     return sorted({size for curve in curves for size in curve.batch_sizes} | {value.batch_size for value in published})
-
-
-def _ends(sizes: Sequence[int]) -> tuple[float, float]:
-    """Of the axis. An octave and more is shown, lest the lines of a single batch size spread over all of it."""
-    margin = 2**0.5 if len(sizes) < 2 else (sizes[-1] / sizes[0]) ** 0.06
-    return (sizes[0] / margin, sizes[-1] * margin) if sizes else (1.0, 2.0)
-
-
-def _shift(position: int, count: int) -> float:
-    """Factor that moves a line sideways by up to 3 %, so that error bars do not hide each other."""
-    middle = (count - 1) / 2
-    return 2.0 ** (0.04 * (position - middle) / middle) if middle else 1.0

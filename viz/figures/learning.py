@@ -1,38 +1,49 @@
-"""Training loss as training goes on: one panel per batch size, one line per arm."""
+"""Training loss or test accuracy as training goes on: one panel per batch size, one line per arm."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 from plotly import graph_objects as go
 from plotly import subplots
 
-from viz.figures.palette import LineKey, LineStyle, line_styles
+from viz.figures.palette import LineKey, LineStyle
 from viz.figures.rendering import log_ticks, matplotlib_style, plotly_layout, plotly_log_axis, plotly_text
 
 _X_TITLE = "training images processed"
-_Y_TITLE = "training loss (nats)"
 _COLUMNS = 3
 _PANEL_HEIGHT = 230
 
 
+class LearningAxis(NamedTuple):
+    """The vertical axis that all panels share."""
+
+    title: str
+    log: bool
+
+
+LOSS = LearningAxis("training loss (nats)", log=True)
+TOP1 = LearningAxis("test top-1 (%)", log=False)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LearningCurve:
-    """Mean training loss of the seeds of one line.
+    """Means over the seeds of one line.
 
     Attributes:
         examples: training images processed so far, ascending.
-        loss: mean over the seeds, in nats.
+        values: in the unit of the axis.
     """
 
     key: LineKey
+    style: LineStyle
     examples: Sequence[int]
-    loss: Sequence[float]
+    values: Sequence[float]
 
 
-def learning_chart(panels: Mapping[str, Sequence[LearningCurve]]) -> go.Figure:
-    """Plotly panels with a shared loss axis (log scale), by the panels' titles."""
+def learning_chart(panels: Mapping[str, Sequence[LearningCurve]], axis: LearningAxis) -> go.Figure:
+    """Plotly panels with a shared vertical axis, by the panels' titles."""
     rows, columns = _shape(len(panels))
     figure = subplots.make_subplots(
         rows=rows,
@@ -49,64 +60,63 @@ def learning_chart(panels: Mapping[str, Sequence[LearningCurve]]) -> go.Figure:
     figure.update_layout(shared | {"showlegend": True})
     figure.update_annotations(font_size=13)
     figure.update_xaxes(x_axis | {"rangemode": "tozero", "nticks": 5})
-    figure.update_yaxes(y_axis | plotly_log_axis(_losses(panels)))
+    figure.update_yaxes(y_axis | (plotly_log_axis(_values(panels)) if axis.log else {}))
     figure.update_xaxes(title_text=_X_TITLE, row=rows)
-    figure.update_yaxes(title_text=_Y_TITLE, col=1)
-    styles = line_styles(_keys(panels))
+    figure.update_yaxes(title_text=axis.title, col=1)
     named: set[LineKey] = set()
     for position, curves in enumerate(panels.values()):
         for curve in curves:
-            trace = _plotly_trace(curve, styles[curve.key], in_legend=curve.key not in named)
+            trace = _plotly_trace(curve, in_legend=curve.key not in named)
             figure.add_trace(trace, row=position // columns + 1, col=position % columns + 1)
             named.add(curve.key)
     return figure
 
 
-def learning_figure(panels: Mapping[str, Sequence[LearningCurve]]) -> Figure:
+def learning_figure(panels: Mapping[str, Sequence[LearningCurve]], axis: LearningAxis) -> Figure:
     """The same as a matplotlib figure for papers."""
     rows, columns = _shape(len(panels))
-    styles, ticks = line_styles(_keys(panels)), log_ticks(_losses(panels))
     with matplotlib_style():
         figure = Figure(figsize=(3.2 * columns, 0.6 + 2.4 * rows), layout="constrained")
         grid: Any = figure.subplots(rows, columns, sharey=True, squeeze=False)
         handles: dict[str, Any] = {}
         for axes, (name, curves) in zip(grid.flat, panels.items(), strict=False):
-            axes.set(yscale="log", title=name)
-            axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-            axes.minorticks_off()
+            axes.set_title(name)
+            if axis.log:
+                _log_scale(axes, log_ticks(_values(panels)))
             for curve in curves:
-                style = styles[curve.key]
                 (handles[str(curve.key)],) = axes.plot(
-                    curve.examples, curve.loss, color=style.color, linestyle=style.dash[1], linewidth=1.2
+                    curve.examples, curve.values, color=curve.style.color, linestyle=curve.style.dash[1], linewidth=1.2
                 )
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()
         figure.supxlabel(_X_TITLE, fontsize="medium")
-        figure.supylabel(_Y_TITLE, fontsize="medium")
+        figure.supylabel(axis.title, fontsize="medium")
         if handles:
             figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4, fontsize=8)
         return figure
 
 
-def _plotly_trace(curve: LearningCurve, style: LineStyle, *, in_legend: bool) -> Any:
+def _plotly_trace(curve: LearningCurve, *, in_legend: bool) -> Any:
     return go.Scatter(
         x=list(curve.examples),
-        y=list(curve.loss),
+        y=list(curve.values),
         name=plotly_text(str(curve.key)),
         legendgroup=str(curve.key),
         showlegend=in_legend,
-        mode="lines+markers" if len(curve.loss) == 1 else "lines",
-        line={"color": style.color, "dash": style.dash[0], "width": 2},
+        mode="lines+markers" if len(curve.values) == 1 else "lines",
+        line={"color": curve.style.color, "dash": curve.style.dash[0], "width": 2},
         hovertemplate="%{x:,} images: %{y:.4f}",
     )
 
 
-def _keys(panels: Mapping[str, Sequence[LearningCurve]]) -> list[LineKey]:
-    return sorted({curve.key for curves in panels.values() for curve in curves})
+def _log_scale(axes: Any, ticks: Sequence[float]) -> None:
+    axes.set_yscale("log")
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
 
 
-def _losses(panels: Mapping[str, Sequence[LearningCurve]]) -> list[float]:
-    return [loss for curves in panels.values() for curve in curves for loss in curve.loss]
+def _values(panels: Mapping[str, Sequence[LearningCurve]]) -> list[float]:
+    return [value for curves in panels.values() for curve in curves for value in curve.values]
 
 
 def _shape(panels: int) -> tuple[int, int]:

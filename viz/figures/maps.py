@@ -26,7 +26,7 @@ def class_map(
         xy: (N, 2) coordinates.
         labels: (N,) indices into `class_names`.
         is_noise: (N,); these images are drawn in grey, above the others: a map is looked at for them.
-        legend: name the classes beside the map (20 at most, for more there is no room).
+        legend: name the classes beside the map, where each has a colour of its own.
     """
     noise = np.zeros(len(xy), dtype=bool) if is_noise is None else is_noise
     names, colors = list(class_names), [class_color(index) for index in range(len(class_names))]
@@ -34,7 +34,7 @@ def class_map(
     with_noise = Groups(codes=codes, names=[*names, "noise"], colors=[*colors, NOISE])
     with matplotlib_style():
         figure = _scatter(xy, with_noise, noise)
-        if legend and len(names) <= MOST_NAMES:
+        if legend and _tell_apart(colors):
             shown = len(names) + (is_noise is not None)
             _add_legend(figure, with_noise.names[:shown], with_noise.colors[:shown])
         return figure
@@ -42,6 +42,8 @@ def class_map(
 
 def colored_map(xy: NDArray[np.floating[Any]], colors: Colors, above: NDArray[np.bool_]) -> Figure:
     """Scatter of all images in the given colours, with a legend of the groups that have members, or a colour bar.
+
+    There is no legend where a colour stands for several of the groups, or where there is no room for their names.
 
     Args:
         xy: (N, 2) coordinates.
@@ -51,9 +53,14 @@ def colored_map(xy: NDArray[np.floating[Any]], colors: Colors, above: NDArray[np
         figure = _scatter(xy, colors, above)
         if isinstance(colors, Groups):
             found = np.unique(colors.codes).tolist()
-            if len(found) <= MOST_NAMES:
-                _add_legend(figure, [colors.names[code] for code in found], [colors.colors[code] for code in found])
+            shown = [colors.colors[code] for code in found]
+            if len(found) <= MOST_NAMES and _tell_apart(shown):
+                _add_legend(figure, [colors.names[code] for code in found], shown)
         return figure
+
+
+def _tell_apart(colors: Sequence[str]) -> bool:
+    return len(set(colors)) == len(colors)
 
 
 def _scatter(xy: NDArray[np.floating[Any]], colors: Colors, above: NDArray[np.bool_]) -> Figure:

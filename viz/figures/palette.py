@@ -20,6 +20,8 @@ _CLASSES = (
     "#ee7733",
 )
 
+N_CLASS_COLORS = len(_CLASSES)
+
 # M. Okabe and K. Ito, "Color universal design" (2008).
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """For networks, studies and whatever else needs a few distinct colours."""
@@ -61,10 +63,13 @@ class LineKey:
 
 
 def line_styles(keys: Sequence[LineKey]) -> dict[LineKey, LineStyle]:
-    """A look for each line, the same for the same set of keys in any order of drawing.
+    """A look for each of a study's lines.
 
     Several arms: colour and marker tell the arm, the dash tells the variant. One arm: colour and
     marker tell the variant. Looks repeat where there are more lines than looks.
+
+    Args:
+        keys: all lines that are to be told apart, variants in their order; one may stand more than once.
     """
     variants = list(dict.fromkeys(key.variant for key in keys))
     by_arm = len({key.arm for key in keys}) > 1

@@ -10,6 +10,7 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from plotly import graph_objects as go
 from plotly import offline
 from plotly.io.json import to_json_plotly
@@ -111,10 +112,13 @@ def plotly_log_axis(values: Iterable[float]) -> dict[str, Any]:
 
 
 def log_ticks(values: Iterable[float]) -> list[float]:
-    """1, 2 and 5 times powers of ten over the range of the positive ones of `values`."""
+    """1, 2 and 5 times powers of ten over the range of the positive ones of `values`; of a narrow one even steps."""
     positive = [value for value in values if value > 0] or [1.0]
     low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
     ticks = [digit * 10.0**power for power in range(low, high + 1) for digit in (1, 2, 5)]
+    if 1.001 * min(positive) < max(positive) and sum(min(positive) <= tick <= max(positive) for tick in ticks) < 2:
+        even = MaxNLocator(5).tick_values(min(positive), max(positive))
+        ticks = [float(tick) for tick in even if tick > 0]
     return [tick for tick in ticks if min(positive) / 2 < tick < 2 * max(positive)]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from plotly import graph_objects as go
 
-from viz.figures.palette import LineKey, LineStyle, line_styles
+from viz.figures.palette import LineKey, LineStyle
 from viz.figures.rendering import plotly_layout, plotly_log_axis, plotly_text
 
 
@@ -34,6 +34,7 @@ class RunCurves:
     """
 
     key: LineKey
+    style: LineStyle
     mean: Sequence[tuple[int, float]]
     runs: Sequence[RunCurve]
 
@@ -44,11 +45,10 @@ def run_chart(lines: Sequence[RunCurves]) -> go.Figure:
     layout["xaxis"] |= {"rangemode": "tozero"}
     layout["yaxis"] |= plotly_log_axis(loss for line in lines for run in line.runs for _, loss in run.points)
     figure = go.Figure(layout=layout | {"showlegend": True, "hovermode": "closest"})
-    styles = line_styles([line.key for line in lines])
     for line in lines:
-        figure.add_traces([_run_trace(line.key, run, styles[line.key]) for run in line.runs])
+        figure.add_traces([_run_trace(line.key, run, line.style) for run in line.runs])
     for line in lines:
-        figure.add_trace(_mean_trace(line, styles[line.key]))
+        figure.add_trace(_mean_trace(line))
     return figure
 
 
@@ -68,10 +68,10 @@ def _run_trace(key: LineKey, run: RunCurve, style: LineStyle) -> Any:
     )
 
 
-def _mean_trace(line: RunCurves, style: LineStyle) -> Any:
+def _mean_trace(line: RunCurves) -> Any:
     """Without points where no run finished: the legend names the line all the same."""
     return go.Scatter(
-        **_line(line.key, line.mean, style, width=2.5),
+        **_line(line.key, line.mean, line.style, width=2.5),
         mode="lines+markers" if len(line.mean) == 1 else "lines",
         hovertemplate="mean of the finished, step %{x:,}: %{y:.4f}",
     )

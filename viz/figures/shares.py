@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
+from matplotlib.figure import Figure
 from plotly import graph_objects as go
 
 from viz.figures.palette import SERIES
-from viz.figures.rendering import plotly_layout, plotly_log_axis, plotly_text
+from viz.figures.rendering import log_ticks, matplotlib_style, plotly_layout, plotly_log_axis, plotly_text
+
+_CLASSES_TITLE, _EXCEED_TITLE = "images of the class called noise (%)", "images that exceed it (%)"
 
 
 def class_share_chart(class_names: Sequence[str], shares: Mapping[str, Sequence[float]]) -> go.Figure:
@@ -15,7 +18,7 @@ def class_share_chart(class_names: Sequence[str], shares: Mapping[str, Sequence[
         shares: network -> one share per class, 0 to 1.
     """
     height = 130 + len(class_names) * max(22, 12 * len(shares))
-    layout = plotly_layout(x_title="images of the class called noise (%)", y_title="", height=height)
+    layout = plotly_layout(x_title=_CLASSES_TITLE, y_title="", height=height)
     # Classes read from the top down, as in the table; two of one name keep a bar each.
     rows = list(range(len(class_names)))
     names = [plotly_text(name) for name in class_names]
@@ -38,6 +41,29 @@ def class_share_chart(class_names: Sequence[str], shares: Mapping[str, Sequence[
     return figure
 
 
+def class_share_figure(class_names: Sequence[str], shares: Mapping[str, Sequence[float]]) -> Figure:
+    """The same as a matplotlib figure for papers."""
+    with matplotlib_style():
+        figure = Figure(figsize=(6.4, 1.2 + len(class_names) * max(0.25, 0.14 * len(shares))), layout="constrained")
+        axes = figure.add_subplot()
+        height = 0.8 / max(1, len(shares))
+        for index, (network, values) in enumerate(shares.items()):
+            axes.barh(
+                [row + height * (index - (len(shares) - 1) / 2) for row in range(len(class_names))],
+                [100 * value for value in values],
+                height=height,
+                label=network,
+                color=SERIES[index % len(SERIES)],
+            )
+        axes.set_yticks(range(len(class_names)), class_names)
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel(_CLASSES_TITLE)
+        if len(shares) > 1:
+            axes.legend(fontsize=8)
+        return figure
+
+
 def eps_chart(
     curves: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     chosen: Mapping[str, tuple[float, float]],
@@ -51,7 +77,7 @@ def eps_chart(
         chosen: network -> the same pair for the threshold in use; networks without a single one are missing.
         unit: what the thresholds are, "eps (map units)".
     """
-    layout = plotly_layout(x_title=f"{unit}, log scale", y_title="images that exceed it (%)")
+    layout = plotly_layout(x_title=f"{unit}, log scale", y_title=_EXCEED_TITLE)
     layout["yaxis"] |= {"rangemode": "tozero"}
     layout["xaxis"] |= plotly_log_axis(value for eps, _ in curves.values() for value in eps)
     figure = go.Figure(layout=layout)
@@ -80,3 +106,29 @@ def eps_chart(
             )
         )
     return figure
+
+
+def eps_figure(
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    chosen: Mapping[str, tuple[float, float]],
+    *,
+    unit: str,
+) -> Figure:
+    """The same as a matplotlib figure for papers."""
+    ticks = log_ticks(value for eps, _ in curves.values() for value in eps)
+    with matplotlib_style():
+        figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+        axes = figure.add_subplot()
+        axes.set_xscale("log")
+        for index, (network, (eps, shares)) in enumerate(curves.items()):
+            color = SERIES[index % len(SERIES)]
+            axes.plot(eps, [100 * share for share in shares], label=network, color=color)
+            if network in chosen:
+                threshold, share = chosen[network]
+                axes.plot([threshold], [100 * share], "x", label=f"{network}: in use", color=color, markersize=9)
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+        axes.set(xlabel=f"{unit}, log scale", ylabel=_EXCEED_TITLE)
+        axes.legend(fontsize=8)
+        return figure

@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from viz.figures.palette import LineKey, line_styles
+from viz.figures.palette import LineKey, LineStyle
 from viz.figures.rendering import matplotlib_style
 
 _COLUMNS = 3
@@ -22,6 +22,7 @@ class LossSlice:
     """
 
     key: LineKey
+    style: LineStyle
     distances: Sequence[float]
     loss: Sequence[float]
 
@@ -30,7 +31,6 @@ def slice_figure(panels: Mapping[str, Sequence[LossSlice]]) -> Figure:
     """A matplotlib figure with a shared axis of losses, by the panels' titles."""
     columns = max(1, min(_COLUMNS, len(panels)))
     rows = max(1, -(-len(panels) // columns))
-    styles = line_styles(sorted({curve.key for curves in panels.values() for curve in curves}))
     with matplotlib_style():
         figure = Figure(figsize=(0.8 + 3.0 * columns, 0.8 + 2.4 * rows), layout="constrained")
         grid: Any = figure.subplots(rows, columns, sharey=True, squeeze=False)
@@ -38,9 +38,8 @@ def slice_figure(panels: Mapping[str, Sequence[LossSlice]]) -> Figure:
         for axes, (title, curves) in zip(grid.flat, panels.items(), strict=False):
             axes.set_title(title)
             for curve in curves:
-                style = styles[curve.key]
                 (handles[str(curve.key)],) = axes.plot(
-                    curve.distances, curve.loss, color=style.color, linestyle=style.dash[1], linewidth=1.2
+                    curve.distances, curve.loss, color=curve.style.color, linestyle=curve.style.dash[1], linewidth=1.2
                 )
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()

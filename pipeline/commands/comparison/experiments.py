@@ -14,6 +14,7 @@ from pipeline.artifacts.arrays import open_array
 from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.tables import read_csv, read_parquet
 from pipeline.commands.comparison.revisions import fetch
+from pipeline.commands.comparison.tested import EvaluationImages, read_tested
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 
@@ -36,6 +37,9 @@ _NEEDED = (
 )
 _KEPT_COLUMNS = {"sample_id": pa.int64(), "path": pa.string(), "label_name": pa.string()}
 
+_PLACES = ("train", "filter", "prepare/test.parquet", "prepare/provenance.json", "report/provenance.json")
+"""In a revision's data/, what there is to read."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class KeptImages:
@@ -54,6 +58,7 @@ class Experiment:
         studies: study -> its cells.
         filters: network -> what its filter kept.
         n_images: test images; 1 where no run finished.
+        tested: which they are.
         margin: `report.margin` that its report was made with, in percentage points; None without a report, or with
             one that has no margin.
         confidence: `report.confidence` of the same; None without one that has it.
@@ -63,6 +68,7 @@ class Experiment:
     studies: Mapping[str, list[Row]]
     filters: Mapping[str, KeptImages]
     n_images: int
+    tested: EvaluationImages
     margin: float | None
     confidence: float | None
 
@@ -83,7 +89,7 @@ def read_experiment(name: str) -> Experiment:
         return _read(name, folder / "data" if (folder / "data").is_dir() else folder)
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary) / "data"
-        fetch(name, ("train", "filter", "report/provenance.json"), _is_wanted, root)
+        fetch(name, _PLACES, _is_wanted, root, may_lack=_is_prepared)
         try:
             return _read(name, root)
         except InputError as error:
@@ -93,9 +99,13 @@ def read_experiment(name: str) -> Experiment:
 
 def _is_wanted(path: Path) -> bool:
     """Whether `_read` reads it."""
-    is_of_report = path.parent.name == "report"
+    is_of_report = path.parent.name == "report" or path.name.endswith(".provenance.json")
     is_wanted_name = path.name in ("kept.csv", "metrics.json") or path.name.endswith(".correct.npy")
-    return is_wanted_name or _is_study(path) or is_of_report
+    return is_wanted_name or _is_study(path) or is_of_report or _is_prepared(path)
+
+
+def _is_prepared(path: Path) -> bool:
+    return path.parent.name == "prepare"
 
 
 def _is_study(path: Path) -> bool:
@@ -116,6 +126,7 @@ def _read(name: str, root: Path) -> Experiment:
         studies={study: _read_study(data.runs(study)) for study in studies},
         filters={network: _read_filter(data, network) for network in networks},
         n_images=_count_images(data, studies),
+        tested=read_tested(data, studies),
         margin=_read_stated(data.provenance("report"), "margin", is_margin, "above 0 and below 100"),
         confidence=_read_stated(data.provenance("report"), "confidence", _is_confidence, "above 0.5 and below 1"),
     )

@@ -48,6 +48,7 @@ class StudyComparison:
         same_runs: pairs of which both are the same cell (one fingerprint). They are in no test.
         unfinished, unpaired: as `Pairing` has them.
         differing: what differs within the pairs beside the results.
+        no_verdict: why accuracies of A and B cannot be compared, the end of a sentence; then there is no verdict below.
         pooled: of each arm that has pairs, `filtered` first.
         settings: those with a seed that all draws of the filter have.
         only_a, only_b: settings of one experiment alone.
@@ -61,6 +62,7 @@ class StudyComparison:
     unfinished: int
     unpaired: int
     differing: list[ColumnDifference]
+    no_verdict: str | None
     pooled: list[ArmVerdict]
     settings: list[SettingVerdict]
     only_a: list[Setting]
@@ -85,18 +87,21 @@ class FilterComparison:
     only_b: int
 
 
-def compare_study(study: str, a: Sequence[Row], b: Sequence[Row], rule: Rule, *, step: float) -> StudyComparison:
+def compare_study(
+    study: str, a: Sequence[Row], b: Sequence[Row], rule: Rule, *, step: float, no_verdict: str | None = None
+) -> StudyComparison:
     """Pair the runs of a study and judge B against A.
 
     Args:
         step: of which all accuracies are multiples, 1 / test images.
+        no_verdict: why accuracies of A and B cannot be compared; None where they can.
 
     Raises:
         InputError: as `pair_runs`.
     """
     pairing = pair_runs(a, b)
     pairs = [pair for pair in pairing.pairs if not pair.is_one_run]
-    tables = _by_setting(pairs)
+    tables = {} if no_verdict else _by_setting(pairs)
     draws = sorted({draw for found in tables.values() for draw, _ in found if draw})
     by_setting = {setting: _table(found, _own(setting, draws)) for setting, found in tables.items()}
     by_setting = {setting: table for setting, table in by_setting.items() if table.size}
@@ -111,6 +116,8 @@ def compare_study(study: str, a: Sequence[Row], b: Sequence[Row], rule: Rule, *,
         unfinished=pairing.unfinished,
         unpaired=pairing.unpaired,
         differing=differing_columns(pairs),
+        # One and the same run was tested on one set of images, whatever is known of it.
+        no_verdict=no_verdict if pairs else None,
         pooled=_by_arm(tables, draws, rule, step),
         settings=[
             SettingVerdict(setting=setting, verdict=verdict)

@@ -7,7 +7,14 @@ from typing import Any
 from pipeline.errors import InputError
 
 
-def fetch(revision: str, places: Iterable[str], wanted: Callable[[Path], bool], target: Path) -> None:
+def fetch(
+    revision: str,
+    places: Iterable[str],
+    wanted: Callable[[Path], bool],
+    target: Path,
+    *,
+    may_lack: Callable[[Path], bool],
+) -> None:
     """Copy the wanted files of some places in data/, as the revision's dvc.lock has them, to the data folder `target`.
 
     What dvc.yaml declares there and dvc.lock does not have is left out.
@@ -15,9 +22,10 @@ def fetch(revision: str, places: Iterable[str], wanted: Callable[[Path], bool], 
     Args:
         revision: what git or DVC resolves: a commit, a branch, a tag, `HEAD~1`, an experiment of `dvc exp`.
         places: folders, of which all below is looked at, or single files.
+        may_lack: whether a file is left out where it can be had nowhere.
 
     Raises:
-        InputError: no such revision, or a file of it is neither in DVC's cache nor in a remote.
+        InputError: no such revision, or a file of it is neither in DVC's cache nor in a remote, and may not lack.
     """
     # Takes two seconds; folders are compared without it.
     from dvc.api import DVCFileSystem
@@ -36,6 +44,8 @@ def fetch(revision: str, places: Iterable[str], wanted: Callable[[Path], bool], 
         try:
             files.get_file(path, str(destination))
         except FileNotFoundError:
+            if may_lack(Path(path)):
+                continue
             raise InputError(
                 f"{revision}: {path.removeprefix('/')} is not in DVC's cache; run `dvc pull --all-commits`"
             ) from None

@@ -61,6 +61,8 @@ def paragraph(text: str) -> str:
 def _verdicts(found: StudyComparison) -> Iterator[str]:
     if found.same_runs and not found.pairs:
         yield "B against A: the very same runs, so that there is nothing to test."
+    elif found.no_verdict:
+        yield f"B against A: no verdict, since {found.no_verdict}."
     elif not found.pooled:
         yield "B against A: nothing to compare, since no setting has a run that finished in both."
     for arm in found.pooled:

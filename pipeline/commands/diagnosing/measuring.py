@@ -97,7 +97,10 @@ def step_seconds(training: Training, n_steps: int, on_step: Callable[[], object]
 
 
 def without_exchange(training: Training) -> Training:
-    """Each rank steps alone on the same images in the same BatchNorm groups: post-local SGD that never averages."""
+    """Each rank steps alone on the same images in the same BatchNorm groups: post-local SGD that never averages.
+
+    Of `reduction: tree` it leaves out the order of its sums too, so that this arithmetic counts as communication.
+    """
     settings, count = training.settings, training.ranks.count
     parts = worker_parts(settings.batch_size, settings.simulated_workers, settings.bn_group)
     local = replace(
@@ -139,18 +142,35 @@ def share_of_one(training: Training, count: int) -> Training:
 def measure(training: Training, seconds: float) -> StepTimes:
     """Rounds of all ways in turn, so that a machine that slows down slows down each; all ranks return the same.
 
+    Post-local SGD is measured in its local phase, over whole periods from one average to the next. Of a period that is
+    longer than there is time for, as many steps are taken and its average's part is spread over all of them.
+
     Args:
         seconds: to spend on the steps, roughly; starting each run comes on top, and a few steps are always taken.
     """
-    alone = without_exchange(training)
-    ways = [training, alone, with_synthetic_images(alone)]
+    if in_phase := training.settings.local_from_step is not None:
+        training = replace(training, settings=replace(training.settings, local_from_step=0))
     if training.ranks.count == 1:
-        del ways[1]  # nobody to exchange with
+        ways = [training, with_synthetic_images(training)]  # nobody to exchange with
+    else:
+        alone = without_exchange(training)
+        ways = [training, alone, with_synthetic_images(alone)]
     n_steps = steps_in(training, seconds / ROUNDS / len(ways))
-    found = [[distributed.all_gather(step_seconds(way, n_steps)) for way in ways] for _ in range(ROUNDS)]
+    period = min(training.settings.local_period, n_steps) if in_phase else 1
+    if in_phase:
+        ways[0] = replace(training, settings=replace(training.settings, local_period=period))
+    steps = [n_steps // period * period, *[n_steps] * (len(ways) - 1)]
+    found = [
+        [distributed.all_gather(step_seconds(way, n)) for way, n in zip(ways, steps, strict=True)]
+        for _ in range(ROUNDS)
+    ]
     # Ways first, each by rounds, ranks and steps.
-    full, *local, synthetic = np.array(found).swapaxes(0, 1)
-    return StepTimes(full=full, local=local[0] if local else full, synthetic=synthetic)
+    full, *others, synthetic = map(np.array, zip(*found, strict=True))
+    local = others[0] if others else full
+    if in_phase:
+        without = local.mean(axis=-1, keepdims=True)
+        full = without + (full - without) * (period / training.settings.local_period)
+    return StepTimes(full=full, local=local, synthetic=synthetic)
 
 
 def steps_in(training: Training, seconds: float) -> int:

@@ -10,8 +10,9 @@ from pipeline.costmodel.bottleneck import CONFIDENCE, THRESHOLD, Diagnosis, Esti
 _ADVICE = {
     "compute": "nothing is lost beside it: more workers, `precision: bf16` or `compile: true` on a GPU, or a smaller "
     "network or image make it faster",
-    "communication": "send less often: larger batch_sizes, fewer workers with more images each, or post_local_sgd; "
-    "send less: `communication.compression`; `reduction: ddp` hides more of it than `tree`",
+    "communication": "send less often: larger batch_sizes, fewer workers with more images each, post_local_sgd (with a "
+    "longer period, where it is used); send less: `communication.compression`; `reduction: ddp` hides more of it than "
+    "`tree`",
     "input": "read faster: prepare the images no larger than the crop needs, keep them in memory (`prepare.storage: "
     "array`), or give each worker more cores to decode with (fewer workers a node)",
     "synchronisation": "make the workers alike: see which rank is slow below, and what else its cores or GPU, its "
@@ -24,7 +25,8 @@ def lines_of(diagnosis: Diagnosis, times: StepTimes, *, batch_size: int, alone_s
 
     Args:
         batch_size: images of a step over all ranks.
-        alone_seconds: of a step in which one rank has the machine to itself; None where there is one rank.
+        alone_seconds: of a step in which one rank has the machine to itself; None where there is one rank, or where
+            all were started by somebody else.
     """
     yield f"{'part of a step':16} {'ms':>9} {'share':>7}  {CONFIDENCE:.0%} interval of the share"
     for name, seconds in diagnosis.parts.items():
@@ -65,10 +67,12 @@ def _comparisons(diagnosis: Diagnosis, times: StepTimes, alone_seconds: float | 
     communication = diagnosis.parts["communication"].median
     ratio = f"{diagnosis.parts['compute'].median / communication:.1f}" if communication > 0 else "no communication seen"
     yield f"scaling ratio, computation to exposed communication: {ratio}"
-    if alone_seconds is not None:
+    if alone_seconds is None:
+        yield f"one rank alone against all {ranks}: not measured under your own torchrun, which started all of them"
+    else:
         efficiency = alone_seconds / diagnosis.step.median
         yield f"one rank alone against all {ranks}: {1e3 * alone_seconds:.2f} ms a step, efficiency {efficiency:.0%}"
-    own = np.median(times.local, axis=(0, 2))
+    own = np.median(times.local.mean(axis=-1), axis=0)
     slowest = int(own.argmax())
     yield (
         f"ranks without exchange: {1e3 * own.min():.2f} to {1e3 * own.max():.2f} ms, rank {slowest} the slowest, by "
@@ -77,8 +81,8 @@ def _comparisons(diagnosis: Diagnosis, times: StepTimes, alone_seconds: float | 
 
 
 def _ms(values: NDArray[np.float64]) -> Estimate:
-    """Of (rounds, ranks, steps) seconds: median over ranks and steps, then over rounds."""
-    return estimate(1e3 * np.median(values, axis=(1, 2)))
+    """Of (rounds, ranks, steps) seconds: mean over steps and median over ranks, then over rounds."""
+    return estimate(1e3 * np.median(values.mean(axis=-1), axis=1))
 
 
 def _text(found: Estimate) -> str:

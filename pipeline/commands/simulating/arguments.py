@@ -2,13 +2,16 @@
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.costmodel import ALL_REDUCE
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
 
+_NOT_GIVEN = object()
+# MiB, of PyTorch's DistributedDataParallel (bucket_cap_mb and torch.distributed._DEFAULT_FIRST_BUCKET_BYTES).
+_BUCKET_MIB, _FIRST_BUCKET_MIB = 25.0, 1.0
 # 90 epochs of ImageNet's training images.
 _EXAMPLES = 90 * 1_281_167
 
@@ -26,14 +29,18 @@ def parse(argv: Sequence[str], description: str) -> argparse.Namespace:
     parser.add_argument("--classes", type=_count, default=1000, help="(default: 1000)")
     speed = parser.add_mutually_exclusive_group()
     speed.add_argument("--images-per-second", type=_positive, help="that one GPU of the machine trains alone")
-    speed.add_argument("--measure", action="store_true", help="time a step here, with a GPU like those of the machine")
+    speed.add_argument(
+        "--measure", action="store_true", help="time a step on the GPU here, or on the CPU where there is none"
+    )
     parser.add_argument("--local-batch", type=_count, default=64, help="of weak scaling, images a GPU (default: 64)")
     parser.add_argument(
         "--batch-sizes", type=_count, nargs="+", default=[3840, 7680, 15360, 30720], help="of strong scaling"
     )
     parser.add_argument("--gpus", type=_count, nargs="+", help="(default: nodes doubled, up to the whole machine)")
     parser.add_argument("--algorithms", nargs="+", choices=[*ALL_REDUCE], default=["ring", "tree", "hierarchical_tree"])
-    parser.add_argument("--bucket-mib", type=_positive, default=25.0, help="gradients in a message (default: 25)")
+    parser.add_argument(
+        "--bucket-mib", type=_positive, help="gradients in a message (default: 1 in the first, 25 in others, as DDP's)"
+    )
     parser.add_argument(
         "--compression", type=_at_least_1, default=1.0, help="2 where gradients travel as bf16 (default: 1)"
     )
@@ -46,23 +53,47 @@ def parse(argv: Sequence[str], description: str) -> argparse.Namespace:
     parser.add_argument("--price-per-gpu-hour", type=_positive, help="in any currency")
     parser.add_argument("--fit", type=Path, metavar="POINTS.json", help="measured all-reduces")
     parser.add_argument(
-        "--hold-out", choices=["workers", "n_bytes"], default="workers",
+        "--hold-out", choices=["workers", "n_bytes"],
         help="what --fit predicts from the others: each number of workers, or each size (default: workers)",
     )  # fmt: skip
     parser.add_argument("--link", choices=["inside", "between"], help="of the machine, that takes the fitted constants")
     parser.add_argument("--out", type=Path, default=WorkPaths().simulated, help="folder of the JSON and SVG files")
     arguments = parser.parse_args(argv)
     _check_together(arguments)
+    _check_read(arguments, _given(parser, argv))
+    if arguments.hold_out is None:
+        arguments.hold_out = "workers"
+    # DDP sends a small first bucket early, unless it is told a size.
+    arguments.first_bucket_mib = arguments.bucket_mib or _FIRST_BUCKET_MIB
+    arguments.bucket_mib = arguments.bucket_mib or _BUCKET_MIB
     return arguments
+
+
+def _given(parser: argparse.ArgumentParser, argv: Sequence[str]) -> dict[str, str]:
+    """Name -> option, of those on the command line."""
+    options = {action.dest: action.option_strings[0] for action in parser._actions if action.dest != "help"}
+    # What has a value already is given no default.
+    blank = argparse.Namespace(**dict.fromkeys(options, _NOT_GIVEN))
+    found = vars(parser.parse_args(argv, blank))
+    return {name: option for name, option in options.items() if found[name] is not _NOT_GIVEN}
+
+
+def _check_read(arguments: argparse.Namespace, given: Mapping[str, str]) -> None:
+    """Refuse what would be read by nobody."""
+    if arguments.fit is None and "hold_out" in given:
+        raise InputError("--hold-out: says what --fit predicts; give --fit POINTS.json, or drop it")
+    unread = [option for name, option in given.items() if name not in ("fit", "hold_out", "link")]
+    if arguments.machine is None and unread:
+        raise InputError(
+            f"{unread[0]}: nothing is simulated without a machine; give --machine, such as summit, or drop it"
+        )
 
 
 def _check_together(arguments: argparse.Namespace) -> None:
     if arguments.machine is None and arguments.fit is None:
         raise InputError("simulate: nothing to do; give --machine, such as summit, or --fit, or both")
     if arguments.machine is not None and not (arguments.images_per_second or arguments.measure):
-        raise InputError(
-            "simulate: how fast is one GPU alone? give --images-per-second, or --measure on a machine with such a GPU"
-        )
+        raise InputError("simulate: how fast is one GPU alone? give --images-per-second, or --measure on one like it")
     if (arguments.link is not None) != (arguments.machine is not None and arguments.fit is not None):
         raise InputError("--link: says which link of --machine takes the constants of --fit; give all three, or not it")
 

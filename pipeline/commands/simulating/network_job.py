@@ -82,6 +82,19 @@ def measured_job(network: str, *, image_size: int, n_classes: int, local_batch: 
     return sorted(jobs, key=lambda job: job.ready_seconds[-1] + job.optimizer_seconds)[_REPEATS // 2]
 
 
+def device_here() -> torch.device:
+    """What `--measure` times: the first GPU, or the CPU where there is none."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def device_name(device: torch.device) -> str:
+    """As a reader may compare it with another: with the threads that a CPU works with."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"the CPU ({threads} thread{'s' if threads > 1 else ''})"
+
+
 def of_local_batch(job: Job, local_batch: int) -> Job:
     """Another local batch, with forward and backward in proportion: `Job.share` says what that flatters."""
     factor = local_batch / job.local_batch

@@ -27,16 +27,20 @@ def of_machine(described: MachineConfig, origins: Mapping[str, str]) -> Constant
     return {key: (value(key), origin) for key, origin in origins.items()}
 
 
-def of_job(arguments: argparse.Namespace, job: Job) -> Constants:
-    """What is taken of the network, the GPU, the coordinator and the whole training."""
+def of_job(arguments: argparse.Namespace, job: Job, timed: str | None) -> Constants:
+    """What is taken of the network, the GPU, the coordinator and the whole training.
+
+    Args:
+        timed: the device that a step was timed on; None: its speed is given.
+    """
     alone = job.local_batch / (job.ready_seconds[-1] + job.optimizer_seconds)
-    origin = "measured" if arguments.measure else "given"
+    origin = "measured" if timed else "given"
     constants: dict[str, tuple[object, str]] = {
         "images/s of one GPU": (alone, origin),
         "bytes of the gradients": (sum(job.layer_bytes), "given"),
         "times of forward and backward, and of each layer": (
-            "timed" if arguments.measure else "1 : 2, by multiplications",
-            "measured" if arguments.measure else "guessed",
+            f"those of {timed}" if timed else "1 : 2, by multiplications",
+            "measured" if timed else "guessed",
         ),
         "times at other local batches": ("in proportion", "guessed"),
         "images over all epochs": (arguments.examples, "given"),
@@ -72,6 +76,7 @@ def write_results(
         "network": arguments.network,
         "examples": arguments.examples,
         "bucket_mib": arguments.bucket_mib,
+        "first_bucket_mib": arguments.first_bucket_mib,
         "compression": arguments.compression,
         "overlap": not arguments.no_overlap,
         "constants": {key: {"value": value, "origin": origin} for key, (value, origin) in constants.items()},

@@ -24,3 +24,10 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         yield "  ".join(f"{text:>{width}}" for text, width in zip(line, widths, strict=True)).rstrip()
+
+
+def undivided_lines(rows: Sequence[Row], batch_sizes: Sequence[int]) -> Iterator[str]:
+    """A line for each batch of strong scaling that has no row."""
+    shared = {row.global_batch for row in rows if row.scaling == "strong"}
+    for batch_size in sorted(set(batch_sizes) - shared):
+        yield f"no strong scaling of batch {batch_size:,}: it divides among none of these numbers of GPUs"

@@ -15,6 +15,13 @@ from pipeline.stats import wilson_interval
 # What may differ: where values are looked for, how many trials are finished afterwards, and where trials run.
 _FREE = {"space", "finish", "way"}
 _CONFIDENCE = 0.95
+_COLUMNS = pa.schema(
+    [
+        ("search", pa.string()), ("accuracy", pa.float64()), ("low", pa.float64()), ("high", pa.float64()),
+        ("trials", pa.int64()), ("failed", pa.int64()), ("epochs", pa.int64()), ("epochs_allowed", pa.int64()),
+        ("values", pa.string()),
+    ]
+)  # fmt: skip
 
 
 def check_fair(searches: Mapping[str, Tuning]) -> None:
@@ -42,34 +49,42 @@ def _effort(search: Tuning) -> dict[str, object]:
 def write_comparison(names: Sequence[str], data: DataPaths, n_judged: int) -> Iterator[str]:
     """data/tune/comparison.csv, the best first, and the same in words.
 
+    Winners are compared after the last epoch: one that alone remained has stopped before, and its accuracy there is of
+    another length of training, under a schedule that was to go on.
+
     Args:
-        names: of searches that have ended.
+        names: of searches that have ended, and whose winners were trained to the end or failed on the way there.
         n_judged: images by which trials were judged.
     """
     rows = []
     for name in names:
         summary = read_json(data.tuning_summary(name))
         winner = summary["winner"]
-        low, high = wilson_interval(round(winner["accuracy"] * n_judged), n_judged, _CONFIDENCE)
+        accuracy, low, high = winner["accuracy_at_end"], None, None
+        if accuracy is not None:
+            low, high = wilson_interval(round(accuracy * n_judged), n_judged, _CONFIDENCE)
         rows.append(
             {
                 "search": name,
-                "accuracy": winner["accuracy"],
+                "accuracy": accuracy,
                 "low": low,
                 "high": high,
                 "trials": summary["trials"],
                 "failed": summary["failed"],
                 "epochs": summary["epochs"],
-                "epochs_allowed": summary["epochs"] + summary["epochs_saved"],
+                "epochs_allowed": summary["epochs_allowed"],
                 "values": json.dumps(winner["values"]),
             }
         )
-    rows.sort(key=lambda row: -row["accuracy"])
-    write_csv(data.tuning_comparison, pa.Table.from_pylist(rows))
+    rows.sort(key=lambda row: -1.0 if row["accuracy"] is None else row["accuracy"], reverse=True)
+    write_csv(data.tuning_comparison, pa.Table.from_pylist(rows, schema=_COLUMNS))
     for row in rows:
+        reached = "its winner failed on its way to the last epoch, so that it has no place among the others"
+        if row["accuracy"] is not None:
+            reached = f"{row['accuracy']:.4f} ({row['low']:.4f} to {row['high']:.4f}) after the last epoch"
         yield (
-            f"{row['search']}: {row['accuracy']:.4f} ({row['low']:.4f} to {row['high']:.4f}), {row['trials']} trials, "
-            f"{row['epochs']} epochs of {row['epochs_allowed']}, {row['values']}"
+            f"{row['search']}: {reached}, {row['trials']} trials, {row['epochs']} epochs of {row['epochs_allowed']}, "
+            f"{row['values']}"
         )
     yield (
         f"{data.tuning_comparison}: 95 % intervals over the {n_judged} images that judge; the best of many trials is "

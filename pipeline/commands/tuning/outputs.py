@@ -1,18 +1,21 @@
 """data/tune/<search>/: tables, figures, and the winner as a parameter file."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts.atomic import write_text
+from pipeline.artifacts.atomic import write_bytes, write_text
 from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_csv
+from pipeline.commands.tuning.figures import figures_of
 from pipeline.commands.tuning.page import page
 from pipeline.config.params import Params, parse_params
 from pipeline.config.tuning import Tuning, lay_values
 from pipeline.errors import InputError
-from pipeline.paths import DataPaths
+from pipeline.paths import TUNING_FIGURES, DataPaths
 from pipeline.tuning.results import Found
+from viz.figures.rendering import svg
 from viz.yaml_text import with_value
 
 
@@ -26,8 +29,9 @@ def write_outputs(found: Found, params: Params, tuned: str, name: str, data: Dat
     write_csv(data.leaderboard(name), found.leaderboard())
     write_csv(data.tuning_curves(name), found.curves())
     write_json(data.tuning_summary(name), found.summary())
-    write_text(data.tuning_page(name), page(found, name))
     write_text(data.tuned(name), tuned)
+    write_text(data.tuning_page(name), page(found, name))
+    figures = _write_figures(found, name, data)
     study = params.studies[tuning.study]
     arms = [] if study.arms[0] == "full" else [data.kept(study.filter_network)]
     write_provenance(
@@ -44,9 +48,21 @@ def write_outputs(found: Found, params: Params, tuned: str, name: str, data: Dat
             data.tuning_curves(name),
             data.tuning_summary(name),
             data.tuning_page(name),
+            *figures,
             data.tuned(name),
         ],
     )
+
+
+def _write_figures(found: Found, name: str, data: DataPaths) -> list[Path]:
+    """Those that there are; of what the search does not have, none of an earlier one stays."""
+    drawn = figures_of(found)
+    for figure in TUNING_FIGURES:
+        if figure in drawn:
+            write_bytes(data.tuning_figure(name, figure), svg(drawn[figure]))
+        else:
+            data.tuning_figure(name, figure).unlink(missing_ok=True)
+    return [data.tuning_figure(name, figure) for figure in drawn]
 
 
 def tuned_text(text: str, tuning: Tuning, values: Mapping[str, Any], *, source: str) -> str:

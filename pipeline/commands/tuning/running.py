@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from statistics import median
 
 import torch
 
 from pipeline.commands.tuning.identity import fingerprint
 from pipeline.commands.tuning.inputs import read_inputs
 from pipeline.commands.tuning.outputs import check_can_be_written, tuned_text, write_outputs
+from pipeline.commands.tuning.wording import late_bloomers_said, switching_said
 from pipeline.config.params import Params
 from pipeline.config.tuning import Tuning
 from pipeline.errors import InputError, Terminated
@@ -30,12 +30,13 @@ from pipeline.tuning.trial import trial_run
 
 
 def run_search(
-    params: Params, text: str, name: str, data: DataPaths, work: WorkPaths, log: RunLog, *, source: str
+    params: Params, text: str, name: str, data: DataPaths, work: WorkPaths, log: RunLog, *, source: str, compared: bool
 ) -> list[str]:
     """Take the search `name` to its end, write data/tune/<name>/ and say what came out.
 
     Args:
         text: of the parameter file `source`, as it was when `params` were read.
+        compared: with other searches, for which the winner is trained to its last epoch.
 
     Raises:
         InputError: there are no images to judge trials on, the text is written in a way that cannot be edited, or all
@@ -47,13 +48,14 @@ def run_search(
     inputs = read_inputs(params, tuning, data)
     place = work.search(name, fingerprint(params, tuning, inputs))
     _remove_abandoned(place)
+    journal = Journal(place / "journal.log")
     with _ended_by_sigterm(), _mapping(params, tuning) as map_tasks:
         search = Search(
             tuning,
             run_of=lambda values: trial_run(params, name, values, inputs.summary, inputs.rows),
             rows=inputs.rows,
             source=inputs.source,
-            journal=Journal(place / "journal.log"),
+            journal=journal,
             checkpoints=(place / "checkpoints").resolve(),
             map_tasks=map_tasks,
             log=log,
@@ -64,7 +66,7 @@ def run_search(
             shutil.rmtree(place)
             n, reason = len(search.values), search.reasons[0]
             raise InputError(f"tuning.{name}: all {n} trials failed, the first for this reason: {reason}")
-        finished = search.finish(to_finish(tuning, outcome))
+        finished = search.finish(to_finish(tuning, outcome, compared=compared))
     found = Found(
         tuning=tuning,
         outcome=outcome,
@@ -73,11 +75,13 @@ def run_search(
         reasons=search.reasons,
         finished=finished,
         failed_afterwards=search.failed_afterwards,
+        epochs_afterwards=search.epochs_afterwards,
+        switching=journal.switching,
     )
     tuned = tuned_text(text, tuning, search.values[outcome.winner], source=source)
     write_outputs(found, params, tuned, name, data)
     shutil.rmtree(place / "checkpoints", ignore_errors=True)
-    return [*_said(found, name, data), *_switching(search)]
+    return _said(found, name, data)
 
 
 @contextmanager
@@ -133,23 +137,17 @@ def _said(found: Found, name: str, data: DataPaths) -> list[str]:
         f"trial {winner['trial']} wins with {values}",
         f"its accuracy on the val rows is {winner['accuracy']:.4f}, after {winner['epochs']} epochs",
         f"{trials} trials: {summary['eliminated']} eliminated, {summary['failed']} failed",
-        f"{summary['epochs']} epochs of {trials * epochs} trained, {summary['saved_share']:.0%} saved",
+        f"{summary['epochs']} epochs of {summary['epochs_allowed']} trained, {summary['saved_share']:.0%} saved",
     ]
-    if sampled := summary["finished_afterwards"]:
-        late = summary["late_bloomers"]
-        lines.append(
-            f"of {len(sampled)} eliminated trials trained to the end, {len(late)} overtook the winner"
-            if late is not None
-            else f"the winner failed on its way to the end, so that none of {len(sampled)} can be held beside it"
-        )
-    return [*lines, f"to use it: cp {data.tuned(name)} params.yaml"]
-
-
-def _switching(search: Search) -> list[str]:
-    """What it cost that trials train an epoch at a time; nothing if all was known before."""
-    if not search.timings:
-        return []
-    n, seconds = len(search.timings), sum(one.seconds for one in search.timings)
-    # The first of each process starts libraries up too.
-    switching = median(one.switch_seconds for one in search.timings)
-    return [f"{n} epochs in {seconds:.1f} s of work; switching between trials took {switching:.2f} s each, the median"]
+    if winner["epochs"] < epochs and winner["accuracy_at_end"] is not None:
+        lines[1] += f", and {winner['accuracy_at_end']:.4f} after all {epochs}"
+    if summary["epochs_lost"]:
+        lines[3] += f" by the rule, {summary['epochs_lost']} not reached by failed trials"
+    if summary["epochs_afterwards"]:
+        lines[3] += f"; {summary['epochs_afterwards']} more came afterwards, which are not counted in that"
+    return [
+        *lines,
+        late_bloomers_said(summary),
+        switching_said(summary),
+        f"to use it: cp {data.tuned(name)} params.yaml",
+    ]

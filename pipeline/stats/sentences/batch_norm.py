@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from pipeline.stats.sentences.evidence import Evidence, Rule, accuracy_rounding, evidence_of
-from pipeline.stats.sentences.trials import Replicate, Trial, by, replicates_of
+from pipeline.stats.sentences.trials import Replicate, Trial, by, distinct, replicates_of
 
 QUANTITY = "BatchNorm in groups of the small batch's size costs a larger batch, beyond half of the small batch's loss,"
 
@@ -17,11 +18,16 @@ def batch_norm(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
     seeds); neither unless the small batch is sure to lose anything at all (the larger p of both tests counts). Of the
     full arm, equal in everything else; the small batch takes the steps that its study gives it.
     """
+    triples: dict[object, dict[Replicate, _Triple]] = {}
+    for key, triple in _triples([trial for trial in trials if trial.arm == "full"]):
+        triples.setdefault(key, {})[0, triple.whole.seed] = triple
     excess: dict[object, dict[Replicate, float]] = {}
     loss: dict[object, dict[Replicate, float]] = {}
-    for key, seed, whole, grouped, small in _triples([trial for trial in trials if trial.arm == "full"]):
-        excess.setdefault(key, {})[0, seed] = (whole - grouped) - (whole - small) / 2
-        loss.setdefault(key, {})[0, seed] = whole - small
+    for key in distinct({key: [trial for triple in of.values() for trial in triple] for key, of in triples.items()}):
+        for replicate, triple in triples[key].items():
+            whole, grouped, small = (trial.top1 for trial in triple)
+            excess.setdefault(key, {})[replicate] = (whole - grouped) - (whole - small) / 2
+            loss.setdefault(key, {})[replicate] = whole - small
     rounding = accuracy_rounding(trials)
     losing = evidence_of(replicates_of(loss), rule, "the small batch loses", scale=100, rounding=2**0.5 * rounding)
     # Half of the large batch, all of it in groups, and half of the small batch.
@@ -34,8 +40,16 @@ def batch_norm(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
     )  # fmt: skip
 
 
-def _triples(trials: Sequence[Trial]) -> Iterator[tuple[object, int, float, float, float]]:
-    """What is compared, seed, and the accuracies of the large batch, of it in small groups and of the small batch."""
+class _Triple(NamedTuple):
+    """Of one seed: the large batch, the same in small groups, and the small batch."""
+
+    whole: Trial
+    grouped: Trial
+    small: Trial
+
+
+def _triples(trials: Sequence[Trial]) -> Iterator[tuple[object, _Triple]]:
+    """What is compared, and the runs of a seed."""
     shared = ("model", "learning_rate", "weight_decay", "augmented")
     for alike, group in by(trials, *shared).items():
         whole_of: dict[tuple[str, int], Mapping[int, Trial]] = {
@@ -50,4 +64,4 @@ def _triples(trials: Sequence[Trial]) -> Iterator[tuple[object, int, float, floa
                 first, last = whole.get(grouped.seed), small.get(grouped.seed)
                 if first and last and (first.steps, first.recipe) == (grouped.steps, grouped.recipe):
                     key = (alike, study, grouped.study, batch_size, grouped.bn_group)
-                    yield key, grouped.seed, first.top1, grouped.top1, last.top1
+                    yield key, _Triple(first, grouped, last)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pipeline.stats.levels import level_mean
 from pipeline.stats.sentences.best_sizes import best_sizes
 from pipeline.stats.sentences.evidence import Evidence, Rule, evidence_of
-from pipeline.stats.sentences.trials import Trial, by, grid_of, replicates_of
+from pipeline.stats.sentences.trials import Trial, by, distinct, grid_of, replicates_of
 
 QUANTITY = "the best batch size changes from the lowest learning rate to the highest, in doublings, by"
 
@@ -27,7 +27,7 @@ def best_batch(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
     """
     groups = by([trial for trial in trials if trial.arm == "full"], "study", "model", "weight_decay")
     seeds, bests = {}, {}
-    for key, found in groups.items():
+    for key, found in distinct(groups).items():
         grid = grid_of(found, "learning_rate", "batch_size")
         if (best := best_sizes(grid)) is not None:
             seeds[key], bests[key] = grid.seeds, best

@@ -7,7 +7,7 @@ import numpy as np
 
 from pipeline.stats.sentences.best_sizes import best_sizes
 from pipeline.stats.sentences.evidence import Evidence, Rule, accuracy_rounding, evidence_of, slope
-from pipeline.stats.sentences.trials import Replicate, Trial, by, grid_of, replicates_of
+from pipeline.stats.sentences.trials import Replicate, Trial, by, distinct, grid_of, replicates_of
 
 HEIGHTS = "the spread of the networks' accuracies (sd, points) grows from the lowest learning rate to the highest by"
 PEAKS = (
@@ -26,7 +26,8 @@ def parting_curves(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
     heights: dict[object, dict[Replicate, float]] = {}
     peaks: dict[object, dict[Replicate, float]] = {}
     rounding = 0.0
-    for key, found in by([trial for trial in trials if trial.arm == "full"], "study", "weight_decay").items():
+    groups = by([trial for trial in trials if trial.arm == "full"], "study", "weight_decay")
+    for key, found in distinct(groups).items():
         grid = grid_of(found, "learning_rate", "batch_size", "model")
         best, networks = best_sizes(grid), len(grid.levels[2])
         if best is None or len(best.rates) < 2 or networks < 2:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.stats.sentences.evidence import Evidence, Rule, accuracy_rounding, evidence_of
-from pipeline.stats.sentences.trials import Trial, by, grid_of, replicates_of
+from pipeline.stats.sentences.trials import Trial, by, distinct, grid_of, replicates_of
 
 SMALL = ("resnet18", "resnet34")
 LARGE = ("resnet50", "resnet101", "resnet152")
@@ -27,10 +27,8 @@ def sudden_drop(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
     doubling apart the smallest counts.
     """
     values = {}
-    for key, found in by(
-        [trial for trial in trials if trial.arm == "full" and trial.model in SMALL + LARGE],
-        "study", "learning_rate", "weight_decay",
-    ).items():  # fmt: skip
+    chosen = [trial for trial in trials if trial.arm == "full" and trial.model in SMALL + LARGE]
+    for key, found in distinct(by(chosen, "study", "learning_rate", "weight_decay")).items():
         grid = grid_of(found, "model", "batch_size")
         large = np.isin(grid.levels[0], LARGE)
         if not grid.seeds or large.all() or not large.any():

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,11 @@ class Trial:
         bn_group: images that BatchNorm normalises together.
         augmented: whether training images were cropped at random or flipped.
         matched: what the arms of its study have the same number of.
+        epochs: that it trained for, of its own arm's images; whole steps leave it near those asked for.
         recipe: all settings that decide a result beside these, in one text.
         n_images: test images, of which `top1` is a multiple of one part.
         top1: 0 to 1.
+        fingerprint: equal where studies share a cell, which is then one run.
     """
 
     study: str
@@ -37,10 +39,12 @@ class Trial:
     augmented: bool
     seed: int
     steps: int
+    epochs: float
     matched: Literal["steps", "epochs"]
     recipe: str
     n_images: int
     top1: float
+    fingerprint: str
 
 
 def by(trials: Iterable[Trial], *names: str) -> dict[Any, list[Trial]]:
@@ -50,6 +54,23 @@ def by(trials: Iterable[Trial], *names: str) -> dict[Any, list[Trial]]:
     for trial in trials:
         groups.setdefault(key(trial), []).append(trial)
     return groups
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+def distinct(groups: Mapping[K, Sequence[Trial]]) -> dict[K, Sequence[Trial]]:
+    """The groups whose runs are not all among those of another one; of equal ones the first.
+
+    Studies share the cells that both ask for. What is said of the same runs twice is said once.
+    """
+    runs = {key: frozenset(trial.fingerprint for trial in found) for key, found in groups.items()}
+    kept: dict[K, Sequence[Trial]] = {}
+    # Of equal size the order stays.
+    for key in sorted(runs, key=lambda key: -len(runs[key])):
+        if not any(runs[key] <= runs[other] for other in kept):
+            kept[key] = groups[key]
+    return {key: found for key, found in groups.items() if key in kept}
 
 
 Replicate = tuple[int, int]

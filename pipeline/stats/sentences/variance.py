@@ -8,7 +8,7 @@ from scipy import stats
 
 from pipeline.stats.permutation import trend_test
 from pipeline.stats.sentences.evidence import Evidence, Rule, slope
-from pipeline.stats.sentences.trials import Trial, by, grid_of
+from pipeline.stats.sentences.trials import Trial, by, distinct, grid_of
 from pipeline.stats.student import rounding_sd
 
 QUANTITY = "for each doubling of the batch size the logarithm of the variance between seeds grows by"
@@ -32,7 +32,7 @@ def variance(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
     """
     curves: dict[tuple[int, ...], list[NDArray[np.float64]]] = {}
     names = ("model", "learning_rate", "weight_decay", "study", "arm", "extractor", "draw", "n_images")
-    for key, found in by(trials, *names).items():
+    for key, found in distinct(by(trials, *names)).items():
         grid = grid_of(found, "batch_size")
         if len(grid.seeds) >= SEEDS and len(grid.levels[0]) >= SIZES:
             spread = np.maximum(grid.top1.var(axis=0, ddof=1), rounding_sd(1 / key[-1]) ** 2)

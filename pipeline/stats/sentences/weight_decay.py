@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.stats.sentences.evidence import Evidence, Rule, accuracy_rounding, evidence_of, slope
-from pipeline.stats.sentences.trials import Replicate, Trial, by, replicates_of
+from pipeline.stats.sentences.trials import Replicate, Trial, by, distinct, replicates_of
 
 QUANTITY = "from the largest weight decay to the smallest the filtered arm gains on the others (points)"
 
@@ -21,13 +21,17 @@ def weight_decay(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
     filter where there are several). Where a study has the filtered arm, one of the others and two weight decays. Each
     control is a setting of its own: one that lacks a run at some weight decay is left out at all of them.
     """
-    values: dict[object, dict[Replicate, float]] = {}
+    groups: dict[tuple[object, str], list[Trial]] = {}
+    decays_of: dict[object, NDArray[np.float64]] = {}
     for key, found in by(trials, "study", "extractor", "model", "batch_size", "learning_rate").items():
-        decays = np.array(sorted({trial.weight_decay for trial in found}))
+        decays_of[key] = np.array(sorted({trial.weight_decay for trial in found}))
         arms = {trial.arm for trial in found}
-        if len(decays) > 1 and "filtered" in arms:
-            for control in arms.intersection(CONTROLS):
-                values[key, control] = _falls(found, control, decays)
+        if len(decays_of[key]) > 1 and "filtered" in arms:
+            for control in sorted(arms.intersection(CONTROLS)):
+                groups[key, control] = [trial for trial in found if trial.arm in ("filtered", control)]
+    values: dict[object, dict[Replicate, float]] = {
+        (key, control): _falls(found, control, decays_of[key]) for (key, control), found in distinct(groups).items()
+    }
     shared = any(trial.arm == "full" for trial in trials)
     # Of the line through several differences it moves the ends by no more than that of each.
     rounding = 2 * accuracy_rounding(trials)

@@ -1,0 +1,104 @@
+"""All-reduces of several sizes, timed over ranks of this machine or of one's own torchrun, for `simulate --fit`.
+
+    python -m benchmarks.all_reduce_times --ranks 2 4 --out points.json
+    torchrun --nnodes=2 --nproc-per-node=1 ... -m benchmarks.all_reduce_times --out points.json
+
+Links of one kind make a file: ranks of one node, or one rank on each node. Gloo, on CPUs, adds up in a ring; NCCL is
+told by `--algorithm`. A file of one number of ranks is fitted by `simulate --fit points.json --hold-out n_bytes`. More
+ranks than cores measure the scheduler.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+
+from pipeline import distributed
+from pipeline.artifacts.json_file import write_json
+from pipeline.commands.diagnosing.moments import moment, seconds_between
+from pipeline.config.all_reduce_times import AllReduceTime, AllReduceTimes, load_all_reduce_times
+from pipeline.costmodel import Measurement
+from pipeline.distributed import Ranks
+
+_MODULE = "benchmarks.all_reduce_times"
+_MIB = 2**20
+BYTES = (4_096, 65_536, 1 * _MIB, 4 * _MIB, 16 * _MIB)
+_WARM_UP = 3
+
+
+def all_reduce_time(n_bytes: int, ranks: Ranks, repeats: int) -> Measurement:
+    """The median of `repeats`, each that of the slowest rank, after some that do not count; all ranks call it."""
+    tensor = torch.zeros(n_bytes // 4, device=ranks.device)
+    pairs = []
+    for _ in range(_WARM_UP + repeats):
+        distributed.barrier()
+        start = moment(ranks.device)
+        distributed.all_reduce_sum_(tensor)
+        pairs.append((start, moment(ranks.device)))
+    if ranks.device.type == "cuda":
+        torch.cuda.synchronize(ranks.device)
+    own = [seconds_between(*pair) for pair in pairs[_WARM_UP:]]
+    slowest = np.max(distributed.all_gather(own), axis=0)
+    return Measurement(float(n_bytes), ranks.count, float(np.median(slowest)))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the file of points."""
+    arguments = _arguments(argv)
+    if distributed.launched():
+        _measure(arguments)
+        return 0
+    points: list[AllReduceTime] = []
+    with TemporaryDirectory() as folder:
+        part = Path(folder) / "points.json"
+        for count in arguments.ranks:
+            words = ["--bytes", *map(str, arguments.bytes), "--repeats", str(arguments.repeats)]
+            words += ["--algorithm", arguments.algorithm, "--out", str(part)]
+            code = distributed.launch(_MODULE, words, count)
+            if code:
+                return code
+            points += load_all_reduce_times(part).points
+    _write(arguments, points)
+    print(
+        f"written: {arguments.out}, {len(points)} all-reduces, for `python -m pipeline simulate --fit {arguments.out}`"
+    )
+    return 0
+
+
+def _measure(arguments: argparse.Namespace) -> None:
+    """On each rank; the first writes."""
+    os.environ["NCCL_ALGO"] = arguments.algorithm.capitalize()
+    with distributed.session("auto") as ranks:
+        found = [all_reduce_time(n_bytes, ranks, arguments.repeats) for n_bytes in arguments.bytes]
+        if ranks.is_main:
+            points = [AllReduceTime(n_bytes=int(n), workers=count, seconds=seconds) for n, count, seconds in found]
+            _write(arguments, points)
+
+
+def _write(arguments: argparse.Namespace, points: Sequence[AllReduceTime]) -> None:
+    times = AllReduceTimes(algorithm=arguments.algorithm, points=tuple(points))
+    write_json(arguments.out, times.model_dump())
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2], help="2 or more; under torchrun its own count")
+    parser.add_argument("--bytes", type=int, nargs="+", default=BYTES, help="three sizes or more, of 4 bytes at least")
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--algorithm", choices=["ring", "tree"], default="ring", help="of NCCL")
+    parser.add_argument("--out", type=Path, default=Path(".work/all_reduce_times.json"))
+    arguments = parser.parse_args(argv)
+    if arguments.algorithm == "tree" and not torch.cuda.is_available():
+        parser.error("--algorithm tree: gloo, on CPUs, adds up in a ring; leave it out")
+    if min(arguments.ranks) < 2:
+        parser.error(f"--ranks {min(arguments.ranks)}: one rank sends nothing; give 2 or more")
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""What `diagnose` says of a training into which a bottleneck is put: a slow loader, network or rank, or none.
+
+Two real ranks by default, whose passes take 0.1 s each and more; each bottleneck is put in at some strengths and
+measured as `python -m pipeline diagnose` does. Starts its ranks itself.
+
+    python -m benchmarks.injected_bottlenecks
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.distributed import GradBucket  # type: ignore[attr-defined]
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.loop_speed import N_CLASSES, settings_for
+from benchmarks.measuring import print_results
+from benchmarks.printing import Row
+from pipeline import distributed
+from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.batching import Part
+from pipeline.commands.diagnosing.measuring import Training, measure
+from pipeline.costmodel.bottleneck import Diagnosis, diagnose
+from pipeline.datasets.resident import ResidentImages
+from pipeline.distributed import Ranks
+from pipeline.training.gradient import GlobalBatch, Objective
+from pipeline.training.images import load_images
+
+_COMPUTE_S = 0.1
+"""Of each pass, on every rank: a busy machine's own noise is small beside it."""
+
+_IMAGES, _IMAGE_SIZE, _BATCH_OF_ONE = 40, 8, 10
+
+Fault = AbstractContextManager[object]
+
+
+def slow_loader(seconds: float, ranks: Ranks) -> Fault:  # noqa: ARG001 - as all faults are called
+    """Reading a batch takes longer."""
+    read = ResidentImages.training_batch
+
+    def training_batch(images: ResidentImages, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
+        time.sleep(seconds)
+        return read(images, ids, epochs)
+
+    return patch.object(ResidentImages, "training_batch", training_batch)
+
+
+def delayed_all_reduce(seconds: float, ranks: Ranks) -> Fault:
+    """The last bucket's all-reduce takes longer."""
+    wrap = distributed.data_parallel
+
+    def delayed(state: None, bucket: GradBucket) -> torch.futures.Future[Tensor]:  # noqa: ARG001 - as torch calls it
+        if bucket.is_last():
+            time.sleep(seconds)
+        summed = torch.distributed.all_reduce(bucket.buffer().div_(ranks.count), async_op=True).get_future()
+        return summed.then(lambda done: done.value()[0])
+
+    def data_parallel(model: nn.Module, device: torch.device, *_: object) -> nn.Module:
+        wrapped = wrap(model, device)
+        assert isinstance(wrapped, DistributedDataParallel)
+        wrapped.register_comm_hook(None, delayed)
+        return wrapped
+
+    return patch.object(distributed, "data_parallel", data_parallel)
+
+
+def slow_passes(seconds: float, ranks: Ranks) -> Fault:  # noqa: ARG001 - as all faults are called
+    """Forward takes longer on every rank: arithmetic, and no bottleneck."""
+    forward = Objective.loss_sum
+
+    def loss_sum(objective: Objective, model: nn.Module, batch: GlobalBatch, part: Part) -> Tensor:
+        time.sleep(seconds)
+        return forward(objective, model, batch, part)
+
+    return patch.object(Objective, "loss_sum", loss_sum)
+
+
+def slow_rank(seconds: float, ranks: Ranks) -> Fault:
+    """The last rank's forward takes longer."""
+    return slow_passes(seconds if ranks.rank == ranks.count - 1 else 0.0, ranks)
+
+
+FAULTS: Mapping[str, Callable[[float, Ranks], Fault]] = {
+    "none": slow_passes,
+    "slow_loader": slow_loader,
+    "delayed_all_reduce": delayed_all_reduce,
+    "slow_rank": slow_rank,
+}
+
+BOUND_BY = {
+    "none": "compute",
+    "slow_loader": "input",
+    "delayed_all_reduce": "communication",
+    "slow_rank": "synchronisation",
+}
+"""The verdict that would be right."""
+
+
+def training_of(ranks: Ranks) -> Training:
+    """Ten images a rank through the small network."""
+    chosen = argparse.Namespace(network="small_cnn", image_size=_IMAGE_SIZE, batch_size=_BATCH_OF_ONE * ranks.count)
+    settings = replace(settings_for(chosen), simulated_workers=ranks.count, crop_padding=1)
+    pixels = np.random.default_rng(0).integers(0, 256, (_IMAGES, _IMAGE_SIZE, _IMAGE_SIZE, 3), dtype=np.uint8)
+    return Training(
+        settings=settings,
+        images=load_images(pixels, settings, training=True, device=ranks.device),
+        labels=torch.arange(_IMAGES, device=ranks.device) % N_CLASSES,
+        members=np.ones(_IMAGES, dtype=np.bool_),
+        ranks=ranks,
+        micro_batch="auto",
+    )
+
+
+def diagnosed(fault: str, strength: float, ranks: Ranks, *, seconds: float) -> Diagnosis:
+    """What is found where the bottleneck `fault` costs `strength` seconds a step; measured for about `seconds`."""
+    with slow_passes(_COMPUTE_S, ranks), FAULTS[fault](strength, ranks):
+        return diagnose(measure(training_of(ranks), seconds=seconds))
+
+
+def _row(found: Mapping[str, Any]) -> Row:
+    shares = {
+        name: "{} ({} to {})".format(*(round(100 * share[key]) for key in ("median", "low", "high")))
+        for name, share in found["shares"].items()
+    }
+    return {
+        "bottleneck": found["bottleneck"],
+        "strength_s": found["strength"],
+        "step_s": round(found["step"]["median"], 3),
+        **{f"{name}_%": shares[name] for name in ("compute", "input", "synchronisation", "communication")},
+        "verdict": " or ".join(found["candidates"]),
+        "right": BOUND_BY[found["bottleneck"]],
+    }
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--bottlenecks", nargs="+", choices=[*FAULTS], default=[*FAULTS])
+    parser.add_argument(
+        "--strengths", nargs="+", type=float, default=[0.15, 0.45], help="seconds that they cost a step"
+    )
+    parser.add_argument("--seconds", type=float, default=2.0, help="of measuring, for each")
+    parser.add_argument("--ranks", type=int, default=2, help="processes on this machine")
+    parser.add_argument("--found", type=Path, help=argparse.SUPPRESS)  # where the ranks leave what they measured
+    arguments = parser.parse_args(argv)
+    if arguments.ranks < 2:
+        parser.error(f"--ranks {arguments.ranks}: alone nobody waits for a network or a rank; give 2 or more")
+    return arguments
+
+
+def main() -> int:
+    """Print the table and one line of JSON."""
+    argv = sys.argv[1:]
+    arguments = _arguments(argv)
+    if distributed.launched():
+        with distributed.session(threads_per_worker=1) as ranks:
+            found = [
+                {
+                    "bottleneck": fault,
+                    "strength": strength,
+                    **asdict(diagnosed(fault, strength, ranks, seconds=arguments.seconds)),
+                }
+                for fault in arguments.bottlenecks
+                for strength in (arguments.strengths if fault != "none" else [0.0])
+            ]
+            if ranks.is_main:
+                write_json(arguments.found, found)
+        return 0
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "found.json"
+        code = distributed.launch("benchmarks.injected_bottlenecks", [*argv, f"--found={path}"], arguments.ranks)
+        if code:
+            return code
+        rows = [_row(found) for found in read_json(path)]
+    del arguments.found
+    print_results(arguments, rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

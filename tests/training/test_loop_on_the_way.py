@@ -1,0 +1,95 @@
+"""A run that is interrupted, or measured on its way, ends as if it had not been."""
+
+import copy
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from made_up_loop import train_bright, weights_of
+from made_up_training import ALONE, TINY
+
+from pipeline.errors import Terminated
+from pipeline.models.network import Network
+from pipeline.training.checkpoints import Checkpoints
+from pipeline.training.interruptions import Pauses, end_and_due
+from pipeline.training.state import TrainState
+
+
+class _StopAfter(Pauses):
+    """Asks the run to end once so many steps are done, as SIGTERM would."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        super().__init__(Checkpoints(folder), end_and_due(), ranks=ALONE, steps=1000)
+        self._stop = step
+
+    def offer(self, state: TrainState, *, local: bool) -> None:
+        if state.step == self._stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+        super().offer(state, local=local)
+
+
+@pytest.mark.usefixtures("few_statistics")
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"reduction": "tree", "noise_scale_steps": 2}, {"network": "small_cnn", "ema_decay": 0.9, "clip_norm": 0.1}],
+    ids=["ddp", "tree", "dropout"],
+)
+def test_a_run_that_was_asked_to_end_goes_on_to_the_same_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
+    settings = replace(TINY, steps=7, **changes)
+    straight = train_bright(settings, track_confidence=True)
+    begun = time.monotonic()
+    for stop in (2, 5):
+        pauses = _StopAfter(tmp_path / "run", stop)
+        with pauses.watching(), pytest.raises(Terminated, match=f"stopped after step {stop}, which is saved"):
+            train_bright(settings, pauses=pauses, track_confidence=True)
+    pauses = _StopAfter(tmp_path / "run", -1)
+    before = time.monotonic()
+    resumed = train_bright(settings, pauses=pauses, track_confidence=True)
+    assert straight.earlier_seconds == 0
+    assert 0 < resumed.earlier_seconds < before - begun  # of both that were stopped
+    assert torch.equal(weights_of(resumed), weights_of(straight))
+    assert resumed.history == straight.history
+    assert resumed.noise_scale == straight.noise_scale
+    assert resumed.confidence is not None
+    np.testing.assert_array_equal(resumed.confidence, straight.confidence)
+    pauses.finished()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("few_statistics")
+def test_a_run_goes_on_with_the_micro_batch_it_chose_or_with_the_one_now_asked_for(tmp_path: Path) -> None:
+    """Who ran out of memory asks for less, and must get it."""
+    settings = replace(TINY, steps=5)
+    for chosen, asked, taken in ((10, "auto", 10), (20, 10, 10)):
+        pauses = _StopAfter(tmp_path / str(asked), 2)
+        with pauses.watching(), pytest.raises(Terminated):
+            train_bright(settings, pauses=pauses, micro_batch=chosen)
+        resumed = train_bright(settings, pauses=_StopAfter(tmp_path / str(asked), -1), micro_batch=asked)
+        assert resumed.micro_batch == taken
+
+
+@pytest.mark.usefixtures("few_statistics")
+@pytest.mark.parametrize("options", [{}, {"ema_decay": 0.8}, {"reduction": "tree"}], ids=["plain", "ema", "tree"])
+def test_an_accuracy_on_the_way_is_that_of_a_run_that_ends_there(options: dict[str, Any]) -> None:
+    whole, judged = replace(TINY, steps=6, schedule="constant", schedule_options={}, **options), []
+
+    def note(model: Network) -> float:
+        judged.append(copy.deepcopy(model.state_dict()))
+        model.eval()
+        return 0.25
+
+    measured = train_bright(replace(whole, accuracy_steps=2), accuracy_of=note)
+    assert [(record.step, record.top1) for record in measured.history if record.top1 is not None] == [
+        (2, 0.25), (4, 0.25)
+    ]  # fmt: skip
+    for step, weights in zip((2, 4), judged, strict=True):
+        alone = train_bright(replace(whole, steps=step)).model.state_dict()
+        assert all(torch.equal(weights[name], alone[name]) for name in alone)
+    # And the run goes on as if nothing had been.
+    assert torch.equal(weights_of(measured), weights_of(train_bright(whole)))
