@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,15 @@ def test_nothing_is_written_outside(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert not list(tmp_path.parent.rglob("escaped*"))
 
 
+@pytest.fixture
+def fresh_opener() -> Iterator[None]:
+    """The opener that `urllib` keeps has the proxies of its first request: a new one before the test and after it."""
+    urllib.request.install_opener(None)
+    yield
+    urllib.request.install_opener(None)
+
+
+@pytest.mark.usefixtures("fresh_opener")
 def test_no_network(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
