@@ -2,20 +2,22 @@
 
 Steps of a small network are timed on one rank and on two: over this machine's loopback interface at some batch and
 bucket sizes, and between two network namespaces whose cable is slowed to some bandwidths, and then delayed (Linux, as
-root; said where it cannot be). The constants of the link are fitted to some settings and predict the others. Efficiency
-is images/s over those of as many ranks of which each is alone, at the largest batch. More ranks than cores measure the
-scheduler.
+root; said where it cannot be). The constants of the link are fitted to some settings and predict the others. What a
+rank computes without exchange is timed in each launch, as a straight line through two batch sizes. Efficiency is
+images/s over those of as many ranks of which each is alone, at the largest batch of the same launch; a point is 1 %.
+More ranks than cores measure the scheduler.
 
 What is judged is the model of a step, `pipeline.costmodel.simulate_step` with a ring, which `python -m pipeline
-simulate` ships, and not that command's ways to constants. Here a rank's times are straight lines through two measured
-batch sizes, latency, bandwidth and what goes on beside the backward pass are fitted to whole steps, and the backward
-pass may stand still while its only core sends; there one step is scaled in proportion to its batch, latency and
-bandwidth stand in the machine's file or are fitted to all-reduces alone, and a GPU sends without standing still.
+simulate` ships, and not that command's ways to constants. Here latency, bandwidth and what goes on beside the backward
+pass are fitted to whole steps, and the backward pass may stand still while its only core sends; there one step is
+scaled in proportion to its batch, latency and bandwidth stand in the machine's file or are fitted to all-reduces alone,
+and a GPU sends without standing still.
 
 Packets are delayed by a process (benchmarks/packet_relay.py) that takes a share of the cores; where delays vary, it has
 the packets of the shortest one too, and all are at one bandwidth.
 
     python -m benchmarks.simulator_error --out docs/results/FOLDER
+    python -m benchmarks.simulator_error --timings docs/results/FOLDER/timings.json    # judge them again
 """
 
 import argparse
@@ -36,7 +38,6 @@ from benchmarks.simulator_predictions import (
     RANKS,
     Cable,
     Cell,
-    Constants,
     Jobs,
     fit_constants,
     rows_of,
@@ -44,27 +45,22 @@ from benchmarks.simulator_predictions import (
     starting_constants,
     typical,
 )
-from benchmarks.simulator_timing import Timings, read_timings
+from benchmarks.simulator_timing import Timings, timings_of
+from benchmarks.simulator_wording import AIM_POINTS, markdown
 from benchmarks.two_hosts import Host, NoNamespaces, slow, two_hosts
 from pipeline.artifacts.atomic import write_text
-from pipeline.artifacts.json_file import write_json
-from pipeline.costmodel import Job
+from pipeline.artifacts.json_file import read_json, write_json
 
-AIM_POINTS = 5.0
-_BESIDE = {"all": "all of it", "wire": "the wire's part", "nothing": "nothing"}
 _EXPERIMENTS = ("this machine", "a slowed cable", "a delayed cable")
 _BYTES_OF_A_MBIT = 1e6 / 8
 _PORT = 29_501
-_SHARED = (
-    "Shared with `python -m pipeline simulate`: the model of a step, with a ring. Not shared: its constants. Here they",
-    "are fitted to whole steps, a rank's times are straight lines through measured batch sizes, and its backward pass",
-    "may stand still while its core sends; `simulate` scales one step in proportion to its batch, takes latency and",
-    "bandwidth from the machine's file or from all-reduces alone, and its GPUs send without standing still.",
-    "",
-)
 _ENDS_WITHIN_S = 900
 
 Launches = Mapping[Cable | None, Timings]
+
+
+class LaunchFailed(Exception):  # noqa: N818 - says what there is no measurement of
+    """The ranks of a launch did not all end well."""
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -87,12 +83,18 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--experiments", nargs="+", choices=_EXPERIMENTS, default=list(_EXPERIMENTS), help="(default: all)"
     )
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=5, help="timed in each round, for each setting")
+    parser.add_argument("--timings", type=Path, help="judge these of an earlier run, by its settings; measure nothing")
     parser.add_argument("--out", type=Path, default=Path(".work/simulator_error"), help="folder of the .json and .md")
     arguments = parser.parse_args(argv)
     if len(set(arguments.local_batches)) < 2:
         parser.error(f"--local-batches {arguments.local_batches}: a line needs two points; give two or more")
+    for name in ("local_batches", "buckets_mib", "mbits", "delays_ms"):
+        held_out = f"held_out_{name.removeprefix('local_')}"
+        if both := set(getattr(arguments, name)) & set(getattr(arguments, held_out)):
+            option = held_out.replace("_", "-")
+            parser.error(f"--{option}: {min(both):g} is fitted to as well; give other values")
     return arguments
 
 
@@ -100,30 +102,55 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Measure, fit, predict, write."""
     arguments = _arguments(argv)
     arguments.out.mkdir(parents=True, exist_ok=True)
+    measured = read_json(arguments.timings) if arguments.timings else _measure(arguments)
+    settings = argparse.Namespace(**measured["settings"])
     experiments: dict[str, Any] = {}
-    raw: list[dict[str, Any]] = []
+    missing: dict[str, str] = dict(measured["missing"])
+    for name in settings.experiments:
+        of_experiment = [launch for launch in measured["launches"] if launch["experiment"] == name]
+        fitted, held_out = (
+            {_cable(launch): timings_of(launch["timings"]) for launch in of_experiment if launch["held_out"] == out}
+            for out in (False, True)
+        )
+        if name in missing:
+            continue
+        try:
+            experiments[name] = judge(settings, fitted, held_out)
+        except ValueError as error:
+            missing[name] = str(error)
+    common = {key: measured[key] for key in ("settings", "machine")}
+    found = {**common, "missing": missing, "experiments": experiments}
+    write_json(arguments.out / "simulator_error.json", found)
+    write_text(arguments.out / "simulator_error.md", markdown(found))
+    print(markdown(found))
+
+
+def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Every launch, written to timings.json as soon as it has ended: each takes minutes."""
+    machine = {"torch": torch.__version__, "cores": len(os.sched_getaffinity(0))}
+    settings = {key: value for key, value in vars(arguments).items() if not isinstance(value, Path)}
+    launches: list[dict[str, Any]] = []
+    missing: dict[str, str] = {}
+    measured = {"settings": settings, "machine": machine, "launches": launches, "missing": missing}
     for name, cables in zip(_EXPERIMENTS, _cables(arguments), strict=True):
         if name not in arguments.experiments:
             continue
         try:
-            fitted, held_out = ({cable: _measured(arguments, cable) for cable in of} for of in cables)
-        except NoNamespaces as reason:
-            print(f"without {name}: {reason}")
-            continue
-        for cable, timings in {**fitted, **held_out}.items():
-            raw.append({"experiment": name, "cable": cable and asdict(cable), "timings": asdict(timings)})
-        write_json(arguments.out / "timings.json", raw)
-        experiments[name] = judge(arguments, fitted, held_out)
-        _write(arguments, experiments)
-    print(markdown(experiments))
+            for held_out, of in zip((False, True), cables, strict=True):
+                for cable in of:
+                    timings = asdict(_measured(arguments, cable))
+                    launches.append(
+                        {"experiment": name, "cable": cable and asdict(cable), "held_out": held_out, "timings": timings}
+                    )
+                    write_json(arguments.out / "timings.json", measured)
+        except (NoNamespaces, LaunchFailed) as reason:
+            missing[name] = str(reason)
+            write_json(arguments.out / "timings.json", measured)
+    return measured
 
 
-def _write(arguments: argparse.Namespace, experiments: Mapping[str, Any]) -> None:
-    """What there is so far: each experiment takes minutes."""
-    machine = {"torch": torch.__version__, "cores": len(os.sched_getaffinity(0))}
-    settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
-    write_json(arguments.out / "simulator_error.json", {"settings": settings, **machine, "experiments": experiments})
-    write_text(arguments.out / "simulator_error.md", markdown(experiments))
+def _cable(launch: Mapping[str, Any]) -> Cable | None:
+    return Cable(**launch["cable"]) if launch["cable"] else None
 
 
 def _launch(arguments: argparse.Namespace, hosts: Sequence[Host] = ()) -> Timings:
@@ -149,7 +176,7 @@ def _launch(arguments: argparse.Namespace, hosts: Sequence[Host] = ()) -> Timing
         else:
             commands = [[*torchrun, "--standalone", f"--nproc-per-node={RANKS}", *words]]
         _run_together(commands, hosts[0].environ if hosts else {})
-        return read_timings(out)
+        return timings_of(read_json(out))
 
 
 def _run_together(commands: Sequence[Sequence[str]], environ: Mapping[str, str]) -> None:
@@ -157,12 +184,14 @@ def _run_together(commands: Sequence[Sequence[str]], environ: Mapping[str, str])
     running = [subprocess.Popen(command, env=environment) for command in commands]
     try:
         codes = [process.wait(timeout=_ENDS_WITHIN_S) for process in running]
+    except subprocess.TimeoutExpired:
+        raise LaunchFailed(f"the ranks did not end within {_ENDS_WITHIN_S} s") from None
     finally:
         for process in running:
             with suppress(ProcessLookupError):
                 process.kill()
     if any(codes):
-        sys.exit(f"a rank failed: exit codes {codes}")
+        raise LaunchFailed(f"a rank failed: exit codes {codes}")
 
 
 def _cables(arguments: argparse.Namespace) -> list[tuple[list[Cable | None], list[Cable | None]]]:
@@ -182,7 +211,7 @@ def _cables(arguments: argparse.Namespace) -> list[tuple[list[Cable | None], lis
 
 
 def _measured(arguments: argparse.Namespace, cable: Cable | None) -> Timings:
-    """Raises NoNamespaces where there can be no cable."""
+    """Raises NoNamespaces where there can be no cable, and LaunchFailed."""
     if cable is None:
         return _launch(arguments)
     with two_hosts(cable.delay_seconds) as hosts:
@@ -198,110 +227,77 @@ def judge(arguments: argparse.Namespace, fitted: Launches, held_out: Launches) -
         fitted, held_out: cable, None for this machine -> what was measured. Of those fitted, some batch and bucket
             sizes are held out too.
     """
-    jobs = {
-        1: _jobs(arguments, [job for timings in fitted.values() for job in timings.alone]),
-        RANKS: _jobs(arguments, [job for timings in fitted.values() for job in timings.jobs]),
-    }
     cells = [
         cell
         for launches in (fitted, held_out)
         for cable, timings in launches.items()
-        for cell in _cells(arguments, cable, timings, held_out=launches is held_out)
+        for cell in _cells(arguments, cable, timings, new_cable=launches is held_out)
     ]
     start = starting_constants({cable: timings.all_reduces for cable, timings in fitted.items()})
-    constants = fit_constants(cells, jobs[RANKS], start)
-    reference = float(np.median([_reference(arguments, timings) for timings in fitted.values()]))
-    rows = rows_of(cells, jobs, constants, reference)
-    return {"all_reduces_alone": asdict(start), "constants": asdict(constants), "rows": rows, **_summary(rows)}
+    fit = fit_constants(cells, start)
+    rows = rows_of(cells, fit.constants)
+    return {"all_reduces_alone": asdict(start), "fit": asdict(fit), "rows": rows, "held_out": _summary(rows)}
 
 
-def _jobs(arguments: argparse.Namespace, measured: Sequence[Job]) -> Jobs:
-    return Jobs([job for job in measured if job.local_batch in arguments.local_batches])
-
-
-def _reference(arguments: argparse.Namespace, timings: Timings) -> float:
-    """Images/s of a rank alone at the largest batch."""
-    largest = max(arguments.local_batches)
-    middle = typical([job for job in timings.alone if job.local_batch == largest])
-    return float(largest / seconds_of(middle))
-
-
-def _cells(arguments: argparse.Namespace, cable: Cable | None, timings: Timings, *, held_out: bool) -> list[Cell]:
+def _cells(arguments: argparse.Namespace, cable: Cable | None, timings: Timings, *, new_cable: bool) -> list[Cell]:
     """Of one launch: of two ranks, and where there is no cable of one."""
-    common: dict[str, Any] = {"cable": cable, "reference": _reference(arguments, timings)}
-    batches = {*arguments.local_batches, *arguments.held_out_batches} if cable is None else ()
     alone = [
+        typical([job for job in timings.alone if job.local_batch == batch])
+        for batch in sorted({job.local_batch for job in timings.alone})
+    ]
+    largest = max(arguments.local_batches)
+    (full,) = (job for job in alone if job.local_batch == largest)
+    common: dict[str, Any] = {"cable": cable, "reference": largest / seconds_of(full)}
+    of_one, of_both = (
+        Jobs([job for job in jobs if job.local_batch in arguments.local_batches])
+        for jobs in (timings.alone, timings.jobs)
+    )
+    cells = [
         Cell(
             ranks=1,
-            local_batch=batch,
+            local_batch=job.local_batch,
             bucket_mib=None,
-            seconds=seconds_of(typical([job for job in timings.alone if job.local_batch == batch])),
-            held_out=batch in arguments.held_out_batches,
+            job=of_one.at(job.local_batch),
+            seconds=seconds_of(job),
+            held_out="size" if job.local_batch in arguments.held_out_batches else "",
             **common,
         )
-        for batch in sorted(batches)
+        for job in alone
+        if cable is None
     ]
-    together = [
-        Cell(
-            ranks=RANKS,
-            local_batch=step.local_batch,
-            bucket_mib=step.bucket_mib,
-            seconds=step.seconds,
-            held_out=held_out
-            or step.local_batch in arguments.held_out_batches
-            or step.bucket_mib in arguments.held_out_buckets_mib,
-            **common,
+    for step in timings.steps:
+        new_size = step.local_batch in arguments.held_out_batches or step.bucket_mib in arguments.held_out_buckets_mib
+        cells.append(
+            Cell(
+                ranks=RANKS,
+                local_batch=step.local_batch,
+                bucket_mib=step.bucket_mib,
+                job=of_both.at(step.local_batch),
+                seconds=step.seconds,
+                held_out="cable" if new_cable else "size" if new_size else "",
+                **common,
+            )
         )
-        for step in timings.steps
-    ]
-    return alone + together
+    return cells
 
 
 def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Over what was held out."""
-    errors = np.abs([row["error_points"] for row in rows if row["held_out"]])
+    """Over what was held out, by why it is new; `all` of it too."""
+    by_kind: dict[str, list[float]] = {}
+    for row in rows:
+        if row["held_out"]:
+            kind = "one rank" if row["ranks"] == 1 else row["held_out"]
+            for key in ("all", kind):
+                by_kind.setdefault(key, []).append(abs(row["error_points"]))
     return {
-        "held_out": len(errors),
-        "mean_error_points": float(errors.mean()),
-        "largest_error_points": float(errors.max()),
-        "within_aim": bool((errors <= AIM_POINTS).all()),
+        kind: {
+            "settings": len(errors),
+            "mean_error_points": float(np.mean(errors)),
+            "largest_error_points": float(np.max(errors)),
+            "within_aim": bool(max(errors) <= AIM_POINTS),
+        }
+        for kind, errors in by_kind.items()
     }
-
-
-def markdown(experiments: Mapping[str, Mapping[str, Any]]) -> str:
-    """A table for each experiment, after what of `simulate` is in it."""
-    return "\n".join([*_SHARED, *(line for name, found in experiments.items() for line in _section(name, found))])
-
-
-def _section(name: str, found: Mapping[str, Any]) -> list[str]:
-    constants = Constants(**found["constants"])
-    verdict = (
-        f"Held out: {found['held_out']} settings, off by {found['mean_error_points']:.1f} points in the mean and "
-        f"{found['largest_error_points']:.1f} at most; the aim is {AIM_POINTS:g}: "
-        f"{'met' if found['within_aim'] else '**missed**'}."
-    )
-    fitted = (
-        f"Fitted: {1e6 * constants.latency_seconds:.3g} µs and {constants.message_delays:.3g} of the cable's delays a "
-        f"message, {1e9 * constants.host_seconds:.3g} ns a byte for the hosts, {constants.wire_share:.3g} bytes on the "
-        f"wire for each; beside the backward pass goes {_BESIDE[constants.beside]}; {constants.error:.1%} off the "
-        "fitted steps."
-    )
-    head = (
-        "| ranks | batch a rank | bucket, MiB | Mbit/s | delay, ms | efficiency | predicted | points | held out |",
-        "|---|---|---|---|---|---|---|---|---|",
-    )
-    lines = [f"## {name[0].upper()}{name[1:]}", "", verdict, "", fitted, "", *head]
-    return [*lines, *map(_line, found["rows"]), ""]
-
-
-def _line(row: Mapping[str, Any]) -> str:
-    mbit = "" if row["mbit_per_second"] is None else f"{row['mbit_per_second']:,.0f}"
-    delay = "" if row["delay_ms"] is None else f"{row['delay_ms']:g}"
-    words = [
-        row["ranks"], row["local_batch"], row["bucket_mib"] or "", mbit, delay, f"{row['measured_efficiency']:.1f} %",
-        f"{row['predicted_efficiency']:.1f} %", f"{row['error_points']:+.1f}", "yes" if row["held_out"] else "",
-    ]  # fmt: skip
-    return f"| {' | '.join(map(str, words))} |"
 
 
 if __name__ == "__main__":

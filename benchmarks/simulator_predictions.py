@@ -11,10 +11,15 @@ from scipy.optimize import least_squares, nnls
 from benchmarks.simulator_timing import MIB
 from pipeline.costmodel import Communication, Job, Link, Machine, Measurement, fit, simulate_step
 from pipeline.costmodel.machine import NO_LINK
+from pipeline.distributed import Transport
 
 RANKS = 2
 
 Beside = Literal["all", "wire", "nothing"]
+HeldOut = Literal["", "size", "cable"]
+
+_STARTS = (0.3, 1.0, 3.0)  # times what all-reduces alone say
+_MOVES_NOTHING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -37,17 +42,19 @@ class Cell:
     Attributes:
         bucket_mib: None on one rank.
         cable: between two ranks; None: both are on this machine.
+        job: a rank's step without exchange at this batch, by other batches of the same launch.
         reference: images/s of a rank alone at the largest batch, in the same launch.
-        held_out: no constant is fitted to it.
+        held_out: no constant is fitted to it: its batch or bucket size is new, or its cable; "": it is fitted to.
     """
 
     ranks: int
     local_batch: int
     bucket_mib: int | None
     cable: Cable | None
+    job: Job
     seconds: float
     reference: float
-    held_out: bool
+    held_out: HeldOut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +68,6 @@ class Constants:
         message_delays: how many of the cable's delays a message takes; 1 where they do not vary.
         beside: what of sending goes on beside the backward pass: all of it, or the wire's part alone, where the hosts
             have no core to spare for theirs, or nothing.
-        error: root mean square of the relative error of the steps it is fitted to.
     """
 
     latency_seconds: float
@@ -69,7 +75,6 @@ class Constants:
     wire_share: float
     message_delays: float
     beside: Beside
-    error: float = 0.0
 
     def link(self, cable: Cable | None) -> Link:
         """By this cable; without the hosts' part where that is no part of the link."""
@@ -82,14 +87,36 @@ class Constants:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """What the fitted steps say.
+
+    Attributes:
+        constants: that explain them best.
+        standard_errors: of what was fitted, by least squares; NaN: the steps do not determine it. What is not named
+            was assumed.
+        errors: by `beside`, the root mean square of the relative error of the steps at the best other constants.
+    """
+
+    constants: Constants
+    standard_errors: Mapping[str, float]
+    errors: Mapping[Beside, float]
+
+
 def seconds_of(job: Job) -> float:
     """A step without exchange."""
     return job.ready_seconds[-1] + job.optimizer_seconds
 
 
 def typical(jobs: Sequence[Job]) -> Job:
-    """The one in the middle, by its seconds."""
-    return sorted(jobs, key=seconds_of)[(len(jobs) - 1) // 2]
+    """Of one batch; every part is the median of theirs."""
+    assert len({(job.local_batch, job.layer_bytes) for job in jobs}) == 1
+    forward, *backward, optimizer = np.median([_parts(job) for job in jobs], axis=0).tolist()
+    return replace(jobs[0], forward_seconds=forward, backward_seconds=tuple(backward), optimizer_seconds=optimizer)
+
+
+def _parts(job: Job) -> tuple[float, ...]:
+    return (job.forward_seconds, *job.backward_seconds, job.optimizer_seconds)
 
 
 class Jobs:
@@ -101,7 +128,7 @@ class Jobs:
         middle = [typical([job for job in measured if job.local_batch == batch]) for batch in batches]
         assert all(job.layer_bytes == middle[0].layer_bytes for job in middle)
         self._like = middle[0]
-        parts = np.array([[job.forward_seconds, *job.backward_seconds, job.optimizer_seconds] for job in middle])
+        parts = np.array([_parts(job) for job in middle])
         self._lines = np.polyfit(np.array(batches, dtype=np.float64), parts, 1)
 
     def at(self, local_batch: int) -> Job:
@@ -117,9 +144,10 @@ class Jobs:
         )
 
 
-def predicted_seconds(cell: Cell, job: Job, constants: Constants) -> float:
+def predicted_seconds(cell: Cell, constants: Constants) -> float:
     """Of a step; ranks are nodes of one GPU, and a ring of two is what gloo's all-reduce is."""
     pair = Machine(nodes=RANKS, gpus_per_node=1, inside=NO_LINK, between=constants.link(cell.cable))
+    job = cell.job
     if constants.beside == "wire" and cell.ranks > 1:
         job = _with_host_work(job, constants.host_seconds)
     communication = Communication(
@@ -128,6 +156,8 @@ def predicted_seconds(cell: Cell, job: Job, constants: Constants) -> float:
         overlap=constants.beside != "nothing",
         compression=1.0,
         negotiation=None,
+        # Torch's own size comes with torch's own first bucket.
+        first_bucket_bytes=MIB if cell.bucket_mib == Transport().bucket_mib else None,
     )
     return simulate_step(pair, job, communication, cell.ranks).seconds
 
@@ -167,7 +197,7 @@ def _line(values: Sequence[float], units: Sequence[float]) -> tuple[float, float
     return float(start * scale), float(slope)
 
 
-def fit_constants(cells: Sequence[Cell], jobs: Jobs, start: Constants) -> Constants:
+def fit_constants(cells: Sequence[Cell], start: Constants) -> Fit:
     """Least squares of the relative error of fitted steps on two ranks, with whatever `beside` explains them best."""
     fitted = [cell for cell in cells if not cell.held_out and cell.ranks == RANKS]
     assert fitted
@@ -188,31 +218,47 @@ def fit_constants(cells: Sequence[Cell], jobs: Jobs, start: Constants) -> Consta
 
     def errors(units: NDArray[np.float64], beside: Beside) -> list[float]:
         constants = constants_of(units, beside)
-        return [predicted_seconds(cell, jobs.at(cell.local_batch), constants) / cell.seconds - 1 for cell in fitted]
+        return [predicted_seconds(cell, constants) / cell.seconds - 1 for cell in fitted]
 
-    candidates = []
-    for beside in get_args(Beside):
-        found = least_squares(errors, np.ones(len(scales)), bounds=(0, np.inf), args=(beside,))
-        error = float(np.sqrt(np.mean(np.square(found.fun))))
-        candidates.append(replace(constants_of(found.x, beside), error=error))
-    return min(candidates, key=lambda constants: constants.error)
+    # What hides behind the backward pass makes edges and flats, where one start may stay.
+    found = {
+        beside: min(
+            (least_squares(errors, np.full(len(scales), unit), bounds=(0, np.inf), args=(beside,)) for unit in _STARTS),
+            key=lambda tried: float(tried.cost),
+        )
+        for beside in get_args(Beside)
+    }
+    best = min(found, key=lambda beside: float(found[beside].cost))
+    spreads = _standard_errors(found[best].jac, found[best].fun)
+    return Fit(
+        constants=constants_of(found[best].x, best),
+        standard_errors={name: spread * scale for spread, (name, scale) in zip(spreads, scales.items(), strict=True)},
+        errors={beside: float(np.sqrt(np.mean(np.square(tried.fun)))) for beside, tried in found.items()},
+    )
 
 
-def rows_of(
-    cells: Sequence[Cell], jobs: Mapping[int, Jobs], constants: Constants, reference: float
-) -> list[dict[str, object]]:
+def _standard_errors(jacobian: NDArray[np.float64], residuals: NDArray[np.float64]) -> list[float]:
+    """Of least squares; NaN for what moves no residual."""
+    n_points, n_constants = jacobian.shape
+    moves = np.linalg.norm(jacobian, axis=0) > _MOVES_NOTHING
+    spreads = np.full(n_constants, np.nan)
+    of_moving = jacobian[:, moves]
+    degrees = n_points - of_moving.shape[1]
+    if degrees > 0 and np.linalg.matrix_rank(of_moving) == of_moving.shape[1]:
+        variance = float(residuals @ residuals) / degrees
+        spreads[moves] = np.sqrt(variance * np.diag(np.linalg.inv(of_moving.T @ of_moving)))
+    return [float(spread) for spread in spreads]
+
+
+def rows_of(cells: Sequence[Cell], constants: Constants) -> list[dict[str, object]]:
     """Efficiencies in percent, and by how many points the prediction is too high.
 
-    Args:
-        jobs: number of ranks -> their steps.
-        reference: images/s of one rank alone at the largest batch, where the constants were fitted.
+    Each is against a rank alone of its own launch: a machine that was slower then was slower in both.
     """
     rows: list[dict[str, object]] = []
     for cell in cells:
-        predicted = predicted_seconds(cell, jobs[cell.ranks].at(cell.local_batch), constants)
-        # Each against a rank alone of its own launch: a machine that was slower then was slower in both.
         measured_percent = 100 * cell.local_batch / cell.seconds / cell.reference
-        predicted_percent = 100 * cell.local_batch / predicted / reference
+        predicted_percent = 100 * cell.local_batch / predicted_seconds(cell, constants) / cell.reference
         rows.append(
             {
                 "ranks": cell.ranks,

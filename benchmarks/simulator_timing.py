@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch.nn.parallel import DistributedDataParallel
 from torchvision.models import get_model
 
 from benchmarks.all_reduce_times import BYTES, all_reduce_time
 from pipeline import distributed
-from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.artifacts.json_file import write_json
 from pipeline.commands.simulating.network_job import measured_job
 from pipeline.costmodel import Job, Measurement
+from pipeline.distributed import Transport
 
 CLASSES = 10
 MIB = 2**20
@@ -31,7 +31,10 @@ _WARM_UP = 3  # DistributedDataParallel orders its buckets anew after the first 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """The median step of DistributedDataParallel with `local_batch` images a rank and buckets of `bucket_mib`."""
+    """A step of `local_batch` images a rank, wrapped as by the trainer with buckets of `bucket_mib`.
+
+    The median over rounds of the median step of each.
+    """
 
     local_batch: int
     bucket_mib: int
@@ -54,9 +57,8 @@ class Timings:
     steps: tuple[StepTime, ...]
 
 
-def read_timings(path: Path) -> Timings:
-    """What rank 0 wrote."""
-    tree = read_json(path)
+def timings_of(tree: Mapping[str, Any]) -> Timings:
+    """From what rank 0 wrote as JSON."""
     return Timings(
         ranks=tree["ranks"],
         alone=tuple(map(_job, tree["alone"])),
@@ -105,7 +107,7 @@ def time_all(arguments: argparse.Namespace) -> None:
                 jobs.append(job(batch))
             all_reduces += [all_reduce_time(n_bytes, ranks, arguments.steps) for n_bytes in BYTES]
             for batch, mib in grid:
-                seconds[batch, mib] += _steps(arguments, batch, mib)
+                seconds[batch, mib].append(float(np.median(_steps(arguments, batch, mib))))
         if ranks.is_main:
             steps = [
                 StepTime(local_batch=batch, bucket_mib=mib, seconds=float(np.median(times)))
@@ -123,8 +125,7 @@ def time_all(arguments: argparse.Namespace) -> None:
 
 def _steps(arguments: argparse.Namespace, local_batch: int, bucket_mib: int) -> list[float]:
     inner = get_model(arguments.network, weights=None, num_classes=CLASSES).to(memory_format=torch.channels_last)
-    # As the pipeline wraps it, with buckets of a stated size.
-    model = DistributedDataParallel(inner, bucket_cap_mb=bucket_mib, gradient_as_bucket_view=True)
+    model = distributed.data_parallel(inner, torch.device("cpu"), Transport(bucket_mib=bucket_mib))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     side = arguments.image_size
     images = torch.randn(local_batch, 3, side, side).to(memory_format=torch.channels_last)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.simulator_error import judge, main, markdown
+from benchmarks import simulator_error
+from benchmarks.simulator_error import LaunchFailed, judge, main
 from benchmarks.simulator_predictions import RANKS, Beside, Cable, Cell, Constants, Jobs, predicted_seconds
 from benchmarks.simulator_timing import StepTime, Timings
+from benchmarks.simulator_wording import markdown
 from pipeline.costmodel import Job, Measurement, ring_seconds
 
 MIB = 2**20
@@ -24,34 +27,40 @@ _ARGUMENTS = argparse.Namespace(
     local_batches=list(BATCHES), held_out_batches=[HELD_OUT_BATCH], held_out_buckets_mib=[HELD_OUT_BUCKET]
 )  # fmt: skip
 
+_HEAD: dict[str, Any] = {
+    "settings": {"network": "resnet18", "image_size": 64, "rounds": 1, "steps": 1, "experiments": ["this machine"]},
+    "machine": {"cores": 2, "torch": "2"},
+    "missing": {},
+}
 
-def _job(local_batch: int) -> Job:
-    """40 MB of gradients; 2 ms an image and 5 ms a step."""
+
+def _job(local_batch: int, slowness: float = 1.0) -> Job:
+    """40 MB of gradients; 2 ms an image and 6 ms a step, times `slowness`."""
     return Job(
         local_batch=local_batch,
         layer_bytes=(4e6,) * 10,
-        forward_seconds=0.002 + 0.0006 * local_batch,
-        backward_seconds=(0.0003 + 0.00014 * local_batch,) * 10,
-        optimizer_seconds=0.001,
+        forward_seconds=slowness * (0.002 + 0.0006 * local_batch),
+        backward_seconds=(slowness * (0.0003 + 0.00014 * local_batch),) * 10,
+        optimizer_seconds=slowness * 0.001,
     )
 
 
-def _cell(local_batch: int, bucket_mib: int, cable: Cable | None) -> Cell:
+def _cell(job: Job, bucket_mib: int, cable: Cable | None) -> Cell:
     return Cell(
-        ranks=RANKS, local_batch=local_batch, bucket_mib=bucket_mib, cable=cable, seconds=1.0,
-        reference=1.0, held_out=False,
+        ranks=RANKS, local_batch=job.local_batch, bucket_mib=bucket_mib, cable=cable, job=job, seconds=1.0,
+        reference=1.0, held_out="",
     )  # fmt: skip
 
 
-def _timings(truth: Constants, cable: Cable | None, *, noise: float = 0.0) -> Timings:
-    """As the model says they are."""
+def _timings(truth: Constants, cable: Cable | None, *, noise: float = 0.0, slowness: float = 1.0) -> Timings:
+    """As the model says they are, on cores that take `slowness` times as long to compute."""
     rng = np.random.default_rng(int(cable.bytes_per_second + 1e6 * (cable.delay_seconds or 0)) if cable else 0)
     batches, buckets = (*BATCHES, HELD_OUT_BATCH), (*BUCKETS, HELD_OUT_BUCKET)
     steps = [
         StepTime(
             local_batch=batch,
             bucket_mib=mib,
-            seconds=predicted_seconds(_cell(batch, mib, cable), _job(batch), truth) * np.exp(noise * rng.normal()),
+            seconds=predicted_seconds(_cell(_job(batch, slowness), mib, cable), truth) * np.exp(noise * rng.normal()),
         )
         for batch in batches
         for mib in buckets
@@ -59,8 +68,8 @@ def _timings(truth: Constants, cable: Cable | None, *, noise: float = 0.0) -> Ti
     points = [Measurement(n, RANKS, ring_seconds(n, RANKS, truth.link(cable))) for n in (4096.0, 1e6, 1.6e7)]
     return Timings(
         ranks=RANKS,
-        alone=tuple(map(_job, batches)),
-        jobs=tuple(map(_job, batches)),
+        alone=tuple(_job(batch, slowness) for batch in batches),
+        jobs=tuple(_job(batch, slowness) for batch in batches),
         all_reduces=tuple(points),
         steps=tuple(steps),
     )
@@ -74,60 +83,48 @@ def _judged(
     )
 
 
-def _slower(timings: Timings, factor: float) -> Timings:
-    """As on a machine that takes so much longer for everything."""
-
-    def slower(job: Job) -> Job:
-        backward = tuple(factor * seconds for seconds in job.backward_seconds)
-        forward, optimizer = factor * job.forward_seconds, factor * job.optimizer_seconds
-        return replace(job, forward_seconds=forward, backward_seconds=backward, optimizer_seconds=optimizer)
-
-    steps = tuple(replace(step, seconds=factor * step.seconds) for step in timings.steps)
-    return replace(timings, alone=tuple(map(slower, timings.alone)), jobs=tuple(map(slower, timings.jobs)), steps=steps)
-
-
 @pytest.mark.parametrize("beside", ["all", "nothing"])
 def test_constants_of_this_machine_are_found_and_predict_what_was_held_out(beside: Beside) -> None:
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside=beside)
     found = _judged(truth, [None], noise=0.01)
-    assert found["constants"]["beside"] == beside
-    assert found["constants"]["host_seconds"] == pytest.approx(1e-9, rel=0.2)
+    assert found["fit"]["constants"]["beside"] == beside
+    assert found["fit"]["constants"]["host_seconds"] == pytest.approx(1e-9, rel=0.2)
     # Nine of two ranks less four, and one of one rank.
-    assert found["held_out"] == 6
-    assert found["within_aim"]
-    assert found["largest_error_points"] < 3
+    assert {kind: of["settings"] for kind, of in found["held_out"].items()} == {"all": 6, "size": 5, "one rank": 1}
+    assert found["held_out"]["all"]["within_aim"]
+    assert found["held_out"]["all"]["largest_error_points"] < 3
 
 
 def test_constants_of_a_slowed_cable_predict_a_bandwidth_that_was_held_out() -> None:
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=1.05, message_delays=1.0, beside="all")
     found = _judged(truth, SLOWED, [HELD_OUT_SLOWED], noise=0.01)
-    assert found["constants"]["wire_share"] == pytest.approx(1.05, rel=0.05)
+    assert found["fit"]["constants"]["wire_share"] == pytest.approx(1.05, rel=0.05)
     rows = [row for row in found["rows"] if row["mbit_per_second"] == 1000]
     assert len(rows) == 9
-    assert all(row["held_out"] for row in rows)
-    assert found["within_aim"]
+    assert {row["held_out"] for row in rows} == {"cable"}
+    assert found["held_out"]["all"]["within_aim"]
 
 
 def test_a_host_without_a_core_to_spare_is_told_from_its_wire() -> None:
     """Its part makes the backward pass longer, whatever the bandwidth; the wire's part is hidden."""
     truth = Constants(latency_seconds=2e-4, host_seconds=8e-9, wire_share=1.05, message_delays=1.0, beside="wire")
     found = _judged(truth, SLOWED, [HELD_OUT_SLOWED], noise=0.01)
-    assert found["constants"]["beside"] == "wire"
-    assert found["constants"]["host_seconds"] == pytest.approx(8e-9, rel=0.2)
-    assert found["within_aim"]
+    assert found["fit"]["constants"]["beside"] == "wire"
+    assert found["fit"]["constants"]["host_seconds"] == pytest.approx(8e-9, rel=0.2)
+    assert found["held_out"]["all"]["within_aim"]
 
 
 def test_constants_of_a_delayed_cable_predict_a_delay_that_was_held_out() -> None:
     """At one bandwidth a byte on the wire for each is taken for granted."""
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=1.05, message_delays=1.5, beside="all")
     found = _judged(truth, DELAYED, [HELD_OUT_DELAYED], noise=0.01)
-    assert found["constants"]["message_delays"] == pytest.approx(1.5, rel=0.1)
-    assert found["constants"]["wire_share"] == 1
-    assert found["constants"]["host_seconds"] == pytest.approx(1e-9 + 0.05 / 1.25e8, rel=0.3)
+    assert found["fit"]["constants"]["message_delays"] == pytest.approx(1.5, rel=0.1)
+    assert found["fit"]["constants"]["wire_share"] == 1
+    assert found["fit"]["constants"]["host_seconds"] == pytest.approx(1e-9 + 0.05 / 1.25e8, rel=0.3)
     rows = [row for row in found["rows"] if row["delay_ms"] == pytest.approx(3)]
     assert len(rows) == 9
-    assert all(row["held_out"] for row in rows)
-    assert found["within_aim"]
+    assert {row["held_out"] for row in rows} == {"cable"}
+    assert found["held_out"]["all"]["within_aim"]
 
 
 def test_steps_that_do_not_follow_the_model_are_said_to_miss_the_aim() -> None:
@@ -137,15 +134,50 @@ def test_steps_that_do_not_follow_the_model_are_said_to_miss_the_aim() -> None:
     factors = {HELD_OUT_BUCKET: 1.5}
     steps = tuple(replace(step, seconds=step.seconds * factors.get(step.bucket_mib, 1.0)) for step in timings.steps)
     found = judge(_ARGUMENTS, {None: replace(timings, steps=steps)}, {})
-    assert not found["within_aim"]
-    assert "**missed**" in markdown({"this machine": found})
+    assert not found["held_out"]["all"]["within_aim"]
+    assert "**missed**" in markdown({**_HEAD, "experiments": {"this machine": found}})
 
 
-def test_a_launch_on_a_slower_machine_is_judged_by_its_own_rank_alone() -> None:
+@pytest.mark.parametrize("slow", [*SLOWED, HELD_OUT_SLOWED])
+def test_a_launch_while_the_machine_computed_slowly_is_judged_by_its_own_computation(slow: Cable) -> None:
+    """Whether its steps were fitted or held out."""
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=1.05, message_delays=1.0, beside="all")
-    fitted: dict[Cable | None, Timings] = {cable: _timings(truth, cable) for cable in SLOWED}
-    held_out: dict[Cable | None, Timings] = {HELD_OUT_SLOWED: _slower(_timings(truth, HELD_OUT_SLOWED), 2.0)}
-    assert judge(_ARGUMENTS, fitted, held_out)["within_aim"]
+    fitted, held_out = (
+        dict[Cable | None, Timings](
+            {cable: _timings(truth, cable, slowness=1.3 if cable == slow else 1.0) for cable in of}
+        )
+        for of in (SLOWED, [HELD_OUT_SLOWED])
+    )
+    found = judge(_ARGUMENTS, fitted, held_out)
+    assert found["held_out"]["all"]["largest_error_points"] < 0.5
+    assert found["fit"]["constants"]["wire_share"] == pytest.approx(1.05, rel=0.02)
+
+
+def test_two_rounds_of_unlike_speed_are_taken_at_the_same_middle() -> None:
+    """Computation and steps alike: the faster half of one beside the middle of the other would be an error."""
+    truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="nothing")
+    fast, slow = (_timings(truth, None, slowness=slowness) for slowness in (1.0, 1.3))
+    both = replace(
+        fast,
+        alone=fast.alone + slow.alone,
+        jobs=fast.jobs + slow.jobs,
+        steps=tuple(
+            replace(one, seconds=(one.seconds + other.seconds) / 2)
+            for one, other in zip(fast.steps, slow.steps, strict=True)
+        ),
+    )
+    assert judge(_ARGUMENTS, {None: both}, {})["held_out"]["all"]["largest_error_points"] < 0.1
+
+
+def test_constants_are_said_as_fitted_assumed_or_undetermined() -> None:
+    """With one bucket size that is not held out there are as many steps as constants."""
+    truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="all")
+    two_steps = argparse.Namespace(**{**vars(_ARGUMENTS), "held_out_buckets_mib": [1, 5]})
+    for arguments, said in ((_ARGUMENTS, " ± "), (two_steps, " (not determined by these steps) ")):
+        found = judge(arguments, {None: _timings(truth, None, noise=0.01)}, {})
+        words = markdown({**_HEAD, "experiments": {"this machine": found}})
+        assert re.search(rf"latency of a message [0-9.e+-]+{re.escape(said)}", words)
+        assert "1 (assumed) bytes on the wire" in words
 
 
 def test_a_step_between_two_batches_lies_on_the_line_through_them() -> None:
@@ -155,6 +187,45 @@ def test_a_step_between_two_batches_lies_on_the_line_through_them() -> None:
     assert found.forward_seconds == pytest.approx(expected.forward_seconds)
     assert found.backward_seconds == pytest.approx(expected.backward_seconds)
     assert found.optimizer_seconds == pytest.approx(expected.optimizer_seconds)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--held-out-batches", "32", "64"], "--held-out-batches: 64 is fitted to as well"),
+        (["--held-out-buckets-mib", "25"], "--held-out-buckets-mib: 25 is fitted to as well"),
+        (["--mbits", "100", "2000"], "--held-out-mbits: 2000 is fitted to as well"),
+        (["--held-out-delays-ms", "8"], "--held-out-delays-ms: 8 is fitted to as well"),
+    ],
+)
+def test_what_is_held_out_is_not_fitted_to(
+    options: Sequence[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([*options, f"--out={tmp_path}"])
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_launch_that_fails_costs_its_experiment_alone_and_timings_are_judged_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=1.05, message_delays=1.0, beside="all")
+
+    def measured(_: object, cable: Cable | None) -> Timings:
+        if cable and cable.delay_seconds:
+            raise LaunchFailed("a rank failed: exit codes [1, 0]")
+        return _timings(truth, cable)
+
+    monkeypatch.setattr(simulator_error, "_measured", measured)
+    main(["--delays-ms", "0", "8", f"--out={tmp_path / 'first'}"])
+    monkeypatch.setattr(simulator_error, "_measured", lambda *_: pytest.fail("measured again"))
+    main([f"--timings={tmp_path / 'first/timings.json'}", f"--out={tmp_path / 'again'}"])
+    for name in ("simulator_error.json", "simulator_error.md"):
+        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    said = (tmp_path / "again/simulator_error.md").read_text()
+    assert "## A delayed cable\n\nNot measured: a rank failed: exit codes [1, 0].\n" in said
+    assert "## A slowed cable\n\n- all that was held out: " in said
 
 
 @pytest.mark.slow
