@@ -35,14 +35,16 @@ SEARCH: Mapping[str, Any] = {
 }
 
 
-def write_search(folder: Path, *, dask: Mapping[str, Any] | None = None, **changes: Any) -> DataPaths:
+def write_search(
+    folder: Path, *, dask: Mapping[str, Any] | None = None, train: Mapping[str, Any] | None = None, **changes: Any
+) -> DataPaths:
     """A project of which every fourth training image is flagged `val`, with the search `lr`; None removes a key."""
     folder.mkdir(exist_ok=True)
     search = {key: value for key, value in {**SEARCH, **changes}.items() if value is not None}
     data = write_project(
         folder,
         study={"models": ["small_cnn"], "arms": ["full"], "batch_sizes": [16]},
-        train={"optimizer": {"name": "sgd"}, "checkpoint": {"steps": 1}},
+        train={"optimizer": {"name": "sgd"}, "checkpoint": {"steps": 1}, **(train or {})},
         tuning={NAME: search},
         dask=dask or {},
     )

@@ -100,7 +100,9 @@ def launch(module: str, arguments: Sequence[str], workers: int) -> int:
         # The agent ends the others by signals.
         if any(failure.exitcode == os.EX_TEMPFAIL for failure in error.failures.values()):
             return os.EX_TEMPFAIL
-        _, first = error.get_first_failure()
+        # Whoever was killed is why the others failed, which may be noticed at the same time.
+        killed = [failure for failure in error.failures.values() if failure.exitcode < 0]
+        first = killed[0] if killed else error.get_first_failure()[1]
         return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
     except SignalException as error:
         return 128 + int(error.sigval)

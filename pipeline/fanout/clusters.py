@@ -40,8 +40,8 @@ def fan_out(
         scheduler: `none`, `local`, or `tcp://host:port`; see `DaskConfig`.
         workers: processes of `local`.
         threads: BLAS and OpenMP threads of every task, and of this process.
-        gpus: of this machine, as CUDA_VISIBLE_DEVICES names them. Each worker of `local` sees one, in turn; those of an
-            address see what they were started with.
+        gpus: shares of this machine's, one or more, as CUDA_VISIBLE_DEVICES names them. Each worker of `local` sees a
+            share, in turn; those of an address see what they were started with.
         if_killed: makes the result of a task of which several workers died; without it, that is an error.
 
     Raises:

@@ -1,71 +1,17 @@
-"""One epoch of one trial, from the checkpoint where the last one ended; a task for any process that sees the files."""
+"""The next epoch of a trial: a task for any process that sees the files."""
 
 import dataclasses
 import fcntl
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-
-import torch
 
 from pipeline import distributed
 from pipeline.artifacts.json_file import read_json, write_json
-from pipeline.distributed import Ranks
-from pipeline.errors import DataError, InputError
-from pipeline.run_log import RunLog
-from pipeline.training.cells import Splits, run_cell
-from pipeline.training.checkpoints import Checkpoints
-from pipeline.training.interruptions import Pauses, end_and_due
-from pipeline.training.loop import train
-from pipeline.training.memory import OutOfMemory
-from pipeline.training.state import TrainState
-from pipeline.training.study import Cell
-from pipeline.training.workers import transport_of
+from pipeline.tuning.epoch import EpochResult, EpochTask, FailedBySettings, train_epoch
+from pipeline.tuning.ranks import train_by_ranks
 from pipeline.tuning.shared_folder import check_mark
-from pipeline.tuning.source import Source, splits_of
-from pipeline.tuning.trial import Rows, TrialRun
-
-_DIVERGED = "the loss stopped being finite"
-_OWN = (InputError, ArithmeticError, MemoryError, torch.OutOfMemoryError)
-_CUDA_BYTES = 1 << 30  # at least what CUDA and its libraries take for themselves in a process
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EpochTask:
-    """Train `run` to the end of `epoch`, from 1, and judge it.
-
-    Attributes:
-        folder: of the trial's checkpoints and results, absolute.
-        mark: what the search left in the folder above it.
-    """
-
-    run: TrialRun
-    epoch: int
-    rows: Rows
-    source: Source
-    folder: Path
-    mark: str
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EpochResult:
-    """What an epoch gave.
-
-    Attributes:
-        accuracy: on the judged rows, 0 to 1; None if the trial diverged or failed.
-        reason: of that.
-        seconds: wall time in all.
-        switch_seconds: of which went into taking the trial up and laying it down again.
-        killed: the process that trained it died.
-    """
-
-    accuracy: float | None
-    reason: str = ""
-    seconds: float
-    switch_seconds: float = 0.0
-    killed: bool = False
 
 
 def advance(task: EpochTask) -> EpochResult:
@@ -81,139 +27,37 @@ def advance(task: EpochTask) -> EpochResult:
     """
     start, path = time.monotonic(), task.folder / f"epoch-{task.epoch:04d}.json"
     check_mark(task.folder.parent, task.mark)
-    with _alone_in(task.folder), distributed.session(task.run.threads) as ranks:
+    with _alone_in(task.folder) as lock:
         if path.exists():
             return EpochResult(**read_json(path))
-        splits = splits_of(task.source, ranks.device)
         try:
-            accuracy, reason, switch_seconds = _train_and_judge(task, splits, ranks)
-        except DataError:
-            raise
-        except (*_OWN, RuntimeError) as error:
-            if not _of_its_settings(error):
-                raise
-            if isinstance(error, (OutOfMemory, torch.OutOfMemoryError)):
-                _check_no_other_holds(ranks.device)
-            said = str(error).splitlines() or [""]
-            accuracy, reason, switch_seconds = None, f"{type(error).__name__}: {said[0]}", 0.0
-        result = EpochResult(
-            accuracy=accuracy, reason=reason, seconds=time.monotonic() - start, switch_seconds=switch_seconds
-        )  # fmt: skip
-        write_json(path, dataclasses.asdict(result))
+            result = _trained(task, lock)
+        except FailedBySettings as error:
+            result = EpochResult(accuracy=None, reason=str(error), seconds=0.0)
+        # What starting processes took is part of taking the trial up.
+        seconds = time.monotonic() - start
+        switch_seconds = result.switch_seconds + seconds - result.seconds if result.seconds else 0.0
+        result = dataclasses.replace(result, seconds=seconds, switch_seconds=switch_seconds)
+        if not result.killed:
+            write_json(path, dataclasses.asdict(result))
     return result
 
 
-def _of_its_settings(error: Exception) -> bool:
-    """What a trial's own settings can bring about. Anything else says nothing of them, and ends the search."""
-    # Of memory that a CPU does not have, PyTorch has no type of error of its own.
-    return isinstance(error, _OWN) or "DefaultCPUAllocator: can't allocate memory" in str(error)
-
-
-def _check_no_other_holds(device: torch.device) -> None:
-    """A trial that found the memory taken has not failed by its own settings.
-
-    Raises:
-        InputError: other processes, other workers too, hold some of the GPU's.
-    """
-    if device.type != "cuda":
-        return
-    free, total = torch.cuda.mem_get_info(device)
-    others = total - free - torch.cuda.memory_reserved(device)
-    if others > _CUDA_BYTES:
-        raise InputError(
-            f"{torch.cuda.get_device_name(device)}: out of memory, of which others hold {others / 2**30:.1f} GiB; end "
-            "them, or start fewer workers on it, and run the same command again, which goes on"
-        )
-
-
-def _train_and_judge(task: EpochTask, splits: Splits, ranks: Ranks) -> tuple[float | None, str, float]:
-    """Accuracy, the reason where there is none, and the seconds of taking up and laying down."""
-    settings, recipe, end = task.run.settings, task.run.recipe, task.run.ends[task.epoch - 1]
-    log, spent, last = RunLog.silent(), 0.0, end == settings.steps
-    # Loaded once for all trials that see them alike, so that it is no part of taking one up.
-    images = splits.on_device(settings, training=True, device=ranks.device)
-    if not last:
-        to_end = _ToEpochEnd(task, ranks)
-        with _watching(to_end):
-            try:
-                train(
-                    settings,
-                    images,
-                    torch.from_numpy(splits.train_labels).to(ranks.device),
-                    task.rows.trained,
-                    ranks=ranks, log=log, title="", micro_batch=recipe.micro_batch, transport=transport_of(recipe),
-                    pauses=to_end,
-                )  # fmt: skip
-                return None, _DIVERGED, to_end.switch_seconds
-            except _EpochEnded:
-                spent = to_end.switch_seconds
-    # A run of so many steps, all of which are done, so that its own schedule does not matter: what is left is to
-    # make its weights those to evaluate. The last epoch is trained here.
-    judging = _Resumed(task, ranks)
-    cell = Cell(
-        arm="", filter_network="", learning_rate=settings.learning_rate, n_train=int(task.rows.trained.sum()),
-        settings=dataclasses.replace(settings, steps=end),
-    )  # fmt: skip
-    with _watching(judging):
-        result = run_cell(
-            cell, splits, task.rows.trained, ranks=ranks, log=log, title="", weights=None,
-            eval_batch_size=recipe.eval_batch_size, micro_batch=recipe.micro_batch, transport=transport_of(recipe),
-            pauses=judging,
-        )  # fmt: skip
-    return result.top1, "" if result.status == "finished" else _DIVERGED, spent + judging.switch_seconds
-
-
-class _EpochEnded(Exception):  # noqa: N818 - an event, that never leaves this module
-    """The run stands at the end of the epoch, and is saved."""
-
-
-class _Resumed(Pauses):
-    """`Pauses` that take the time from their making until the run has its state back."""
-
-    def __init__(self, task: EpochTask, ranks: Ranks) -> None:
-        interval, self._made = task.run.recipe.checkpoint, time.monotonic()
-        self._own = Checkpoints(task.folder)
-        super().__init__(self._own, end_and_due(), ranks=ranks, seconds=interval.seconds, steps=interval.steps)
-        self._end, self._steps_in_all = task.run.ends[task.epoch - 1], task.run.settings.steps
-        self.switch_seconds = 0.0
-
-    def resume(self, state: TrainState, ranks: Ranks, log: RunLog) -> None:
-        super().resume(state, ranks, log)
-        self.switch_seconds += time.monotonic() - self._made
-        self._check(state)
-
-    def _check(self, state: TrainState) -> None:
-        # A run cut short here would have the schedule of a short one.
-        assert self._end in (state.step, self._steps_in_all), (state.step, self._end)
-
-
-class _ToEpochEnd(_Resumed):
-    """Ends the run at the end of the epoch, its state saved."""
-
-    def _check(self, state: TrainState) -> None:
-        # A task that was interrupted after its last step.
-        if state.step >= self._end:
-            raise _EpochEnded
-
-    def offer(self, state: TrainState, *, local: bool) -> None:
-        if state.step < self._end:
-            super().offer(state, local=local)
-            return
-        start = time.monotonic()
-        self._own.save(state.step, state.to_save(local=local))
-        self.switch_seconds += time.monotonic() - start
-        raise _EpochEnded
-
-
-def _watching(pauses: Pauses) -> AbstractContextManager[None]:
-    """Signals reach the main thread alone; Dask's workers run tasks in others."""
-    return pauses.watching() if threading.current_thread() is threading.main_thread() else nullcontext()
+def _trained(task: EpochTask, lock: int) -> EpochResult:
+    if task.run.processes > 1:
+        return train_by_ranks(task, lock)
+    with distributed.session(task.run.threads) as ranks:
+        return train_epoch(task, ranks)
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Wait for a process that outlived the search that asked it: two would write the same checkpoints."""
+def _alone_in(folder: Path) -> Iterator[int]:
+    """Wait for a process that outlived the search that asked it: two would write the same checkpoints.
+
+    Yields:
+        the lock's file descriptor.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        yield file.fileno()

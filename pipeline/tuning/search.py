@@ -10,8 +10,9 @@ import numpy as np
 from pipeline.config.tuning import Tuning
 from pipeline.errors import InputError
 from pipeline.run_log import RunLog
-from pipeline.tuning.advance import EpochResult, EpochTask, advance
+from pipeline.tuning.advance import advance
 from pipeline.tuning.elimination import Tolerance
+from pipeline.tuning.epoch import EpochResult, EpochTask
 from pipeline.tuning.halving import Rung, hyperband, successive_halving
 from pipeline.tuning.journal import Journal, Result
 from pipeline.tuning.race import Ending, Outcome, Turn, run_halving, run_race

@@ -9,12 +9,14 @@ from numpy.typing import NDArray
 
 from pipeline.config.duration import Duration
 from pipeline.config.params import Params, check_params
+from pipeline.config.recipe import Recipe
 from pipeline.config.study import TrainConfig
-from pipeline.config.tuning import lay_values, needs_processes
+from pipeline.config.tuning import lay_values
 from pipeline.durations import to_steps
 from pipeline.errors import InputError
 from pipeline.training.settings import TrainSettings, effective_settings
 from pipeline.training.study import DataSummary
+from pipeline.training.workers import plan_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,11 +35,13 @@ class TrialRun:
         settings: of the whole run, to the last epoch.
         recipe: says how the run is done.
         ends: (epochs,) optimizer steps done at the end of each epoch, ascending.
+        processes: that share its work, on one machine.
     """
 
     settings: TrainSettings
     recipe: TrainConfig
     ends: tuple[int, ...]
+    processes: int
 
     @property
     def threads(self) -> int:
@@ -67,13 +71,7 @@ def trial_run(params: Params, search: str, values: Mapping[str, Any], data: Data
     (learning_rate,), (weight_decay,), (seed,) = study.learning_rates, study.weight_decays, study.seeds
     if batch_size > n_train:
         raise InputError(f"batch_sizes: {batch_size} is larger than the {n_train} images to train on; give less")
-    if recipe.workers not in ("auto", 1):
-        raise InputError(
-            f"workers: {recipe.workers}, but a trial runs in one process, which stands in for all simulated workers; "
-            "set workers: 1 or auto"
-        )
-    if said := needs_processes(recipe):
-        raise InputError(said)
+    processes = processes_of(recipe)
     settings = effective_settings(
         recipe,
         network=model,
@@ -89,4 +87,21 @@ def trial_run(params: Params, search: str, values: Mapping[str, Any], data: Data
         to_steps(epochs=epoch, n_train=n_train, batch_size=batch_size) for epoch in range(1, tuning.epochs + 1)
     )
     assert ends[-1] == settings.steps, (ends, settings.steps)
-    return TrialRun(settings=settings, recipe=recipe, ends=ends)
+    return TrialRun(settings=settings, recipe=recipe, ends=ends, processes=processes)
+
+
+def processes_of(recipe: Recipe) -> int:
+    """That a trial trains on: the recipe's `workers`, of which `auto` is one that stands in for all simulated workers.
+
+    Raises:
+        InputError: they cannot share the simulated workers evenly.
+    """
+    plan = plan_of(recipe)
+    if plan.workers == "auto":
+        return plan.fitting[0]
+    if plan.workers not in plan.fitting:
+        raise InputError(
+            f"workers: {plan.workers} processes cannot share {recipe.simulated_workers} simulated workers evenly; give "
+            f"one of {list(plan.fitting)}, or auto"
+        )
+    return plan.workers

@@ -170,34 +170,3 @@ def test_what_cannot_be_meant_is_refused(changes: dict[str, Any], said: str) -> 
     with pytest.raises(InputError) as refused:
         _params(**changes)
     assert said in str(refused.value)
-
-
-_LOCAL = {"start": {"steps": 1}, "period": 5}
-
-
-@pytest.mark.parametrize(
-    ("recipe", "said"),
-    [
-        ({"post_local_sgd": _LOCAL}, "post_local_sgd: each worker has weights of its own"),
-        ({"communication": {"compression": "bf16"}}, "communication.compression: bf16, but each worker compresses"),
-    ],
-)
-def test_a_study_whose_workers_need_a_process_each_is_refused_as_is_a_search_for_it(
-    recipe: dict[str, Any], said: str
-) -> None:
-    """Before anything is trained: a trial is one process."""
-    params = _params(space={"learning_rates": {"choices": [0.1]}}, sampler={"name": "random"})
-    study = params.studies["digits"]
-    asked = study.model_copy(update={"recipe": {**study.recipe, "simulated_workers": 2, **recipe}})
-    with pytest.raises(InputError) as refused:
-        check_space("tuning.mine", params.tuning["mine"], asked, params.train)
-    assert str(refused.value).startswith(f"tuning.mine.study: digits cannot be searched: {said}")
-    ((key, value),) = recipe.items()
-    space = {"recipe.simulated_workers": {"choices": [2]}, f"recipe.{key}": {"choices": [value]}}
-    wanted = _params(space=space, sampler={"name": "random"})
-    two = study.model_copy(update={"recipe": {**study.recipe, "simulated_workers": 2}})
-    with pytest.raises(InputError) as refused:
-        check_space("tuning.mine", wanted.tuning["mine"], two, wanted.train)
-    assert str(refused.value).startswith(f"tuning.mine.space.recipe.{key}: ")
-    assert said in str(refused.value)
-    assert "\n" not in str(refused.value)

@@ -21,8 +21,9 @@ from pipeline.training.cells import run_cell
 from pipeline.training.checkpoints import Checkpoints
 from pipeline.training.ledger import CellResult
 from pipeline.training.study import Cell
-from pipeline.tuning import advance as module
-from pipeline.tuning.advance import EpochTask, advance
+from pipeline.tuning import epoch as module
+from pipeline.tuning.advance import advance
+from pipeline.tuning.epoch import EpochTask
 from pipeline.tuning.shared_folder import leave_mark
 from pipeline.tuning.source import splits_of
 from pipeline.tuning.trial import TrialRun, trial_run

@@ -12,7 +12,7 @@ from pipeline.commands.tuning.wording import late_bloomers_said
 from pipeline.config.tuning import Tuning
 from pipeline.errors import InputError
 from pipeline.run_log import RunLog
-from pipeline.tuning.advance import EpochResult, EpochTask
+from pipeline.tuning.epoch import EpochResult, EpochTask
 from pipeline.tuning.journal import Journal
 from pipeline.tuning.race import Outcome
 from pipeline.tuning.results import Found

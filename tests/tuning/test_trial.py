@@ -17,6 +17,8 @@ from pipeline.tuning.trial import Rows, TrialRun, trial_run
 SUMMARY = DataSummary(n_classes=len(NAMES), image_size=SIZE, mean=(0.44,) * 3, std=(0.27,) * 3)
 ROWS = Rows(trained=np.arange(60) % 4 != 0, judged=np.arange(60) % 4 == 0)
 
+_LOCAL = {"start": {"steps": 1}, "period": 5}
+
 
 def params_of(folder: Path, **study: Any) -> Params:
     """Of a tiny project, whose study has the given values."""
@@ -61,9 +63,24 @@ def test_a_report_may_ask_for_accuracies_of_another_study(tmp_path: Path) -> Non
     assert run_of(both, learning_rates=0.1) == run_of(params, learning_rates=0.1)
 
 
-@pytest.mark.parametrize("simulated_workers", [1, 4])
-def test_post_local_sgd_is_refused_in_one_line(simulated_workers: int, tmp_path: Path) -> None:
-    local = {"start": {"steps": 1}, "period": 5}
-    values = {"recipe.post_local_sgd": local, "recipe.simulated_workers": simulated_workers}
-    with pytest.raises(InputError, match=r"^post_local_sgd: each worker has weights of its own, .*remove the key$"):
-        run_of(params_of(tmp_path), **values)
+@pytest.mark.parametrize(
+    ("values", "processes"),
+    [
+        ({}, 1),
+        ({"recipe.simulated_workers": 4}, 1),
+        ({"recipe.simulated_workers": 4, "recipe.workers": 2}, 2),
+        ({"recipe.simulated_workers": 2, "recipe.post_local_sgd": _LOCAL}, 2),
+        ({"recipe.simulated_workers": 4, "recipe.communication.compression": "bf16"}, 4),
+    ],
+)
+def test_a_trial_has_the_processes_that_its_recipe_asks_for(
+    values: dict[str, Any], processes: int, tmp_path: Path
+) -> None:
+    """One stands in for all simulated workers, where none has weights or a message of its own."""
+    assert run_of(params_of(tmp_path), **values).processes == processes
+
+
+def test_processes_that_cannot_share_the_work_are_refused_in_one_line(tmp_path: Path) -> None:
+    said = r"^workers: 3 processes cannot share 4 simulated workers evenly; give one of \[1, 2, 4\], or auto$"
+    with pytest.raises(InputError, match=said):
+        run_of(params_of(tmp_path), **{"recipe.simulated_workers": 4, "recipe.workers": 3})

@@ -15,8 +15,8 @@ from pipeline.config.tuning import Tuning
 _DECIDING = frozenset(
     f"pipeline.{name}"
     for name in (
-        "config.study", "config.tuning", "training.cells", "tuning.advance", "tuning.elimination", "tuning.halving",
-        "tuning.race", "tuning.sampling", "tuning.search", "tuning.source", "tuning.trial",
+        "config.study", "config.tuning", "training.cells", "tuning.advance", "tuning.elimination", "tuning.epoch",
+        "tuning.halving", "tuning.race", "tuning.sampling", "tuning.search", "tuning.source", "tuning.trial",
     )
 )  # fmt: skip
 # They say how a run is done, and no trial's accuracy.

@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
@@ -22,11 +22,11 @@ from pipeline.fanout import fan_out
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
 from pipeline.training.checkpoints import ABANDONED_S
-from pipeline.tuning.advance import EpochResult
+from pipeline.tuning.epoch import EpochResult
 from pipeline.tuning.journal import Journal
 from pipeline.tuning.results import Found
 from pipeline.tuning.search import Map, Search, to_finish
-from pipeline.tuning.trial import trial_run
+from pipeline.tuning.trial import processes_of, trial_run
 
 
 def run_search(
@@ -101,10 +101,18 @@ def _ended_by_sigterm() -> Iterator[None]:
 def _mapping(params: Params, tuning: Tuning) -> AbstractContextManager[Map]:
     """Where trials train: on Dask's workers side by side, or here one after another."""
     if tuning.way == "parallel":
+        each = processes_of(params.studies[tuning.study].effective_recipe(params.train))
         return fan_out(
-            params.dask.scheduler, workers=params.dask.workers, threads=1, gpus=visible_gpus(), if_killed=_killed
+            params.dask.scheduler, workers=params.dask.workers, threads=1, gpus=shares_of(visible_gpus(), each),
+            if_killed=_killed,
         )  # fmt: skip
     return nullcontext(map)
+
+
+def shares_of(gpus: Sequence[str], each: int) -> list[str]:
+    """Of `each` GPUs, as CUDA_VISIBLE_DEVICES takes them; too few for one share are a share all the same."""
+    whole = max(1, len(gpus) // each)
+    return [",".join(gpus[share * each : (share + 1) * each]) for share in range(whole)] if gpus else []
 
 
 def visible_gpus() -> list[str]:

@@ -1,0 +1,122 @@
+"""Trials on several processes, by real torchrun."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from interrupted_study import HOOKS
+from made_up_tuning import NAME, results_of, tune, write_search
+
+from pipeline.commands.tuning.inputs import Inputs, read_inputs
+from pipeline.commands.tuning.running import shares_of
+from pipeline.config.params import load_params
+from pipeline.errors import InputError
+from pipeline.training.checkpoints import Checkpoints
+from pipeline.tuning.advance import advance
+from pipeline.tuning.epoch import EpochResult, EpochTask
+from pipeline.tuning.shared_folder import leave_mark
+from pipeline.tuning.trial import trial_run
+
+_TWO = {"recipe.simulated_workers": 2, "recipe.workers": 2}
+_LOCAL = {"recipe.post_local_sgd": {"start": {"steps": 2}, "period": 2}}
+
+
+def _inputs(folder: Path) -> Inputs:
+    data = write_search(folder)
+    params = load_params(folder / "params.yaml")
+    return read_inputs(params, params.tuning[NAME], data)
+
+
+def _task(folder: Path, inputs: Inputs, values: Mapping[str, Any], *, name: str = "0000", epoch: int = 1) -> EpochTask:
+    params = load_params(folder / "params.yaml")
+    run = trial_run(params, NAME, {"learning_rates": 0.1, **values}, inputs.summary, inputs.rows)
+    checkpoints = folder / "checkpoints"
+    return EpochTask(
+        run=run, epoch=epoch, rows=inputs.rows, source=inputs.source, folder=checkpoints / name,
+        mark=leave_mark(checkpoints),
+    )  # fmt: skip
+
+
+def _state(task: EpochTask) -> Any:
+    found = Checkpoints(task.folder).newest(print)
+    assert found is not None
+    step, state = found
+    assert step == task.run.ends[task.epoch - 1]
+    return state
+
+
+def test_two_processes_come_to_the_bits_of_one(tmp_path: Path) -> None:
+    """With the sums of a tree; each epoch goes on from the checkpoint of the one before."""
+    inputs, tree = _inputs(tmp_path), {"recipe.simulated_workers": 2, "recipe.reduction": "tree"}
+    curves, states = [], []
+    for workers in (1, 2):
+        values = {**tree, "recipe.workers": workers}
+        tasks = [_task(tmp_path, inputs, values, name=f"{workers}", epoch=epoch) for epoch in (1, 2)]
+        curves.append([advance(task).accuracy for task in tasks])
+        states.append(_state(tasks[-1])["model"])
+    assert curves[0] == curves[1]
+    assert None not in curves[0]
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+def test_what_settings_bring_about_on_ranks_is_the_failure_of_the_trial(tmp_path: Path) -> None:
+    """In the words of one process."""
+    inputs, too_small = _inputs(tmp_path), {"recipe.micro_batch": 2}
+    alone, ranks = (
+        advance(_task(tmp_path, inputs, {**values, **too_small}, name=str(len(values))))
+        for values in ({"recipe.simulated_workers": 2}, _TWO)
+    )
+    assert (ranks.accuracy, ranks.killed) == (None, False)
+    assert ranks.reason.startswith("InputError: micro_batch: 2")
+    assert ranks.reason == alone.reason
+
+
+def test_bad_input_that_ranks_find_ends_the_search_in_one_line(tmp_path: Path) -> None:
+    task = _task(tmp_path, _inputs(tmp_path), _TWO)
+    elsewhere = replace(task, source=replace(task.source, digest="of other images"))
+    with pytest.raises(InputError, match="the prepared data are not those that the search began with"):
+        advance(elsewhere)
+    assert not list(task.folder.glob("epoch-*"))
+
+
+def test_a_rank_that_is_killed_is_told_apart_from_a_trial_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is left of it that would be taken for a result."""
+    task = _task(tmp_path, _inputs(tmp_path), _TWO)
+    with monkeypatch.context() as patched:
+        patched.setenv("PYTHONPATH", str(HOOKS))
+        patched.setenv("FAULT", "SIGKILL self /.step- 1")
+        found = advance(task)
+    assert replace(found, seconds=0.0) == EpochResult(
+        accuracy=None, reason="a process that trained it died; give it more memory, or train on fewer", seconds=0.0,
+        killed=True,
+    )  # fmt: skip
+    assert advance(task).accuracy is not None
+
+
+def test_a_search_over_what_needs_a_process_for_every_worker(tmp_path: Path) -> None:
+    """Post-local SGD against one gradient for all, side by side on Dask's workers."""
+    space = {"recipe.post_local_sgd": {"choices": [None, *_LOCAL.values()]}}
+    data = write_search(
+        tmp_path, train={"simulated_workers": 2, "workers": 2}, space=space, sampler={"name": "grid"}, trials=None,
+        places=None, epochs=1, rule={"name": "none"}, way="parallel", dask={"scheduler": "local", "workers": 2},
+    )  # fmt: skip
+    assert tune(tmp_path) == 0
+    summary = json.loads(data.tuning_summary(NAME).read_text())
+    assert (summary["trials"], summary["failed"]) == (2, 0)
+    assert results_of(data)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "each", "shares"),
+    [("", 2, []), ("012", 1, ["0", "1", "2"]), ("01234", 2, ["0,1", "2,3"]), ("01", 4, ["0,1"])],
+)
+def test_each_worker_has_a_share_of_the_gpus(gpus: str, each: int, shares: list[str]) -> None:
+    """Too few for one trial are left for its ranks to complain of."""
+    assert shares_of(list(gpus), each) == shares
