@@ -1,19 +1,24 @@
 """Ways to exchange gradients: how fast each trains, how it scales, and what a network knows after as many steps.
 
 The project's own trainer on scikit-learn's digits, with a network of much arithmetic for its parameters (ResNet-50) and
-one of little (VGG-16). On one process nothing is exchanged; against its images/s:
+one of little (VGG-16). Against the images/s of one process alone, which exchanges nothing and is measured before and
+after each launch of several:
 
 * weak: as many images for each process, so the batch grows with them; 1 is perfect.
 * strong: the batch of one process, shared; 1 is perfect.
 
-`kept` is the time of a step without exchange over that of a whole one, at the larger batch (Horovod's thread runs in
-both of its own). Times are means over steps of the slowest rank, of post-local SGD over whole periods, so that it pays
-for its averages.
+Within a launch all ways take turns in each round, and two columns are ratios of one round, as the median of rounds with
+the extremes:
 
-`top1` is the accuracy on images held out after `--steps` steps of the batch of one process, whatever the number of
-ranks; BatchNorm normalises over the images of one rank. It is empty where a way changes rounding alone, which
-tests/distributed/test_communication.py holds: there it is that of the buckets of 25 MiB. And for networks that are not
-in `--learning`: VGG-16, which has no BatchNorm, is at chance after these steps.
+* kept: the time of a step without exchange over that of a whole one, at the larger batch.
+* of_ddp: images/s over those of torch's own buckets of 25 MiB, the first of which has 1 MiB; they are in each launch.
+
+Times are means over steps of the slowest rank. Those of post-local SGD are of its local phase, over whole periods, so
+that it pays for its averages. Horovod has a launch of its own; its thread runs beside the other steps there.
+
+`top1` is the accuracy on 360 images held out after `--steps` steps of the batch of one process, whatever the number of
+ranks, as the median of `--seeds` runs with the extremes; BatchNorm normalises over the images of one rank. It is
+measured for the networks of `--learning` alone: VGG-16, which has no BatchNorm, is at chance after these steps.
 
 Ways by node run, for even numbers of ranks, on two nodes that are none: two agents of torchrun on this machine, each
 with half of the ranks, that meet over the loopback interface. What goes between them is as fast as what goes inside, so
@@ -35,7 +40,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -43,6 +47,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_digits
 from torch import Tensor
@@ -68,8 +73,8 @@ from pipeline.training.settings import TrainSettings
 _MODULE = "benchmarks.communication"
 _AFTER, _BY_NODE = Transport(overlap=False), Transport(hierarchical=True)
 _NODES = 2
-_ALONE = "buckets of 25 MiB"
-"""What one process is asked for, which exchanges nothing."""
+_DDP, _HOROVOD = "buckets of 25 MiB", "horovod"
+"""Torch's own way, which every launch has; and the one that leaves a thread behind."""
 
 
 _LOCAL_PERIOD = 8
@@ -82,31 +87,27 @@ class Way:
 
     Attributes:
         nodes: over which the ranks are spread.
-        learns: whether its weights differ from the default's by more than rounding.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     transport: Transport | None = None
     nodes: int = 1
-    learns: bool = False
 
 
 def ways(*, steps: int, ranks: int) -> Mapping[str, Way]:
     """By name; `steps` are those of the run whose accuracy is measured."""
-    buckets = {f"buckets of {mib} MiB": Way(transport=Transport(bucket_mib=mib)) for mib in (1, 5, 25, 100)}
     between = {"compression": "bf16", "workers_per_node": ranks // _NODES}
     return {
-        **buckets,
-        _ALONE: replace(buckets[_ALONE], learns=True),
+        **{f"buckets of {mib} MiB": Way(transport=Transport(bucket_mib=mib)) for mib in (1, 5, 25, 100)},
         "one message": Way(transport=_AFTER),
         "by node": Way(transport=_BY_NODE, nodes=_NODES),
-        "by node, bf16 between": Way(settings=between, transport=_BY_NODE, nodes=_NODES, learns=True),
-        "bf16": Way(settings={"compression": "bf16"}, learns=True),
-        "fp16": Way(settings={"compression": "fp16"}, learns=True),
-        "powersgd": Way(settings={"compression": "powersgd", "powersgd_rank": 4}, transport=_AFTER, learns=True),
-        "post-local SGD": Way(settings={"local_from_step": steps // 2, "local_period": _LOCAL_PERIOD}, learns=True),
+        "by node, bf16 between": Way(settings=between, transport=_BY_NODE, nodes=_NODES),
+        "bf16": Way(settings={"compression": "bf16"}),
+        "fp16": Way(settings={"compression": "fp16"}),
+        "powersgd": Way(settings={"compression": "powersgd", "powersgd_rank": 4}, transport=_AFTER),
+        "post-local SGD": Way(settings={"local_from_step": steps // 2, "local_period": _LOCAL_PERIOD}),
         "tree": Way(settings={"reduction": "tree"}),
-        **({"horovod": Way(transport=Transport(library="horovod"))} if find_spec("horovod") else {}),
+        **({_HOROVOD: Way(transport=Transport(library="horovod"))} if find_spec("horovod") else {}),
     }
 
 
@@ -166,22 +167,21 @@ def _training(settings: TrainSettings, way: Way, digits: Digits, ranks: Ranks) -
     )
 
 
-def _seconds(training: Training, arguments: argparse.Namespace) -> float:
-    """Of a step, of the slowest rank: the mean of a round, and of rounds the median."""
-    timed, n_steps = training, arguments.timed_steps
+def _seconds(training: Training, timed_steps: int) -> float:
+    """The mean step of the slowest rank."""
+    timed, n_steps = training, timed_steps
     if training.settings.local_period == _LOCAL_PERIOD:
         # From its first local step on, since those before are the default's, and with an average in each period.
         timed = replace(training, settings=replace(training.settings, local_from_step=0))
         n_steps = math.ceil(n_steps / _LOCAL_PERIOD) * _LOCAL_PERIOD
-    own = [float(np.mean(step_seconds(timed, n_steps))) for _ in range(arguments.rounds)]
-    return max(distributed.all_gather(float(np.median(own))))
+    return max(distributed.all_gather(float(np.mean(step_seconds(timed, n_steps)))))
 
 
-def _top1(training: Training, digits: Digits) -> float:
+def _top1(training: Training, seed: int, digits: Digits) -> float:
     """Of the images held out, after the steps of the settings; 0 to 1."""
-    ranks, settings = training.ranks, training.settings
+    ranks, settings = training.ranks, replace(training.settings, seed=seed)
     run = train(
-        settings, training.images, training.labels, training.members,
+        settings, training.images.reseeded(seed), training.labels, training.members,
         ranks=ranks, log=RunLog.silent(), title="", micro_batch="auto", transport=training.transport,
     )  # fmt: skip
     test = evaluation_images(digits.test, settings.format, ranks.device)
@@ -189,60 +189,100 @@ def _top1(training: Training, digits: Digits) -> float:
 
 
 def measured(network: str, arguments: argparse.Namespace, digits: Digits, ranks: Ranks) -> list[dict[str, Any]]:
-    """Seconds of a step at both batches and accuracy, for each way that these ranks are to go."""
+    """For each way that these ranks are to go: seconds of a step by round, at both batches, and accuracy by seed."""
     chosen = argparse.Namespace(**{**vars(arguments), "network": network})
     plain = replace(settings_for(chosen), simulated_workers=ranks.count, flip=False, steps=arguments.steps)
     known = ways(steps=arguments.steps, ranks=ranks.count)
-    found = []
+    trainings: dict[str, dict[str, Training]] = {}
     for name in arguments.ways:
-        way = known[name]
-        small = _training(replace(plain, **way.settings), way, digits, ranks)
-        large = replace(small, settings=replace(small.settings, batch_size=ranks.count * arguments.batch_size))
-        with _builds(network):
-            weak = _seconds(large, arguments)
-            strong, local = weak, weak
-            if ranks.count > 1:
-                strong, local = (_seconds(one, arguments) for one in (small, without_exchange(large)))
-            learning = way.learns and network in arguments.learning
-            top1 = _top1(small, digits) if learning else None
-        found.append({
-            "network": network, "ranks": ranks.count, "nodes": way.nodes, "way": name, "weak": weak, "strong": strong,
-            "local": local, "top1": top1,
-        })  # fmt: skip
-    return found
+        strong = _training(replace(plain, **known[name].settings), known[name], digits, ranks)
+        weak = replace(strong, settings=replace(strong.settings, batch_size=ranks.count * arguments.batch_size))
+        local = {"strong": strong, "local": without_exchange(weak)} if ranks.count > 1 else {}
+        trainings[name] = {"weak": weak, **local}
+    found: dict[str, dict[str, Any]] = {
+        name: {
+            "network": network, "ranks": ranks.count, "nodes": known[name].nodes, "way": name, "top1": [],
+            **{kind: [] for kind in kinds},
+        }
+        for name, kinds in trainings.items()
+    }  # fmt: skip
+    with _builds(network):
+        for _ in range(arguments.rounds):
+            for name, kinds in trainings.items():
+                for kind, training in kinds.items():
+                    found[name][kind].append(_seconds(training, arguments.timed_steps))
+        for seed in range(arguments.seeds if network in arguments.learning else 0):
+            for name, kinds in trainings.items():
+                found[name]["top1"].append(_top1(kinds.get("strong", kinds["weak"]), seed, digits))
+    return list(found.values())
 
 
 def rows_of(found: Sequence[Mapping[str, Any]], batch_size: int) -> list[Row]:
-    """The table; scaling is empty where one process was not measured."""
-    bases = {one["network"]: one["weak"] for one in found if one["ranks"] == 1}
+    """The table; scaling is empty where one process was not measured.
+
+    Args:
+        found: by launches, in which torch's own way is first.
+    """
     rows: list[Row] = []
-    for one in found:
-        base = bases.get(one["network"])
-        rows.append({
-            "network": one["network"],
-            "ranks": one["ranks"],
-            "nodes": one["nodes"],
-            "way": one["way"] if one["ranks"] > 1 else "alone",
-            "images_per_s": round(one["ranks"] * batch_size / one["weak"], 1),
-            "weak": f"{base / one['weak']:.3f}" if base else "",
-            "strong": f"{base / one['ranks'] / one['strong']:.3f}" if base else "",
-            "kept": f"{one['local'] / one['weak']:.3f}",
-            "top1": "" if one["top1"] is None else round(one["top1"], 4),
-        })  # fmt: skip
+    for network in dict.fromkeys(one["network"] for one in found):
+        of_network = [one for one in found if one["network"] == network and "failed" not in one]
+        alone = [one for one in of_network if one["ranks"] == 1]
+        if alone:
+            both = {key: [value for one in alone for value in one[key]] for key in ("weak", "top1")}
+            rows.append(_row({**alone[0], **both, "way": "alone"}, batch_size))
+        base = float(np.median([seconds for one in alone for seconds in one["weak"]])) if alone else None
+        ddp: Sequence[float] = ()
+        for one in found:
+            if one["network"] != network or one["ranks"] == 1:
+                continue
+            if "failed" in one:
+                rows.append({**dict.fromkeys(_COLUMNS, ""), **_names(one), "images_per_s": "failed"})
+                continue
+            ddp = one["weak"] if one["way"] == _DDP else ddp
+            rows.append(_row(one, batch_size, base, ddp))
     return rows
+
+
+_COLUMNS = ("network", "ranks", "nodes", "way", "images_per_s", "weak", "strong", "kept", "of_ddp", "top1")
+
+
+def _names(one: Mapping[str, Any]) -> dict[str, str | int]:
+    return {key: one[key] for key in ("network", "ranks", "nodes", "way")}
+
+
+def _row(one: Mapping[str, Any], batch_size: int, base: float | None = None, ddp: Sequence[float] = ()) -> Row:
+    whole, ranks = np.array(one["weak"]), one["ranks"]
+    of_base = base and {"weak": base / np.median(whole), "strong": base / ranks / np.median(one["strong"])}
+    return {
+        **dict.fromkeys(_COLUMNS, ""),
+        **_names(one),
+        "images_per_s": _spread(ranks * batch_size / whole, ".1f"),
+        **({name: f"{value:.2f}" for name, value in of_base.items()} if of_base else {}),
+        **({"kept": _spread(np.array(one["local"]) / whole, ".2f")} if ranks > 1 else {}),
+        **({"of_ddp": _spread(np.array(ddp) / whole, ".2f")} if len(ddp) else {}),
+        **({"top1": _spread(np.array(one["top1"]), ".3f")} if one["top1"] else {}),
+    }
+
+
+def _spread(values: NDArray[np.float64], digits: str) -> str:
+    """The median, with the extremes."""
+    return f"{np.median(values):{digits}} ({values.min():{digits}} to {values.max():{digits}})"
 
 
 def launches(arguments: argparse.Namespace) -> Iterator[tuple[str, int, int, list[str]]]:
     """Network, ranks, nodes and ways of each; one process goes one way, and an odd number makes no two nodes."""
-    # Horovod, the last way, leaves a thread behind, which no other network's times shall contain.
-    for network, ranks in product(arguments.networks, arguments.ranks):
-        known = ways(steps=arguments.steps, ranks=ranks)
-        for nodes in (1, _NODES):
-            names = [name for name in arguments.ways if known[name].nodes == nodes and ranks % nodes == 0]
-            if ranks == 1:
-                names = [_ALONE] if nodes == 1 else []
-            if names:
-                yield network, ranks, nodes, names
+    for network in arguments.networks:
+        alone = [(network, 1, 1, [_DDP])] if 1 in arguments.ranks else []
+        yield from alone
+        for ranks in sorted({*arguments.ranks} - {1}):
+            known = ways(steps=arguments.steps, ranks=ranks)
+            by_node = [name for name in arguments.ways if known[name].nodes > 1 and ranks % _NODES == 0]
+            others = [name for name in arguments.ways if known[name].nodes == 1 and name not in (_DDP, _HOROVOD)]
+            of_its_own = [name for name in arguments.ways if name == _HOROVOD]
+            for nodes, names in ((1, others), (_NODES, by_node), (1, of_its_own)):
+                if names or (_DDP in arguments.ways and names is others):
+                    yield network, ranks, nodes, [_DDP, *names]
+                    yield from alone
 
 
 def _arguments() -> argparse.Namespace:
@@ -259,7 +299,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=60, help="of the run whose accuracy is measured")
     parser.add_argument("--timed-steps", type=int, default=5, help="of a round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="runs whose accuracy is measured")
     parser.add_argument("--threads", type=int, help="of each rank (default: as many as the most ranks have cores each)")
+    parser.add_argument(
+        "--out", type=Path, default=Path(".work/communication.json"), help="raw times, written after each launch"
+    )
     parser.add_argument("--found", type=Path, help=argparse.SUPPRESS)  # where the ranks leave what they measured
     arguments = parser.parse_args()
     arguments.threads = arguments.threads or max(1, len(os.sched_getaffinity(0)) // max(arguments.ranks))
@@ -277,27 +321,33 @@ def main() -> int:
                 write_json(arguments.found, found)
         return 0
     everything: list[Any] = []
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "found.json"
-        for network, count, nodes, names in launches(arguments):
-            words = [
-                *sys.argv[1:],
-                f"--networks={network}",
-                f"--found={path}",
-                f"--threads={arguments.threads}",
-                "--ways",
-                *names,
-            ]
-            if nodes == 1:
-                code = distributed.launch(_MODULE, words, count)
-            else:
-                code = launch_agents(_MODULE, words, agents=nodes, ranks_each=count // nodes)
-            if code:
-                return code
-            everything += read_json(path)
-    del arguments.found
+    for network, count, nodes, names in launches(arguments):
+        with TemporaryDirectory() as folder:
+            found = _launched(arguments, network, count, nodes, names, Path(folder) / "found.json")
+        everything += found
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        write_json(arguments.out, everything)
+    del arguments.found, arguments.out
     print_results(arguments, rows_of(everything, arguments.batch_size))
-    return 0
+    return int(any("failed" in one for one in everything))
+
+
+def _launched(
+    arguments: argparse.Namespace, network: str, count: int, nodes: int, names: Sequence[str], path: Path
+) -> list[dict[str, Any]]:
+    """What the ranks measured; a launch that failed leaves the others their results."""
+    words = [
+        *sys.argv[1:], f"--networks={network}", f"--found={path}", f"--threads={arguments.threads}", "--ways", *names,
+    ]  # fmt: skip
+    if nodes == 1:
+        code = distributed.launch(_MODULE, words, count)
+    else:
+        code = launch_agents(_MODULE, words, agents=nodes, ranks_each=count // nodes)
+    if code:
+        place = {"network": network, "ranks": count, "nodes": nodes, "failed": code}
+        return [{**place, "way": name} for name in names]
+    found: list[dict[str, Any]] = read_json(path)
+    return [{**one, "nodes": nodes} for one in found]
 
 
 if __name__ == "__main__":

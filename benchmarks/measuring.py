@@ -45,4 +45,4 @@ def print_results(arguments: argparse.Namespace, rows: Sequence[Row]) -> None:
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
     }
-    print(json.dumps({**vars(arguments), **machine, "results": rows}))
+    print(json.dumps({**machine, **vars(arguments), "results": rows}))

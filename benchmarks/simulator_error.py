@@ -3,8 +3,9 @@
 Steps of a small network are timed on one rank and on two: over this machine's loopback interface at some batch and
 bucket sizes, and between two network namespaces whose cable is slowed to some bandwidths, and then delayed (Linux, as
 root; said where it cannot be). The constants of the link are fitted to some settings and predict the others. What a
-rank computes without exchange is timed in each launch, as a straight line through two batch sizes. Efficiency is
-images/s over those of as many ranks of which each is alone, at the largest batch of the same launch; a point is 1 %.
+rank computes without exchange is timed in each launch, until the slowest rank has done it, as a straight line through
+two batch sizes. Efficiency is images/s over those of as many ranks of which each is alone, at the largest batch of the
+same launch; a point is 1 %.
 More ranks than cores measure the scheduler.
 
 What is judged is the model of a step, `pipeline.costmodel.simulate_step` with a ring, which `python -m pipeline
@@ -42,6 +43,7 @@ from benchmarks.simulator_predictions import (
     fit_constants,
     rows_of,
     seconds_of,
+    slower,
     starting_constants,
     typical,
 )
@@ -248,9 +250,13 @@ def _cells(arguments: argparse.Namespace, cable: Cable | None, timings: Timings,
     largest = max(arguments.local_batches)
     (full,) = (job for job in alone if job.local_batch == largest)
     common: dict[str, Any] = {"cable": cable, "reference": largest / seconds_of(full)}
+    factors = {
+        batch: float(np.median([found.factor for found in timings.waiting if found.local_batch == batch]))
+        for batch in arguments.local_batches
+    }
     of_one, of_both = (
-        Jobs([job for job in jobs if job.local_batch in arguments.local_batches])
-        for jobs in (timings.alone, timings.jobs)
+        Jobs([slower(job, of[job.local_batch]) for job in jobs if job.local_batch in arguments.local_batches])
+        for jobs, of in ((timings.alone, dict.fromkeys(factors, 1.0)), (timings.jobs, factors))
     )
     cells = [
         Cell(

@@ -42,7 +42,7 @@ class Cell:
     Attributes:
         bucket_mib: None on one rank.
         cable: between two ranks; None: both are on this machine.
-        job: a rank's step without exchange at this batch, by other batches of the same launch.
+        job: a step without exchange at this batch, until the slowest rank is done; by other batches of the same launch.
         reference: images/s of a rank alone at the largest batch, in the same launch.
         held_out: no constant is fitted to it: its batch or bucket size is new, or its cable; "": it is fitted to.
     """
@@ -113,6 +113,12 @@ def typical(jobs: Sequence[Job]) -> Job:
     assert len({(job.local_batch, job.layer_bytes) for job in jobs}) == 1
     forward, *backward, optimizer = np.median([_parts(job) for job in jobs], axis=0).tolist()
     return replace(jobs[0], forward_seconds=forward, backward_seconds=tuple(backward), optimizer_seconds=optimizer)
+
+
+def slower(job: Job, factor: float) -> Job:
+    """By this factor in all that it does."""
+    forward, *backward, optimizer = (factor * part for part in _parts(job))
+    return replace(job, forward_seconds=forward, backward_seconds=tuple(backward), optimizer_seconds=optimizer)
 
 
 def _parts(job: Job) -> tuple[float, ...]:

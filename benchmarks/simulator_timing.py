@@ -9,12 +9,14 @@ import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torchvision.models import get_model
 
 from benchmarks.all_reduce_times import BYTES, all_reduce_time
@@ -42,17 +44,27 @@ class StepTime:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """Steps without exchange that all ranks begin together: the slowest rank's over rank 0's, by their medians."""
+
+    local_batch: int
+    factor: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Timings:
     """One launch, all of it taken in turn: what slows the machine for a while slows each.
 
     Attributes:
         alone: a rank's steps while the others wait; of each local batch, one a round.
         jobs: the same while all take theirs, without exchange.
+        waiting: for each local batch, one a round.
     """
 
     ranks: int
     alone: tuple[Job, ...]
     jobs: tuple[Job, ...]
+    waiting: tuple[Waiting, ...]
     all_reduces: tuple[Measurement, ...]
     steps: tuple[StepTime, ...]
 
@@ -63,6 +75,7 @@ def timings_of(tree: Mapping[str, Any]) -> Timings:
         ranks=tree["ranks"],
         alone=tuple(map(_job, tree["alone"])),
         jobs=tuple(map(_job, tree["jobs"])),
+        waiting=tuple(Waiting(**found) for found in tree["waiting"]),
         all_reduces=tuple(Measurement(*point) for point in tree["all_reduces"]),
         steps=tuple(StepTime(**step) for step in tree["steps"]),
     )
@@ -97,6 +110,7 @@ def time_all(arguments: argparse.Namespace) -> None:
         grid = [(batch, mib) for batch in arguments.local_batches for mib in arguments.buckets_mib]
         alone: list[Job] = []
         jobs: list[Job] = []
+        waiting: list[Waiting] = []
         all_reduces: list[Measurement] = []
         seconds: dict[tuple[int, int], list[float]] = {cell: [] for cell in grid}
         for _ in range(arguments.rounds):
@@ -105,9 +119,11 @@ def time_all(arguments: argparse.Namespace) -> None:
                 alone += [job(batch)] if ranks.is_main else []
                 distributed.barrier()
                 jobs.append(job(batch))
+                waiting.append(_waiting(arguments, batch))
             all_reduces += [all_reduce_time(n_bytes, ranks, arguments.steps) for n_bytes in BYTES]
             for batch, mib in grid:
-                seconds[batch, mib].append(float(np.median(_steps(arguments, batch, mib))))
+                wrap = partial(distributed.data_parallel, device=ranks.device, transport=Transport(bucket_mib=mib))
+                seconds[batch, mib].append(float(np.median(_step_times(arguments, batch, wrap))))
         if ranks.is_main:
             steps = [
                 StepTime(local_batch=batch, bucket_mib=mib, seconds=float(np.median(times)))
@@ -117,15 +133,23 @@ def time_all(arguments: argparse.Namespace) -> None:
                 ranks=ranks.count,
                 alone=tuple(alone),
                 jobs=tuple(jobs),
+                waiting=tuple(waiting),
                 all_reduces=tuple(all_reduces),
                 steps=tuple(steps),
             )
             write_json(arguments.out, asdict(found))
 
 
-def _steps(arguments: argparse.Namespace, local_batch: int, bucket_mib: int) -> list[float]:
-    inner = get_model(arguments.network, weights=None, num_classes=CLASSES).to(memory_format=torch.channels_last)
-    model = distributed.data_parallel(inner, torch.device("cpu"), Transport(bucket_mib=bucket_mib))
+def _waiting(arguments: argparse.Namespace, local_batch: int) -> Waiting:
+    """No rank is as fast in every step, and an exchange ends with the slowest."""
+    by_rank = np.array(distributed.all_gather(_step_times(arguments, local_batch, lambda model: model)))
+    factor = float(np.median(by_rank.max(axis=0)) / np.median(by_rank[0]))
+    return Waiting(local_batch=local_batch, factor=factor)
+
+
+def _step_times(arguments: argparse.Namespace, local_batch: int, wrap: Callable[[nn.Module], nn.Module]) -> list[float]:
+    """Of this rank; all ranks begin each step together."""
+    model = wrap(get_model(arguments.network, weights=None, num_classes=CLASSES).to(memory_format=torch.channels_last))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     side = arguments.image_size
     images = torch.randn(local_batch, 3, side, side).to(memory_format=torch.channels_last)

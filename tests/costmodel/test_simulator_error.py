@@ -14,7 +14,7 @@ import pytest
 from benchmarks import simulator_error
 from benchmarks.simulator_error import LaunchFailed, judge, main
 from benchmarks.simulator_predictions import RANKS, Beside, Cable, Cell, Constants, Jobs, predicted_seconds
-from benchmarks.simulator_timing import StepTime, Timings
+from benchmarks.simulator_timing import StepTime, Timings, Waiting
 from benchmarks.simulator_wording import markdown
 from pipeline.costmodel import Job, Measurement, ring_seconds
 
@@ -52,15 +52,21 @@ def _cell(job: Job, bucket_mib: int, cable: Cable | None) -> Cell:
     )  # fmt: skip
 
 
-def _timings(truth: Constants, cable: Cable | None, *, noise: float = 0.0, slowness: float = 1.0) -> Timings:
-    """As the model says they are, on cores that take `slowness` times as long to compute."""
+def _timings(
+    truth: Constants, cable: Cable | None, *, noise: float = 0.0, slowness: float = 1.0, waiting: float = 1.0
+) -> Timings:
+    """As the model says they are, on cores that take `slowness` times as long to compute.
+
+    The slower of two ranks takes `waiting` times as long as the other.
+    """
     rng = np.random.default_rng(int(cable.bytes_per_second + 1e6 * (cable.delay_seconds or 0)) if cable else 0)
     batches, buckets = (*BATCHES, HELD_OUT_BATCH), (*BUCKETS, HELD_OUT_BUCKET)
     steps = [
         StepTime(
             local_batch=batch,
             bucket_mib=mib,
-            seconds=predicted_seconds(_cell(_job(batch, slowness), mib, cable), truth) * np.exp(noise * rng.normal()),
+            seconds=predicted_seconds(_cell(_job(batch, slowness * waiting), mib, cable), truth)
+            * np.exp(noise * rng.normal()),
         )
         for batch in batches
         for mib in buckets
@@ -70,6 +76,7 @@ def _timings(truth: Constants, cable: Cable | None, *, noise: float = 0.0, slown
         ranks=RANKS,
         alone=tuple(_job(batch, slowness) for batch in batches),
         jobs=tuple(_job(batch, slowness) for batch in batches),
+        waiting=tuple(Waiting(local_batch=batch, factor=waiting) for batch in batches),
         all_reduces=tuple(points),
         steps=tuple(steps),
     )
@@ -146,6 +153,18 @@ def test_a_launch_while_the_machine_computed_slowly_is_judged_by_its_own_computa
         dict[Cable | None, Timings](
             {cable: _timings(truth, cable, slowness=1.3 if cable == slow else 1.0) for cable in of}
         )
+        for of in (SLOWED, [HELD_OUT_SLOWED])
+    )
+    found = judge(_ARGUMENTS, fitted, held_out)
+    assert found["held_out"]["all"]["largest_error_points"] < 0.5
+    assert found["fit"]["constants"]["wire_share"] == pytest.approx(1.05, rel=0.02)
+
+
+def test_a_step_lasts_until_the_slower_rank_has_done_it() -> None:
+    """Which is measured without exchange, so that no constant of the link has to stand for it."""
+    truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=1.05, message_delays=1.0, beside="all")
+    fitted, held_out = (
+        dict[Cable | None, Timings]({cable: _timings(truth, cable, waiting=1.2) for cable in of})
         for of in (SLOWED, [HELD_OUT_SLOWED])
     )
     found = judge(_ARGUMENTS, fitted, held_out)
