@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from pipeline.config.base import Int, NonNegative, Positive, Section, Seed, Share
 from pipeline.config.messages import describe
+from pipeline.config.recipe import Recipe
 from pipeline.config.study import Study, TrainConfig
 from pipeline.errors import InputError
 
@@ -141,9 +142,8 @@ class Tuning(Section):
     """One search, for the highest accuracy on the training images flagged `val` (`prepare.val_share`).
 
     Attributes:
-        study: whose settings a trial has where `space` does not say otherwise; of its lists, the first values. A trial
-            trains on as many processes as its recipe's `workers` says, `auto` on one; on as many as there are simulated
-            workers where none can stand in for others (`post_local_sgd`, `communication.compression`).
+        study: whose settings a trial has where `space` does not say otherwise; of its lists, the first values. Each
+            trial trains on as many processes as the recipe's `workers` says, and on one where it says `auto`.
         space: what is searched: keys of the study, such as `learning_rates`, and of its recipe, such as
             `recipe.optimizer.momentum`, with the values that each may take.
         trials: how many; null for `grid`, which then takes all, and for `hyperband`, which has a number of its own.
@@ -171,6 +171,10 @@ class Tuning(Section):
 
     @model_validator(mode="after")
     def _keys_can_be_searched(self) -> Self:
+        if "recipe.workers" in self.space:
+            raise ValueError(
+                "space: recipe.workers says how a run is done and decides no accuracy; set it in the study's recipe"
+            )
         for key in self.space:
             if key not in _LISTS and not (key.startswith("recipe.") and all(key.split("."))):
                 raise ValueError(
@@ -288,6 +292,7 @@ def check_space(key: str, tuning: Tuning, study: Study, train: TrainConfig) -> N
     Raises:
         InputError: naming the key, the value and the mend.
     """
+    _check_recipe(key, tuning, study, train)
     for name, domain in tuning.space.items():
         # A key of a section that is searched too has to fit one of the section's choices.
         sections = [other for other in tuning.space if name.startswith(f"{other}.") and tuning.space[other].choices]
@@ -302,6 +307,14 @@ def check_space(key: str, tuning: Tuning, study: Study, train: TrainConfig) -> N
                 raise InputError(f"{key}.space.{name}: {json.dumps(value)} does not fit: {misfits[0]}{mend}")
 
 
+def _check_recipe(key: str, tuning: Tuning, study: Study, train: TrainConfig) -> None:
+    """Refuse a study that no trial can stand for, where no key searched says otherwise."""
+    if any(name.startswith(("recipe.post_local_sgd", "recipe.communication")) for name in tuning.space):
+        return
+    if said := needs_processes(study.effective_recipe(train)):
+        raise InputError(f"{key}.study: {tuning.study} cannot be searched: {said}")
+
+
 def _misfit(tuning: Tuning, study: Study, train: TrainConfig, values: Mapping[str, Any]) -> str:
     """Why a trial could not have `values`; empty if it could."""
     tree = tuning.applied(study, values)
@@ -310,7 +323,25 @@ def _misfit(tuning: Tuning, study: Study, train: TrainConfig, values: Mapping[st
     except ValidationError as error:
         return describe(error, tree, Study)
     try:
-        of_trial.effective_recipe(train)
+        recipe = of_trial.effective_recipe(train)
     except ValidationError as error:
         return f"recipe.{describe(error, of_trial.recipe, TrainConfig)}"
+    return needs_processes(recipe)
+
+
+def needs_processes(recipe: Recipe) -> str:
+    """Which key asks for processes that a trial does not have; empty if none does."""
+    if recipe.post_local_sgd is not None:
+        return (
+            "post_local_sgd: a trial is laid down after every epoch, and workers with weights of their own can be so "
+            "after an average alone; remove the key"
+        )
+    asked = recipe.communication
+    if asked.hierarchical and recipe.workers not in ("auto", 1):
+        return "communication.hierarchical: true, but the processes of a trial are on one machine; remove the key"
+    if asked.compression != "none" and recipe.workers != recipe.simulated_workers:
+        return (
+            f"communication.compression: {asked.compression}, but each worker compresses a gradient of its own; set "
+            f"workers: {recipe.simulated_workers} in the study's recipe, a process for each"
+        )
     return ""

@@ -7,12 +7,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from pipeline.errors import InputError
 from pipeline.processes import children_of
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 LAUNCHER = "BATCHSIEVE_LAUNCHER"
 """Environment variable with the process id of whoever started the ranks."""
@@ -100,15 +103,29 @@ def launch(module: str, arguments: Sequence[str], workers: int) -> int:
         # The agent ends the others by signals.
         if any(failure.exitcode == os.EX_TEMPFAIL for failure in error.failures.values()):
             return os.EX_TEMPFAIL
-        # Whoever was killed is why the others failed, which may be noticed at the same time.
-        killed = [failure for failure in error.failures.values() if failure.exitcode < 0]
-        first = killed[0] if killed else error.get_first_failure()[1]
+        first = _cause(list(error.failures.values()))
         return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
     except SignalException as error:
         return 128 + int(error.sigval)
     finally:
         signal.signal(signal.SIGTERM, before)
     return 0
+
+
+def _cause(failures: Sequence["ProcessFailure"]) -> "ProcessFailure":
+    """Whoever was killed, where the others noticed it in the same moment; else the first.
+
+    The agent ends the others by SIGTERM, and by SIGKILL half a minute later. Times are whole seconds.
+    """
+    first = min(failures, key=lambda failure: failure.timestamp)
+    killed = [
+        failure
+        for failure in failures
+        if failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM and failure.timestamp <= first.timestamp + 1
+    ]
+    by_agent = first.exitcode == -signal.SIGTERM
+    others = [failure for failure in failures if failure.exitcode != -signal.SIGTERM] if by_agent else []
+    return (killed or others or [first])[0]
 
 
 def _pass_on(number: int, _: FrameType | None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from pipeline import distributed
 from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.tuning.epoch import EpochResult, EpochTask, FailedBySettings, train_epoch
-from pipeline.tuning.ranks import train_by_ranks
+from pipeline.tuning.ranks import RANKS, train_by_ranks
 from pipeline.tuning.shared_folder import check_mark
 
 
@@ -27,11 +27,11 @@ def advance(task: EpochTask) -> EpochResult:
     """
     start, path = time.monotonic(), task.folder / f"epoch-{task.epoch:04d}.json"
     check_mark(task.folder.parent, task.mark)
-    with _alone_in(task.folder) as lock:
+    with _alone_in(task.folder):
         if path.exists():
             return EpochResult(**read_json(path))
         try:
-            result = _trained(task, lock)
+            result = _trained(task)
         except FailedBySettings as error:
             result = EpochResult(accuracy=None, reason=str(error), seconds=0.0)
         # What starting processes took is part of taking the trial up.
@@ -43,21 +43,19 @@ def advance(task: EpochTask) -> EpochResult:
     return result
 
 
-def _trained(task: EpochTask, lock: int) -> EpochResult:
+def _trained(task: EpochTask) -> EpochResult:
     if task.run.processes > 1:
-        return train_by_ranks(task, lock)
+        return train_by_ranks(task)
     with distributed.session(task.run.threads) as ranks:
         return train_epoch(task, ranks)
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[int]:
-    """Wait for a process that outlived the search that asked it: two would write the same checkpoints.
-
-    Yields:
-        the lock's file descriptor.
-    """
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Wait for processes that outlived the search that asked them: two would write the same checkpoints."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield file.fileno()
+        with (folder / RANKS).open("w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield

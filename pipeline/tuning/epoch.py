@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from pipeline import distributed
 from pipeline.distributed import Ranks
 from pipeline.errors import DataError, InputError
 from pipeline.run_log import RunLog
@@ -79,14 +80,14 @@ def train_epoch(task: EpochTask, ranks: Ranks) -> EpochResult:
     start = time.monotonic()
     splits = splits_of(task.source, ranks.device)
     try:
-        accuracy, reason, switch_seconds = _train_and_judge(task, splits, ranks)
+        accuracy, reason, switch_seconds = _train_and_judge(task, splits, ranks, start)
     except DataError:
         raise
     except (*_OWN, RuntimeError) as error:
         if not _of_its_settings(error):
             raise
         if isinstance(error, (OutOfMemory, torch.OutOfMemoryError)):
-            _check_no_other_holds(ranks.device)
+            _check_no_other_holds(ranks)
         said = str(error).splitlines() or [""]
         raise FailedBySettings(f"{type(error).__name__}: {said[0]}") from None
     return EpochResult(
@@ -100,29 +101,37 @@ def _of_its_settings(error: Exception) -> bool:
     return isinstance(error, _OWN) or "DefaultCPUAllocator: can't allocate memory" in str(error)
 
 
-def _check_no_other_holds(device: torch.device) -> None:
+def _check_no_other_holds(ranks: Ranks) -> None:
     """A trial that found the memory taken has not failed by its own settings.
 
     Raises:
         InputError: other processes, other workers too, hold some of the GPU's.
     """
+    device = ranks.device
     if device.type != "cuda":
         return
     free, total = torch.cuda.mem_get_info(device)
     others = total - free - torch.cuda.memory_reserved(device)
-    if others > _CUDA_BYTES:
+    # Of several ranks also what they exchange gradients in, and the process that started them.
+    allowed = _CUDA_BYTES * (1 if ranks.count == 1 else 4)
+    if others > allowed:
         raise InputError(
             f"{torch.cuda.get_device_name(device)}: out of memory, of which others hold {others / 2**30:.1f} GiB; end "
             "them, or start fewer workers on it, and run the same command again, which goes on"
         )
 
 
-def _train_and_judge(task: EpochTask, splits: Splits, ranks: Ranks) -> tuple[float | None, str, float]:
-    """Accuracy, the reason where there is none, and the seconds of taking up and laying down."""
+def _train_and_judge(task: EpochTask, splits: Splits, ranks: Ranks, began: float) -> tuple[float | None, str, float]:
+    """Accuracy, the reason where there is none, and the seconds of taking up and laying down.
+
+    Args:
+        began: by the monotonic clock, before the images were read.
+    """
     settings, recipe, end = task.run.settings, task.run.recipe, task.run.ends[task.epoch - 1]
-    log, spent, last = RunLog.silent(), 0.0, end == settings.steps
-    # Loaded once for all trials that see them alike, so that it is no part of taking one up.
+    log, last = RunLog.silent(), end == settings.steps
     images = splits.on_device(settings, training=True, device=ranks.device)
+    # One process loads them once for all trials that see them alike, so that it is no part of taking one up.
+    spent = time.monotonic() - began if ranks.count > 1 else 0.0
     if not last:
         to_end = _ToEpochEnd(task, ranks)
         with _watching(to_end):
@@ -135,9 +144,9 @@ def _train_and_judge(task: EpochTask, splits: Splits, ranks: Ranks) -> tuple[flo
                     ranks=ranks, log=log, title="", micro_batch=recipe.micro_batch, transport=transport_of(recipe),
                     pauses=to_end,
                 )  # fmt: skip
-                return None, _DIVERGED, to_end.switch_seconds
+                return None, _DIVERGED, spent + to_end.switch_seconds
             except _EpochEnded:
-                spent = to_end.switch_seconds
+                spent += to_end.switch_seconds
     # A run of so many steps, all of which are done, so that its own schedule does not matter: what is left is to
     # make its weights those to evaluate. The last epoch is trained here.
     judging = _Resumed(task, ranks)
@@ -194,6 +203,8 @@ class _ToEpochEnd(_Resumed):
         content = state.to_save(local=local)
         if self._ranks.is_main:
             self._own.save(state.step, content)
+        # A rank that ended while another is still saving would have that one ended, too.
+        distributed.barrier()
         self.switch_seconds += time.monotonic() - start
         raise _EpochEnded
 

@@ -1,11 +1,13 @@
 """An epoch of a trial on several processes of one machine, which torchrun starts and which are gone afterwards."""
 
+import fcntl
 import os
 import pickle
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,26 +17,27 @@ from pipeline.errors import InputError, Terminated
 from pipeline.processes import signal_on_parents_death
 from pipeline.tuning.epoch import EpochResult, EpochTask, FailedBySettings, train_epoch
 
-_KILLED_FROM = 128  # a shell's exit code of a process that a signal ended, less the signal
-_BAD_INPUT = 2
+RANKS = "ranks"
+"""File in a trial's folder on which its ranks have a shared lock."""
+
 _MODULE = "pipeline.tuning.ranks"
+_KILLED_FROM = 128  # `launch` adds it to the signal
+_BAD_INPUT = 2
 
 
-def train_by_ranks(task: EpochTask, lock: int) -> EpochResult:
+def train_by_ranks(task: EpochTask) -> EpochResult:
     """As `train_epoch`, on `task.run.processes` processes.
 
-    Args:
-        lock: file descriptor that they hold open too, so that a lock on it is theirs where this process is killed.
-
     Raises:
-        What `train_epoch` raises on one of them; Terminated too where they were asked to end.
+        What `train_epoch` raises on one of them; Terminated too where they were asked to end, in a main thread.
         RuntimeError: one failed and has said why on stderr.
     """
     with tempfile.TemporaryDirectory(dir=task.folder) as folder:
         given = Path(folder) / "task.pickle"
         given.write_bytes(pickle.dumps(task))
-        words = ["-m", _MODULE, str(given), str(os.getpid())]
-        launcher = subprocess.Popen([sys.executable, *words], stdin=subprocess.DEVNULL, pass_fds=[lock])
+        launcher = subprocess.Popen(
+            [sys.executable, "-m", _MODULE, str(given), str(os.getpid())], stdin=subprocess.DEVNULL
+        )
         try:
             code = launcher.wait()
         except BaseException:
@@ -42,23 +45,27 @@ def train_by_ranks(task: EpochTask, lock: int) -> EpochResult:
             launcher.terminate()
             launcher.wait()
             raise
-        outcome = _outcome(given)
-        if outcome.exists():
-            found = pickle.loads(outcome.read_bytes())
-            if isinstance(found, BaseException):
-                raise found
-            assert isinstance(found, EpochResult), found
-            return found
-    if code == os.EX_TEMPFAIL:
+        left = [pickle.loads(path.read_bytes()) for path in sorted(Path(folder).glob("outcome-*.pickle"))]
+    if code == 0:
+        (result,) = left
+        assert isinstance(result, EpochResult), result
+        return result
+    # What ends the search goes first; then the word of the lowest rank.
+    failures = sorted((found for found in left if isinstance(found, Exception)), key=_is_of_settings)
+    if failures:
+        raise failures[0]
+    main_thread = threading.current_thread() is threading.main_thread()
+    if code == os.EX_TEMPFAIL and main_thread:
         raise Terminated("what the trials have reached is kept")
-    if code >= _KILLED_FROM or code < 0:
+    if code == os.EX_TEMPFAIL or code >= _KILLED_FROM or code < 0:
+        # A worker whose node is asked to end is lost to the search, as one that was killed.
         reason = "a process that trained it died; give it more memory, or train on fewer"
         return EpochResult(accuracy=None, reason=reason, seconds=0.0, killed=True)
-    raise RuntimeError(f"{task.folder.name}: a process that trained this trial ended with {code}; it said why above")
+    raise RuntimeError(f"trial {task.folder.name}: a process that trained it ended with {code}; it said why above")
 
 
-def _outcome(given: Path) -> Path:
-    return given.with_name("outcome.pickle")
+def _is_of_settings(failure: Exception) -> bool:
+    return isinstance(failure, FailedBySettings)
 
 
 def _main(argv: Sequence[str]) -> int:
@@ -71,25 +78,37 @@ def _main(argv: Sequence[str]) -> int:
         if os.getppid() != asking:
             return os.EX_TEMPFAIL
         return distributed.launch(_MODULE, argv, task.run.processes)
+    # Until this process ends: who kept the lock may have been killed.
+    with (task.folder / RANKS).open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        return _train(task, given)
+
+
+def _train(task: EpochTask, given: Path) -> int:
+    rank = "unknown"
     try:
         with distributed.session(task.run.threads) as ranks:
+            rank = f"{ranks.rank:04d}"
             try:
                 result = train_epoch(task, ranks)
             except (FailedBySettings, InputError, OSError) as error:
-                _leave(given, error)
+                # Before the session makes all but the first wait.
+                _leave(given, rank, error)
                 raise
             if ranks.is_main:
-                _leave(given, result)
+                _leave(given, rank, result)
     except Terminated:
         return os.EX_TEMPFAIL
-    except (FailedBySettings, InputError, OSError):
+    except (FailedBySettings, InputError, OSError) as error:
+        if rank == "unknown":
+            _leave(given, rank, error)
         return _BAD_INPUT
     return 0
 
 
-def _leave(given: Path, found: Any) -> None:
-    """Whole or not at all; of several ranks that fail, one's word is enough."""
-    place = _outcome(given)
+def _leave(given: Path, rank: str, found: Any) -> None:
+    """Whole or not at all."""
+    place = given.with_name(f"outcome-{rank}.pickle")
     own = place.with_suffix(f".{os.getpid()}")
     own.write_bytes(pickle.dumps(found))
     own.replace(place)

@@ -65,8 +65,8 @@ def splits_of(source: Source, device: torch.device) -> Splits:
     """
     if source.code != _CODE:
         raise InputError(
-            "dask.scheduler: a worker runs other code than the search; start it again in the project's folder, "
-            "as that is now, and run the same command again"
+            "a process that trains runs other code than the search; where it is a worker of dask.scheduler, start it "
+            "again in the project's folder, as that is now, and run the same command again"
         )
     here = this_machine(device)
     for name, there in source.machine:

@@ -11,7 +11,7 @@ from pipeline.config.duration import Duration
 from pipeline.config.params import Params, check_params
 from pipeline.config.recipe import Recipe
 from pipeline.config.study import TrainConfig
-from pipeline.config.tuning import lay_values
+from pipeline.config.tuning import lay_values, needs_processes
 from pipeline.durations import to_steps
 from pipeline.errors import InputError
 from pipeline.training.settings import TrainSettings, effective_settings
@@ -71,7 +71,9 @@ def trial_run(params: Params, search: str, values: Mapping[str, Any], data: Data
     (learning_rate,), (weight_decay,), (seed,) = study.learning_rates, study.weight_decays, study.seeds
     if batch_size > n_train:
         raise InputError(f"batch_sizes: {batch_size} is larger than the {n_train} images to train on; give less")
-    processes = processes_of(recipe)
+    if said := needs_processes(recipe):
+        raise InputError(said)
+    processes = _processes(recipe)
     settings = effective_settings(
         recipe,
         network=model,
@@ -90,18 +92,17 @@ def trial_run(params: Params, search: str, values: Mapping[str, Any], data: Data
     return TrialRun(settings=settings, recipe=recipe, ends=ends, processes=processes)
 
 
-def processes_of(recipe: Recipe) -> int:
-    """That a trial trains on: the recipe's `workers`, of which `auto` is one that stands in for all simulated workers.
-
-    Raises:
-        InputError: they cannot share the simulated workers evenly.
-    """
-    plan = plan_of(recipe)
-    if plan.workers == "auto":
-        return plan.fitting[0]
-    if plan.workers not in plan.fitting:
+def _processes(recipe: Recipe) -> int:
+    """Raises InputError if they cannot share the simulated workers evenly."""
+    asked, fitting = asked_processes(recipe), plan_of(recipe).fitting
+    if asked not in fitting:
         raise InputError(
-            f"workers: {plan.workers} processes cannot share {recipe.simulated_workers} simulated workers evenly; give "
-            f"one of {list(plan.fitting)}, or auto"
+            f"workers: {asked} processes cannot share {recipe.simulated_workers} simulated workers evenly; give one of "
+            f"{list(fitting)}, or auto"
         )
-    return plan.workers
+    return asked
+
+
+def asked_processes(recipe: Recipe) -> int:
+    """For a trial: `workers`, of which `auto` is one process that stands in for all simulated workers."""
+    return 1 if recipe.workers == "auto" else recipe.workers

@@ -170,3 +170,42 @@ def test_what_cannot_be_meant_is_refused(changes: dict[str, Any], said: str) -> 
     with pytest.raises(InputError) as refused:
         _params(**changes)
     assert said in str(refused.value)
+
+
+_LOCAL = {"start": {"steps": 1}, "period": 5}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ({"post_local_sgd": _LOCAL}, "post_local_sgd: a trial is laid down after every epoch"),
+        ({"communication": {"compression": "bf16"}}, "communication.compression: bf16, but each worker compresses"),
+        ({"communication": {"hierarchical": True}}, "communication.hierarchical: true, but the processes of a trial"),
+    ],
+)
+def test_a_study_that_no_trial_can_stand_for_is_refused_as_is_a_search_for_it(
+    recipe: dict[str, Any], said: str
+) -> None:
+    """Before anything is trained."""
+    params = _params(space={"learning_rates": {"choices": [0.1]}}, sampler={"name": "random"})
+    study = params.studies["digits"]
+    four = {**study.recipe, "simulated_workers": 4, "workers": 2}
+    asked = study.model_copy(update={"recipe": {**four, **recipe}})
+    with pytest.raises(InputError) as refused:
+        check_space("tuning.mine", params.tuning["mine"], asked, params.train)
+    assert str(refused.value).startswith(f"tuning.mine.study: digits cannot be searched: {said}")
+    ((key, value),) = recipe.items()
+    space = {"recipe.simulated_workers": {"choices": [4]}, f"recipe.{key}": {"choices": [value]}}
+    wanted = _params(space=space, sampler={"name": "random"})
+    with pytest.raises(InputError) as refused:
+        check_space(
+            "tuning.mine", wanted.tuning["mine"], study.model_copy(update={"recipe": four}), wanted.train
+        )  # fmt: skip
+    assert str(refused.value).startswith(f"tuning.mine.space.recipe.{key}: ")
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_how_a_run_is_done_is_not_searched() -> None:
+    with pytest.raises(InputError, match=r"space: recipe\.workers says how a run is done and decides no accuracy"):
+        _params(space={"recipe.workers": {"choices": [1, 2]}}, sampler={"name": "random"})

@@ -6,6 +6,7 @@ import pytest
 import torch
 from made_up_training import run
 from torch import nn
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from pipeline import distributed
 from pipeline.batching import fitting_ranks
@@ -51,6 +52,36 @@ def test_processes_that_do_not_fit_a_stated_number_are_told_which_do() -> None:
     assert joining_ranks(2, fitting, 3) == 3
     with pytest.raises(InputError, match=r"4 processes .* evenly; start one of \[1, 2, 3, 6\] in all"):
         joining_ranks(2, fitting, 4)
+
+
+@pytest.mark.parametrize(
+    ("ended", "code"),
+    [
+        # The second and later ones are the agent's doing: SIGTERM at once, SIGKILL half a minute later.
+        ([(2, 0), (-15, 0)], 2),
+        ([(-15, 0), (2, 0)], 2),
+        ([(2, 0), (-9, 30)], 2),
+        ([(1, 0), (-9, 0)], 137),
+        ([(-9, 0), (1, 0)], 137),
+        ([(-15, 0), (-15, 0)], 143),
+    ],
+)
+def test_the_exit_code_is_that_of_the_process_that_failed(
+    ended: list[tuple[int, int]], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of exit codes with the second in which each was noticed, as torchrun's agent tells them."""
+    failures = {}
+    for rank, (exit_code, second) in enumerate(ended):
+        failures[rank] = ProcessFailure(local_rank=rank, pid=1, exitcode=exit_code, error_file="")
+        failures[rank].timestamp = 1_000 + second
+
+    def failed(*_: object) -> None:
+        raise ChildFailedError("module", failures)
+
+    monkeypatch.setattr("torch.distributed.run.run", failed)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("BATCHSIEVE_LAUNCHER", "1")
+    assert distributed.launch("module", [], len(ended)) == code
 
 
 def test_one_process_has_nothing_to_exchange() -> None:

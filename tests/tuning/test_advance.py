@@ -15,6 +15,7 @@ from made_up_tuning import NAME, write_search
 from pipeline import distributed
 from pipeline.commands.tuning.inputs import Inputs, read_inputs
 from pipeline.config.params import load_params
+from pipeline.distributed import Ranks
 from pipeline.errors import DataError, InputError
 from pipeline.run_log import RunLog
 from pipeline.training.cells import run_cell
@@ -158,7 +159,7 @@ def test_memory_that_others_hold_is_no_failure_of_the_trial(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100")
     said = pytest.raises(InputError, match=r"^NVIDIA H100: out of memory, of which others hold 40\.5 GiB; end them")
     with said if others else nullcontext():
-        module._check_no_other_holds(torch.device("cuda"))
+        module._check_no_other_holds(Ranks(rank=0, count=1, device=torch.device("cuda")))
 
 
 @pytest.mark.parametrize(
@@ -173,7 +174,7 @@ def test_memory_that_others_hold_is_no_failure_of_the_trial(
             {"machine": (("device", "NVIDIA H100"),)},
             "and the search began with NVIDIA H100, so results would depend on",
         ),
-        ({"code": "as it was edited"}, "a worker runs other code than the search; start it again"),
+        ({"code": "as it was edited"}, "a process that trains runs other code than the search; where it is a worker"),
     ],
 )
 def test_a_process_with_other_data_or_other_bits_trains_nothing(

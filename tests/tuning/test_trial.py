@@ -69,15 +69,26 @@ def test_a_report_may_ask_for_accuracies_of_another_study(tmp_path: Path) -> Non
         ({}, 1),
         ({"recipe.simulated_workers": 4}, 1),
         ({"recipe.simulated_workers": 4, "recipe.workers": 2}, 2),
-        ({"recipe.simulated_workers": 2, "recipe.post_local_sgd": _LOCAL}, 2),
-        ({"recipe.simulated_workers": 4, "recipe.communication.compression": "bf16"}, 4),
+        ({"recipe.simulated_workers": 4, "recipe.workers": 4, "recipe.communication.compression": "bf16"}, 4),
     ],
 )
 def test_a_trial_has_the_processes_that_its_recipe_asks_for(
     values: dict[str, Any], processes: int, tmp_path: Path
 ) -> None:
-    """One stands in for all simulated workers, where none has weights or a message of its own."""
     assert run_of(params_of(tmp_path), **values).processes == processes
+
+
+def test_compression_takes_a_process_for_every_worker(tmp_path: Path) -> None:
+    values = {"recipe.simulated_workers": 4, "recipe.workers": 2, "recipe.communication.compression": "bf16"}
+    with pytest.raises(InputError, match=r"^communication.compression: bf16, .*; set workers: 4 in the study's recipe"):
+        run_of(params_of(tmp_path), **values)
+
+
+@pytest.mark.parametrize("simulated_workers", [1, 4])
+def test_post_local_sgd_is_refused_in_one_line(simulated_workers: int, tmp_path: Path) -> None:
+    values = {"recipe.post_local_sgd": _LOCAL, "recipe.simulated_workers": simulated_workers}
+    with pytest.raises(InputError, match=r"^post_local_sgd: a trial is laid down after every epoch, .*remove the key$"):
+        run_of(params_of(tmp_path), **values)
 
 
 def test_processes_that_cannot_share_the_work_are_refused_in_one_line(tmp_path: Path) -> None:

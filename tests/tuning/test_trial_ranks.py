@@ -22,7 +22,6 @@ from pipeline.tuning.shared_folder import leave_mark
 from pipeline.tuning.trial import trial_run
 
 _TWO = {"recipe.simulated_workers": 2, "recipe.workers": 2}
-_LOCAL = {"recipe.post_local_sgd": {"start": {"steps": 2}, "period": 2}}
 
 
 def _inputs(folder: Path) -> Inputs:
@@ -101,16 +100,25 @@ def test_a_rank_that_is_killed_is_told_apart_from_a_trial_that_fails(
 
 
 def test_a_search_over_what_needs_a_process_for_every_worker(tmp_path: Path) -> None:
-    """Post-local SGD against one gradient for all, side by side on Dask's workers."""
-    space = {"recipe.post_local_sgd": {"choices": [None, *_LOCAL.values()]}}
-    data = write_search(
-        tmp_path, train={"simulated_workers": 2, "workers": 2}, space=space, sampler={"name": "grid"}, trials=None,
-        places=None, epochs=1, rule={"name": "none"}, way="parallel", dask={"scheduler": "local", "workers": 2},
-    )  # fmt: skip
-    assert tune(tmp_path) == 0
-    summary = json.loads(data.tuning_summary(NAME).read_text())
-    assert (summary["trials"], summary["failed"]) == (2, 0)
-    assert results_of(data)
+    """Ways to compress gradients, side by side on Dask's workers, and in turn in this process."""
+    shared: dict[str, Any] = {
+        "train": {"simulated_workers": 2, "workers": 2},
+        "space": {"recipe.communication.compression": {"choices": ["none", "bf16"]}},
+        "sampler": {"name": "grid"},
+        "trials": None,
+        "places": None,
+        "epochs": 2,
+        "rule": {"name": "none"},
+    }
+    local = {"scheduler": "local", "workers": 2}
+    found = []
+    for way in ("parallel", "round_robin"):
+        data = write_search(tmp_path / way, **shared, way=way, dask=local)
+        assert tune(tmp_path / way) == 0
+        summary = json.loads(data.tuning_summary(NAME).read_text())
+        assert (summary["trials"], summary["failed"], summary["epochs"]) == (2, 0, 4)
+        found.append(results_of(data))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(

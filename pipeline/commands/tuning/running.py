@@ -26,7 +26,7 @@ from pipeline.tuning.epoch import EpochResult
 from pipeline.tuning.journal import Journal
 from pipeline.tuning.results import Found
 from pipeline.tuning.search import Map, Search, to_finish
-from pipeline.tuning.trial import processes_of, trial_run
+from pipeline.tuning.trial import asked_processes, trial_run
 
 
 def run_search(
@@ -101,7 +101,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 def _mapping(params: Params, tuning: Tuning) -> AbstractContextManager[Map]:
     """Where trials train: on Dask's workers side by side, or here one after another."""
     if tuning.way == "parallel":
-        each = processes_of(params.studies[tuning.study].effective_recipe(params.train))
+        each = asked_processes(params.studies[tuning.study].effective_recipe(params.train))
         return fan_out(
             params.dask.scheduler, workers=params.dask.workers, threads=1, gpus=shares_of(visible_gpus(), each),
             if_killed=_killed,
