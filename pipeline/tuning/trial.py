@@ -16,7 +16,6 @@ from pipeline.durations import to_steps
 from pipeline.errors import InputError
 from pipeline.training.settings import TrainSettings, effective_settings
 from pipeline.training.study import DataSummary
-from pipeline.training.workers import plan_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,7 +72,6 @@ def trial_run(params: Params, search: str, values: Mapping[str, Any], data: Data
         raise InputError(f"batch_sizes: {batch_size} is larger than the {n_train} images to train on; give less")
     if said := needs_processes(recipe):
         raise InputError(said)
-    processes = _processes(recipe)
     settings = effective_settings(
         recipe,
         network=model,
@@ -89,18 +87,7 @@ def trial_run(params: Params, search: str, values: Mapping[str, Any], data: Data
         to_steps(epochs=epoch, n_train=n_train, batch_size=batch_size) for epoch in range(1, tuning.epochs + 1)
     )
     assert ends[-1] == settings.steps, (ends, settings.steps)
-    return TrialRun(settings=settings, recipe=recipe, ends=ends, processes=processes)
-
-
-def _processes(recipe: Recipe) -> int:
-    """Raises InputError if they cannot share the simulated workers evenly."""
-    asked, fitting = asked_processes(recipe), plan_of(recipe).fitting
-    if asked not in fitting:
-        raise InputError(
-            f"workers: {asked} processes cannot share {recipe.simulated_workers} simulated workers evenly; give one of "
-            f"{list(fitting)}, or auto"
-        )
-    return asked
+    return TrialRun(settings=settings, recipe=recipe, ends=ends, processes=asked_processes(recipe))
 
 
 def asked_processes(recipe: Recipe) -> int:

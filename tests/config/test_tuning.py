@@ -176,20 +176,28 @@ _LOCAL = {"start": {"steps": 1}, "period": 5}
 
 
 @pytest.mark.parametrize(
-    ("recipe", "said"),
+    ("workers", "recipe", "said"),
     [
-        ({"post_local_sgd": _LOCAL}, "post_local_sgd: a trial is laid down after every epoch"),
-        ({"communication": {"compression": "bf16"}}, "communication.compression: bf16, but each worker compresses"),
-        ({"communication": {"hierarchical": True}}, "communication.hierarchical: true, but the processes of a trial"),
+        (4, {"post_local_sgd": _LOCAL}, "post_local_sgd: a trial is laid down after every epoch"),
+        (
+            "auto",
+            {"communication": {"compression": "bf16"}},
+            "communication.compression: bf16, but each worker",
+        ),
+        (
+            2,
+            {"communication": {"hierarchical": True}},
+            "communication.hierarchical: true, but the processes",
+        ),
     ],
 )
 def test_a_study_that_no_trial_can_stand_for_is_refused_as_is_a_search_for_it(
-    recipe: dict[str, Any], said: str
+    workers: int | str, recipe: dict[str, Any], said: str
 ) -> None:
     """Before anything is trained."""
     params = _params(space={"learning_rates": {"choices": [0.1]}}, sampler={"name": "random"})
     study = params.studies["digits"]
-    four = {**study.recipe, "simulated_workers": 4, "workers": 2}
+    four = {**study.recipe, "simulated_workers": 4, "workers": workers}
     asked = study.model_copy(update={"recipe": {**four, **recipe}})
     with pytest.raises(InputError) as refused:
         check_space("tuning.mine", params.tuning["mine"], asked, params.train)

@@ -79,7 +79,7 @@ def test_a_trial_has_the_processes_that_its_recipe_asks_for(
 
 
 def test_compression_takes_a_process_for_every_worker(tmp_path: Path) -> None:
-    values = {"recipe.simulated_workers": 4, "recipe.workers": 2, "recipe.communication.compression": "bf16"}
+    values = {"recipe.simulated_workers": 4, "recipe.communication.compression": "bf16"}
     with pytest.raises(InputError, match=r"^communication.compression: bf16, .*; set workers: 4 in the study's recipe"):
         run_of(params_of(tmp_path), **values)
 
@@ -89,9 +89,3 @@ def test_post_local_sgd_is_refused_in_one_line(simulated_workers: int, tmp_path:
     values = {"recipe.post_local_sgd": _LOCAL, "recipe.simulated_workers": simulated_workers}
     with pytest.raises(InputError, match=r"^post_local_sgd: a trial is laid down after every epoch, .*remove the key$"):
         run_of(params_of(tmp_path), **values)
-
-
-def test_processes_that_cannot_share_the_work_are_refused_in_one_line(tmp_path: Path) -> None:
-    said = r"^workers: 3 processes cannot share 4 simulated workers evenly; give one of \[1, 2, 4\], or auto$"
-    with pytest.raises(InputError, match=said):
-        run_of(params_of(tmp_path), **{"recipe.simulated_workers": 4, "recipe.workers": 3})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from interrupted_study import HOOKS
-from made_up_tuning import NAME, results_of, tune, write_search
+from made_up_tuning import NAME, tune, write_search
 
 from pipeline.commands.tuning.inputs import Inputs, read_inputs
 from pipeline.commands.tuning.running import shares_of
@@ -30,12 +30,12 @@ def _inputs(folder: Path) -> Inputs:
     return read_inputs(params, params.tuning[NAME], data)
 
 
-def _task(folder: Path, inputs: Inputs, values: Mapping[str, Any], *, name: str = "0000", epoch: int = 1) -> EpochTask:
+def _task(folder: Path, inputs: Inputs, values: Mapping[str, Any], *, name: str = "0000") -> EpochTask:
     params = load_params(folder / "params.yaml")
     run = trial_run(params, NAME, {"learning_rates": 0.1, **values}, inputs.summary, inputs.rows)
     checkpoints = folder / "checkpoints"
     return EpochTask(
-        run=run, epoch=epoch, rows=inputs.rows, source=inputs.source, folder=checkpoints / name,
+        run=run, epoch=1, rows=inputs.rows, source=inputs.source, folder=checkpoints / name,
         mark=leave_mark(checkpoints),
     )  # fmt: skip
 
@@ -54,7 +54,8 @@ def test_two_processes_come_to_the_bits_of_one(tmp_path: Path) -> None:
     curves, states = [], []
     for workers in (1, 2):
         values = {**tree, "recipe.workers": workers}
-        tasks = [_task(tmp_path, inputs, values, name=f"{workers}", epoch=epoch) for epoch in (1, 2)]
+        first = _task(tmp_path, inputs, values, name=f"{workers}")
+        tasks = [replace(first, epoch=epoch) for epoch in (1, 2)]
         curves.append([advance(task).accuracy for task in tasks])
         states.append(_state(tasks[-1])["model"])
     assert curves[0] == curves[1]
@@ -63,16 +64,33 @@ def test_two_processes_come_to_the_bits_of_one(tmp_path: Path) -> None:
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
 
 
-def test_what_settings_bring_about_on_ranks_is_the_failure_of_the_trial(tmp_path: Path) -> None:
-    """In the words of one process."""
-    inputs, too_small = _inputs(tmp_path), {"recipe.micro_batch": 2}
+@pytest.mark.slow
+def test_a_trial_that_diverges_on_ranks_has_failed_in_the_words_of_one_process(tmp_path: Path) -> None:
+    inputs, hot = _inputs(tmp_path), {"learning_rates": 1e30, "recipe.simulated_workers": 2}
     alone, ranks = (
-        advance(_task(tmp_path, inputs, {**values, **too_small}, name=str(len(values))))
-        for values in ({"recipe.simulated_workers": 2}, _TWO)
+        advance(_task(tmp_path, inputs, {**hot, "recipe.workers": workers}, name=f"{workers}")) for workers in (1, 2)
     )
     assert (ranks.accuracy, ranks.killed) == (None, False)
-    assert ranks.reason.startswith("InputError: micro_batch: 2")
-    assert ranks.reason == alone.reason
+    assert ranks.reason == alone.reason == "the loss stopped being finite"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("error", "ended_by"), [("MemoryError", None), ("PermissionError", PermissionError), ("KeyError", RuntimeError)]
+)
+def test_what_one_rank_meets_is_told_apart(
+    error: str, ended_by: type[Exception] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the trial's settings, of the machine, or a fault; rank 0 alone saves, and the other waits for it."""
+    task = _task(tmp_path, _inputs(tmp_path), _TWO)
+    monkeypatch.setenv("PYTHONPATH", str(HOOKS))
+    monkeypatch.setenv("ERROR", f"{error} /.step-")
+    if ended_by is None:
+        assert advance(task).reason == "MemoryError: as a test asks for"
+    else:
+        with pytest.raises(ended_by):
+            advance(task)
+    assert not list(task.folder.glob("tmp*"))
 
 
 def test_bad_input_that_ranks_find_ends_the_search_in_one_line(tmp_path: Path) -> None:
@@ -83,6 +101,7 @@ def test_bad_input_that_ranks_find_ends_the_search_in_one_line(tmp_path: Path) -
     assert not list(task.folder.glob("epoch-*"))
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_is_told_apart_from_a_trial_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +118,7 @@ def test_a_rank_that_is_killed_is_told_apart_from_a_trial_that_fails(
     assert advance(task).accuracy is not None
 
 
+@pytest.mark.slow
 def test_a_search_over_what_needs_a_process_for_every_worker(tmp_path: Path) -> None:
     """Ways to compress gradients, side by side on Dask's workers, and in turn in this process."""
     shared: dict[str, Any] = {
@@ -117,7 +137,7 @@ def test_a_search_over_what_needs_a_process_for_every_worker(tmp_path: Path) -> 
         assert tune(tmp_path / way) == 0
         summary = json.loads(data.tuning_summary(NAME).read_text())
         assert (summary["trials"], summary["failed"], summary["epochs"]) == (2, 0, 4)
-        found.append(results_of(data))
+        found.append([path.read_bytes() for path in (data.leaderboard(NAME), data.tuning_curves(NAME))])
     assert found[0] == found[1]
 
 

@@ -4,11 +4,14 @@ The variable FAULT is `<signal> <self or launcher> <part of a path> <n>`: before
 that opens, renames or removes a file whose path has that part, the signal is sent to this process or
 to the one that launched the ranks.
 
+The variable ERROR is `<exception> <part of a path>`: a call that opens, renames or removes such a file raises it.
+
 The variable SLOW is a file: while it is there, a process waits before it renames a checkpoint.
 
 The variable SAVED is a file, which has a line for every checkpoint of a run that is written: its folder and its name.
 """
 
+import builtins
 import itertools
 import os
 import signal
@@ -30,6 +33,14 @@ def _install(name: str, target: str, part: str, number: str) -> None:
                 int(os.environ["BATCHSIEVE_LAUNCHER"]) if target == "launcher" else os.getpid(), signal.Signals[name]
             )
             time.sleep(_ARRIVES_WITHIN_S if target == "launcher" else 0)
+
+    sys.addaudithook(hook)
+
+
+def _install_error(name: str, part: str) -> None:
+    def hook(event: str, args: tuple[object, ...]) -> None:
+        if event in _EVENTS and part in str(args[0]):
+            raise getattr(builtins, name)("as a test asks for")
 
     sys.addaudithook(hook)
 
@@ -56,5 +67,7 @@ if "SAVED" in os.environ:
     _install_record(Path(os.environ["SAVED"]))
 if "SLOW" in os.environ:
     _install_wait(Path(os.environ["SLOW"]))
+if "ERROR" in os.environ:
+    _install_error(*os.environ["ERROR"].split())
 if "FAULT" in os.environ:
     _install(*os.environ["FAULT"].split())
