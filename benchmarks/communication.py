@@ -1,8 +1,8 @@
 """Ways to exchange gradients: how fast each trains, how it scales, and what a network knows after as many steps.
 
 The project's own trainer on scikit-learn's digits, with networks of much arithmetic for their parameters (ResNet-18 and
-ResNet-50) and one of little (VGG-16). Against the images/s of one process alone, which exchanges nothing and is measured before and
-after each launch of several:
+ResNet-50) and one of little (VGG-16). Against the images/s of one process alone, which exchanges nothing and is
+measured before and after each launch of several:
 
 * weak: as many images for each process, so the batch grows with them; 1 is perfect.
 * strong: the batch of one process, shared; 1 is perfect.
@@ -18,8 +18,8 @@ that it pays for its averages. Horovod has a launch of its own; its thread runs 
 
 `top1` is the accuracy on 360 images held out after `--steps` steps of the batch of one process, whatever the number of
 ranks, as the median of `--seeds` runs with the extremes; BatchNorm normalises over the images of one rank. It is
-measured for the networks of `--learning` alone: ResNet-50 has learned little after so few steps, and VGG-16, which has no
-BatchNorm, nothing.
+measured for the networks of `--learning` alone: ResNet-50 has learned little after so few steps, and VGG-16, which has
+no BatchNorm, nothing.
 
 Ways by node run, for even numbers of ranks, on two nodes that are none: two agents of torchrun on this machine, each
 with half of the ranks, that meet over the loopback interface. What goes between them is as fast as what goes inside, so
@@ -48,16 +48,15 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_digits
 from torch import Tensor
 from torchvision.models import vgg16
 
+from benchmarks.communication_table import DDP, rows_of
 from benchmarks.loop_speed import settings_for
 from benchmarks.loopback_agents import launch_agents
 from benchmarks.measuring import print_results
-from benchmarks.printing import Row
 from pipeline import distributed
 from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.commands.diagnosing.measuring import Training, step_seconds, without_exchange
@@ -74,8 +73,8 @@ from pipeline.training.settings import TrainSettings
 _MODULE = "benchmarks.communication"
 _AFTER, _BY_NODE = Transport(overlap=False), Transport(hierarchical=True)
 _NODES = 2
-_DDP, _HOROVOD = "buckets of 25 MiB", "horovod"
-"""Torch's own way, which every launch has; and the one that leaves a thread behind."""
+_HOROVOD = "horovod"
+"""Leaves a thread behind."""
 
 
 _LOCAL_PERIOD = 8
@@ -218,71 +217,19 @@ def measured(network: str, arguments: argparse.Namespace, digits: Digits, ranks:
     return list(found.values())
 
 
-def rows_of(found: Sequence[Mapping[str, Any]], batch_size: int) -> list[Row]:
-    """The table; scaling is empty where one process was not measured.
-
-    Args:
-        found: by launches, in which torch's own way is first.
-    """
-    rows: list[Row] = []
-    for network in dict.fromkeys(one["network"] for one in found):
-        of_network = [one for one in found if one["network"] == network and "failed" not in one]
-        alone = [one for one in of_network if one["ranks"] == 1]
-        if alone:
-            both = {key: [value for one in alone for value in one[key]] for key in ("weak", "top1")}
-            rows.append(_row({**alone[0], **both, "way": "alone"}, batch_size))
-        base = float(np.median([seconds for one in alone for seconds in one["weak"]])) if alone else None
-        ddp: Sequence[float] = ()
-        for one in found:
-            if one["network"] != network or one["ranks"] == 1:
-                continue
-            if "failed" in one:
-                rows.append({**dict.fromkeys(_COLUMNS, ""), **_names(one), "images_per_s": "failed"})
-                continue
-            ddp = one["weak"] if one["way"] == _DDP else ddp
-            rows.append(_row(one, batch_size, base, ddp))
-    return rows
-
-
-_COLUMNS = ("network", "ranks", "nodes", "way", "images_per_s", "weak", "strong", "kept", "of_ddp", "top1")
-
-
-def _names(one: Mapping[str, Any]) -> dict[str, str | int]:
-    return {key: one[key] for key in ("network", "ranks", "nodes", "way")}
-
-
-def _row(one: Mapping[str, Any], batch_size: int, base: float | None = None, ddp: Sequence[float] = ()) -> Row:
-    whole, ranks = np.array(one["weak"]), one["ranks"]
-    of_base = base and {"weak": base / np.median(whole), "strong": base / ranks / np.median(one["strong"])}
-    return {
-        **dict.fromkeys(_COLUMNS, ""),
-        **_names(one),
-        "images_per_s": _spread(ranks * batch_size / whole, ".1f"),
-        **({name: f"{value:.2f}" for name, value in of_base.items()} if of_base else {}),
-        **({"kept": _spread(np.array(one["local"]) / whole, ".2f")} if ranks > 1 else {}),
-        **({"of_ddp": _spread(np.array(ddp) / whole, ".2f")} if len(ddp) else {}),
-        **({"top1": _spread(np.array(one["top1"]), ".3f")} if one["top1"] else {}),
-    }
-
-
-def _spread(values: NDArray[np.float64], digits: str) -> str:
-    """The median, with the extremes."""
-    return f"{np.median(values):{digits}} ({values.min():{digits}} to {values.max():{digits}})"
-
-
 def launches(arguments: argparse.Namespace) -> Iterator[tuple[str, int, int, list[str]]]:
     """Network, ranks, nodes and ways of each; one process goes one way, and an odd number makes no two nodes."""
     for network in arguments.networks:
-        alone = [(network, 1, 1, [_DDP])] if 1 in arguments.ranks else []
+        alone = [(network, 1, 1, [DDP])] if 1 in arguments.ranks else []
         yield from alone
         for ranks in sorted({*arguments.ranks} - {1}):
             known = ways(steps=arguments.steps, ranks=ranks)
             by_node = [name for name in arguments.ways if known[name].nodes > 1 and ranks % _NODES == 0]
-            others = [name for name in arguments.ways if known[name].nodes == 1 and name not in (_DDP, _HOROVOD)]
+            others = [name for name in arguments.ways if known[name].nodes == 1 and name not in (DDP, _HOROVOD)]
             of_its_own = [name for name in arguments.ways if name == _HOROVOD]
             for nodes, names in ((1, others), (_NODES, by_node), (1, of_its_own)):
-                if names or (_DDP in arguments.ways and names is others):
-                    yield network, ranks, nodes, [_DDP, *names]
+                if names or (DDP in arguments.ways and names is others):
+                    yield network, ranks, nodes, [DDP, *names]
                     yield from alone
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from made_up_training import run
 
-from benchmarks.communication import launches, rows_of, ways
+from benchmarks.communication import launches, ways
+from benchmarks.communication_table import DDP, rows_of
 
 _ROOT = Path(__file__).parents[2]
-_DDP = "buckets of 25 MiB"
 _BETWEEN = ["by node", "by node, bf16 between"]
 
 
@@ -25,8 +25,8 @@ def _launches(ranks: list[int], *names: str) -> list[tuple[int, int, list[str]]]
 def test_each_launch_has_torchs_own_way_and_one_process_is_measured_around_it() -> None:
     launched = _launches([1, 4])
     several = [launch for launch in launched if launch[0] > 1]
-    assert launched[::2] == [(1, 1, [_DDP])] * (len(several) + 1)
-    assert all(names[0] == _DDP for _, _, names in several)
+    assert launched[::2] == [(1, 1, [DDP])] * (len(several) + 1)
+    assert all(names[0] == DDP for _, _, names in several)
     known = set(ways(steps=8, ranks=4))
     assert {name for _, _, names in several for name in names} == known
     assert len([name for _, _, names in several for name in names[1:]]) == len(known) - 1
@@ -34,7 +34,7 @@ def test_each_launch_has_torchs_own_way_and_one_process_is_measured_around_it() 
 
 def test_what_acts_between_nodes_is_run_on_two_and_nothing_else_is() -> None:
     launched = _launches([4], "bf16", *_BETWEEN)
-    assert launched == [(4, 1, [_DDP, "bf16"]), (4, 2, [_DDP, *_BETWEEN])]
+    assert launched == [(4, 1, [DDP, "bf16"]), (4, 2, [DDP, *_BETWEEN])]
     assert ways(steps=8, ranks=4)["by node, bf16 between"].settings["workers_per_node"] == 2
 
 
@@ -42,7 +42,7 @@ def test_an_odd_number_makes_no_two_nodes() -> None:
     assert _launches([3], *_BETWEEN) == []
 
 
-_ALONE = {"network": "n", "ranks": 1, "nodes": 1, "way": _DDP, "weak": [1.0, 1.2], "top1": [0.5]}
+_ALONE = {"network": "n", "ranks": 1, "nodes": 1, "way": DDP, "weak": [1.0, 1.2], "top1": [0.5]}
 _DDP_OF_TWO = {
     **_ALONE, "ranks": 2, "weak": [1.0, 2.0], "strong": [0.5, 1.0], "local": [0.9, 1.9], "top1": [],
 }  # fmt: skip
@@ -74,7 +74,7 @@ def test_two_agents_on_one_machine_are_two_nodes(tmp_path: Path) -> None:
     ended = run(command, timeout=500, environ={"PYTHONPATH": str(_ROOT)})
     assert ended.returncode == 0, ended.stderr
     rows = json.loads(ended.stdout.splitlines()[-1])["results"]
-    assert [row["way"] for row in rows] == ["alone", _DDP, "post-local SGD", _DDP, *_BETWEEN]
+    assert [row["way"] for row in rows] == ["alone", DDP, "post-local SGD", DDP, *_BETWEEN]
     assert [row["nodes"] for row in rows] == [1, 1, 1, 2, 2, 2]
     assert all(row["top1"] for row in rows)
     raw = json.loads((tmp_path / "raw.json").read_text())
