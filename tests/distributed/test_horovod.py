@@ -17,7 +17,7 @@ from pipeline.distributed.horovod import AveragedByHorovod
 _CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_it_is_missed_by_those_that_would_use_it(workers: int, tmp_path: Path) -> None:
     """One process exchanges nothing, by whatever library."""
     (tmp_path / "horovod.py").write_text("raise ImportError('no Horovod')\n")

@@ -149,6 +149,7 @@ def test_a_kill_in_the_second_fold_loses_no_finished_one(tmp_path: Path) -> None
     assert [record["joules"]["gpu"] for record in drawn] == [None if torch.cuda.is_available() else 0.0, None]
 
 
+@pytest.mark.slow
 def test_wrong_labels_are_doubted_out_of_fold_and_memorised_in_sample(tmp_path: Path) -> None:
     """Every sixth image has the label of the next class."""
     wrong, true = np.arange(N) % 6 == 5, np.arange(N) % len(NAMES)

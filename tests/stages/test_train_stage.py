@@ -166,6 +166,7 @@ def test_what_all_ranks_find_wrong_is_said_once(tmp_path: Path) -> None:
     assert done.stderr == f"error: {data.kept(NETWORK)}: does not fit the 60 training images; run `dvc repro`\n"
 
 
+@pytest.mark.slow
 def test_one_study_at_a_time_and_no_orphans(tmp_path: Path) -> None:
     long = {"arms": ["full"], "seeds": [0], "budget": {"steps": 100_000}}
     data = write_project(tmp_path, study=long, train=TWO_WORKERS)

@@ -93,6 +93,7 @@ def test_what_one_rank_meets_is_told_apart(
     assert not list(task.folder.glob("tmp*"))
 
 
+@pytest.mark.slow
 def test_bad_input_that_ranks_find_ends_the_search_in_one_line(tmp_path: Path) -> None:
     task = _task(tmp_path, _inputs(tmp_path), _TWO)
     elsewhere = replace(task, source=replace(task.source, digest="of other images"))
