@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 
-_NAMESPACES = Path("/run/netns")
+NAMESPACES = Path("/run/netns")
 _TUNSETIFF = 0x400454CA
 _TUN_WITHOUT_HEADER = 0x0001 | 0x1000  # IFF_TUN | IFF_NO_PI
 _LARGEST_PACKET = 65_536
@@ -32,7 +32,7 @@ def open_device(namespace: str, name: str) -> int:
     Raises:
         OSError: there is no such namespace, or no right to make a device in it.
     """
-    with (_NAMESPACES / namespace).open() as entered:
+    with (NAMESPACES / namespace).open() as entered:
         if ctypes.CDLL(None, use_errno=True).setns(entered.fileno(), 0):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), namespace)
     device = os.open("/dev/net/tun", os.O_RDWR)

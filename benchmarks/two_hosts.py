@@ -10,8 +10,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-_CABLE = "cable"
+from benchmarks.packet_relay import NAMESPACES
+
+_CABLE, _OURS = "cable", "batchsieve-"
 # How much passes at once before the rate holds, and how long a packet may wait: a switch's buffer, roughly.
 _BURST_BYTES = 131_072
 _QUEUE_MS = 100
@@ -58,7 +61,8 @@ def two_hosts(delay_seconds: float | None = None) -> Iterator[tuple[Host, Host]]
         NoNamespaces: this process may not make any, or there is no `ip`.
     """
     _check_there("ip")
-    names = [f"batchsieve-{os.getpid()}-{end}" for end in "ab"]
+    _remove_abandoned()
+    names = [f"{_OURS}{os.getpid()}-{end}" for end in "ab"]
     with ExitStack() as ended:
         for name in names:
             _ip("netns", "add", name)
@@ -82,6 +86,14 @@ def two_hosts(delay_seconds: float | None = None) -> Iterator[tuple[Host, Host]]
             idle = "/proc/sys/net/ipv4/tcp_slow_start_after_idle"
             subprocess.run([*host.prefix, "sh", "-c", f"echo 0 > {idle}"], check=False, capture_output=True)
         yield hosts[0], hosts[1]
+
+
+def _remove_abandoned() -> None:
+    """Namespaces of processes that were killed and could not remove them."""
+    for namespace in NAMESPACES.glob(f"{_OURS}*-[ab]"):
+        pid = namespace.name.removeprefix(_OURS).partition("-")[0]
+        if not Path(f"/proc/{pid}").exists():
+            subprocess.run(["ip", "netns", "delete", namespace.name], check=False, capture_output=True)
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 Each host is a network namespace; where none may be made, both are this machine's loopback interface.
 """
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,8 +14,10 @@ from typing import Any
 import pytest
 from agents import Agents
 from interrupted_study import Study
+from made_up import ROOT
 from made_up_training import runs_of
 
+from benchmarks.packet_relay import NAMESPACES
 from benchmarks.two_hosts import LOOPBACK, Host, NoNamespaces, cut, mend, two_hosts
 
 pytestmark = pytest.mark.slow
@@ -54,6 +58,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Study:
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
     return _study(tmp_path / "study")
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(cable: Host) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left = f"batchsieve-{ended.pid}-a"
+    subprocess.run(["ip", "netns", "add", left], check=True)
+    other = "from benchmarks.two_hosts import two_hosts\nwith two_hosts(): pass"
+    subprocess.run([sys.executable, "-c", other], cwd=ROOT, check=True)
+    names = {path.name for path in NAMESPACES.iterdir()}
+    assert left not in names
+    assert cable.prefix[-1] in names
 
 
 def _study(folder: Path) -> Study:
