@@ -252,11 +252,11 @@ def _cells(arguments: argparse.Namespace, cable: Cable | None, timings: Timings,
     common: dict[str, Any] = {"cable": cable, "reference": largest / seconds_of(full)}
     factors = {
         batch: float(np.median([found.factor for found in timings.waiting if found.local_batch == batch]))
-        for batch in arguments.local_batches
+        for batch in sorted({found.local_batch for found in timings.waiting})
     }
+    together = [slower(job, factors[job.local_batch]) for job in timings.jobs]
     of_one, of_both = (
-        Jobs([slower(job, of[job.local_batch]) for job in jobs if job.local_batch in arguments.local_batches])
-        for jobs, of in ((timings.alone, dict.fromkeys(factors, 1.0)), (timings.jobs, factors))
+        Jobs([job for job in jobs if job.local_batch in arguments.local_batches]) for jobs in (timings.alone, together)
     )
     cells = [
         Cell(
@@ -272,6 +272,7 @@ def _cells(arguments: argparse.Namespace, cable: Cable | None, timings: Timings,
         if cable is None
     ]
     for step in timings.steps:
+        without = typical([job for job in together if job.local_batch == step.local_batch])
         new_size = step.local_batch in arguments.held_out_batches or step.bucket_mib in arguments.held_out_buckets_mib
         cells.append(
             Cell(
@@ -279,7 +280,7 @@ def _cells(arguments: argparse.Namespace, cable: Cable | None, timings: Timings,
                 local_batch=step.local_batch,
                 bucket_mib=step.bucket_mib,
                 job=of_both.at(step.local_batch),
-                seconds=step.seconds,
+                seconds=step.ratio * seconds_of(without),
                 held_out="cable" if new_cable else "size" if new_size else "",
                 **common,
             )

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import nn
 from torchvision.models import get_model
 
@@ -35,12 +36,14 @@ _WARM_UP = 3  # DistributedDataParallel orders its buckets anew after the first 
 class StepTime:
     """A step of `local_batch` images a rank, wrapped as by the trainer with buckets of `bucket_mib`.
 
-    The median over rounds of the median step of each.
+    Attributes:
+        ratio: over the same step without exchange, which was timed just before; medians of both, until the slowest rank
+            is done, and of rounds the median.
     """
 
     local_batch: int
     bucket_mib: int
-    seconds: float
+    ratio: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +61,7 @@ class Timings:
     Attributes:
         alone: a rank's steps while the others wait; of each local batch, one a round.
         jobs: the same while all take theirs, without exchange.
-        waiting: for each local batch, one a round.
+        waiting: for each local batch, several a round.
     """
 
     ranks: int
@@ -112,22 +115,25 @@ def time_all(arguments: argparse.Namespace) -> None:
         jobs: list[Job] = []
         waiting: list[Waiting] = []
         all_reduces: list[Measurement] = []
-        seconds: dict[tuple[int, int], list[float]] = {cell: [] for cell in grid}
+        ratios: dict[tuple[int, int], list[float]] = {cell: [] for cell in grid}
         for _ in range(arguments.rounds):
             for batch in arguments.local_batches:
                 distributed.barrier()
                 alone += [job(batch)] if ranks.is_main else []
                 distributed.barrier()
                 jobs.append(job(batch))
-                waiting.append(_waiting(arguments, batch))
             all_reduces += [all_reduce_time(n_bytes, ranks, arguments.steps) for n_bytes in BYTES]
             for batch, mib in grid:
                 wrap = partial(distributed.data_parallel, device=ranks.device, transport=Transport(bucket_mib=mib))
-                seconds[batch, mib].append(float(np.median(_step_times(arguments, batch, wrap))))
+                # One right after the other: the machine drifts by a quarter within a minute.
+                without, whole = (_by_rank(arguments, batch, as_it_is) for as_it_is in (lambda model: model, wrap))
+                slowest = np.median(without.max(axis=0))
+                waiting.append(Waiting(local_batch=batch, factor=float(slowest / np.median(without[0]))))
+                ratios[batch, mib].append(float(np.median(whole.max(axis=0)) / slowest))
         if ranks.is_main:
             steps = [
-                StepTime(local_batch=batch, bucket_mib=mib, seconds=float(np.median(times)))
-                for (batch, mib), times in seconds.items()
+                StepTime(local_batch=batch, bucket_mib=mib, ratio=float(np.median(of_rounds)))
+                for (batch, mib), of_rounds in ratios.items()
             ]
             found = Timings(
                 ranks=ranks.count,
@@ -140,15 +146,10 @@ def time_all(arguments: argparse.Namespace) -> None:
             write_json(arguments.out, asdict(found))
 
 
-def _waiting(arguments: argparse.Namespace, local_batch: int) -> Waiting:
-    """No rank is as fast in every step, and an exchange ends with the slowest."""
-    by_rank = np.array(distributed.all_gather(_step_times(arguments, local_batch, lambda model: model)))
-    factor = float(np.median(by_rank.max(axis=0)) / np.median(by_rank[0]))
-    return Waiting(local_batch=local_batch, factor=factor)
-
-
-def _step_times(arguments: argparse.Namespace, local_batch: int, wrap: Callable[[nn.Module], nn.Module]) -> list[float]:
-    """Of this rank; all ranks begin each step together."""
+def _by_rank(
+    arguments: argparse.Namespace, local_batch: int, wrap: Callable[[nn.Module], nn.Module]
+) -> NDArray[np.float64]:
+    """(ranks, steps) seconds; all ranks begin each step together, and are never all as fast."""
     model = wrap(get_model(arguments.network, weights=None, num_classes=CLASSES).to(memory_format=torch.channels_last))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     side = arguments.image_size
@@ -160,7 +161,7 @@ def _step_times(arguments: argparse.Namespace, local_batch: int, wrap: Callable[
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return _times(step, arguments.steps)
+    return np.array(distributed.all_gather(_times(step, arguments.steps)))
 
 
 def _times(work: Callable[[], Any], repeats: int) -> list[float]:
