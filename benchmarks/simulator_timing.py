@@ -25,7 +25,7 @@ from pipeline import distributed
 from pipeline.artifacts.json_file import write_json
 from pipeline.commands.simulating.network_job import measured_job
 from pipeline.costmodel import Job, Measurement
-from pipeline.distributed import Transport
+from pipeline.distributed import Ranks, Transport
 
 CLASSES = 10
 MIB = 2**20
@@ -37,13 +37,17 @@ class StepTime:
     """A step of `local_batch` images a rank, wrapped as by the trainer with buckets of `bucket_mib`.
 
     Attributes:
-        ratio: over the same step without exchange, which was timed just before; medians of both, until the slowest rank
-            is done, and of rounds the median.
+        ratios: over the same step without exchange seconds before, both until the slowest rank is done; of each pair.
     """
 
     local_batch: int
     bucket_mib: int
-    ratio: float
+    ratios: tuple[float, ...]
+
+    @property
+    def ratio(self) -> float:
+        """Their median."""
+        return float(np.median(self.ratios))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +84,7 @@ def timings_of(tree: Mapping[str, Any]) -> Timings:
         jobs=tuple(map(_job, tree["jobs"])),
         waiting=tuple(Waiting(**found) for found in tree["waiting"]),
         all_reduces=tuple(Measurement(*point) for point in tree["all_reduces"]),
-        steps=tuple(StepTime(**step) for step in tree["steps"]),
+        steps=tuple(StepTime(**{**step, "ratios": tuple(step["ratios"])}) for step in tree["steps"]),
     )
 
 
@@ -110,12 +114,13 @@ def time_all(arguments: argparse.Namespace) -> None:
             network = {"image_size": arguments.image_size, "n_classes": CLASSES, "local_batch": local_batch}
             return measured_job(arguments.network, **network, device=ranks.device)
 
-        grid = [(batch, mib) for batch in arguments.local_batches for mib in arguments.buckets_mib]
         alone: list[Job] = []
         jobs: list[Job] = []
         waiting: list[Waiting] = []
         all_reduces: list[Measurement] = []
-        ratios: dict[tuple[int, int], list[float]] = {cell: [] for cell in grid}
+        ratios: dict[tuple[int, int], list[float]] = {
+            (batch, mib): [] for batch in arguments.local_batches for mib in arguments.buckets_mib
+        }
         for _ in range(arguments.rounds):
             for batch in arguments.local_batches:
                 distributed.barrier()
@@ -123,56 +128,67 @@ def time_all(arguments: argparse.Namespace) -> None:
                 distributed.barrier()
                 jobs.append(job(batch))
             all_reduces += [all_reduce_time(n_bytes, ranks, arguments.steps) for n_bytes in BYTES]
-            for batch, mib in grid:
-                wrap = partial(distributed.data_parallel, device=ranks.device, transport=Transport(bucket_mib=mib))
-                # One right after the other: the machine drifts by a quarter within a minute.
-                without, whole = (_by_rank(arguments, batch, as_it_is) for as_it_is in (lambda model: model, wrap))
-                slowest = np.median(without.max(axis=0))
-                waiting.append(Waiting(local_batch=batch, factor=float(slowest / np.median(without[0]))))
-                ratios[batch, mib].append(float(np.median(whole.max(axis=0)) / slowest))
+            for batch in arguments.local_batches:
+                without, *whole = _taking_turns(arguments, batch, ranks)
+                waiting.append(_waiting(batch, without))
+                for mib, seconds in zip(arguments.buckets_mib, whole, strict=True):
+                    ratios[batch, mib] += (seconds.max(axis=0) / without.max(axis=0)).tolist()
         if ranks.is_main:
-            steps = [
-                StepTime(local_batch=batch, bucket_mib=mib, ratio=float(np.median(of_rounds)))
-                for (batch, mib), of_rounds in ratios.items()
-            ]
             found = Timings(
                 ranks=ranks.count,
                 alone=tuple(alone),
                 jobs=tuple(jobs),
                 waiting=tuple(waiting),
                 all_reduces=tuple(all_reduces),
-                steps=tuple(steps),
+                steps=tuple(
+                    StepTime(local_batch=batch, bucket_mib=mib, ratios=tuple(of_pairs))
+                    for (batch, mib), of_pairs in ratios.items()
+                ),
             )
             write_json(arguments.out, asdict(found))
 
 
-def _by_rank(
-    arguments: argparse.Namespace, local_batch: int, wrap: Callable[[nn.Module], nn.Module]
-) -> NDArray[np.float64]:
-    """(ranks, steps) seconds; all ranks begin each step together, and are never all as fast."""
-    model = wrap(get_model(arguments.network, weights=None, num_classes=CLASSES).to(memory_format=torch.channels_last))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+def _waiting(local_batch: int, without: NDArray[np.float64]) -> Waiting:
+    factor = np.median(without.max(axis=0)) / np.median(without[0])
+    return Waiting(local_batch=local_batch, factor=float(factor))
+
+
+def _taking_turns(arguments: argparse.Namespace, local_batch: int, ranks: Ranks) -> list[NDArray[np.float64]]:
+    """(ranks, steps) seconds: without exchange, then of each bucket size.
+
+    A step of each in turn, since the machine drifts by a quarter within a minute; all ranks begin each together.
+    """
+
+    def stepped(wrap: Callable[[nn.Module], nn.Module]) -> Callable[[], None]:
+        plain = get_model(arguments.network, weights=None, num_classes=CLASSES)
+        model = wrap(plain.to(memory_format=torch.channels_last))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+
+        def step() -> None:
+            F.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+        return step
+
     side = arguments.image_size
     images = torch.randn(local_batch, 3, side, side).to(memory_format=torch.channels_last)
     labels = torch.zeros(local_batch, dtype=torch.int64)
+    exchanging = (
+        partial(distributed.data_parallel, device=ranks.device, transport=Transport(bucket_mib=mib))
+        for mib in arguments.buckets_mib
+    )
+    turns = [stepped(lambda model: model), *map(stepped, exchanging)]
+    times = np.array([[_seconds(step) for step in turns] for _ in range(_WARM_UP + arguments.steps)])[_WARM_UP:]
+    by_rank = np.array(distributed.all_gather(times))
+    return list(np.moveaxis(by_rank, 2, 0))
 
-    def step() -> None:
-        F.cross_entropy(model(images), labels).backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
 
-    return np.array(distributed.all_gather(_times(step, arguments.steps)))
-
-
-def _times(work: Callable[[], Any], repeats: int) -> list[float]:
-    """Seconds of each call, after those that do not count; ranks start together."""
-    times = []
-    for _ in range(_WARM_UP + repeats):
-        distributed.barrier()
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return times[_WARM_UP:]
+def _seconds(work: Callable[[], Any]) -> float:
+    distributed.barrier()
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

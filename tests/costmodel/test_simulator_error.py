@@ -65,9 +65,11 @@ def _timings(
         StepTime(
             local_batch=batch,
             bucket_mib=mib,
-            ratio=predicted_seconds(_cell(_job(batch, slowness * waiting), mib, cable), truth)
-            / seconds_of(_job(batch, slowness * waiting))
-            * np.exp(noise * rng.normal()),
+            ratios=(
+                predicted_seconds(_cell(_job(batch, slowness * waiting), mib, cable), truth)
+                / seconds_of(_job(batch, slowness * waiting))
+                * np.exp(noise * rng.normal()),
+            ),
         )
         for batch in batches
         for mib in buckets
@@ -140,7 +142,7 @@ def test_steps_that_do_not_follow_the_model_are_said_to_miss_the_aim() -> None:
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="all")
     timings = _timings(truth, None)
     factors = {HELD_OUT_BUCKET: 1.5}
-    steps = tuple(replace(step, ratio=step.ratio * factors.get(step.bucket_mib, 1.0)) for step in timings.steps)
+    steps = tuple(replace(step, ratios=(step.ratio * factors.get(step.bucket_mib, 1.0),)) for step in timings.steps)
     found = judge(_ARGUMENTS, {None: replace(timings, steps=steps)}, {})
     assert not found["held_out"]["all"]["within_aim"]
     assert "**missed**" in markdown({**_HEAD, "experiments": {"this machine": found}})
@@ -176,7 +178,7 @@ def test_two_rounds_of_unlike_speed_are_taken_at_the_same_middle() -> None:
         alone=fast.alone + slow.alone,
         jobs=fast.jobs + slow.jobs,
         steps=tuple(
-            replace(one, ratio=(one.ratio + other.ratio) / 2) for one, other in zip(fast.steps, slow.steps, strict=True)
+            replace(one, ratios=one.ratios + other.ratios) for one, other in zip(fast.steps, slow.steps, strict=True)
         ),
     )
     assert judge(_ARGUMENTS, {None: both}, {})["held_out"]["all"]["largest_error_points"] < 1
