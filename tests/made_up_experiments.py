@@ -80,11 +80,12 @@ def write_experiment(
     paths = DataPaths(root=data)
     hashes, labels = zip(*tested, strict=True)
     write_parquet(paths.manifest("test"), pa.table({"sha256": hashes, "label_name": labels}))
-    write_json(paths.provenance("prepare"), {"outputs": {"test.npy": f"pixels of {tested}"}})
+    files = {"test.npy": f"pixels of {hashes}", "test.parquet": f"labels of {tested}"}
+    write_json(paths.provenance("prepare"), {"outputs": files})
     for study, rows in studies.items():
         write_parquet(paths.runs(study), pa.Table.from_pylist([dict(row) for row in rows]))
         write_array(paths.correct(study), np.zeros((len(rows), n_images), dtype=np.bool_))
-        inputs = {"../prepare/test.npy": f"pixels of {tested}"}
+        inputs = {f"../prepare/{name}": digest for name, digest in files.items()}
         write_json(paths.provenance("train", study), {"inputs": inputs})
     for network, names in (kept or {}).items():
         columns = {"sample_id": list(range(len(names))), "path": list(names), "label_name": ["a"] * len(names)}

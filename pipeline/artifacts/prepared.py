@@ -143,13 +143,17 @@ def _files(data: DataPaths, split: str, folder: Path | None, files_in: str | Non
     return ImageFiles(folder / files_in, manifest["path"], manifest["sha256"])
 
 
-def digest_of(data: DataPaths) -> str:
-    """SHA-256 of the images and the manifests of both splits, and what reads the files where networks see those."""
-    files = [
+def prepared_files(data: DataPaths) -> list[Path]:
+    """The images and the manifests, which hold the labels, of both splits."""
+    return [
         *(data.images(split) for split in ("train", "test")),
         *(data.manifest(split) for split in ("train", "test")),
     ]
+
+
+def digest_of(data: DataPaths) -> str:
+    """SHA-256 of the images and the manifests of both splits, and what reads the files where networks see those."""
     in_files = read_json(data.prepare_metrics).get("files_in") is not None
     # Another Pillow brings other decoders.
     decoder = [f"files read by Pillow {metadata.version('pillow')}"] if in_files else []
-    return " ".join([*(sha256_of_file(path) for path in files), *decoder])
+    return " ".join([*(sha256_of_file(path) for path in prepared_files(data)), *decoder])

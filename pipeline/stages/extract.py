@@ -13,7 +13,7 @@ from pipeline import distributed
 from pipeline.artifacts.arrays import create_array, open_array
 from pipeline.artifacts.atomic import remove_leftovers
 from pipeline.artifacts.json_file import write_json
-from pipeline.artifacts.prepared import PreparedData, load_prepared
+from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_files
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_parquet
 from pipeline.config.networks import architecture_of
@@ -47,7 +47,7 @@ def extract(context: StageContext, ranks: Ranks) -> None:
         paths.provenance("extract", name),
         stage=context.name,
         parameters=context.params.extract.model_dump(mode="json"),
-        inputs=[paths.images("train"), paths.images("test"), paths.extractor(name)],
+        inputs=[*prepared_files(paths), paths.extractor(name)],
         outputs=[
             *(path for split in splits for path in (paths.features(name, split), paths.predictions(name, split))),
             paths.probabilities(name),

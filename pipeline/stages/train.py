@@ -14,7 +14,7 @@ from pipeline import distributed
 from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.atomic import atomic_path, remove_leftovers
 from pipeline.artifacts.json_file import write_json
-from pipeline.artifacts.prepared import PreparedData, digest_of, load_prepared
+from pipeline.artifacts.prepared import PreparedData, digest_of, load_prepared, prepared_files
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import read_csv, read_parquet, write_parquet
 from pipeline.config.study import KeepWeights, TrainConfig
@@ -207,7 +207,7 @@ def _assemble(context: StageContext, cells: list[Cell], keys: list[str], ledger:
             "train": study.effective_recipe(context.params.train).model_dump(mode="json"),
             "study": study.model_dump(mode="json"),
         },
-        inputs=[paths.images("train"), paths.images("test"), *kept],
+        inputs=[*prepared_files(paths), *kept],
         outputs=[*outputs, paths.trained_weights(name)],
     )
 

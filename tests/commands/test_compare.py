@@ -179,12 +179,34 @@ def no_provenance(data: Path) -> str:
     return "a provenance file that names them, of prepare or of the study, is missing"
 
 
-def prepared_since(data: Path) -> str:
-    (data / "prepare/provenance.json").write_text('{"outputs": {"test.npy": "other pixels"}}')
+def _prepared_anew(data: Path, name: str) -> str:
+    path = data / "prepare/provenance.json"
+    recorded = json.loads(path.read_text())
+    recorded["outputs"][name] = "others"
+    path.write_text(json.dumps(recorded))
     return "data/prepare was made anew since the study was trained"
 
 
-@pytest.mark.parametrize("harm", [no_manifest, no_provenance, prepared_since])
+def other_pixels_since(data: Path) -> str:
+    return _prepared_anew(data, "test.npy")
+
+
+def relabelled_since(data: Path) -> str:
+    """What the network was held against is no longer known, though it saw the same pixels."""
+    return _prepared_anew(data, "test.parquet")
+
+
+def from_before_labels_were_recorded(data: Path) -> str:
+    path = data / "train/digits.provenance.json"
+    recorded = json.loads(path.read_text())
+    del recorded["inputs"]["../prepare/test.parquet"]
+    path.write_text(json.dumps(recorded))
+    return "a provenance file that names them, of prepare or of the study, is missing"
+
+
+@pytest.mark.parametrize(
+    "harm", [no_manifest, no_provenance, other_pixels_since, relabelled_since, from_before_labels_were_recorded]
+)
 def test_unknown_test_images_get_no_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], str]
 ) -> None:

@@ -7,7 +7,6 @@ effect. Neither a run's settings nor its columns tell of it.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -43,11 +42,11 @@ def read_tested(data: DataPaths, studies: Iterable[str]) -> EvaluationImages:
         why = f"{manifest.relative_to(data.root).as_posix()} is missing (that of a revision: `dvc pull --all-commits`)"
         return EvaluationImages(images=Counter(), unknown=dict.fromkeys(studies, why))
     table = read_parquet(manifest, _COLUMNS)
-    prepared = _recorded(data, "prepare", None, "outputs", "test.npy")
+    prepared = _recorded(data, "prepare", None, "outputs", "")
     unknown = {}
     for study in studies:
-        trained_with = _recorded(data, "train", study, "inputs", "../prepare/test.npy")
-        if prepared is None or trained_with is None:
+        trained_with = _recorded(data, "train", study, "inputs", "../prepare/")
+        if None in (*prepared, *trained_with):
             unknown[study] = "a provenance file that names them, of prepare or of the study, is missing"
         elif prepared != trained_with:
             unknown[study] = "data/prepare was made anew since the study was trained"
@@ -69,11 +68,8 @@ def why_no_verdict(study: str, a: EvaluationImages, b: EvaluationImages) -> str 
     )
 
 
-def _recorded(data: DataPaths, stage: str, item: str | None, role: str, name: str) -> str | None:
-    """SHA-256 of an input or output, as a stage recorded it; None where it did not."""
+def _recorded(data: DataPaths, stage: str, item: str | None, role: str, folder: str) -> list[str | None]:
+    """SHA-256 of pixels and labels in `folder`, inputs or outputs as a stage recorded them; None where it did not."""
     path = data.provenance(stage, item)
-    if not path.exists():
-        return None
-    files: Mapping[str, Any] = read_json(path).get(role, {})
-    found: str | None = files.get(name)
-    return found
+    files: Mapping[str, str] = read_json(path).get(role, {}) if path.exists() else {}
+    return [files.get(folder + name) for name in ("test.npy", "test.parquet")]
