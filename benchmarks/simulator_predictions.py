@@ -20,6 +20,8 @@ HeldOut = Literal["", "size", "cable"]
 
 _STARTS = (0.3, 1.0, 3.0)  # times what all-reduces alone say
 _MOVES_NOTHING = 1e-6
+_ALIKE = 1e-5
+"""Directions of constants, as unit vectors, whose finite differences cannot be told apart."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +237,7 @@ def fit_constants(cells: Sequence[Cell], start: Constants) -> Fit:
         for beside in get_args(Beside)
     }
     best = min(found, key=lambda beside: float(found[beside].cost))
-    spreads = _standard_errors(found[best].jac, found[best].fun)
+    spreads = standard_errors(found[best].jac, found[best].fun)
     return Fit(
         constants=constants_of(found[best].x, best),
         standard_errors={name: spread * scale for spread, (name, scale) in zip(spreads, scales.items(), strict=True)},
@@ -243,14 +245,19 @@ def fit_constants(cells: Sequence[Cell], start: Constants) -> Fit:
     )
 
 
-def _standard_errors(jacobian: NDArray[np.float64], residuals: NDArray[np.float64]) -> list[float]:
-    """Of least squares; NaN for what moves no residual."""
+def standard_errors(jacobian: NDArray[np.float64], residuals: NDArray[np.float64]) -> list[float]:
+    """Of least squares; NaN for what moves no residual, and for all where some move them in the same way.
+
+    Args:
+        jacobian: (points, constants); residuals: (points,).
+    """
     n_points, n_constants = jacobian.shape
-    moves = np.linalg.norm(jacobian, axis=0) > _MOVES_NOTHING
+    lengths = np.linalg.norm(jacobian, axis=0)
+    moves = lengths > _MOVES_NOTHING
     spreads = np.full(n_constants, np.nan)
     of_moving = jacobian[:, moves]
     degrees = n_points - of_moving.shape[1]
-    if degrees > 0 and np.linalg.matrix_rank(of_moving) == of_moving.shape[1]:
+    if degrees > 0 and np.linalg.matrix_rank(of_moving / lengths[moves], tol=_ALIKE) == of_moving.shape[1]:
         variance = float(residuals @ residuals) / degrees
         spreads[moves] = np.sqrt(variance * np.diag(np.linalg.inv(of_moving.T @ of_moving)))
     return [float(spread) for spread in spreads]

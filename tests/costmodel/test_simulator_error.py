@@ -10,10 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.optimize import curve_fit
 
 from benchmarks import simulator_error
 from benchmarks.simulator_error import LaunchFailed, judge, main
-from benchmarks.simulator_predictions import RANKS, Beside, Cable, Cell, Constants, Jobs, predicted_seconds, seconds_of
+from benchmarks.simulator_predictions import (
+    RANKS,
+    Beside,
+    Cable,
+    Cell,
+    Constants,
+    Jobs,
+    predicted_seconds,
+    seconds_of,
+    standard_errors,
+)
 from benchmarks.simulator_timing import StepTime, Timings, Waiting
 from benchmarks.simulator_wording import markdown
 from pipeline.costmodel import Job, Measurement, ring_seconds
@@ -193,6 +204,18 @@ def test_constants_are_said_as_fitted_assumed_or_undetermined() -> None:
         words = markdown({**_HEAD, "experiments": {"this machine": found}})
         assert re.search(rf"latency of a message [0-9.e+-]+{re.escape(said)}", words)
         assert "1 (assumed) bytes on the wire" in words
+
+
+def test_standard_errors_are_those_of_curve_fit_and_none_where_only_a_sum_is_determined() -> None:
+    """A host that stands still for each byte and a latency after the last lengthen steps alike, up to rounding."""
+    rng = np.random.default_rng(0)
+    x, y = np.arange(8.0), rng.normal(size=8)
+    jacobian = np.column_stack([np.ones(8), x])
+    coefficients, covariance = curve_fit(lambda x, start, slope: start + slope * x, x, y)
+    found = standard_errors(jacobian, y - jacobian @ coefficients)
+    np.testing.assert_allclose(found, np.sqrt(np.diag(covariance)), rtol=1e-5)
+    alike = np.column_stack([x, 0.01 * x * (1 + 1e-8 * rng.normal(size=8))])
+    assert np.isnan(standard_errors(alike, y)).all()
 
 
 def test_a_step_between_two_batches_lies_on_the_line_through_them() -> None:
