@@ -7,7 +7,12 @@ from pipeline.costmodel import ALL_REDUCE, Communication, Job, Link, Machine
 # Times from microseconds to seconds and bytes from one float to a gigabyte; 0 where a layer has no parameters.
 _seconds = st.floats(1e-6, 1.0)
 _bytes = st.floats(4.0, 1e9)
-links = st.builds(Link, latency_seconds=st.floats(1e-7, 1e-3), bytes_per_second=st.floats(1e8, 1e12))
+links = st.builds(
+    Link,
+    latency_seconds=st.floats(1e-7, 1e-3),
+    bytes_per_second=st.floats(1e8, 1e12),
+    tree_latency_seconds=st.none() | st.floats(1e-7, 1e-3),
+)
 machines = st.builds(
     Machine, nodes=st.integers(1, 16), gpus_per_node=st.sampled_from([1, 2, 3, 4, 6, 8]), inside=links, between=links
 )

@@ -9,10 +9,11 @@ The model leaves out stragglers, congestion, and that a GPU is less efficient on
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
+from pipeline.commands.simulating import exchange
 from pipeline.commands.simulating.arguments import parse
 from pipeline.commands.simulating.network_job import (
     assumed_job,
@@ -26,10 +27,8 @@ from pipeline.commands.simulating.rows import gpu_counts, simulate_all
 from pipeline.commands.simulating.wording import table, undivided_lines
 from pipeline.config.all_reduce_times import load_all_reduce_times
 from pipeline.config.machine import MachineConfig, load_machine
-from pipeline.costmodel import Communication, Fit, Job, Measurement, Negotiation, fit, machine
+from pipeline.costmodel import Fit, Job, Measurement, fit, machine
 from pipeline.errors import InputError
-
-_MIB = 2.0**20
 
 
 def main(argv: Sequence[str]) -> int:
@@ -43,12 +42,13 @@ def main(argv: Sequence[str]) -> int:
     described, origins = _machine(arguments, fitted)
     device = device_here() if arguments.measure else None
     job = _job(arguments, device)
+    sent = exchange.ways(arguments, job)
     cluster = machine(**described.model_dump(exclude={"guessed", "measured"}))
     try:
         rows = simulate_all(
             cluster,
             job,
-            _ways(arguments),
+            sent,
             gpus=sorted(set(arguments.gpus or gpu_counts(cluster))),
             batch_sizes=arguments.batch_sizes,
             examples=arguments.examples,
@@ -61,9 +61,13 @@ def main(argv: Sequence[str]) -> int:
     title += f", each GPU as fast as {timed} here" if timed else ""
     print(title)
     print("\n".join([*table(rows), *undivided_lines(rows, arguments.batch_sizes)]))
-    constants = {**of_machine(described, origins), **of_job(arguments, job, timed)}
+    constants = {
+        **of_machine(described, origins),
+        **of_job(arguments, job, timed),
+        **exchange.described(sent, job),
+    }
     print("\n".join(constant_lines(constants)))
-    write_results(arguments, title, rows, constants, fitted)
+    write_results(arguments, title, rows, sent, constants, fitted)
     return 0
 
 
@@ -79,7 +83,7 @@ def _fit(arguments: argparse.Namespace) -> Fit:
 def _fit_lines(fitted: Fit, arguments: argparse.Namespace) -> Iterator[str]:
     held_out = {"workers": "number of workers", "n_bytes": "size"}[arguments.hold_out]
     yield f"fitted to {arguments.fit}:"
-    yield f"  latency_seconds: {fitted.link.latency_seconds:.3g}"
+    yield f"  latency_seconds, of a hop of a {fitted.algorithm}: {fitted.link.latency_seconds:.3g}"
     yield f"  bytes_per_second: {fitted.link.bytes_per_second:.4g}"
     yield f"  error: {fitted.relative_error:.1%} of these points"
     yield f"  held out, each {held_out} from the others: {fitted.held_out_error:.1%}"
@@ -94,8 +98,10 @@ def _machine(arguments: argparse.Namespace, fitted: Fit | None) -> tuple[Machine
     link = getattr(described, arguments.link)
     if link is None:
         raise InputError(f"--link {arguments.link}: {arguments.machine} has no such link; give the other one")
+    # What a tree was seen to take is said of trees alone.
+    latency = {"ring": "latency_seconds", "tree": "tree_latency_seconds"}[fitted.algorithm]
     constants = {
-        "latency_seconds": fitted.link.latency_seconds,
+        latency: fitted.link.latency_seconds,
         # The model adds up the adapters of a node; the points have them all.
         "bytes_per_second": fitted.link.bytes_per_second / getattr(link, "adapters_per_node", 1),
     }
@@ -111,24 +117,17 @@ def _job(arguments: argparse.Namespace, device: torch.device | None) -> Job:
         "local_batch": arguments.local_batch,
     }
     if device:
-        return measured_job(arguments.network, **network, device=device)
+        return _timed(arguments, network, device)
     return assumed_job(arguments.network, **network, images_per_second=arguments.images_per_second)
 
 
-def _ways(arguments: argparse.Namespace) -> dict[str, Communication]:
-    negotiations: dict[str, Negotiation | None] = {"": None}
-    if arguments.negotiation:
-        cycle_ms, message_us = arguments.negotiation
-        negotiations[", negotiated"] = Negotiation(cycle_seconds=cycle_ms / 1e3, message_seconds=message_us / 1e6)
-    return {
-        f"{algorithm}{suffix}": Communication(
-            algorithm=algorithm,
-            bucket_bytes=arguments.bucket_mib * _MIB,
-            first_bucket_bytes=arguments.first_bucket_mib * _MIB,
-            overlap=not arguments.no_overlap,
-            compression=arguments.compression,
-            negotiation=negotiation,
-        )
-        for suffix, negotiation in negotiations.items()
-        for algorithm in arguments.algorithms
-    }
+def _timed(arguments: argparse.Namespace, network: Mapping[str, int], device: torch.device) -> Job:
+    try:
+        return measured_job(arguments.network, **network, device=device)
+    # BatchNorm over a single value, or more images than the memory holds: each says it in its own way.
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"--local-batch {arguments.local_batch}: {arguments.network} does not train on as many images here "
+            f"({reason}); give another"
+        ) from None

@@ -17,10 +17,12 @@ class LinkConfig(Section):
 
     Attributes:
         bytes_per_second: in one direction, while the other direction carries as much.
+        tree_latency_seconds: of a hop of a tree; left out: latency_seconds.
     """
 
     latency_seconds: NonNegativeFloat
     bytes_per_second: PositiveFloat
+    tree_latency_seconds: NonNegativeFloat | None = None
 
 
 class NetworkConfig(LinkConfig):
@@ -55,7 +57,8 @@ class MachineConfig(Section):
         """Key path of every figure -> where it comes from."""
         keys = ["nodes", "gpus_per_node"]
         for name, link in (("inside", self.inside), ("between", self.between)):
-            keys += [f"{name}.{key}" for key in type(link).model_fields] if link else []
+            figures = link.model_dump(exclude_none=True) if link else {}
+            keys += [f"{name}.{key}" for key in figures]
         return {
             key: "guessed" if key in self.guessed else "measured" if key in self.measured else "given" for key in keys
         }

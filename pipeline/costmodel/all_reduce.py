@@ -4,15 +4,16 @@ Of n bytes over p workers on links of latency a and bandwidth b:
 
 * ring (Patarasuk and Yuan 2009, J. Parallel Distrib. Comput. 69): 2(p - 1) a + 2 (p - 1)/p n/b. Every worker sends n/p
   bytes to its neighbour p - 1 times to reduce and p - 1 times to gather.
-* double binary tree (Sanders, Speck and Traeff 2009, Parallel Computing 35): 2 ceil(log2 p) a + 2 n/b. Each of two
+* double binary tree (Sanders, Speck and Traeff 2009, Parallel Computing 35): 2 ceil(log2 p) t + 2 n/b. Each of two
   trees carries half of the bytes up and down; whoever is a leaf of one is an inner node of the other, so that all links
-  are busy in both directions. Bytes flow in a pipeline, whose filling is the latency.
+  are busy in both directions. Bytes flow in a pipeline, whose filling is the latency: t, of a hop, is that of a chunk
+  (`Link.tree_hop_seconds`).
 
 Across nodes, workers stand in the order of their nodes, so that each byte enters and leaves a node once. A flat ring or
 tree has the bandwidth of its slowest link and the latency of those that a byte passes in turn. Its hops are those of
-NCCL's tuning model (src/graph/tuning.cc): its tree joins nodes, and in each of them the GPUs stand in a chain. To a
-hop of a tree NCCL gives a longer latency than to one of a ring: 28 us, for a chunk of 256 kB, where a ring has 3.4 us
-over NVLink and 9.6 us over a network. Here both have that of the link, which flatters trees.
+NCCL's tuning model (src/graph/tuning.cc): its tree joins nodes, and in each of them the GPUs stand in a chain. That
+model also nearly doubles the latency of a ring across nodes for large messages, and gives trees less than the whole
+bandwidth, of middle-sized ones as little as half. Neither is done here, which flatters both.
 
 Hierarchical ones run a ring inside every node, whose reduce-scatter leaves 1/g of the bytes to each of g GPUs, then g
 all-reduces between nodes that share the adapters, n bytes in all, then the gathering half of the ring. The trainer's
@@ -36,7 +37,7 @@ def tree_seconds(n_bytes: float, workers: int, link: Link) -> float:
     """A double binary tree over equal links; 0 for one worker."""
     if workers == 1:
         return 0.0
-    return 2 * _depth(workers) * link.latency_seconds + 2 * n_bytes / link.bytes_per_second
+    return 2 * _depth(workers) * link.tree_hop_seconds + 2 * n_bytes / link.bytes_per_second
 
 
 def _ring(n_bytes: float, workers: int, machine: Machine) -> float:
@@ -51,8 +52,8 @@ def _tree(n_bytes: float, workers: int, machine: Machine) -> float:
     per_node, nodes = machine.placement(workers)
     if workers == 1:
         return 0.0
-    inside = 2 * (per_node - 1) * machine.inside.latency_seconds
-    between = 2 * _depth(nodes) * machine.between.latency_seconds
+    inside = 2 * (per_node - 1) * machine.inside.tree_hop_seconds
+    between = 2 * _depth(nodes) * machine.between.tree_hop_seconds
     return inside + between + 2 * n_bytes / _slowest(machine, per_node, nodes)
 
 

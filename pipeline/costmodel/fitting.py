@@ -12,7 +12,9 @@ from scipy.optimize import nnls
 from pipeline.costmodel.all_reduce import ring_seconds, tree_seconds
 from pipeline.costmodel.machine import Link
 
-_FORMULAS: dict[str, Callable[[float, int, Link], float]] = {"ring": ring_seconds, "tree": tree_seconds}
+Algorithm = Literal["ring", "tree"]
+
+_FORMULAS: dict[Algorithm, Callable[[float, int, Link], float]] = {"ring": ring_seconds, "tree": tree_seconds}
 # What the formulas make of one second of latency and of one second a byte.
 _UNITS = (Link(latency_seconds=1.0, bytes_per_second=math.inf), Link(latency_seconds=0.0, bytes_per_second=1.0))
 
@@ -30,12 +32,14 @@ class Fit:
     """A link and how well it explains the measurements.
 
     Attributes:
+        algorithm: of the all-reduces that were measured; the link's latency is that of its hops.
         link: of all measurements.
         relative_error: root mean square of (predicted - measured) / measured, over all measurements.
         held_out_error: the same, with each number of workers, or each size, predicted from the others: what the model
             is worth where nobody measured.
     """
 
+    algorithm: Algorithm
     link: Link
     relative_error: float
     held_out_error: float
@@ -43,7 +47,7 @@ class Fit:
 
 def fit(
     points: Sequence[Measurement],
-    algorithm: Literal["ring", "tree"],
+    algorithm: Algorithm,
     *,
     hold_out: Literal["workers", "n_bytes"] = "workers",
 ) -> Fit:
@@ -72,6 +76,7 @@ def fit(
         held_out = held == value
         errors[held_out] = parts[held_out] @ _solve(parts[~held_out]) - 1
     return Fit(
+        algorithm=algorithm,
         link=Link(latency_seconds=float(constants[0]), bytes_per_second=float(1 / constants[1])),
         relative_error=_root_mean_square(parts @ constants - 1),
         held_out_error=_root_mean_square(errors),

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,14 +13,23 @@ class Link:
     Attributes:
         latency_seconds: >= 0.
         bytes_per_second: in one direction, while the other direction carries as much; > 0.
+        tree_latency_seconds: of a hop of a tree, which passes a whole chunk before the next hop begins with it, >= 0;
+            None: no longer than of any other.
     """
 
     latency_seconds: float
     bytes_per_second: float
+    tree_latency_seconds: float | None = None
 
     def __post_init__(self) -> None:
         assert self.latency_seconds >= 0, self.latency_seconds
         assert self.bytes_per_second > 0, self.bytes_per_second
+        assert self.tree_latency_seconds is None or self.tree_latency_seconds >= 0, self.tree_latency_seconds
+
+    @property
+    def tree_hop_seconds(self) -> float:
+        """Latency of a hop of a tree."""
+        return self.latency_seconds if self.tree_latency_seconds is None else self.tree_latency_seconds
 
 
 NO_LINK = Link(latency_seconds=0.0, bytes_per_second=math.inf)
@@ -63,13 +73,13 @@ def machine(
     *,
     nodes: int,
     gpus_per_node: int,
-    inside: Mapping[str, float] | None,
-    between: Mapping[str, float] | None,
+    inside: Mapping[str, Any] | None,
+    between: Mapping[str, Any] | None,
 ) -> Machine:
     """The machine that a file in machines/ describes, by the names of its keys.
 
     Args:
-        inside: `latency_seconds` and `bytes_per_second`; None: nodes have one GPU.
+        inside: as `Link`; None: nodes have one GPU.
         between: the same, of one network adapter, with `adapters_per_node`; None: there is one node.
     """
     assert (inside is None) == (gpus_per_node == 1), (inside, gpus_per_node)
@@ -77,10 +87,10 @@ def machine(
     return Machine(
         nodes=nodes,
         gpus_per_node=gpus_per_node,
-        inside=Link(**inside) if inside else NO_LINK,
-        between=_all_adapters(**between) if between else NO_LINK,
+        inside=_link(**inside) if inside else NO_LINK,
+        between=_link(**between) if between else NO_LINK,
     )
 
 
-def _all_adapters(*, latency_seconds: float, bytes_per_second: float, adapters_per_node: float) -> Link:
-    return Link(latency_seconds=latency_seconds, bytes_per_second=adapters_per_node * bytes_per_second)
+def _link(*, bytes_per_second: float, adapters_per_node: float = 1, **latencies: Any) -> Link:
+    return Link(bytes_per_second=adapters_per_node * bytes_per_second, **latencies)

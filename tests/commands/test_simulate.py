@@ -11,7 +11,7 @@ from pipeline.__main__ import main
 from pipeline.commands.simulating.network_job import _model, assumed_job, measured_job, of_local_batch
 from pipeline.commands.simulating.rows import gpu_counts
 from pipeline.config.machine import load_machine
-from pipeline.costmodel import Link, machine, ring_seconds
+from pipeline.costmodel import ALL_REDUCE, Link, machine, ring_seconds, tree_seconds
 
 _SUMMIT = ["simulate", "--machine", str(Path(__file__).parents[2] / "machines" / "summit.yaml")]
 _SMALL = [*_SUMMIT, "--images-per-second", "380", "--gpus", "1", "6", "1536", "27600", "--batch-sizes", "3072"]
@@ -22,15 +22,16 @@ _TWO_POINTS = """{"algorithm": "ring", "points": [
 ]}"""
 
 
-def _points(path: Path, workers: tuple[int, ...] = (2, 4, 8)) -> Path:
-    """All-reduces over a link of 10 microseconds and 5 GB/s, as a ring takes them."""
+def _points(path: Path, workers: tuple[int, ...] = (2, 4, 8), algorithm: str = "ring") -> Path:
+    """All-reduces over a link of 10 microseconds and 5 GB/s, as a ring or a tree takes them."""
+    seconds = {"ring": ring_seconds, "tree": tree_seconds}[algorithm]
     link = Link(latency_seconds=1e-5, bytes_per_second=5e9)
     points = [
-        {"n_bytes": n_bytes, "workers": count, "seconds": ring_seconds(n_bytes, count, link)}
+        {"n_bytes": n_bytes, "workers": count, "seconds": seconds(n_bytes, count, link)}
         for count in workers
         for n_bytes in (1_000, 100_000, 10_000_000)
     ]
-    path.write_text(json.dumps({"algorithm": "ring", "points": points}))
+    path.write_text(json.dumps({"algorithm": algorithm, "points": points}))
     return path
 
 
@@ -95,13 +96,46 @@ def test_a_batch_that_no_number_of_gpus_shares_is_named(tmp_path: Path, capsys: 
     assert named == ["no strong scaling of batch 100: it divides among none of these numbers of GPUs"]
 
 
-@pytest.mark.parametrize(("option", "sizes"), [([], (25, 1)), (["--bucket-mib", "25"], (25, 25))])
-def test_the_first_bucket_is_small_where_ddp_makes_it_so(
-    option: list[str], sizes: tuple[int, int], tmp_path: Path
+@pytest.mark.parametrize(
+    ("option", "fixed", "negotiated"),
+    [
+        ([], "25 MiB, the first 1", "128"),
+        # The trainer gives torch no size where it is torch's own.
+        (["--bucket-mib", "25"], "25 MiB, the first 1", "25"),
+        (["--bucket-mib", "5"], "5 MiB", "5"),
+        (["--no-overlap"], "one", "128"),
+        (["--no-overlap", "--bucket-mib", "5"], "5 MiB", "5"),
+    ],
+)
+def test_messages_are_those_of_the_trainer_and_of_horovod_and_are_said(
+    option: list[str], fixed: str, negotiated: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*_SMALL, *option, "--out", str(tmp_path)]) == 0
+    assert main([*_SMALL, "--negotiation", "1", "1", *option, "--out", str(tmp_path)]) == 0
+    given = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("given: "))
+    assert f"; messages, fixed {fixed}; messages, negotiated what is ready, at most {negotiated} MiB" in given
+    assert f"; sent {'after' if '--no-overlap' in option else 'beside'} the backward pass; compression 1;" in given
+
+
+@pytest.mark.parametrize("compression", [1, 2])
+def test_without_overlap_a_step_ends_with_one_all_reduce_of_what_is_left_by_compression(
+    compression: int, tmp_path: Path
+) -> None:
+    options = ["--algorithms", "ring", "--no-overlap", "--compression", str(compression)]
+    assert main([*_SMALL, *options, "--out", str(tmp_path)]) == 0
     tree = json.loads((tmp_path / "summit.resnet50.json").read_text())
-    assert (tree["bucket_mib"], tree["first_bucket_mib"]) == sizes
+    step = {row["gpus"]: row["step_seconds"] for row in tree["rows"] if row["scaling"] == "weak"}
+    n_bytes = tree["constants"]["bytes of the gradients"]["value"] / compression
+    described = machine(**load_machine(Path(_SUMMIT[2])).model_dump(exclude={"guessed", "measured"}))
+    for gpus in (6, 1536):
+        assert step[gpus] - step[1] == pytest.approx(ALL_REDUCE["ring"](n_bytes, gpus, described))
+
+
+def test_a_local_batch_that_cannot_be_timed_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--network", "resnet18", "--image-size", "32", "--local-batch", "1", "--out", str(tmp_path)]
+    assert main([*_SUMMIT, "--measure", *small]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: --local-batch 1: resnet18 does not train on as many images here (")
+    assert shown.endswith("); give another\n")
 
 
 def test_negotiation_is_simulated_beside_fixed_buckets_and_grows_with_the_workers(tmp_path: Path) -> None:
@@ -178,20 +212,24 @@ def test_constants_are_fitted_and_the_held_out_error_is_said(
     points = _points(tmp_path / "points.json")
     assert main(["simulate", "--fit", str(points)]) == 0
     shown = capsys.readouterr().out
-    assert "latency_seconds: 1e-05" in shown
+    assert "latency_seconds, of a hop of a ring: 1e-05" in shown
     assert "bytes_per_second: 5e+09" in shown
     assert "  held out, each number of workers from the others: 0.0%" in shown
 
 
+@pytest.mark.parametrize(("algorithm", "latency"), [("ring", "latency_seconds"), ("tree", "tree_latency_seconds")])
 def test_fitted_constants_replace_those_of_the_link_and_count_as_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    algorithm: str, latency: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    points = _points(tmp_path / "points.json", workers=(2,))
+    """The latency of a tree's hop is none of a ring's."""
+    points = _points(tmp_path / "points.json", workers=(2,), algorithm=algorithm)
     fitted = ["--fit", str(points), "--hold-out", "n_bytes", "--link", "between", "--out", str(tmp_path)]
     assert main([*_SMALL, *fitted]) == 0
     measured = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("measured: "))
     # Two adapters of a node share what was measured.
-    assert measured == "measured: between.latency_seconds 1e-05; between.bytes_per_second 2.5e+09"
+    assert sorted(measured.removeprefix("measured: ").split("; ")) == sorted(
+        ["between.bytes_per_second 2.5e+09", f"between.{latency} 1e-05"]
+    )
 
 
 # What is refused

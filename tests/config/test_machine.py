@@ -27,6 +27,8 @@ def test_machines_of_the_project_are_what_their_sources_say(name: str, gpus: int
     described = machine(**load_machine(_FOLDER / f"{name}.yaml").model_dump(exclude={"guessed", "measured"}))
     assert described.nodes * described.gpus_per_node == gpus
     assert described.between.bytes_per_second == node_bytes_per_second
+    # src/graph/tuning.cc of NCCL, of the Simple protocol over a network.
+    assert (described.between.latency_seconds, described.between.tree_hop_seconds) == (9.6e-6, 50e-6)
 
 
 def test_every_machine_of_the_project_has_its_facts_tested() -> None:
@@ -38,7 +40,7 @@ def test_the_adapters_of_a_node_add_up(tmp_path: Path) -> None:
     path.write_text(_GOOD, encoding="utf-8")
     described = machine(**load_machine(path).model_dump(exclude={"guessed", "measured"}))
     assert described.between.bytes_per_second == 25e9
-    assert described.between.latency_seconds == 1e-5
+    assert described.between.latency_seconds == described.between.tree_hop_seconds == 1e-5
 
 
 def test_one_node_needs_no_network(tmp_path: Path) -> None:

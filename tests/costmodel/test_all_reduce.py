@@ -53,6 +53,21 @@ def test_a_megabyte_on_two_nodes_of_four_by_hand(algorithm: str, seconds: float)
     assert ALL_REDUCE[algorithm](1e6, 8, SMALL) == pytest.approx(seconds)
 
 
+def test_the_longer_hops_of_a_tree_are_in_trees_alone() -> None:
+    """2 ceil(log2 5) hops of 7 ms; on the machine a chain of three of 50 us and a level of 7 ms, up and down."""
+    slow = replace(SLOW, tree_latency_seconds=7e-3)
+    assert tree_seconds(1e6, 5, slow) == pytest.approx(6 * 7e-3 + 2)
+    longer = {
+        name: replace(getattr(SMALL, name), tree_latency_seconds=seconds)
+        for name, seconds in (("inside", 5e-5), ("between", 7e-3))
+    }
+    found = {name: ALL_REDUCE[name](1e6, 8, replace(SMALL, **longer)) for name in ALL_REDUCE}
+    assert found["tree"] == pytest.approx(6 * 5e-5 + 2 * 7e-3 + 0.2)
+    assert found["hierarchical_tree"] == pytest.approx((6e-5 + 0.015) + (2 * 7e-3 + 0.2))
+    for name in ("ring", "hierarchical_ring", "leader"):
+        assert found[name] == ALL_REDUCE[name](1e6, 8, SMALL)
+
+
 def test_workers_that_leave_a_node_part_empty_are_refused() -> None:
     for workers, said in ((6, "multiple"), (12, "2 x 4"), (0, "2 x 4")):
         for algorithm in ALL_REDUCE.values():
@@ -99,7 +114,8 @@ def test_time_of_a_ring_rises_with_workers(n_bytes: float, machine: Machine) -> 
 
 @given(n_bytes=sizes, workers=st.integers(4, 4096), link=links)
 def test_a_tree_has_fewer_hops_and_a_ring_fewer_bytes(n_bytes: float, workers: int, link: Link) -> None:
-    assert tree_seconds(0, workers, link) < ring_seconds(0, workers, link)
-    without_latency = replace(link, latency_seconds=0.0)
+    as_long = replace(link, tree_latency_seconds=None)
+    assert tree_seconds(0, workers, as_long) < ring_seconds(0, workers, as_long)
+    without_latency = replace(as_long, latency_seconds=0.0)
     ring, tree = (formula(n_bytes, workers, without_latency) for formula in (ring_seconds, tree_seconds))
     assert ring == pytest.approx(tree * (workers - 1) / workers)

@@ -10,8 +10,6 @@ from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
 
 _NOT_GIVEN = object()
-# MiB, of PyTorch's DistributedDataParallel (bucket_cap_mb and torch.distributed._DEFAULT_FIRST_BUCKET_BYTES).
-_BUCKET_MIB, _FIRST_BUCKET_MIB = 25.0, 1.0
 # 90 epochs of ImageNet's training images.
 _EXAMPLES = 90 * 1_281_167
 
@@ -39,12 +37,16 @@ def parse(argv: Sequence[str], description: str) -> argparse.Namespace:
     parser.add_argument("--gpus", type=_count, nargs="+", help="(default: nodes doubled, up to the whole machine)")
     parser.add_argument("--algorithms", nargs="+", choices=[*ALL_REDUCE], default=["ring", "tree", "hierarchical_tree"])
     parser.add_argument(
-        "--bucket-mib", type=_positive, help="gradients in a message (default: 1 in the first, 25 in others, as DDP's)"
-    )
+        "--bucket-mib", type=_positive,
+        help="gradients in a message (default: as DDP's, 1 in the first and 25 in others; of Horovod at most 128)",
+    )  # fmt: skip
     parser.add_argument(
         "--compression", type=_at_least_1, default=1.0, help="2 where gradients travel as bf16 (default: 1)"
     )
-    parser.add_argument("--no-overlap", action="store_true", help="send after the backward pass, not beside it")
+    parser.add_argument(
+        "--no-overlap", action="store_true",
+        help="send after the backward pass, not beside it, in one message where --bucket-mib is not given",
+    )  # fmt: skip
     parser.add_argument(
         "--negotiation", type=_positive, nargs=2, metavar=("CYCLE_MS", "MESSAGE_US"),
         help="also simulate Horovod: its cycle time, and what its coordinator takes for a message",
@@ -63,9 +65,6 @@ def parse(argv: Sequence[str], description: str) -> argparse.Namespace:
     _check_read(arguments, _given(parser, argv))
     if arguments.hold_out is None:
         arguments.hold_out = "workers"
-    # DDP sends a small first bucket early, unless it is told a size.
-    arguments.first_bucket_mib = arguments.bucket_mib or _FIRST_BUCKET_MIB
-    arguments.bucket_mib = arguments.bucket_mib or _BUCKET_MIB
     return arguments
 
 

@@ -2,13 +2,14 @@
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from pipeline.artifacts.atomic import write_bytes
 from pipeline.artifacts.json_file import write_json
 from pipeline.commands.simulating.rows import Row
 from pipeline.config.machine import MachineConfig
-from pipeline.costmodel import Fit, Job
+from pipeline.costmodel import Communication, Fit, Job
 from viz.figures.rendering import svg
 from viz.figures.scaling import ScalingCurve, scaling_figure
 
@@ -65,7 +66,12 @@ def constant_lines(constants: Constants) -> Iterator[str]:
 
 
 def write_results(
-    arguments: argparse.Namespace, title: str, rows: Sequence[Row], constants: Constants, fitted: Fit | None
+    arguments: argparse.Namespace,
+    title: str,
+    rows: Sequence[Row],
+    ways: Mapping[str, Communication],
+    constants: Constants,
+    fitted: Fit | None,
 ) -> None:
     """Write the JSON and the SVG file into `arguments.out`, and say so."""
     name = f"{arguments.machine.stem}.{arguments.network}"
@@ -75,10 +81,7 @@ def write_results(
         "machine": str(arguments.machine),
         "network": arguments.network,
         "examples": arguments.examples,
-        "bucket_mib": arguments.bucket_mib,
-        "first_bucket_mib": arguments.first_bucket_mib,
-        "compression": arguments.compression,
-        "overlap": not arguments.no_overlap,
+        "ways": {name: asdict(way) for name, way in ways.items()},
         "constants": {key: {"value": value, "origin": origin} for key, (value, origin) in constants.items()},
         "fit": None if fitted is None else {"error": fitted.relative_error, "held_out_error": fitted.held_out_error},
         "rows": [row.as_tree() for row in rows],
