@@ -31,6 +31,10 @@ class DataError(InputError):
     """Of a file of the data, and of no setting: it is missing or damaged, or not the one that it was."""
 
 
+class MachineError(InputError):
+    """Of this machine and what is installed or runs on it, and of no setting: another machine does the same well."""
+
+
 class Terminated(BaseException):
     """The process was asked to end, and its work is saved: the same command goes on."""
 

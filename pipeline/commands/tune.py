@@ -3,8 +3,8 @@
 NAME is one of `tuning` in the parameter file. Several, such as one for each optimizer, run one after another and are
 compared, each with the same number of trials and epochs, by what their winners reach at the last epoch. Trials are
 judged on the training images flagged `val`, never on test images. An interrupted search goes on where it stopped;
-parameters, images or code that decide it and have changed start it anew, as `rm -r .work/tune/NAME` does. Needs the
-`tuning` extra.
+parameters, images, code, libraries or kinds of device that decide it and have changed start it anew, which is said, as
+does `rm -r .work/tune/NAME`. Needs the `tuning` extra.
 """
 
 import argparse
@@ -19,7 +19,6 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import standard_log
 from pipeline.stages.harness import die_with_parent, exit_codes, locked
-from pipeline.tuning.source import judged_rows
 
 
 def main(argv: Sequence[str]) -> int:
@@ -51,19 +50,21 @@ def main(argv: Sequence[str]) -> int:
             raise InputError("tune: needs Optuna; pip install -e '.[tuning]'")
         # Optuna is no part of a plain installation.
         from pipeline.commands.tuning.comparing import check_fair, write_comparison
-        from pipeline.commands.tuning.running import run_search
+        from pipeline.commands.tuning.running import outcome_said, run_search
 
         check_fair({name: params.tuning[name] for name in names})
         data, work = DataPaths(root=arguments.data), WorkPaths(root=arguments.work)
+        searches = {}
         for name in names:
             with (
                 locked(work.lock(f"tune@{name}"), f"tune {name}"),
                 closing(standard_log(work.log(f"tune@{name}"))) as log,
             ):
-                said = run_search(params, text, name, data, work, log, source=source, compared=len(names) > 1)
-                print("\n".join(said), flush=True)
+                found = run_search(params, text, name, data, work, log, source=source, compared=len(names) > 1)
+                print("\n".join(outcome_said(found, name, data)), flush=True)
+            searches[name] = found
         if len(names) > 1:
-            print("\n".join(write_comparison(names, data, int(judged_rows(data).sum()))))
+            print("\n".join(write_comparison(searches, data)))
     return 0
 
 

@@ -19,6 +19,14 @@ from pipeline.errors import InputError
 _LISTS = ("models", "batch_sizes", "learning_rates", "weight_decays")
 _FIXED_LISTS = ("arms", "seeds")
 
+# They say how a run is done; some of them decide how sums are rounded.
+_PASSIVE = tuple(
+    f"recipe.{key}"
+    for key in (
+        "checkpoint", "compile", "eval_batch_size", "micro_batch", "noise_scale_steps", "reduction",
+        "threads_per_worker", "timeout_seconds", "workers",
+    )
+)  # fmt: skip
 _GRID_POINTS = 100_000  # all of them are listed before the first is tried
 
 Bounds = Annotated[tuple[float, float], Field(min_length=2, max_length=2)]
@@ -171,11 +179,11 @@ class Tuning(Section):
 
     @model_validator(mode="after")
     def _keys_can_be_searched(self) -> Self:
-        if "recipe.workers" in self.space:
-            raise ValueError(
-                "space: recipe.workers says how a run is done and decides no accuracy; set it in the study's recipe"
-            )
         for key in self.space:
+            if any(key == passive or key.startswith(f"{passive}.") for passive in _PASSIVE):
+                raise ValueError(
+                    f"space: {key} says how a run is done and decides no accuracy; set it in the study's recipe"
+                )
             if key not in _LISTS and not (key.startswith("recipe.") and all(key.split("."))):
                 raise ValueError(
                     f"space: {key} cannot be searched; use {', '.join(_LISTS)} or a key of the recipe, `recipe.<key>`"

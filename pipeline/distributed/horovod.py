@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from pipeline.distributed.collectives import barrier, broadcast
 from pipeline.distributed.nodes import ranks_by_node
-from pipeline.errors import InputError
+from pipeline.errors import MachineError
 
 _BUILD = "docs/clusters.md says how it is built, or use ddp"
 
@@ -86,11 +86,11 @@ def _joined(device_type: str, timeout_seconds: float) -> Any:
         from horovod.runner.common.util.hosts import SlotInfo
         from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
     except ImportError as error:
-        raise InputError(f"communication.library: horovod, which cannot be imported ({error}); {_BUILD}") from None
+        raise MachineError(f"communication.library: horovod, which cannot be imported ({error}); {_BUILD}") from None
     # Built without torch it can be imported; built without NCCL it may read a GPU's gradients before they are there.
     for needed in ["gloo", *(["nccl"] if device_type == "cuda" else [])]:
         if not getattr(library, f"{needed}_built", bool)():
-            raise InputError(f"communication.library: horovod, which was built without {needed} for torch; {_BUILD}")
+            raise MachineError(f"communication.library: horovod, which was built without {needed} for torch; {_BUILD}")
     nodes = ranks_by_node()
     slots = {
         rank: SlotInfo(

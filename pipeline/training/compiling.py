@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import nn
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, MachineError
 from pipeline.models.keyed_dropout import KeyedDropout
 
 # Of one network: batch sizes of a study times the passes of uneven size that each has. torch's own
@@ -32,7 +32,7 @@ def compile_network(model: nn.Module, device: torch.device, *, cuda_graphs: bool
     try:
         get_cpp_compiler()
     except InvalidCxxCompiler:
-        raise InputError("compile: needs a C++ compiler and finds none; install g++, or set compile: false") from None
+        raise MachineError("compile: needs a C++ compiler and finds none; install g++, or set compile: false") from None
     torch._dynamo.config.recompile_limit = _SHAPES
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     for module in model.modules():

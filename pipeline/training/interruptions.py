@@ -43,6 +43,11 @@ class Pauses:
         self._saved_at = time.monotonic()
         self._saved_step = 0
 
+    @property
+    def asked_to_end(self) -> bool:
+        """SIGTERM came while watched, and has not ended the run yet."""
+        return self._asked_to_end.is_set()
+
     @contextmanager
     def watching(self) -> Iterator[None]:
         """While active, SIGTERM ends the run at the next step, or the block at its end, not the process at once.
@@ -56,12 +61,12 @@ class Pauses:
         except RuntimeError:
             signal.signal(signal.SIGTERM, before)
             # A lost rank ends an exchange so; torchrun asks the others to end, and asks once.
-            if self._asked_to_end.is_set() and self._ranks.count > 1:
+            if self.asked_to_end and self._ranks.count > 1:
                 signal.raise_signal(signal.SIGTERM)
             raise
         finally:
             signal.signal(signal.SIGTERM, before)
-        if self._asked_to_end.is_set():
+        if self.asked_to_end:
             raise Terminated("stopped after the last step")
 
     def resume(self, state: TrainState, ranks: Ranks, log: RunLog) -> None:
@@ -79,7 +84,7 @@ class Pauses:
         Raises:
             Terminated: on all ranks, if any was asked to end; the state is saved.
         """
-        end, late = self._agreement.exchange([self._asked_to_end.is_set(), self._is_late()])
+        end, late = self._agreement.exchange([self.asked_to_end, self._is_late()])
         since = state.step - self._saved_step
         # Steps are counted by all ranks alike. The clock's word may come a step later, and once more
         # after the save that answered it.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pipeline import distributed
 from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.training.checkpoints import Checkpoints
 from pipeline.tuning.epoch import EpochResult, EpochTask, FailedBySettings, train_epoch
 from pipeline.tuning.ranks import RANKS, train_by_ranks
 from pipeline.tuning.shared_folder import check_mark
@@ -17,8 +18,8 @@ from pipeline.tuning.shared_folder import check_mark
 def advance(task: EpochTask) -> EpochResult:
     """Go on to the end of an epoch, whose state is then on the disk, and classify the judged rows.
 
-    The last epoch leaves no state behind. A task that was interrupted goes on at the trial's last checkpoint, and one
-    whose result nobody has taken in gives it again.
+    The last epoch, or one in which the trial fails, leaves no state behind. A task that was interrupted goes on at the
+    trial's last checkpoint, and one whose result nobody has taken in gives it again.
 
     Raises:
         InputError: the images are missing, damaged or not those of the search, this process does not share its folder
@@ -40,6 +41,8 @@ def advance(task: EpochTask) -> EpochResult:
         result = dataclasses.replace(result, seconds=seconds, switch_seconds=switch_seconds)
         if not result.killed:
             write_json(path, dataclasses.asdict(result))
+            if result.accuracy is None or task.epoch == len(task.run.ends):
+                Checkpoints(task.folder).clear()
     return result
 
 
@@ -54,8 +57,8 @@ def _trained(task: EpochTask) -> EpochResult:
 def _alone_in(folder: Path) -> Iterator[None]:
     """Wait for processes that outlived the search that asked them: two would write the same checkpoints."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
+    with (folder / "lock").open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with (folder / RANKS).open("w") as held:
+        with (folder / RANKS).open("a+") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
         yield

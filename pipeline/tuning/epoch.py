@@ -1,16 +1,18 @@
 """One epoch of one trial, from the checkpoint where the last one ended, on one process or on ranks."""
 
 import dataclasses
+import signal
 import threading
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from pipeline import distributed
 from pipeline.distributed import Ranks
-from pipeline.errors import DataError, InputError
+from pipeline.errors import DataError, InputError, MachineError
 from pipeline.run_log import RunLog
 from pipeline.training.cells import Splits, run_cell
 from pipeline.training.checkpoints import Checkpoints
@@ -25,6 +27,13 @@ from pipeline.tuning.trial import Rows, TrialRun
 
 _DIVERGED = "the loss stopped being finite"
 _OWN = (InputError, ArithmeticError, MemoryError, torch.OutOfMemoryError)
+# PyTorch has a type of error for its own allocator on GPUs alone: not for a CPU's, nor for what libraries take beside.
+_NO_MEMORY = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
 _CUDA_BYTES = 1 << 30  # at least what CUDA and its libraries take for themselves in a process
 
 
@@ -81,12 +90,12 @@ def train_epoch(task: EpochTask, ranks: Ranks) -> EpochResult:
     splits = splits_of(task.source, ranks.device)
     try:
         accuracy, reason, switch_seconds = _train_and_judge(task, splits, ranks, start)
-    except DataError:
+    except (DataError, MachineError):
         raise
     except (*_OWN, RuntimeError) as error:
         if not _of_its_settings(error):
             raise
-        if isinstance(error, (OutOfMemory, torch.OutOfMemoryError)):
+        if _is_out_of_memory(error):
             _check_no_other_holds(ranks)
         said = str(error).splitlines() or [""]
         raise FailedBySettings(f"{type(error).__name__}: {said[0]}") from None
@@ -97,8 +106,11 @@ def train_epoch(task: EpochTask, ranks: Ranks) -> EpochResult:
 
 def _of_its_settings(error: Exception) -> bool:
     """What a trial's own settings can bring about. Anything else says nothing of them, and ends the search."""
-    # Of memory that a CPU does not have, PyTorch has no type of error of its own.
-    return isinstance(error, _OWN) or "DefaultCPUAllocator: can't allocate memory" in str(error)
+    return isinstance(error, _OWN) or _is_out_of_memory(error)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, (OutOfMemory, torch.OutOfMemoryError)) or any(said in str(error) for said in _NO_MEMORY)
 
 
 def _check_no_other_holds(ranks: Ranks) -> None:
@@ -129,9 +141,10 @@ def _train_and_judge(task: EpochTask, splits: Splits, ranks: Ranks, began: float
     """
     settings, recipe, end = task.run.settings, task.run.recipe, task.run.ends[task.epoch - 1]
     log, last = RunLog.silent(), end == settings.steps
+    # One process reads them once for all trials; those that see them otherwise than the last have them made anew.
+    began = began if ranks.count > 1 else time.monotonic()
     images = splits.on_device(settings, training=True, device=ranks.device)
-    # One process loads them once for all trials that see them alike, so that it is no part of taking one up.
-    spent = time.monotonic() - began if ranks.count > 1 else 0.0
+    spent = time.monotonic() - began
     if not last:
         to_end = _ToEpochEnd(task, ranks)
         with _watching(to_end):
@@ -209,6 +222,17 @@ class _ToEpochEnd(_Resumed):
         raise _EpochEnded
 
 
-def _watching(pauses: Pauses) -> AbstractContextManager[None]:
+@contextmanager
+def _watching(pauses: Pauses) -> Iterator[None]:
     """Signals reach the main thread alone; Dask's workers run tasks in others."""
-    return pauses.watching() if threading.current_thread() is threading.main_thread() else nullcontext()
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    try:
+        with pauses.watching():
+            yield
+    except Exception:
+        # An epoch or a trial that ended in the meantime has not told the search to end.
+        if pauses.asked_to_end:
+            signal.raise_signal(signal.SIGTERM)
+        raise

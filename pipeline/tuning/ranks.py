@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import distributed
-from pipeline.errors import InputError, Terminated
+from pipeline.errors import InputError, Terminated, mend_of
 from pipeline.processes import signal_on_parents_death
 from pipeline.tuning.epoch import EpochResult, EpochTask, FailedBySettings, train_epoch
 
@@ -79,7 +79,8 @@ def _main(argv: Sequence[str]) -> int:
             return os.EX_TEMPFAIL
         return distributed.launch(_MODULE, argv, task.run.processes)
     # Until this process ends: who kept the lock may have been killed.
-    with (task.folder / RANKS).open("w") as held:
+    # For reading too: NFS gives a shared lock on nothing else.
+    with (task.folder / RANKS).open("a+") as held:
         fcntl.flock(held, fcntl.LOCK_SH)
         return _train(task, given)
 
@@ -102,6 +103,9 @@ def _train(task: EpochTask, given: Path) -> int:
     except (FailedBySettings, InputError, OSError) as error:
         if rank == "unknown":
             _leave(given, rank, error)
+        elif isinstance(error, OSError):
+            # On a full disk what it found may not have been left either.
+            print(f"error: {mend_of(error) or error}", file=sys.stderr)
         return _BAD_INPUT
     return 0
 

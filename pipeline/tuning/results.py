@@ -26,6 +26,7 @@ class Found:
         epochs_afterwards: that were trained on that way, those of trials that then failed too.
         switching: (epochs, 2), of each epoch that was trained the wall time in seconds, and which part of it went into
             taking the trial up and laying it down.
+        n_judged: images by which trials were judged.
     """
 
     tuning: Tuning
@@ -37,6 +38,7 @@ class Found:
     failed_afterwards: Mapping[int, str]
     epochs_afterwards: int
     switching: Sequence[tuple[float, float]]
+    n_judged: int
 
     @property
     def ranking(self) -> list[int]:

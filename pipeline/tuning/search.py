@@ -10,6 +10,7 @@ import numpy as np
 from pipeline.config.tuning import Tuning
 from pipeline.errors import InputError
 from pipeline.run_log import RunLog
+from pipeline.training.checkpoints import Checkpoints
 from pipeline.tuning.advance import advance
 from pipeline.tuning.elimination import Tolerance
 from pipeline.tuning.epoch import EpochResult, EpochTask
@@ -163,6 +164,8 @@ class Search:
     def _ended(self, trial: int, how: Ending) -> None:
         last = self.accuracies[trial][-1] if self.accuracies[trial] else None
         self._journal.end(trial, how, last)
+        if how == "eliminated" and not self._tuning.finish:
+            Checkpoints(self._checkpoints / f"{trial:04d}").clear()
         self._suggestions.end(trial, how, last)
 
 
@@ -216,8 +219,8 @@ def to_finish(tuning: Tuning, outcome: Outcome, *, compared: bool = False) -> li
     eliminated = [trial for trial, after in enumerate(outcome.eliminated_after) if after is not None]
     whole = [trial for trial in eliminated if outcome.epochs[trial] == tuning.epochs]
     others = [trial for trial in eliminated if outcome.epochs[trial] < tuning.epochs]
-    number = min(tuning.finish, len(others))
-    drawn = np.random.default_rng(tuning.seed).choice(others, number, replace=False).tolist()
+    # With a larger number those of a smaller one are drawn again.
+    drawn = np.random.default_rng(tuning.seed).permutation(others)[: tuning.finish].tolist()
     dropped = sorted([*whole, *drawn])
     to_end = bool(tuning.finish) or outcome.epochs[outcome.winner] == tuning.epochs
     return [outcome.winner, *dropped] if compared or (dropped and to_end) else []

@@ -275,4 +275,6 @@ def test_a_verdict_comes_with_advice(fault: str) -> None:
     overhead: Any = {part: 0.2} if part else {}
     verdict, advice = verdict_lines(diagnose(made_up_times(0.1, **overhead)))
     assert verdict.startswith(f"verdict: bound by {BOUND_BY[fault]} (")
+    mend = {"compute": "more workers", "communication": "send less often", "input": "read faster"}
     assert advice.startswith("advice: ")
+    assert mend.get(BOUND_BY[fault], "make the workers alike") in advice

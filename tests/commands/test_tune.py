@@ -12,6 +12,9 @@ import pytest
 from made_up import NETWORK
 from made_up_training import bright_images
 from made_up_tuning import NAME, arguments, leaderboard_of, results_of, tune, write_search
+from optuna import create_study
+from optuna.distributions import FloatDistribution
+from optuna.trial import create_trial
 from ruamel.yaml import YAML
 from running_dask import running_scheduler
 
@@ -19,11 +22,12 @@ from pipeline.__main__ import main
 from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
-from pipeline.commands.tuning.figures import key_axis
+from pipeline.commands.tuning.figures import importances, key_axis
 from pipeline.commands.tuning.inputs import Inputs, read_inputs
 from pipeline.config.params import load_params
 from pipeline.config.tuning import Domain
 from pipeline.paths import TUNING_FIGURES, DataPaths
+from pipeline.tuning.race import Outcome
 from pipeline.tuning.search import Search
 
 
@@ -241,6 +245,55 @@ def test_what_is_edited_while_a_search_runs_is_not_in_its_parameter_file(
     assert tune(tmp_path) == 0
     assert "# not yet" in file.read_text()
     assert "# not yet" not in data.tuned(NAME).read_text()
+
+
+def test_images_replaced_while_a_search_runs_are_not_taken_for_those_it_saw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_search(tmp_path, trials=1, epochs=1, places=None)
+    run = Search.run
+
+    def replaced(self: Search) -> Outcome:
+        outcome = run(self)
+        write_array(data.images("test"), bright_images(22, seed=9)[0][::-1].copy())
+        return outcome
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Search, "run", replaced)
+        assert tune(tmp_path) == 2
+    assert f"were replaced while {NAME} was searched on those before; run the same" in capsys.readouterr().err
+    assert not data.leaderboard(NAME).exists()
+    assert tune(tmp_path) == 0
+
+
+def test_a_search_that_begins_anew_beside_an_earlier_one_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "begins anew: its parameters, images, code, libraries or kind of device are not those of 1 earlier"
+    for epochs, expected in ((1, False), (1, False), (2, True), (2, False)):
+        write_search(tmp_path, trials=1, epochs=epochs, places=None)
+        assert tune(tmp_path) == 0
+        assert (said in capsys.readouterr().err) == expected
+
+
+def test_the_importance_of_keys_is_their_share_in_the_variance() -> None:
+    """The accuracy follows one of two keys; and both, one twice as far as the other: four times its variance."""
+    grid = np.linspace(0, 1, 12)
+    distributions: dict[str, Any] = {key: FloatDistribution(0, 1) for key in ("a", "b")}
+
+    def shares(weight: float) -> dict[str, float]:
+        study = create_study()
+        study.add_trials(
+            [
+                create_trial(params={"a": a, "b": b}, distributions=distributions, value=a + weight * b)
+                for a in grid
+                for b in grid
+            ]
+        )
+        return importances(study)
+
+    assert shares(0)["a"] == pytest.approx(1, abs=0.02)
+    assert shares(0.5) == pytest.approx({"a": 0.8, "b": 0.2}, abs=0.05)
 
 
 @pytest.mark.parametrize("way", ["round_robin", "sequential", "parallel"])

@@ -2,17 +2,19 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow.csv
 import pytest
 from made_up_tuning import SEARCH, tune, write_search
 from ruamel.yaml import YAML
 
-from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.artifacts.json_file import read_json
 from pipeline.commands.tuning.comparing import write_comparison
 from pipeline.config.params import load_params
 from pipeline.paths import DataPaths
+from pipeline.tuning.results import Found
 from pipeline.tuning.source import judged_rows
 
 
@@ -64,12 +66,12 @@ def test_a_winner_that_stopped_early_is_compared_at_the_end(tmp_path: Path) -> N
 
 
 def test_a_winner_that_fails_before_the_end_comes_last_without_an_accuracy(tmp_path: Path) -> None:
-    data = DataPaths(root=tmp_path)
+    data, searches = DataPaths(root=tmp_path), {}
     for name, at_end in (("lr", None), ("adam", 0.25)):
         winner: dict[str, Any] = {"accuracy": 0.9, "accuracy_at_end": at_end, "values": {}}
-        counts = {"trials": 2, "failed": 0, "epochs": 3, "epochs_allowed": 4}
-        write_json(data.tuning_summary(name), {"winner": winner, **counts})
-    first, second, _ = write_comparison(["lr", "adam"], data, 40)
+        summary = {"winner": winner, "trials": 2, "failed": 0, "epochs": 3, "epochs_allowed": 4}
+        searches[name] = cast("Found", SimpleNamespace(summary=lambda summary=summary: summary, n_judged=40))
+    first, second, _ = write_comparison(searches, data)
     assert first.startswith("adam: 0.2500 (")
     assert second.startswith("lr: its winner failed on its way to the last epoch")
     assert [row["accuracy"] for row in read_csv(data.tuning_comparison)] == [0.25, None]

@@ -41,6 +41,7 @@ def key_of(params: Params, *, study: dict[str, Any] | None = None, train: dict[s
     [
         {"train": {"checkpoint": CheckpointInterval(steps=7)}},
         {"train": {"workers": 1}},
+        {"train": {"timeout_seconds": 600.0}},
         {"study": {"recipe": {"checkpoint": {"steps": 7}}}},
         {"study": {"seeds": (0, 8)}},
         {"study": {"arms": ("full", "random")}},

@@ -1,6 +1,7 @@
 """Searches in params.yaml: what a trial's study becomes, and what is refused."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -214,6 +215,8 @@ def test_a_study_that_no_trial_can_stand_for_is_refused_as_is_a_search_for_it(
     assert "\n" not in str(refused.value)
 
 
-def test_how_a_run_is_done_is_not_searched() -> None:
-    with pytest.raises(InputError, match=r"space: recipe\.workers says how a run is done and decides no accuracy"):
-        _params(space={"recipe.workers": {"choices": [1, 2]}}, sampler={"name": "random"})
+@pytest.mark.parametrize("key", ["workers", "timeout_seconds", "checkpoint", "checkpoint.steps", "micro_batch"])
+def test_how_a_run_is_done_is_not_searched(key: str) -> None:
+    said = rf"space: recipe\.{re.escape(key)} says how a run is done and decides no accuracy"
+    with pytest.raises(InputError, match=said):
+        _params(space={f"recipe.{key}": {"choices": [2, 4]}}, sampler={"name": "random"})

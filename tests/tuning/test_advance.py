@@ -2,7 +2,8 @@
 
 import re
 import shutil
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from pipeline import distributed
 from pipeline.commands.tuning.inputs import Inputs, read_inputs
 from pipeline.config.params import load_params
 from pipeline.distributed import Ranks
-from pipeline.errors import DataError, InputError
+from pipeline.errors import DataError, InputError, MachineError, Terminated
 from pipeline.run_log import RunLog
 from pipeline.training.cells import run_cell
 from pipeline.training.checkpoints import Checkpoints
@@ -101,6 +102,7 @@ def test_a_last_epoch_whose_result_nobody_took_in_is_not_trained_again(
     trial: tuple[TrialRun, Inputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = [advance(task(trial, epoch, tmp_path / "trial")) for epoch in (1, 2, 3, 4)]
+    assert not list((tmp_path / "trial").glob("step-*"))
     monkeypatch.setattr("pipeline.training.step.Stepper.take", None)
     assert advance(task(trial, 4, tmp_path / "trial")) == results[-1]
 
@@ -119,7 +121,11 @@ def test_a_trial_that_the_memory_of_a_cpu_does_not_hold_has_failed(
 
 @pytest.mark.parametrize(
     "error",
-    [DataError("train/ash/1.png: No such file or directory; put the image back"), RuntimeError("CUDA error: ECC")],
+    [
+        DataError("train/ash/1.png: No such file or directory; put the image back"),
+        MachineError("compile: needs a C++ compiler and finds none"),
+        RuntimeError("CUDA error: ECC"),
+    ],
 )
 def test_what_is_not_of_the_settings_ends_the_search_and_is_forgotten(
     error: Exception, trial: tuple[TrialRun, Inputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -132,14 +138,25 @@ def test_what_is_not_of_the_settings_ends_the_search_and_is_forgotten(
 
 
 @pytest.mark.parametrize(
-    "error", [InputError("micro_batch: 2 is too small"), torch.OutOfMemoryError("tried"), OverflowError("too large")]
+    "error",
+    [
+        InputError("micro_batch: 2 is too small"),
+        torch.OutOfMemoryError("tried"),
+        # What libraries take beside torch's own allocator.
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("CUDA error: out of memory"),
+        OverflowError("too large"),
+    ],
 )
 def test_what_settings_can_bring_about_is_the_failure_of_the_trial(
     error: Exception, trial: tuple[TrialRun, Inputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "train", _raises(error))
+    (tmp_path / "trial").mkdir()
+    Checkpoints(tmp_path / "trial").save(1, {})
     result = advance(task(trial, 1, tmp_path / "trial"))
     assert (result.accuracy, result.reason) == (None, f"{type(error).__name__}: {error}")
+    assert not list((tmp_path / "trial").glob("step-*"))
 
 
 def _raises(error: Exception) -> Callable[..., None]:
@@ -203,3 +220,35 @@ def test_a_process_that_does_not_share_the_folder_trains_nothing(
 def test_a_task_says_what_taking_up_a_trial_costs(trial: tuple[TrialRun, Inputs], tmp_path: Path) -> None:
     result = advance(task(trial, 1, tmp_path / "trial"))
     assert 0 < result.switch_seconds < result.seconds
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_sigterm_that_nobody_asks_for_any_more_ends_the_search_all_the_same(
+    fails: bool, trial: tuple[TrialRun, Inputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the last step of an epoch, which is kept, or in a trial that then fails, which is found out again."""
+    whole = [advance(task(trial, epoch, tmp_path / "whole")).accuracy for epoch in (1, 2)]
+    save = Checkpoints.save
+
+    def asked(self: Checkpoints, step: int, state: Mapping[str, Any]) -> None:
+        save(self, step, state)
+        if step == trial[0].ends[0]:
+            signal.raise_signal(signal.SIGTERM)
+            if fails:
+                raise torch.OutOfMemoryError
+
+    def end(*_: object) -> None:
+        raise Terminated("as the command does")
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(Checkpoints, "save", asked)
+            with pytest.raises(Terminated):
+                advance(task(trial, 1, tmp_path / "trial"))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    saved = Checkpoints(tmp_path / "trial").newest(print)
+    assert saved is not None
+    assert saved[0] == trial[0].ends[0]
+    assert [advance(task(trial, epoch, tmp_path / "trial")).accuracy for epoch in (1, 2)] == whole

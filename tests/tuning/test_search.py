@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from pipeline.commands.tuning.wording import late_bloomers_said
 from pipeline.config.tuning import Tuning
 from pipeline.errors import InputError
 from pipeline.run_log import RunLog
+from pipeline.training.checkpoints import Checkpoints
 from pipeline.tuning.epoch import EpochResult, EpochTask
 from pipeline.tuning.journal import Journal
 from pipeline.tuning.race import Outcome
@@ -69,6 +71,7 @@ def found_by(made: Search, folder: Path, tuning: Tuning, outcome: Outcome) -> Fo
         failed_afterwards=made.failed_afterwards,
         epochs_afterwards=made.epochs_afterwards,
         switching=Journal(folder / "journal.log").switching,
+        n_judged=40,
     )
 
 
@@ -243,3 +246,31 @@ def test_curves_that_are_whole_count_always(finish: int, epochs: tuple[int, ...]
     outcome = Outcome(winner=3, epochs=epochs, eliminated_after=(None, 2, 1, None), failed=(False,) * 4)
     assert to_finish(tuning, outcome) == expected
     assert to_finish(tuning, outcome, compared=True) == [3, *(expected[1:] or whole)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_those_that_are_trained_to_the_end_are_still_when_more_are_asked_for(seed: int) -> None:
+    rule = {"name": "lead", "kind": "absolute"}
+    outcome = Outcome(winner=0, epochs=(4, *[1] * 6), eliminated_after=(None, *[1] * 6), failed=(False,) * 7)
+    drawn = [
+        set(to_finish(tuning_of(trials=7, epochs=4, rule=rule, finish=finish, seed=seed), outcome))
+        for finish in range(8)
+    ]
+    assert [len(trials) for trials in drawn] == [0, 2, 3, 4, 5, 6, 7, 7]
+    assert all(fewer <= more for fewer, more in pairwise(drawn))
+
+
+@pytest.mark.parametrize("finish", [0, 1])
+def test_states_of_eliminated_trials_are_kept_for_those_that_may_be_finished(finish: int, tmp_path: Path) -> None:
+    def trained(tasks: list[EpochTask]) -> list[EpochResult]:
+        for task in tasks:
+            task.folder.mkdir(exist_ok=True)
+            Checkpoints(task.folder).save(task.epoch, {})
+        return [EpochResult(accuracy=int(task.folder.name) / 4, seconds=1.0) for task in tasks]
+
+    rule = {"name": "lead", "kind": "absolute", "amount": 0.1}
+    made, _ = search(tmp_path, tuning_of(trials=3, epochs=3, rule=rule, finish=finish), trained)
+    outcome = made.run()
+    assert outcome.eliminated_after == (1, 1, None)
+    left = {int(path.parent.name) for path in tmp_path.glob("*/step-*")}
+    assert left == ({0, 1, 2} if finish else {2})

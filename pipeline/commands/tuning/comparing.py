@@ -1,16 +1,16 @@
 """Several searches side by side, such as one for each optimizer, each with the same number of trials and epochs."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
-from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.tables import write_csv
 from pipeline.config.tuning import Tuning
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from pipeline.stats import wilson_interval
+from pipeline.tuning.results import Found
 
 # What may differ: where values are looked for, how many trials are finished afterwards, and where trials run.
 _FREE = {"space", "finish", "way"}
@@ -46,19 +46,20 @@ def _effort(search: Tuning) -> dict[str, object]:
     return {**effort, "trials": search.n_trials, "sequential": search.way == "sequential"}
 
 
-def write_comparison(names: Sequence[str], data: DataPaths, n_judged: int) -> Iterator[str]:
+def write_comparison(searches: Mapping[str, Found], data: DataPaths) -> Iterator[str]:
     """data/tune/comparison.csv, the best first, and the same in words.
 
     Winners are compared after the last epoch: one that alone remained has stopped before, and its accuracy there is of
     another length of training, under a schedule that was to go on.
 
     Args:
-        names: of searches that have ended, and whose winners were trained to the end or failed on the way there.
-        n_judged: images by which trials were judged.
+        searches: that have ended, and whose winners were trained to the end or failed on the way there; judged by as
+            many images each.
     """
     rows = []
-    for name in names:
-        summary = read_json(data.tuning_summary(name))
+    (n_judged,) = {found.n_judged for found in searches.values()}
+    for name, found in searches.items():
+        summary = found.summary()
         winner = summary["winner"]
         accuracy, low, high = winner["accuracy_at_end"], None, None
         if accuracy is not None:

@@ -20,7 +20,7 @@ _DECIDING = frozenset(
     )
 )  # fmt: skip
 # They say how a run is done, and no trial's accuracy.
-_PASSIVE_KEYS = ("checkpoint", "workers")
+_PASSIVE_KEYS = ("checkpoint", "timeout_seconds", "workers")
 _PASSIVE_STUDY_KEYS = ("figure", "keep_weights", "accuracy_every")
 
 
@@ -39,7 +39,7 @@ def fingerprint(params: Params, tuning: Tuning, inputs: Inputs) -> str:
         "fitting": study.model_dump(mode="json", include={"batch_sizes", "budget"}),
         "train": params.train.model_dump(mode="json", exclude={*_PASSIVE_KEYS}),
         "inputs": inputs.identity,
-        "code": tuning_code(),
+        "code": _CODE,
         "optuna": metadata.version("optuna"),
     }
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:24]
@@ -49,3 +49,7 @@ def tuning_code() -> str:
     """Digest of the syntax trees of the modules that decide a search beside the training code."""
     module = "pipeline.tuning.search"
     return code_digest(module, passive=frozenset(import_closure(module)) - _DECIDING)
+
+
+# Taken when the code is loaded: files may change while a search runs.
+_CODE = tuning_code()

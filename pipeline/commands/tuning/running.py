@@ -31,16 +31,16 @@ from pipeline.tuning.trial import asked_processes, trial_run
 
 def run_search(
     params: Params, text: str, name: str, data: DataPaths, work: WorkPaths, log: RunLog, *, source: str, compared: bool
-) -> list[str]:
-    """Take the search `name` to its end, write data/tune/<name>/ and say what came out.
+) -> Found:
+    """Take the search `name` to its end and write data/tune/<name>/.
 
     Args:
         text: of the parameter file `source`, as it was when `params` were read.
         compared: with other searches, for which the winner is trained to its last epoch.
 
     Raises:
-        InputError: there are no images to judge trials on, the text is written in a way that cannot be edited, or all
-            trials failed.
+        InputError: there are no images to judge trials on, the text is written in a way that cannot be edited, all
+            trials failed, or the inputs were replaced in the meantime.
         Terminated: SIGTERM came; what was found is in the journal.
     """
     tuning = params.tuning[name]
@@ -48,6 +48,11 @@ def run_search(
     inputs = read_inputs(params, tuning, data)
     place = work.search(name, fingerprint(params, tuning, inputs))
     _remove_abandoned(place)
+    if not place.exists() and (others := len([*place.parent.glob("*/journal.log")])):
+        log.info(
+            f"begins anew: its parameters, images, code, libraries or kind of device are not those of {others} earlier "
+            f"in {place.parent}, which with them would go on"
+        )
     journal = Journal(place / "journal.log")
     with _ended_by_sigterm(), _mapping(params, tuning) as map_tasks:
         search = Search(
@@ -62,7 +67,9 @@ def run_search(
         )
         outcome = search.run()
         if outcome.winner is None:
-            # Whatever it was, the next search is not to take it for granted.
+            # Whatever it was, the next search is not to take it for granted. A kill in between leaves the journal, by
+            # which this is done again.
+            shutil.rmtree(place / "checkpoints", ignore_errors=True)
             shutil.rmtree(place)
             n, reason = len(search.values), search.reasons[0]
             raise InputError(f"tuning.{name}: all {n} trials failed, the first for this reason: {reason}")
@@ -77,11 +84,17 @@ def run_search(
         failed_afterwards=search.failed_afterwards,
         epochs_afterwards=search.epochs_afterwards,
         switching=journal.switching,
+        n_judged=int(inputs.rows.judged.sum()),
     )
+    if read_inputs(params, tuning, data).identity != inputs.identity:
+        raise InputError(
+            f"{data.root}: images or the filter's choice were replaced while {name} was searched on those before; run "
+            "the same command again, which searches on these"
+        )
     tuned = tuned_text(text, tuning, search.values[outcome.winner], source=source)
     write_outputs(found, params, tuned, name, data)
     shutil.rmtree(place / "checkpoints", ignore_errors=True)
-    return _said(found, name, data)
+    return found
 
 
 @contextmanager
@@ -137,7 +150,8 @@ def _remove_abandoned(place: Path) -> None:
             shutil.rmtree(other)
 
 
-def _said(found: Found, name: str, data: DataPaths) -> list[str]:
+def outcome_said(found: Found, name: str, data: DataPaths) -> list[str]:
+    """What came out, in some lines."""
     summary, epochs = found.summary(), found.tuning.epochs
     trials, winner = summary["trials"], summary["winner"]
     values = ", ".join(f"{key}: {json.dumps(value)}" for key, value in winner["values"].items())
