@@ -4,8 +4,9 @@ Steps of a small network are timed on one rank and on two: over this machine's l
 bucket sizes, and between two network namespaces whose cable is slowed to some bandwidths, and then delayed (Linux, as
 root; said where it cannot be). The constants of the link are fitted to some settings and predict the others. What a
 rank computes without exchange is timed in each launch, until the slowest rank has done it, as a straight line through
-two batch sizes. Efficiency is images/s over those of as many ranks of which each is alone, at the largest batch of the
-same launch; a point is 1 %.
+two batch sizes. Steps of all batch and bucket sizes are taken in turn, and only ratios of such as are seconds apart
+count, as the machine drifts. Efficiency is images/s over those of as many ranks of which each is alone, at the largest
+batch of the same launch; a point is 1 %.
 More ranks than cores measure the scheduler.
 
 What is judged is the model of a step, `pipeline.costmodel.simulate_step` with a ring, which `python -m pipeline
@@ -52,6 +53,7 @@ from benchmarks.simulator_wording import AIM_POINTS, markdown
 from benchmarks.two_hosts import Host, NoNamespaces, slow, two_hosts
 from pipeline.artifacts.atomic import write_text
 from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.costmodel import Job
 
 _EXPERIMENTS = ("this machine", "a slowed cable", "a delayed cable")
 _BYTES_OF_A_MBIT = 1e6 / 8
@@ -243,21 +245,15 @@ def judge(arguments: argparse.Namespace, fitted: Launches, held_out: Launches) -
 
 def _cells(arguments: argparse.Namespace, cable: Cable | None, timings: Timings, *, new_cable: bool) -> list[Cell]:
     """Of one launch: of two ranks, and where there is no cable of one."""
-    alone = [
-        typical([job for job in timings.alone if job.local_batch == batch])
-        for batch in sorted({job.local_batch for job in timings.alone})
-    ]
-    largest = max(arguments.local_batches)
-    (full,) = (job for job in alone if job.local_batch == largest)
-    common: dict[str, Any] = {"cable": cable, "reference": largest / seconds_of(full)}
-    factors = {
-        batch: float(np.median([found.factor for found in timings.waiting if found.local_batch == batch]))
-        for batch in sorted({found.local_batch for found in timings.waiting})
-    }
-    together = [slower(job, factors[job.local_batch]) for job in timings.jobs]
-    of_one, of_both = (
-        Jobs([job for job in jobs if job.local_batch in arguments.local_batches]) for jobs in (timings.alone, together)
+    waiting = float(np.median(timings.waiting))
+    paces = {pace.local_batch: pace for pace in timings.paces}
+    alone = _at_paces(timings.alone, {batch: float(np.median(pace.alone)) for batch, pace in paces.items()})
+    together = _at_paces(
+        timings.jobs, {batch: waiting * float(np.median(pace.together)) for batch, pace in paces.items()}
     )
+    largest = max(arguments.local_batches)
+    common: dict[str, Any] = {"cable": cable, "reference": largest / seconds_of(alone[largest])}
+    of_one, of_both = (Jobs([jobs[batch] for batch in arguments.local_batches]) for jobs in (alone, together))
     cells = [
         Cell(
             ranks=1,
@@ -268,11 +264,10 @@ def _cells(arguments: argparse.Namespace, cable: Cable | None, timings: Timings,
             held_out="size" if job.local_batch in arguments.held_out_batches else "",
             **common,
         )
-        for job in alone
+        for job in alone.values()
         if cable is None
     ]
     for step in timings.steps:
-        without = typical([job for job in together if job.local_batch == step.local_batch])
         new_size = step.local_batch in arguments.held_out_batches or step.bucket_mib in arguments.held_out_buckets_mib
         cells.append(
             Cell(
@@ -280,12 +275,23 @@ def _cells(arguments: argparse.Namespace, cable: Cable | None, timings: Timings,
                 local_batch=step.local_batch,
                 bucket_mib=step.bucket_mib,
                 job=of_both.at(step.local_batch),
-                seconds=step.ratio * seconds_of(without),
+                seconds=step.ratio * seconds_of(together[step.local_batch]),
                 held_out="cable" if new_cable else "size" if new_size else "",
                 **common,
             )
         )
     return cells
+
+
+def _at_paces(measured: Sequence[Job], paces: Mapping[int, float]) -> dict[int, Job]:
+    """By local batch the middle of what was measured, as fast beside the largest as steps taken in turn say.
+
+    Args:
+        paces: local batch -> a step over rank 0's of the largest batch.
+    """
+    jobs = {batch: typical([job for job in measured if job.local_batch == batch]) for batch in sorted(paces)}
+    largest = seconds_of(jobs[max(jobs)])
+    return {batch: slower(job, paces[batch] * largest / seconds_of(job)) for batch, job in jobs.items()}
 
 
 def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

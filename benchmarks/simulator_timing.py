@@ -51,11 +51,17 @@ class StepTime:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiting:
-    """Steps without exchange that all ranks begin together: the slowest rank's over rank 0's, by their medians."""
+class Pace:
+    """Steps without exchange of `local_batch` images a rank, each over one of the largest batch seconds apart.
+
+    Attributes:
+        alone: of a rank while the others wait.
+        together: of all ranks, until the slowest is done.
+    """
 
     local_batch: int
-    factor: float
+    alone: tuple[float, ...]
+    together: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,15 +69,17 @@ class Timings:
     """One launch, all of it taken in turn: what slows the machine for a while slows each.
 
     Attributes:
-        alone: a rank's steps while the others wait; of each local batch, one a round.
+        alone: rank 0's steps in their parts while the others wait; of each local batch, one a round.
         jobs: the same while all take theirs, without exchange.
-        waiting: for each local batch, several a round.
+        paces: of each local batch.
+        waiting: of the largest batch without exchange, the slowest rank's step over rank 0's.
     """
 
     ranks: int
     alone: tuple[Job, ...]
     jobs: tuple[Job, ...]
-    waiting: tuple[Waiting, ...]
+    paces: tuple[Pace, ...]
+    waiting: tuple[float, ...]
     all_reduces: tuple[Measurement, ...]
     steps: tuple[StepTime, ...]
 
@@ -82,15 +90,21 @@ def timings_of(tree: Mapping[str, Any]) -> Timings:
         ranks=tree["ranks"],
         alone=tuple(map(_job, tree["alone"])),
         jobs=tuple(map(_job, tree["jobs"])),
-        waiting=tuple(Waiting(**found) for found in tree["waiting"]),
+        paces=tuple(Pace(**_tuples(pace)) for pace in tree["paces"]),
+        waiting=tuple(tree["waiting"]),
         all_reduces=tuple(Measurement(*point) for point in tree["all_reduces"]),
-        steps=tuple(StepTime(**{**step, "ratios": tuple(step["ratios"])}) for step in tree["steps"]),
+        steps=tuple(StepTime(**_tuples(step)) for step in tree["steps"]),
     )
 
 
 def _job(tree: Mapping[str, Any]) -> Job:
     layers = {key: tuple(tree[key]) for key in ("layer_bytes", "backward_seconds")}
     return Job(**{**tree, **layers})
+
+
+def _tuples(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has lists for them."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in tree.items()}
 
 
 def rank_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -116,11 +130,8 @@ def time_all(arguments: argparse.Namespace) -> None:
 
         alone: list[Job] = []
         jobs: list[Job] = []
-        waiting: list[Waiting] = []
         all_reduces: list[Measurement] = []
-        ratios: dict[tuple[int, int], list[float]] = {
-            (batch, mib): [] for batch in arguments.local_batches for mib in arguments.buckets_mib
-        }
+        own, together = (_Taken(arguments.local_batches, arguments.buckets_mib) for _ in range(2))
         for _ in range(arguments.rounds):
             for batch in arguments.local_batches:
                 distributed.barrier()
@@ -128,64 +139,106 @@ def time_all(arguments: argparse.Namespace) -> None:
                 distributed.barrier()
                 jobs.append(job(batch))
             all_reduces += [all_reduce_time(n_bytes, ranks, arguments.steps) for n_bytes in BYTES]
-            for batch in arguments.local_batches:
-                without, *whole = _taking_turns(arguments, batch, ranks)
-                waiting.append(_waiting(batch, without))
-                for mib, seconds in zip(arguments.buckets_mib, whole, strict=True):
-                    ratios[batch, mib] += (seconds.max(axis=0) / without.max(axis=0)).tolist()
+            if ranks.is_main:
+                own.add({batch: seconds[np.newaxis] for batch, seconds in _taking_turns(arguments, None).items()})
+            distributed.barrier()
+            taken = _taking_turns(arguments, ranks)
+            together.add({batch: np.array(distributed.all_gather(seconds)) for batch, seconds in taken.items()})
         if ranks.is_main:
             found = Timings(
                 ranks=ranks.count,
                 alone=tuple(alone),
                 jobs=tuple(jobs),
-                waiting=tuple(waiting),
+                paces=tuple(
+                    Pace(local_batch=batch, alone=own.paces(batch), together=together.paces(batch))
+                    for batch in arguments.local_batches
+                ),
+                waiting=together.waiting,
                 all_reduces=tuple(all_reduces),
                 steps=tuple(
-                    StepTime(local_batch=batch, bucket_mib=mib, ratios=tuple(of_pairs))
-                    for (batch, mib), of_pairs in ratios.items()
+                    StepTime(local_batch=batch, bucket_mib=mib, ratios=together.ratios(batch, mib))
+                    for batch in arguments.local_batches
+                    for mib in arguments.buckets_mib
                 ),
             )
             write_json(arguments.out, asdict(found))
 
 
-def _waiting(local_batch: int, without: NDArray[np.float64]) -> Waiting:
-    factor = np.median(without.max(axis=0)) / np.median(without[0])
-    return Waiting(local_batch=local_batch, factor=float(factor))
+class _Taken:
+    """Seconds of steps that were taken in turn, over all rounds: of each batch (ranks, steps, 1 + bucket sizes)."""
+
+    def __init__(self, batches: Sequence[int], buckets_mib: Sequence[int]) -> None:
+        self._largest, self._buckets_mib = max(batches), buckets_mib
+        self._rounds: list[Mapping[int, NDArray[np.float64]]] = []
+
+    def add(self, seconds: Mapping[int, NDArray[np.float64]]) -> None:
+        """Another round."""
+        self._rounds.append(seconds)
+
+    def paces(self, batch: int) -> tuple[float, ...]:
+        """Of `Pace`."""
+        return tuple((self._slowest(batch)[:, 0] / self._slowest(self._largest)[:, 0]).tolist())
+
+    def ratios(self, batch: int, bucket_mib: int) -> tuple[float, ...]:
+        """Of `StepTime`."""
+        slowest = self._slowest(batch)
+        return tuple((slowest[:, 1 + self._buckets_mib.index(bucket_mib)] / slowest[:, 0]).tolist())
+
+    @property
+    def waiting(self) -> tuple[float, ...]:
+        """Of `Timings`."""
+        first = np.concatenate([seconds[self._largest][0, :, 0] for seconds in self._rounds])
+        return tuple((self._slowest(self._largest)[:, 0] / first).tolist())
+
+    def _slowest(self, batch: int) -> NDArray[np.float64]:
+        """(steps of all rounds, 1 + bucket sizes), until the slowest rank is done."""
+        return np.concatenate([seconds[batch].max(axis=0) for seconds in self._rounds])
 
 
-def _taking_turns(arguments: argparse.Namespace, local_batch: int, ranks: Ranks) -> list[NDArray[np.float64]]:
-    """(ranks, steps) seconds: without exchange, then of each bucket size.
+def _taking_turns(arguments: argparse.Namespace, ranks: Ranks | None) -> dict[int, NDArray[np.float64]]:
+    """This rank's seconds of each batch, (steps, 1 + bucket sizes): without exchange, then with it.
 
-    A step of each in turn, since the machine drifts by a quarter within a minute; all ranks begin each together.
+    A step of each batch and way in turn, since the machine drifts by a quarter within a minute; all ranks begin each
+    together.
+
+    Args:
+        ranks: None: of this rank alone, without exchange.
     """
+    ways: list[Callable[[nn.Module], nn.Module]] = [lambda model: model]
+    if ranks:
+        ways += [
+            partial(distributed.data_parallel, device=ranks.device, transport=Transport(bucket_mib=mib))
+            for mib in arguments.buckets_mib
+        ]
+    turns = {batch: [_stepped(arguments, batch, way) for way in ways] for batch in arguments.local_batches}
+    seconds: dict[int, list[list[float]]] = {batch: [] for batch in turns}
+    for _ in range(_WARM_UP + arguments.steps):
+        for batch, steps in turns.items():
+            seconds[batch].append([_seconds(step, together=ranks is not None) for step in steps])
+    return {batch: np.array(taken[_WARM_UP:]) for batch, taken in seconds.items()}
 
-    def stepped(wrap: Callable[[nn.Module], nn.Module]) -> Callable[[], None]:
-        plain = get_model(arguments.network, weights=None, num_classes=CLASSES)
-        model = wrap(plain.to(memory_format=torch.channels_last))
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
 
-        def step() -> None:
-            F.cross_entropy(model(images), labels).backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-
-        return step
-
+def _stepped(
+    arguments: argparse.Namespace, local_batch: int, wrap: Callable[[nn.Module], nn.Module]
+) -> Callable[[], None]:
+    plain = get_model(arguments.network, weights=None, num_classes=CLASSES)
+    model = wrap(plain.to(memory_format=torch.channels_last))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     side = arguments.image_size
     images = torch.randn(local_batch, 3, side, side).to(memory_format=torch.channels_last)
     labels = torch.zeros(local_batch, dtype=torch.int64)
-    exchanging = (
-        partial(distributed.data_parallel, device=ranks.device, transport=Transport(bucket_mib=mib))
-        for mib in arguments.buckets_mib
-    )
-    turns = [stepped(lambda model: model), *map(stepped, exchanging)]
-    times = np.array([[_seconds(step) for step in turns] for _ in range(_WARM_UP + arguments.steps)])[_WARM_UP:]
-    by_rank = np.array(distributed.all_gather(times))
-    return list(np.moveaxis(by_rank, 2, 0))
+
+    def step() -> None:
+        F.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
 
 
-def _seconds(work: Callable[[], Any]) -> float:
-    distributed.barrier()
+def _seconds(work: Callable[[], Any], *, together: bool) -> float:
+    if together:
+        distributed.barrier()
     start = time.perf_counter()
     work()
     return time.perf_counter() - start

@@ -25,7 +25,7 @@ from benchmarks.simulator_predictions import (
     seconds_of,
     standard_errors,
 )
-from benchmarks.simulator_timing import StepTime, Timings, Waiting
+from benchmarks.simulator_timing import Pace, StepTime, Timings
 from benchmarks.simulator_wording import markdown
 from pipeline.costmodel import Job, Measurement, ring_seconds
 
@@ -85,12 +85,14 @@ def _timings(
         for batch in batches
         for mib in buckets
     ]
+    paces = {batch: seconds_of(_job(batch)) / seconds_of(_job(max(batches))) for batch in batches}
     points = [Measurement(n, RANKS, ring_seconds(n, RANKS, truth.link(cable))) for n in (4096.0, 1e6, 1.6e7)]
     return Timings(
         ranks=RANKS,
         alone=tuple(_job(batch, slowness) for batch in batches),
         jobs=tuple(_job(batch, slowness) for batch in batches),
-        waiting=tuple(Waiting(local_batch=batch, factor=waiting) for batch in batches),
+        paces=tuple(Pace(local_batch=batch, alone=(pace,), together=(pace,)) for batch, pace in paces.items()),
+        waiting=(waiting,),
         all_reduces=tuple(points),
         steps=tuple(steps),
     )
