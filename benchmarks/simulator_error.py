@@ -4,9 +4,9 @@ Steps of a small network are timed on one rank and on two: over this machine's l
 bucket sizes, and between two network namespaces whose cable is slowed to some bandwidths, and then delayed (Linux, as
 root; said where it cannot be). The constants of the link are fitted to some settings and predict the others. What a
 rank computes without exchange is timed in each launch, until the slowest rank has done it, as a straight line through
-two batch sizes. Steps of all batch and bucket sizes are taken in turn, and only ratios of such as are seconds apart
-count, as the machine drifts. Efficiency is images/s over those of as many ranks of which each is alone, at the largest
-batch of the same launch; a point is 1 %.
+two batch sizes. Steps of all batch and bucket sizes are taken in turn, in an order drawn anew in each, and count beside
+the others of their turn, as the machine drifts. Efficiency is images/s over those of as many ranks of which each is
+alone, at the largest batch of the same launch; a point is 1 %.
 More ranks than cores measure the scheduler.
 
 What is judged is the model of a step, `pipeline.costmodel.simulate_step` with a ring, which `python -m pipeline
@@ -42,18 +42,17 @@ from benchmarks.simulator_predictions import (
     Cell,
     Jobs,
     fit_constants,
+    in_seconds,
     rows_of,
-    seconds_of,
-    slower,
     starting_constants,
     typical,
+    typical_seconds,
 )
-from benchmarks.simulator_timing import Timings, timings_of
+from benchmarks.simulator_timing import ALONE, WITHOUT, Timings, timings_of
 from benchmarks.simulator_wording import AIM_POINTS, markdown
 from benchmarks.two_hosts import Host, NoNamespaces, slow, two_hosts
 from pipeline.artifacts.atomic import write_text
 from pipeline.artifacts.json_file import read_json, write_json
-from pipeline.costmodel import Job
 
 _EXPERIMENTS = ("this machine", "a slowed cable", "a delayed cable")
 _BYTES_OF_A_MBIT = 1e6 / 8
@@ -87,8 +86,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--experiments", nargs="+", choices=_EXPERIMENTS, default=list(_EXPERIMENTS), help="(default: all)"
     )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=5, help="timed in each round, for each setting")
+    parser.add_argument("--rounds", type=int, default=3, help="of steps in their parts and of all-reduces")
+    parser.add_argument("--turns", type=int, default=20, help="in each a step of every setting")
     parser.add_argument("--timings", type=Path, help="judge these of an earlier run, by its settings; measure nothing")
     parser.add_argument("--out", type=Path, default=Path(".work/simulator_error"), help="folder of the .json and .md")
     arguments = parser.parse_args(argv)
@@ -167,7 +166,7 @@ def _launch(arguments: argparse.Namespace, hosts: Sequence[Host] = ()) -> Timing
         out = Path(folder) / "timings.json"
         words = [
             "-m", "benchmarks.simulator_timing", "--network", arguments.network,
-            f"--image-size={arguments.image_size}", f"--rounds={arguments.rounds}", f"--steps={arguments.steps}",
+            f"--image-size={arguments.image_size}", f"--rounds={arguments.rounds}", f"--turns={arguments.turns}",
             *(word for name, values in lists.items() for word in (f"--{name}", *map(str, values))), f"--out={out}",
         ]  # fmt: skip
         torchrun = [sys.executable, "-m", "torch.distributed.run"]
@@ -245,53 +244,32 @@ def judge(arguments: argparse.Namespace, fitted: Launches, held_out: Launches) -
 
 def _cells(arguments: argparse.Namespace, cable: Cable | None, timings: Timings, *, new_cable: bool) -> list[Cell]:
     """Of one launch: of two ranks, and where there is no cable of one."""
-    waiting = float(np.median(timings.waiting))
-    paces = {pace.local_batch: pace for pace in timings.paces}
-    alone = _at_paces(timings.alone, {batch: float(np.median(pace.alone)) for batch, pace in paces.items()})
-    together = _at_paces(
-        timings.jobs, {batch: waiting * float(np.median(pace.together)) for batch, pace in paces.items()}
+    taken = typical_seconds(timings.steps, arguments.local_batches)
+    jobs = {
+        batch: typical([job for job in timings.jobs if job.local_batch == batch]) for batch in arguments.local_batches
+    }
+    of_one, of_both = (
+        Jobs([in_seconds(job, taken[batch, way]) for batch, job in jobs.items()]) for way in (ALONE, WITHOUT)
     )
     largest = max(arguments.local_batches)
-    common: dict[str, Any] = {"cable": cable, "reference": largest / seconds_of(alone[largest])}
-    of_one, of_both = (Jobs([jobs[batch] for batch in arguments.local_batches]) for jobs in (alone, together))
-    cells = [
-        Cell(
-            ranks=1,
-            local_batch=job.local_batch,
-            bucket_mib=None,
-            job=of_one.at(job.local_batch),
-            seconds=seconds_of(job),
-            held_out="size" if job.local_batch in arguments.held_out_batches else "",
-            **common,
-        )
-        for job in alone.values()
-        if cable is None
-    ]
-    for step in timings.steps:
-        new_size = step.local_batch in arguments.held_out_batches or step.bucket_mib in arguments.held_out_buckets_mib
+    cells = []
+    for (batch, way), seconds in taken.items():
+        if way == WITHOUT or (way == ALONE and cable):
+            continue
+        new_size = batch in arguments.held_out_batches or way in arguments.held_out_buckets_mib
         cells.append(
             Cell(
-                ranks=RANKS,
-                local_batch=step.local_batch,
-                bucket_mib=step.bucket_mib,
-                job=of_both.at(step.local_batch),
-                seconds=step.ratio * seconds_of(together[step.local_batch]),
+                ranks=1 if way == ALONE else RANKS,
+                local_batch=batch,
+                bucket_mib=None if isinstance(way, str) else way,
+                cable=cable,
+                job=(of_one if way == ALONE else of_both).at(batch),
+                seconds=seconds,
+                reference=largest / taken[largest, ALONE],
                 held_out="cable" if new_cable else "size" if new_size else "",
-                **common,
             )
         )
     return cells
-
-
-def _at_paces(measured: Sequence[Job], paces: Mapping[int, float]) -> dict[int, Job]:
-    """By local batch the middle of what was measured, as fast beside the largest as steps taken in turn say.
-
-    Args:
-        paces: local batch -> a step over rank 0's of the largest batch.
-    """
-    jobs = {batch: typical([job for job in measured if job.local_batch == batch]) for batch in sorted(paces)}
-    largest = seconds_of(jobs[max(jobs)])
-    return {batch: slower(job, paces[batch] * largest / seconds_of(job)) for batch, job in jobs.items()}
 
 
 def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

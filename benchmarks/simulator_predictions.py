@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares, nnls
 
-from benchmarks.simulator_timing import MIB
+from benchmarks.simulator_timing import ALONE, MIB, WITHOUT, Steps
 from pipeline.costmodel import Communication, Job, Link, Machine, Measurement, fit, simulate_step
 from pipeline.costmodel.machine import NO_LINK
 from pipeline.distributed import Transport
@@ -117,8 +117,21 @@ def typical(jobs: Sequence[Job]) -> Job:
     return replace(jobs[0], forward_seconds=forward, backward_seconds=tuple(backward), optimizer_seconds=optimizer)
 
 
-def slower(job: Job, factor: float) -> Job:
-    """By this factor in all that it does."""
+def typical_seconds(steps: Sequence[Steps], fitted_batches: Sequence[int]) -> dict[tuple[int, str | int], float]:
+    """Local batch and way -> until the slowest rank is done, in the middle of all turns.
+
+    A turn in which the machine was slow, by the geometric mean of the steps without exchange of the batches that may be
+    fitted to, is taken as if it had been as fast as the middle one.
+    """
+    slowest = {(of.local_batch, of.way): np.max(of.seconds, axis=0) for of in steps}
+    paces = [np.log(slowest[batch, way]) for batch in fitted_batches for way in (ALONE, WITHOUT)]
+    pace = np.exp(np.mean(paces, axis=0))
+    return {setting: float(np.median(seconds / pace) * np.median(pace)) for setting, seconds in slowest.items()}
+
+
+def in_seconds(job: Job, seconds: float) -> Job:
+    """As a whole, with the same share for each of its parts."""
+    factor = seconds / seconds_of(job)
     forward, *backward, optimizer = (factor * part for part in _parts(job))
     return replace(job, forward_seconds=forward, backward_seconds=tuple(backward), optimizer_seconds=optimizer)
 

@@ -23,7 +23,7 @@ def markdown(found: Mapping[str, Any]) -> str:
         "# How far off the simulator is",
         "",
         f"Steps of {settings['network']}, {settings['image_size']} pixels; {machine['cores']} cores, a thread a rank;",
-        f"medians of {settings['rounds']} rounds of {settings['steps']} steps; torch {machine['torch']}.",
+        f"medians of {settings['turns']} turns; torch {machine['torch']}.",
         "",
         "Efficiency: images/s over those of as many ranks of which each is alone, at the largest batch of the same",
         "launch. Points: predicted less measured efficiency, in percent. Held out, by a new size or a new cable: no",

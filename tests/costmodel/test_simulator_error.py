@@ -24,8 +24,9 @@ from benchmarks.simulator_predictions import (
     predicted_seconds,
     seconds_of,
     standard_errors,
+    typical_seconds,
 )
-from benchmarks.simulator_timing import Pace, StepTime, Timings
+from benchmarks.simulator_timing import ALONE, WITHOUT, Steps, Timings
 from benchmarks.simulator_wording import markdown
 from pipeline.costmodel import Job, Measurement, ring_seconds
 
@@ -39,7 +40,7 @@ _ARGUMENTS = argparse.Namespace(
 )  # fmt: skip
 
 _HEAD: dict[str, Any] = {
-    "settings": {"network": "resnet18", "image_size": 64, "rounds": 1, "steps": 1, "experiments": ["this machine"]},
+    "settings": {"network": "resnet18", "image_size": 64, "turns": 1, "experiments": ["this machine"]},
     "machine": {"cores": 2, "torch": "2"},
     "missing": {},
 }
@@ -68,34 +69,27 @@ def _timings(
 ) -> Timings:
     """As the model says they are, on cores that take `slowness` times as long to compute.
 
-    The slower of two ranks takes `waiting` times as long as the other.
+    The slower of two ranks takes `waiting` times as long as the other, and either is so half of the time.
     """
     rng = np.random.default_rng(int(cable.bytes_per_second + 1e6 * (cable.delay_seconds or 0)) if cable else 0)
     batches, buckets = (*BATCHES, HELD_OUT_BATCH), (*BUCKETS, HELD_OUT_BUCKET)
-    steps = [
-        StepTime(
-            local_batch=batch,
-            bucket_mib=mib,
-            ratios=(
-                predicted_seconds(_cell(_job(batch, slowness * waiting), mib, cable), truth)
-                / seconds_of(_job(batch, slowness * waiting))
-                * np.exp(noise * rng.normal()),
-            ),
-        )
-        for batch in batches
-        for mib in buckets
-    ]
-    paces = {batch: seconds_of(_job(batch)) / seconds_of(_job(max(batches))) for batch in batches}
+    # A turn may be twice as slow as another; the middle one is as the model says.
+    paces = rng.permutation(np.exp(np.linspace(-0.35, 0.35, 9)))
+    steps = []
+    for batch in batches:
+        alone, together = _job(batch, slowness), _job(batch, slowness * waiting)
+        whole: dict[str | int, float] = {mib: predicted_seconds(_cell(together, mib, cable), truth) for mib in buckets}
+        plain: dict[str | int, float] = {ALONE: seconds_of(alone), WITHOUT: seconds_of(together)}
+        for way, seconds in {**plain, **whole}.items():
+            slower = seconds * paces * (np.exp(noise * rng.normal(size=9)) if way in whole else 1.0)
+            ranks = np.array([slower, slower / waiting])
+            ranks[:, ::2] = ranks[::-1, ::2]
+            kept = [slower] if way == ALONE else ranks
+            steps.append(Steps(local_batch=batch, way=way, seconds=tuple(tuple(of.tolist()) for of in kept)))
     points = [Measurement(n, RANKS, ring_seconds(n, RANKS, truth.link(cable))) for n in (4096.0, 1e6, 1.6e7)]
-    return Timings(
-        ranks=RANKS,
-        alone=tuple(_job(batch, slowness) for batch in batches),
-        jobs=tuple(_job(batch, slowness) for batch in batches),
-        paces=tuple(Pace(local_batch=batch, alone=(pace,), together=(pace,)) for batch, pace in paces.items()),
-        waiting=(waiting,),
-        all_reduces=tuple(points),
-        steps=tuple(steps),
-    )
+    # They say what a part's share is, and may have been taken at another pace.
+    jobs = tuple(_job(batch, pace) for batch, pace in zip(batches, (1.3, 0.8, 1.0), strict=True))
+    return Timings(ranks=RANKS, jobs=jobs, all_reduces=tuple(points), steps=tuple(steps))
 
 
 def _judged(
@@ -154,8 +148,12 @@ def test_steps_that_do_not_follow_the_model_are_said_to_miss_the_aim() -> None:
     """Between the fitted bucket sizes something else happens: steps of 5 MiB take half as long again."""
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="all")
     timings = _timings(truth, None)
-    factors = {HELD_OUT_BUCKET: 1.5}
-    steps = tuple(replace(step, ratios=(step.ratio * factors.get(step.bucket_mib, 1.0),)) for step in timings.steps)
+    steps = tuple(
+        replace(of, seconds=tuple(tuple(1.5 * one for one in rank) for rank in of.seconds))
+        if of.way == HELD_OUT_BUCKET
+        else of
+        for of in timings.steps
+    )
     found = judge(_ARGUMENTS, {None: replace(timings, steps=steps)}, {})
     assert not found["held_out"]["all"]["within_aim"]
     assert "**missed**" in markdown({**_HEAD, "experiments": {"this machine": found}})
@@ -182,19 +180,30 @@ def _assert_predicted(launch: Callable[[Constants, Cable | None], Timings]) -> N
     assert found["fit"]["constants"]["wire_share"] == pytest.approx(1.05, rel=0.02)
 
 
-def test_two_rounds_of_unlike_speed_are_taken_at_the_same_middle() -> None:
-    """Computation and steps alike: the faster half of one beside the middle of the other would be an error."""
-    truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="nothing")
-    fast, slow = (_timings(truth, None, slowness=slowness) for slowness in (1.0, 1.3))
-    both = replace(
-        fast,
-        alone=fast.alone + slow.alone,
-        jobs=fast.jobs + slow.jobs,
-        steps=tuple(
-            replace(one, ratios=one.ratios + other.ratios) for one, other in zip(fast.steps, slow.steps, strict=True)
-        ),
+def test_what_is_held_out_decides_no_pace() -> None:
+    """Steps of the held-out batch that take ten times as long change what is measured of them alone."""
+    truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="all")
+    timings = _timings(truth, None)
+    steps = tuple(
+        replace(of, seconds=tuple(tuple(10 * one for one in rank) for rank in of.seconds))
+        if of.local_batch == HELD_OUT_BATCH
+        else of
+        for of in timings.steps
     )
-    assert judge(_ARGUMENTS, {None: both}, {})["held_out"]["all"]["largest_error_points"] < 1
+    usual, slow = (judge(_ARGUMENTS, {None: of}, {})["rows"] for of in (timings, replace(timings, steps=steps)))
+    for row, slower in zip(usual, slow, strict=True):
+        assert slower["predicted_efficiency"] == pytest.approx(row["predicted_efficiency"])
+        factor = 10 if row["local_batch"] == HELD_OUT_BATCH else 1
+        assert factor * slower["measured_efficiency"] == pytest.approx(row["measured_efficiency"])
+
+
+def test_the_middle_of_turns_is_that_of_the_slowest_rank_at_the_pace_of_each_turn() -> None:
+    """By hand: turns at paces of 1, 2 and 4; the exchange takes 3, 1.5 and 2 times the plain step."""
+    plain = {(batch, way): ((1.0, 2.0, 4.0),) * ranks for batch in (2, 4) for way, ranks in ((ALONE, 1), (WITHOUT, 2))}
+    exchange = ((3.0, 1.0, 8.0), (2.0, 3.0, 7.0))
+    steps = [Steps(local_batch=batch, way=way, seconds=seconds) for (batch, way), seconds in plain.items()]
+    found = typical_seconds([*steps, Steps(local_batch=2, way=25, seconds=exchange)], [2, 4])
+    assert found == pytest.approx({**dict.fromkeys(plain, 2.0), (2, 25): 2 * 2.0})
 
 
 def test_constants_are_said_as_fitted_assumed_or_undetermined() -> None:
@@ -272,7 +281,7 @@ def test_a_launch_that_fails_costs_its_experiment_alone_and_timings_are_judged_a
 def test_real_ranks_are_measured_and_predicted(tmp_path: Path) -> None:
     """On a busy machine no error is promised."""
     tiny = ["--network=squeezenet1_1", "--image-size=32", "--local-batches", "2", "6", "--held-out-batches", "4"]
-    short = ["--rounds=1", "--steps=2", "--mbits", "800", "4000", "--held-out-mbits", "2000"]
+    short = ["--rounds=1", "--turns=2", "--mbits", "800", "4000", "--held-out-mbits", "2000"]
     short += ["--delays-ms", "0", "4", "--held-out-delays-ms", "1"]
     main([*tiny, *short, f"--out={tmp_path}"])
     tree = json.loads((tmp_path / "simulator_error.json").read_text())
