@@ -1,12 +1,18 @@
-"""The table of ways to exchange gradients, from the times of their rounds."""
+"""The table of ways to exchange gradients, from the times of their rounds.
 
+python -m benchmarks.communication_table docs/results/2026-11-22-communication/*.json
+"""
+
+import argparse
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.printing import Row
+from benchmarks.printing import Row, print_table
+from pipeline.artifacts.json_file import read_json
 
 DDP = "buckets of 25 MiB"
 """Torch's own way, which every launch has."""
@@ -61,3 +67,17 @@ def _row(one: Mapping[str, Any], batch_size: int, base: float | None = None, ddp
 def _spread(values: NDArray[np.float64], digits: str) -> str:
     """The median, with the extremes."""
     return f"{np.median(values):{digits}} ({values.min():{digits}} to {values.max():{digits}})"
+
+
+def main() -> None:
+    """Print what `benchmarks.communication` has left, in a run for all networks or one for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="+", help="raw times, as --out of benchmarks.communication")
+    parser.add_argument("--batch-size", type=int, default=32, help="of one process, as it was asked for there")
+    arguments = parser.parse_args()
+    found = [one for file in arguments.files for one in read_json(file)]
+    print_table(rows_of(found, arguments.batch_size))
+
+
+if __name__ == "__main__":
+    main()

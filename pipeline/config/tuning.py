@@ -19,11 +19,12 @@ from pipeline.errors import InputError
 _LISTS = ("models", "batch_sizes", "learning_rates", "weight_decays")
 _FIXED_LISTS = ("arms", "seeds")
 
-# They say how a run is done; some of them decide how sums are rounded.
+# They say how a run is done, and decide nothing but how sums are rounded.
 _PASSIVE = tuple(
     f"recipe.{key}"
     for key in (
-        "checkpoint", "compile", "eval_batch_size", "micro_batch", "noise_scale_steps", "reduction",
+        "checkpoint", "communication.bucket_mib", "communication.hierarchical", "communication.library",
+        "communication.overlap", "compile", "eval_batch_size", "micro_batch", "noise_scale_steps", "reduction",
         "threads_per_worker", "timeout_seconds", "workers",
     )
 )  # fmt: skip

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from pipeline import distributed
 from pipeline.batching import Part
-from pipeline.errors import InputError, MachineError
-from pipeline.training.host_memory import available_bytes, total_bytes
+from pipeline.errors import InputError
+from pipeline.training.host_memory import available_bytes
 
 CPU_IMAGES = 512
 """Larger passes are no faster on a CPU and leave its caches behind."""
@@ -52,8 +52,7 @@ def choose_micro_batch(
         ranks_here: processes that share this node's memory.
 
     Raises:
-        InputError: a single BatchNorm group is more than was requested, or than fits, a MachineError where it would
-            fit if others left the memory free.
+        InputError: a single BatchNorm group is more than was requested, or than fits.
     """
     # Shares of a batch may differ by an image; what is chosen must hold for every rank.
     shares = distributed.all_gather([size for part in parts for size in part.group_sizes])
@@ -66,16 +65,9 @@ def choose_micro_batch(
             )
         return requested
     if device.type != "cuda":
-        fitting, in_all = (
-            int(_CPU_SHARE * memory / ranks_here / bytes_per_image()) for memory in (_free_at_start(), total_bytes())
-        )
-        if distributed.any_rank(in_all < group):
-            raise _does_not_fit(group)
+        fitting = int(_CPU_SHARE * _free_at_start() / ranks_here / bytes_per_image())
         if distributed.any_rank(fitting < group):
-            raise MachineError(
-                f"micro_batch: auto, but one BatchNorm group of {group} images does not fit the memory that other "
-                "processes leave; end them and run the same command again, which goes on"
-            )
+            raise _does_not_fit(group)
         return min(*distributed.all_gather(fitting), max(group, CPU_IMAGES), whole)
     return halve_until_it_fits(whole, group, try_pass)
 
@@ -115,7 +107,7 @@ def activation_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> int:
 
 
 class OutOfMemory(InputError):  # noqa: N818 - as torch's own
-    """Memory, of the device or the machine, is too small for a run, or, of a GPU, others hold it."""
+    """Memory, of the device or the machine, is too small for a run, or others hold it."""
 
 
 def _does_not_fit(group: int) -> OutOfMemory:

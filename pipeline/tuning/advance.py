@@ -30,20 +30,25 @@ def advance(task: EpochTask) -> EpochResult:
     check_mark(task.folder.parent, task.mark)
     with _alone_in(task.folder):
         if path.exists():
-            return EpochResult(**read_json(path))
-        try:
-            result = _trained(task)
-        except FailedBySettings as error:
-            result = EpochResult(accuracy=None, reason=str(error), seconds=0.0)
-        # What starting processes took is part of taking the trial up.
-        seconds = time.monotonic() - start
-        switch_seconds = result.switch_seconds + seconds - result.seconds if result.seconds else 0.0
-        result = dataclasses.replace(result, seconds=seconds, switch_seconds=switch_seconds)
-        if not result.killed:
-            write_json(path, dataclasses.asdict(result))
-            if result.accuracy is None or task.epoch == len(task.run.ends):
-                Checkpoints(task.folder).clear()
+            result = EpochResult(**read_json(path))
+        else:
+            result = _measured(task, start)
+            if not result.killed:
+                write_json(path, dataclasses.asdict(result))
+        if not result.killed and (result.accuracy is None or task.epoch == len(task.run.ends)):
+            Checkpoints(task.folder).clear()
     return result
+
+
+def _measured(task: EpochTask, start: float) -> EpochResult:
+    try:
+        result = _trained(task)
+    except FailedBySettings as error:
+        result = EpochResult(accuracy=None, reason=str(error), seconds=0.0)
+    # What starting processes took is part of taking the trial up.
+    seconds = time.monotonic() - start
+    switch_seconds = result.switch_seconds + seconds - result.seconds if result.seconds else 0.0
+    return dataclasses.replace(result, seconds=seconds, switch_seconds=switch_seconds)
 
 
 def _trained(task: EpochTask) -> EpochResult:

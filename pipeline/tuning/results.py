@@ -27,6 +27,7 @@ class Found:
         switching: (epochs, 2), of each epoch that was trained the wall time in seconds, and which part of it went into
             taking the trial up and laying it down.
         n_judged: images by which trials were judged.
+        images: digest of all of them and their labels.
     """
 
     tuning: Tuning
@@ -39,6 +40,7 @@ class Found:
     epochs_afterwards: int
     switching: Sequence[tuple[float, float]]
     n_judged: int
+    images: str
 
     @property
     def ranking(self) -> list[int]:

@@ -164,7 +164,7 @@ class Search:
     def _ended(self, trial: int, how: Ending) -> None:
         last = self.accuracies[trial][-1] if self.accuracies[trial] else None
         self._journal.end(trial, how, last)
-        if how == "eliminated" and not self._tuning.finish:
+        if how == "failed" or (how == "eliminated" and not self._tuning.finish):
             Checkpoints(self._checkpoints / f"{trial:04d}").clear()
         self._suggestions.end(trial, how, last)
 

@@ -201,7 +201,7 @@ def from_before_labels_were_recorded(data: Path) -> str:
     recorded = json.loads(path.read_text())
     del recorded["inputs"]["../prepare/test.parquet"]
     path.write_text(json.dumps(recorded))
-    return "a provenance file that names them, of prepare or of the study, is missing"
+    return "it was trained before the labels were recorded with it; train it again (`dvc repro`)"
 
 
 @pytest.mark.parametrize(

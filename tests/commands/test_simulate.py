@@ -116,6 +116,13 @@ def test_messages_are_those_of_the_trainer_and_of_horovod_and_are_said(
     assert f"; sent {'after' if '--no-overlap' in option else 'beside'} the backward pass; compression 1;" in given
 
 
+def test_a_network_of_less_than_a_bucket_is_sent_in_two_as_ddp_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*_SMALL, "--network", "squeezenet1_1", "--out", str(tmp_path)]) == 0
+    assert "; messages, fixed 25 MiB, the first 1\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("compression", [1, 2])
 def test_without_overlap_a_step_ends_with_one_all_reduce_of_what_is_left_by_compression(
     compression: int, tmp_path: Path

@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 from pipeline.artifacts.json_file import read_json
 from pipeline.commands.tuning.comparing import write_comparison
 from pipeline.config.params import load_params
+from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from pipeline.tuning.results import Found
 from pipeline.tuning.source import judged_rows
@@ -65,12 +66,22 @@ def test_a_winner_that_stopped_early_is_compared_at_the_end(tmp_path: Path) -> N
     assert row["accuracy"] == winner["accuracy_at_end"] == curve[1]["accuracy"]
 
 
+def _found(summary: dict[str, Any], images: str = "the same") -> Found:
+    return cast("Found", SimpleNamespace(summary=lambda: summary, n_judged=40, images=images))
+
+
+def test_searches_on_other_images_are_not_compared(tmp_path: Path) -> None:
+    searches = {"lr": _found({}), "adam": _found({}, images="others")}
+    with pytest.raises(InputError, match="the images were replaced between lr and adam, which cannot be compared; run"):
+        list(write_comparison(searches, DataPaths(root=tmp_path)))
+
+
 def test_a_winner_that_fails_before_the_end_comes_last_without_an_accuracy(tmp_path: Path) -> None:
     data, searches = DataPaths(root=tmp_path), {}
     for name, at_end in (("lr", None), ("adam", 0.25)):
         winner: dict[str, Any] = {"accuracy": 0.9, "accuracy_at_end": at_end, "values": {}}
         summary = {"winner": winner, "trials": 2, "failed": 0, "epochs": 3, "epochs_allowed": 4}
-        searches[name] = cast("Found", SimpleNamespace(summary=lambda summary=summary: summary, n_judged=40))
+        searches[name] = _found(summary)
     first, second, _ = write_comparison(searches, data)
     assert first.startswith("adam: 0.2500 (")
     assert second.startswith("lr: its winner failed on its way to the last epoch")

@@ -215,7 +215,9 @@ def test_a_study_that_no_trial_can_stand_for_is_refused_as_is_a_search_for_it(
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("key", ["workers", "timeout_seconds", "checkpoint", "checkpoint.steps", "micro_batch"])
+@pytest.mark.parametrize(
+    "key", ["workers", "timeout_seconds", "checkpoint", "checkpoint.steps", "communication.bucket_mib"]
+)
 def test_how_a_run_is_done_is_not_searched(key: str) -> None:
     said = rf"space: recipe\.{re.escape(key)} says how a run is done and decides no accuracy"
     with pytest.raises(InputError, match=said):

@@ -72,6 +72,7 @@ def found_by(made: Search, folder: Path, tuning: Tuning, outcome: Outcome) -> Fo
         epochs_afterwards=made.epochs_afterwards,
         switching=Journal(folder / "journal.log").switching,
         n_judged=40,
+        images="",
     )
 
 

@@ -46,7 +46,9 @@ def read_tested(data: DataPaths, studies: Iterable[str]) -> EvaluationImages:
     unknown = {}
     for study in studies:
         trained_with = _recorded(data, "train", study, "inputs", "../prepare/")
-        if None in (*prepared, *trained_with):
+        if trained_with[0] and not trained_with[1]:
+            unknown[study] = "it was trained before the labels were recorded with it; train it again (`dvc repro`)"
+        elif None in (*prepared, *trained_with):
             unknown[study] = "a provenance file that names them, of prepare or of the study, is missing"
         elif prepared != trained_with:
             unknown[study] = "data/prepare was made anew since the study was trained"

@@ -61,7 +61,7 @@ def _sizes(way: Communication, job: Job) -> str:
     mib = f"{way.bucket_bytes / _MIB:g} MiB"
     if way.negotiation:
         return f"what is ready, at most {mib}"
-    if way.bucket_bytes >= sum(job.layer_bytes):
-        return "one"
     first = way.first_bucket_bytes
+    if first is None and way.bucket_bytes >= sum(job.layer_bytes):
+        return "one"
     return f"{mib}, the first {first / _MIB:g}" if first else mib

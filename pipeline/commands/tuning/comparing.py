@@ -53,11 +53,18 @@ def write_comparison(searches: Mapping[str, Found], data: DataPaths) -> Iterator
     another length of training, under a schedule that was to go on.
 
     Args:
-        searches: that have ended, and whose winners were trained to the end or failed on the way there; judged by as
-            many images each.
+        searches: that have ended, and whose winners were trained to the end or failed on the way there.
+
+    Raises:
+        InputError: they saw other images.
     """
     rows = []
-    (n_judged,) = {found.n_judged for found in searches.values()}
+    if len({found.images for found in searches.values()}) > 1:
+        raise InputError(
+            f"{data.root}: the images were replaced between {' and '.join(searches)}, which cannot be compared; run "
+            "the same command again, which searches on those that are there now"
+        )
+    n_judged = next(iter(searches.values())).n_judged
     for name, found in searches.items():
         summary = found.summary()
         winner = summary["winner"]

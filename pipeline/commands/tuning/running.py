@@ -85,8 +85,10 @@ def run_search(
         epochs_afterwards=search.epochs_afterwards,
         switching=journal.switching,
         n_judged=int(inputs.rows.judged.sum()),
+        images=inputs.source.digest,
     )
-    if read_inputs(params, tuning, data).identity != inputs.identity:
+    now = read_inputs(params, tuning, data).identity
+    if any(now[key] != inputs.identity[key] for key in ("data", "members")):
         raise InputError(
             f"{data.root}: images or the filter's choice were replaced while {name} was searched on those before; run "
             "the same command again, which searches on these"
