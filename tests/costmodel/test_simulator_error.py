@@ -92,6 +92,15 @@ def _timings(
     return Timings(ranks=RANKS, jobs=jobs, all_reduces=tuple(points), steps=tuple(steps))
 
 
+def _longer(timings: Timings, factor: float, which: Callable[[Steps], bool]) -> Timings:
+    """With some steps so many times as long."""
+    steps = (
+        replace(of, seconds=tuple(tuple(factor * one for one in rank) for rank in of.seconds)) if which(of) else of
+        for of in timings.steps
+    )
+    return replace(timings, steps=tuple(steps))
+
+
 def _judged(
     truth: Constants, fitted: Sequence[Cable | None], held_out: Sequence[Cable] = (), noise: float = 0.0
 ) -> dict[str, Any]:
@@ -148,13 +157,8 @@ def test_steps_that_do_not_follow_the_model_are_said_to_miss_the_aim() -> None:
     """Between the fitted bucket sizes something else happens: steps of 5 MiB take half as long again."""
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="all")
     timings = _timings(truth, None)
-    steps = tuple(
-        replace(of, seconds=tuple(tuple(1.5 * one for one in rank) for rank in of.seconds))
-        if of.way == HELD_OUT_BUCKET
-        else of
-        for of in timings.steps
-    )
-    found = judge(_ARGUMENTS, {None: replace(timings, steps=steps)}, {})
+    changed = _longer(timings, 1.5, lambda of: of.way == HELD_OUT_BUCKET)
+    found = judge(_ARGUMENTS, {None: changed}, {})
     assert not found["held_out"]["all"]["within_aim"]
     assert "**missed**" in markdown({**_HEAD, "experiments": {"this machine": found}})
 
@@ -184,13 +188,8 @@ def test_what_is_held_out_decides_no_pace() -> None:
     """Steps of the held-out batch that take ten times as long change what is measured of them alone."""
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="all")
     timings = _timings(truth, None)
-    steps = tuple(
-        replace(of, seconds=tuple(tuple(10 * one for one in rank) for rank in of.seconds))
-        if of.local_batch == HELD_OUT_BATCH
-        else of
-        for of in timings.steps
-    )
-    usual, slow = (judge(_ARGUMENTS, {None: of}, {})["rows"] for of in (timings, replace(timings, steps=steps)))
+    changed = _longer(timings, 10, lambda of: of.local_batch == HELD_OUT_BATCH)
+    usual, slow = (judge(_ARGUMENTS, {None: of}, {})["rows"] for of in (timings, changed))
     for row, slower in zip(usual, slow, strict=True):
         assert slower["predicted_efficiency"] == pytest.approx(row["predicted_efficiency"])
         factor = 10 if row["local_batch"] == HELD_OUT_BATCH else 1
