@@ -17,3 +17,20 @@ def test_equal_figures_are_equal_bytes_and_empty_ones_can_be_drawn() -> None:
     first, second = (svg(scaling_figure({"ring": _CURVE}, {"batch 64": _CURVE}, title="x")) for _ in range(2))
     assert first == second
     assert svg(scaling_figure({"ring": _CURVE}, {}, title="x"))
+
+
+def test_ticks_are_numbers_as_people_write_them() -> None:
+    """Formulas are off in all figures, for names with a dollar sign, and matplotlib's own ticks of a log axis are such."""
+    wide = ScalingCurve(
+        gpus=[1, 6, 1536, 27600],
+        images_per_second=[380.0, 2e3, 5e5, 1e7],
+        efficiency=[1.0] * 4,
+        hours=[84, 14, 0.1, 3e-3],
+    )
+    figure = scaling_figure({"ring": wide}, {"batch 64": wide}, title="x")
+    assert "mathdefault" not in svg(figure).decode()
+    throughput, *_, hours = figure.axes
+    for panel, (low, high) in ((throughput, (380, 1e7)), (hours, (3e-3, 84))):
+        values = [float(tick.get_text().replace(",", "")) for tick in panel.get_yticklabels()]
+        assert values == panel.get_yticks().tolist()
+        assert len([value for value in values if low / 10 <= value <= 10 * high]) >= 4

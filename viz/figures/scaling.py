@@ -1,5 +1,6 @@
 """Simulated runs against the number of GPUs: throughput, efficiency, and time to train."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from viz.figures.palette import SERIES
-from viz.figures.rendering import matplotlib_style
+from viz.figures.rendering import log_ticks, matplotlib_style
+
+_MOST_TICKS = 9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +42,20 @@ def scaling_figure(weak: Mapping[str, ScalingCurve], strong: Mapping[str, Scalin
             (hours, strong, "hours", 1, "hours to train, same global batch"),
         ):
             _draw(panel, curves, attribute, unit, y_title)
-        for panel in (throughput, hours):
-            panel.set_yscale("log")
+        _log_scale(throughput, [value for curve in weak.values() for value in curve.images_per_second])
+        _log_scale(hours, [value for curve in strong.values() for value in curve.hours])
         for panel in (efficiency, strong_efficiency):
             panel.set_ylim(0, 105)
         return figure
+
+
+def _log_scale(panel: Any, values: Sequence[float]) -> None:
+    ticks = log_ticks(values)
+    if len(ticks) > _MOST_TICKS:
+        ticks = [tick for tick in ticks if math.log10(tick).is_integer()]
+    panel.set_yscale("log")
+    panel.set_yticks(ticks, [f"{tick:,.10g}" for tick in ticks])
+    panel.minorticks_off()
 
 
 def _draw(panel: Any, curves: Mapping[str, ScalingCurve], attribute: str, unit: float, y_title: str) -> None:
@@ -56,7 +68,9 @@ def _draw(panel: Any, curves: Mapping[str, ScalingCurve], attribute: str, unit: 
     panel.set_xscale("log", base=2)
     gpus = sorted({count for curve in curves.values() for count in curve.gpus})
     shown = gpus[:: 1 + len(gpus) // 9]
-    panel.set_xticks(shown, [f"{count:,}" for count in shown], fontsize=8)
+    panel.set_xticks(
+        shown, [f"{count:,}" for count in shown], fontsize=8, rotation=30, ha="right", rotation_mode="anchor"
+    )
     panel.minorticks_off()
     panel.set(xlabel="GPUs", ylabel=y_title)
     if curves:
