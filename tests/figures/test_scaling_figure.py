@@ -20,7 +20,7 @@ def test_equal_figures_are_equal_bytes_and_empty_ones_can_be_drawn() -> None:
 
 
 def test_ticks_are_numbers_as_people_write_them() -> None:
-    """Formulas are off in all figures, for names with a dollar sign, and matplotlib's own ticks of a log axis are such."""
+    """No figure draws formulas, since names may have a dollar sign; matplotlib's own log ticks are formulas."""
     wide = ScalingCurve(
         gpus=[1, 6, 1536, 27600],
         images_per_second=[380.0, 2e3, 5e5, 1e7],
