@@ -28,7 +28,8 @@ from pipeline.selection.decision import ShareRule, decide
 from pipeline.selection.evidence import Evidence
 from pipeline.selection.scorers import SCORERS
 from pipeline.selection.stability import jaccard
-from viz.figures.rendering import matplotlib_style, png, svg
+from viz.figures.palette import SERIES
+from viz.figures.rendering import matplotlib_log_axis, matplotlib_style, png, svg
 
 DBSCAN = {"name": "dbscan", "space": "map", "min_samples": 5}
 CHOICES: Mapping[str, Mapping[str, Any]] = {
@@ -76,17 +77,20 @@ def share_of_eps(evidence: Evidence) -> Figure:
     """The whole curve, and the radii that reach the paper's shares."""
     radii = SCORERS["dbscan"].values(evidence, space="map", min_samples=DBSCAN["min_samples"])
     eps = curve_thresholds(radii)
+    shares = 100 * shares_above(radii, eps)
     with matplotlib_style():
         figure = Figure(figsize=(6.5, 4.2))
         axes: Any = figure.subplots()
-        axes.plot(eps, 100 * shares_above(radii, eps), color="#3b6fb6")
-        for network, kept in KEPT_SHARES.items():
+        axes.plot(eps, shares, color="#888888")
+        for (network, kept), color in zip(KEPT_SHARES.items(), SERIES, strict=False):
             threshold = threshold_for_share(radii, 1 - kept)
             share = threshold.n_above / len(radii)
-            axes.plot(threshold.value, 100 * share, "o", color="#c8553d", markersize=4)
             label = f"{network}: asked {100 * (1 - kept):.2f} %, {100 * share:.2f} % at eps {threshold.value:.3g}"
-            axes.annotate(label, (threshold.value, 100 * share), fontsize=7, xytext=(6, 2), textcoords="offset points")
-        axes.set(xscale="log", yscale="log", xlabel="eps (map units)", ylabel="images that DBSCAN calls noise (%)")
+            axes.plot(threshold.value, 100 * share, "o", color=color, markersize=4, label=label)
+        axes.legend(fontsize=8, loc="lower left")
+        matplotlib_log_axis(axes, "x", eps)
+        matplotlib_log_axis(axes, "y", shares)
+        axes.set(xlabel="eps (map units)", ylabel="images that DBSCAN calls noise (%)")
         return figure
 
 

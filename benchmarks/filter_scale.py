@@ -44,7 +44,7 @@ from pipeline.reduction.pca import fit_principal_axes
 from pipeline.reduction.quality import exact_neighbours, knn_label_accuracy, neighbour_recall, quality_sample
 from pipeline.reduction.tsne import training_map
 from pipeline.selection.evidence import Evidence
-from viz.figures.rendering import matplotlib_style, svg
+from viz.figures.rendering import matplotlib_log_axis, matplotlib_style, svg
 
 WRONG_SHARE = 0.025  # outliers, and as many wrong labels
 LEAST_OF_A_CLASS = 50
@@ -201,16 +201,19 @@ def watched(command: list[str]) -> tuple[dict[str, Any], dict[str, float]]:
 
 def curve(rows: Sequence[Row]) -> Figure:
     """Wall time of all steps and peak memory against the number of images."""
-    sizes = [row["n"] for row in rows]
+    sizes = [float(row["n"]) for row in rows]
     with matplotlib_style():
         figure = Figure(figsize=(6.5, 3.2), layout="constrained")
         time_axes, memory_axes = figure.subplots(1, 2)
         time_axes.plot(sizes, [row["total_s"] for row in rows], "o-")
         memory_axes.plot(sizes, [row["peak_gb"] for row in rows], "o-")
-        time_axes.set(ylabel="features to keep list (s)", yscale="log")
+        matplotlib_log_axis(time_axes, "y", [float(row["total_s"]) for row in rows])
+        time_axes.set(ylabel="features to keep list (s)")
         memory_axes.set(ylabel="anonymous memory (GB)", ylim=(0, None))
         for axes in (time_axes, memory_axes):
-            axes.set(xlabel="images", xscale="log")
+            matplotlib_log_axis(axes, "x", sizes)
+            axes.tick_params(axis="x", labelrotation=45)
+            axes.set(xlabel="images")
         return figure
 
 

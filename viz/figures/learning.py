@@ -9,7 +9,7 @@ from plotly import graph_objects as go
 from plotly import subplots
 
 from viz.figures.palette import LineKey, LineStyle
-from viz.figures.rendering import log_ticks, matplotlib_style, plotly_layout, plotly_log_axis, plotly_text
+from viz.figures.rendering import matplotlib_log_axis, matplotlib_style, plotly_layout, plotly_log_axis, plotly_text
 
 _X_TITLE = "training images processed"
 _COLUMNS = 3
@@ -82,7 +82,7 @@ def learning_figure(panels: Mapping[str, Sequence[LearningCurve]], axis: Learnin
         for axes, (name, curves) in zip(grid.flat, panels.items(), strict=False):
             axes.set_title(name)
             if axis.log:
-                _log_scale(axes, log_ticks(_values(panels)))
+                matplotlib_log_axis(axes, "y", _values(panels))
             for curve in curves:
                 (handles[str(curve.key)],) = axes.plot(
                     curve.examples, curve.values, color=curve.style.color, linestyle=curve.style.dash[1], linewidth=1.2
@@ -107,12 +107,6 @@ def _plotly_trace(curve: LearningCurve, *, in_legend: bool) -> Any:
         line={"color": curve.style.color, "dash": curve.style.dash[0], "width": 2},
         hovertemplate="%{x:,} images: %{y:.4f}",
     )
-
-
-def _log_scale(axes: Any, ticks: Sequence[float]) -> None:
-    axes.set_yscale("log")
-    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.minorticks_off()
 
 
 def _values(panels: Mapping[str, Sequence[LearningCurve]]) -> list[float]:

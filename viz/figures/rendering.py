@@ -6,9 +6,11 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from plotly import graph_objects as go
@@ -27,6 +29,8 @@ _STYLE: Any = {
     "legend.frameon": False,
     "font.size": 10,
 }
+
+_MOST_TICKS = 9
 
 # Without the first two, plotly's toolbar offers to upload the figure to a server.
 PLOTLY_CONFIG: Any = {
@@ -109,6 +113,18 @@ def plotly_log_axis(values: Iterable[float]) -> dict[str, Any]:
     """A logarithmic plotly axis that spans positive `values`, with `log_ticks`."""
     ticks = log_ticks(values)
     return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
+
+
+def matplotlib_log_axis(axes: Axes, which: Literal["x", "y"], values: Iterable[float]) -> None:
+    """Make one axis logarithmic, with `log_ticks` of `values`, or powers of ten alone where those are many."""
+    ticks = log_ticks(values)
+    if len(ticks) > _MOST_TICKS:
+        ticks = [tick for tick in ticks if math.log10(tick).is_integer()]
+    axes.set(**{f"{which}scale": "log"})
+    axis: Axis = getattr(axes, f"{which}axis")
+    # Labels of matplotlib's own are formulas, which the style turns off.
+    axis.set_ticks(ticks, [f"{tick:,.10g}" for tick in ticks])
+    axis.minorticks_off()
 
 
 def log_ticks(values: Iterable[float]) -> list[float]:

@@ -1,6 +1,5 @@
 """Simulated runs against the number of GPUs: throughput, efficiency, and time to train."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,9 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from viz.figures.palette import SERIES
-from viz.figures.rendering import log_ticks, matplotlib_style
-
-_MOST_TICKS = 9
+from viz.figures.rendering import matplotlib_log_axis, matplotlib_style
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,20 +39,11 @@ def scaling_figure(weak: Mapping[str, ScalingCurve], strong: Mapping[str, Scalin
             (hours, strong, "hours", 1, "hours to train, same global batch"),
         ):
             _draw(panel, curves, attribute, unit, y_title)
-        _log_scale(throughput, [value for curve in weak.values() for value in curve.images_per_second])
-        _log_scale(hours, [value for curve in strong.values() for value in curve.hours])
+        matplotlib_log_axis(throughput, "y", [value for curve in weak.values() for value in curve.images_per_second])
+        matplotlib_log_axis(hours, "y", [value for curve in strong.values() for value in curve.hours])
         for panel in (efficiency, strong_efficiency):
             panel.set_ylim(0, 105)
         return figure
-
-
-def _log_scale(panel: Any, values: Sequence[float]) -> None:
-    ticks = log_ticks(values)
-    if len(ticks) > _MOST_TICKS:
-        ticks = [tick for tick in ticks if math.log10(tick).is_integer()]
-    panel.set_yscale("log")
-    panel.set_yticks(ticks, [f"{tick:,.10g}" for tick in ticks])
-    panel.minorticks_off()
 
 
 def _draw(panel: Any, curves: Mapping[str, ScalingCurve], attribute: str, unit: float, y_title: str) -> None:

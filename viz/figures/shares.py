@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from plotly import graph_objects as go
 
 from viz.figures.palette import SERIES
-from viz.figures.rendering import log_ticks, matplotlib_style, plotly_layout, plotly_log_axis, plotly_text
+from viz.figures.rendering import matplotlib_log_axis, matplotlib_style, plotly_layout, plotly_log_axis, plotly_text
 
 _CLASSES_TITLE, _EXCEED_TITLE = "images of the class called noise (%)", "images that exceed it (%)"
 
@@ -115,19 +115,16 @@ def eps_figure(
     unit: str,
 ) -> Figure:
     """The same as a matplotlib figure for papers."""
-    ticks = log_ticks(value for eps, _ in curves.values() for value in eps)
     with matplotlib_style():
         figure = Figure(figsize=(6.4, 4.0), layout="constrained")
         axes = figure.add_subplot()
-        axes.set_xscale("log")
         for index, (network, (eps, shares)) in enumerate(curves.items()):
             color = SERIES[index % len(SERIES)]
             axes.plot(eps, [100 * share for share in shares], label=network, color=color)
             if network in chosen:
                 threshold, share = chosen[network]
                 axes.plot([threshold], [100 * share], "x", label=f"{network}: in use", color=color, markersize=9)
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.minorticks_off()
+        matplotlib_log_axis(axes, "x", [value for eps, _ in curves.values() for value in eps])
         axes.set_ylim(bottom=0)
         axes.set(xlabel=f"{unit}, log scale", ylabel=_EXCEED_TITLE)
         axes.legend(fontsize=8)
