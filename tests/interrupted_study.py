@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow.parquet
 import pytest
-from made_up_training import alive, command, descendants, kill, run, start, write_project
+from made_up_training import alive, command, descendants, files_below, kill, run, start, write_project
 
 from pipeline.paths import DataPaths, WorkPaths
 
@@ -98,8 +98,8 @@ class Study:
 
     def checkpoints(self) -> list[int]:
         """Steps of those on the disk."""
-        names = (re.fullmatch(r"step-(\d+)\..*\.pt", path.name) for path in self.work.root.rglob("step-*.pt"))
-        return sorted(int(name[1]) for name in names if name)
+        steps = (re.fullmatch(r"step-(\d+)\..*\.pt", path.name) for path in files_below(self.work.root))
+        return sorted(int(step[1]) for step in steps if step)
 
     def cells(self) -> dict[str, int]:
         """The finished cells in the ledger, and when each was written."""

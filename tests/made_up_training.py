@@ -1,6 +1,7 @@
 """A tiny prepared data set, its parameters, and training stages in processes of their own."""
 
 import contextlib
+import fnmatch
 import importlib
 import os
 import signal
@@ -239,6 +240,11 @@ def environment() -> dict[str, str]:
     """One thread a process, no GPU, and no DVC around it."""
     inherited = {key: value for key, value in os.environ.items() if key != "DVC_ROOT"}
     return {**inherited, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def files_below(folder: Path, pattern: str = "*") -> list[Path]:
+    """As `rglob`, which fails where a process removes a folder meanwhile."""
+    return [Path(parent, name) for parent, _, names in os.walk(folder) for name in fnmatch.filter(names, pattern)]
 
 
 def run(

@@ -22,7 +22,7 @@ ROUNDING = {"weights": 1e-6, "update": 1e-5, "losses": 1e-6, "noise": 1e-5, "con
 ROUNDING_OF_STEPS = {**ROUNDING, "losses": 1e-5}
 ROUNDING_IN_FLOAT64 = {**ROUNDING, "weights": 1e-14, "update": 1e-14}  # losses are added up in float32
 
-SHARED = pytest.mark.parametrize("ranks", [2, 4])
+SHARED = pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 ONE_STEP = pytest.mark.parametrize(
     "case",
     ["resnet18 X=4", "resnet18 X=8", "resnet18 bn_group", "resnet18 clipped", "small_cnn X=4", "small_cnn X=8"],
@@ -52,11 +52,20 @@ def _launch(ranks: int, folder: Path, *groups: str, timeout: float = 240) -> Map
     return saved
 
 
+class _Launches(dict[int, Mapping[str, Any]]):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def __missing__(self, ranks: int) -> Mapping[str, Any]:
+        self[ranks] = _launch(ranks, self._folder, "ddp", "tree", "local", "mutant")
+        return self[ranks]
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Of 1, 2 and 4 ranks; each number is launched once."""
-    folder = tmp_path_factory.mktemp("ranks")
-    return {ranks: _launch(ranks, folder, "ddp", "tree", "local", "mutant") for ranks in (1, 2, 4)}
+    """Of 1, 2 and 4 ranks; each number is launched once, when it is first asked for."""
+    return _Launches(tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.fixture(scope="module")

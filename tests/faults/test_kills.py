@@ -85,6 +85,7 @@ def test_sigterm_to_one_process_loses_nothing(
     _assert_equal(study, tree)
 
 
+@pytest.mark.slow
 def test_of_three_processes_two_train_and_the_third_waits(tree: Study, tmp_path: Path) -> None:
     study = Study.write(tmp_path / "study", reduction="tree")
     study.finish(ranks=3)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from interrupted_study import HOOKS, kill_one
-from made_up_training import alive, kill, run, start, wait_until
+from made_up_training import alive, files_below, kill, run, start, wait_until
 from made_up_tuning import command, results_of, write_search
 
 from pipeline.paths import DataPaths
@@ -56,13 +56,13 @@ def steps_taken(data: DataPaths) -> Counter[str]:
 
 def reported(folder: Path) -> Counter[tuple[int, int]]:
     """(trial, epoch) -> how often it stands in the journal; half a line is none."""
-    lines = [line for path in folder.rglob("journal.log") for line in path.read_text().splitlines(keepends=True)]
+    lines = [line for path in files_below(folder, "journal.log") for line in path.read_text().splitlines(keepends=True)]
     entries = [json.loads(line) for line in lines if line.endswith("\n")]
     return Counter((entry["trial_id"], entry["step"]) for entry in entries if entry["op_code"] == _REPORT)
 
 
 def checkpointed(folder: Path) -> set[str]:
-    return {path.name for path in folder.rglob("step-*.pt")}
+    return {path.name for path in files_below(folder, "step-*.pt")}
 
 
 def test_killed_three_times_and_ended_by_the_same_command(uninterrupted: DataPaths, tmp_path: Path) -> None:

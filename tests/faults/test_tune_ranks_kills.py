@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_training import alive, descendants, kill, run, start, wait_until
+from made_up_training import alive, descendants, files_below, kill, run, start, wait_until
 from made_up_tuning import command, results_of, write_search
 
 SEARCH: dict[str, Any] = {
@@ -29,7 +29,7 @@ def test_the_command_ended_by_a_signal_goes_on(sent: signal.Signals, tmp_path: P
     data = write_search(tmp_path / "ended", **SEARCH)
     process = start(command(tmp_path / "ended"))
     try:
-        wait_until(lambda: list((tmp_path / "ended").rglob("step-*.pt")), process)
+        wait_until(lambda: files_below(tmp_path / "ended", "step-*.pt"), process)
         started = descendants(process.pid)
         assert len(started) >= 3, "the ranks and who started them"
         process.send_signal(sent)

@@ -236,9 +236,9 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
     "keys",
     [
         {"scorer": {"name": "hdbscan"}, "quota": "per_class"},
-        {"scorer": {"name": "knn_distance"}},
-        {"scorer": {"name": "centroid"}},
-        {"drop_share": None, "eps": "knee"},
+        pytest.param({"scorer": {"name": "knn_distance"}}, marks=pytest.mark.slow),
+        pytest.param({"scorer": {"name": "centroid"}}, marks=pytest.mark.slow),
+        pytest.param({"drop_share": None, "eps": "knee"}, marks=pytest.mark.slow),
         {"drop_share": None, "eps": "tuned"},
     ],
     ids=str,
