@@ -11,6 +11,7 @@ five shares of the paper's Table I).
 import argparse
 import time
 from collections.abc import Mapping
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def share_of_eps(evidence: Evidence) -> Figure:
         figure = Figure(figsize=(6.5, 4.2))
         axes: Any = figure.subplots()
         axes.plot(eps, shares, color="#888888")
-        for (network, kept), color in zip(KEPT_SHARES.items(), SERIES, strict=False):
+        for (network, kept), color in zip(KEPT_SHARES.items(), cycle(SERIES), strict=False):
             threshold = threshold_for_share(radii, 1 - kept)
             share = threshold.n_above / len(radii)
             label = f"{network}: asked {100 * (1 - kept):.2f} %, {100 * share:.2f} % at eps {threshold.value:.3g}"

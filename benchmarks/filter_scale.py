@@ -212,7 +212,8 @@ def curve(rows: Sequence[Row]) -> Figure:
         memory_axes.set(ylabel="anonymous memory (GB)", ylim=(0, None))
         for axes in (time_axes, memory_axes):
             matplotlib_log_axis(axes, "x", sizes)
-            axes.tick_params(axis="x", labelrotation=45)
+            for label in axes.get_xticklabels():
+                label.set(rotation=30, ha="right", rotation_mode="anchor")
             axes.set(xlabel="images")
         return figure
 

@@ -1,7 +1,7 @@
-"""A CSV for `prepare.labels` that gives a known share of the prepared training images a wrong label.
+"""A CSV for `prepare.labels` that gives a known share of the prepared training images a wrong label, drawn evenly.
 
 For whole runs on labels that are wrong on purpose, with test labels as they are: `dvc repro prepare`, this,
-`prepare.labels: FILE` in params.yaml, `dvc repro`.
+`prepare.labels: FILE` in params.yaml, `dvc repro`. A file that is written anew wants `dvc repro --force prepare`.
 
     python -m benchmarks.plant_labels --rate 0.2 --out data/planted.csv
 """
@@ -13,30 +13,41 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.label_noise.cases import Case, Images, labels_of
-from pipeline.artifacts.prepared import load_prepared
+from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.tables import read_parquet, write_csv
+from pipeline.errors import InputError
 from pipeline.paths import DataPaths
+from pipeline.selection.noise import plant
+from pipeline.stages.harness import exit_codes
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write the file and say how many labels are wrong."""
+    """Write the file and say how many labels are wrong.
+
+    Raises:
+        InputError: no prepared images, or ones whose labels a file has changed already.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the prepared images")
-    parser.add_argument("--kind", choices=["symmetric", "asymmetric"], default="symmetric", help="asymmetric: CIFAR-10")
-    parser.add_argument("--rate", type=float, default=0.2, help="of all images, or of asymmetric's five classes")
+    parser.add_argument("--rate", type=float, default=0.2, help="share of the images, 0 to 1")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True, help="CSV to write, with the columns path and label")
     arguments = parser.parse_args(argv)
-    paths = DataPaths(root=arguments.data)
-    data = load_prepared(paths, folder=None)
-    truth = data.train.labels
-    images = Images(taken=np.ones(len(truth), np.bool_), truth=truth, given=None, class_names=data.class_names)
-    labels = labels_of(Case(kind=arguments.kind, rate=arguments.rate), images, seed=arguments.seed, probabilities=None)
-    names = read_parquet(paths.manifest("train"), ["path"])["path"]
-    write_csv(arguments.out, pa.table({"path": names, "label": [data.class_names[label] for label in labels]}))
+    if not 0 <= arguments.rate <= 1:
+        parser.error(f"--rate {arguments.rate}: give a share from 0 to 1")
+    data = DataPaths(root=arguments.data)
+    metrics, manifest = read_json(data.prepare_metrics), read_parquet(data.manifest("train"), ["path", "label"])
+    if metrics["n_relabelled"] is not None:
+        raise InputError(
+            f"{data.prepare_metrics}: a file has changed the labels; remove prepare.labels and run `dvc repro prepare`"
+        )
+    truth = manifest["label"].to_numpy().astype(np.int64)
+    labels = plant(truth, "symmetric", arguments.rate, rng=np.random.default_rng(arguments.seed))
+    names = [metrics["class_names"][label] for label in labels]
+    write_csv(arguments.out, pa.table({"path": manifest["path"], "label": names}))
     print(f"{arguments.out}: {(labels != truth).sum():,} of {len(truth):,} labels are wrong")
 
 
 if __name__ == "__main__":
-    main()
+    with exit_codes():
+        main()

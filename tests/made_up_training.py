@@ -243,7 +243,7 @@ def environment() -> dict[str, str]:
 
 
 def files_below(folder: Path, pattern: str = "*") -> list[Path]:
-    """As `rglob`, which fails where a process removes a folder meanwhile."""
+    """Files by name; `rglob` fails where a process removes a folder meanwhile."""
     return [Path(parent, name) for parent, _, names in os.walk(folder) for name in fnmatch.filter(names, pattern)]
 
 

@@ -22,7 +22,8 @@ ROUNDING = {"weights": 1e-6, "update": 1e-5, "losses": 1e-6, "noise": 1e-5, "con
 ROUNDING_OF_STEPS = {**ROUNDING, "losses": 1e-5}
 ROUNDING_IN_FLOAT64 = {**ROUNDING, "weights": 1e-14, "update": 1e-14}  # losses are added up in float32
 
-SHARED = pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+FOUR = pytest.param(4, marks=pytest.mark.slow)
+SHARED = pytest.mark.parametrize("ranks", [2, FOUR])
 ONE_STEP = pytest.mark.parametrize(
     "case",
     ["resnet18 X=4", "resnet18 X=8", "resnet18 bn_group", "resnet18 clipped", "small_cnn X=4", "small_cnn X=8"],
@@ -58,6 +59,7 @@ class _Launches(dict[int, Mapping[str, Any]]):
         self._folder = folder
 
     def __missing__(self, ranks: int) -> Mapping[str, Any]:
+        self[ranks] = {}  # of a launch that fails; it is not tried again
         self[ranks] = _launch(ranks, self._folder, "ddp", "tree", "local", "mutant")
         return self[ranks]
 
@@ -184,7 +186,7 @@ def test_a_meter_that_counts_passes_takes_another_number_of_samples(results: Res
     assert alone != shared
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2, FOUR])
 def test_a_run_goes_on_in_the_same_bits(results: Results, ranks: int) -> None:
     assert_equal_bits(results[ranks]["ddp small_cnn several"], results[ranks]["ddp small_cnn interrupted"])
 

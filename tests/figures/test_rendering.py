@@ -1,4 +1,5 @@
 import json
+import math
 import re
 import xml.etree.ElementTree as ET
 from typing import Any
@@ -9,7 +10,16 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from plotly import graph_objects as go
 
-from viz.figures.rendering import log_ticks, matplotlib_style, pdf, plotly_html, plotly_text, png, svg
+from viz.figures.rendering import (
+    log_ticks,
+    matplotlib_log_axis,
+    matplotlib_style,
+    pdf,
+    plotly_html,
+    plotly_text,
+    png,
+    svg,
+)
 
 
 def drawing(text: str = "a name") -> Figure:
@@ -68,5 +78,45 @@ def test_log_ticks_are_few_round_and_about_the_values(values: list[float]) -> No
     assert within >= 2 or all(f"{tick:.0e}"[0] in "125" for tick in ticks)
 
 
-def test_log_ticks_of_nothing_positive_do_not_fail() -> None:
-    assert log_ticks([0.0, -1.0]) == [1.0]
+@pytest.mark.parametrize("values", [[], [0.0, -1.0], [math.inf, math.nan]])
+def test_log_ticks_of_nothing_positive_do_not_fail(values: list[float]) -> None:
+    assert log_ticks(values) == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([380.0, 1200.0], ["200", "500", "1,000", "2,000"]),
+        ([0.003, 84.0], ["0.01", "0.1", "1", "10", "100"]),
+        ([380.0, 1e7], ["1,000", "10,000", "100,000", "1,000,000", "10,000,000"]),
+        ([1e-12, 1.0], ["1e-12", "1e-10", "1e-08", "1e-06", "0.0001", "0.01", "1"]),
+        ([2.303, 2.3028], ["2"]),
+        ([2.25, 3.75], ["2.1", "2.4", "2.7", "3", "3.3", "3.6", "3.9"]),
+        ([3.0], ["2", "5"]),
+    ],
+)
+def test_a_log_axis_has_a_few_numbers_as_people_write_them(values: list[float], expected: list[str]) -> None:
+    """Not as formulas, which are off in all figures for names with a dollar sign."""
+    for which in ("x", "y"):
+        with matplotlib_style():
+            figure = Figure()
+            axes = figure.add_subplot()
+            axes.plot(*((values, values[::-1]) if which == "x" else (values[::-1], values)))
+            matplotlib_log_axis(axes, which, values)
+            figure.draw_without_rendering()
+        axis = getattr(axes, f"{which}axis")
+        assert [label.get_text() for label in axis.get_ticklabels(which="both")] == expected
+        low, high = axis.get_view_interval()
+        assert low <= min(axis.get_ticklocs())
+        assert max(axis.get_ticklocs()) <= high
+
+
+@pytest.mark.parametrize("values", [[], [0.0], [math.nan]])
+def test_an_axis_of_nothing_positive_stays_linear(values: list[float]) -> None:
+    with matplotlib_style():
+        figure = Figure()
+        axes = figure.add_subplot()
+        axes.plot(values, values)
+        matplotlib_log_axis(axes, "y", values)
+        figure.draw_without_rendering()
+    assert axes.get_yscale() == "linear"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from made_up import NETWORK, write_params
 from made_up_images import photo, write_folder, write_tar
-from made_up_training import TINY_STUDY, command, kill, run, runs_of, stage, start, wait_until
+from made_up_training import TINY_STUDY, command, files_below, kill, run, runs_of, stage, start, wait_until
 from numpy.typing import NDArray
 
 from pipeline.artifacts.prepared import digest_of, load_prepared
@@ -62,7 +62,7 @@ def _kept() -> NDArray[np.bool_]:
 
 
 def _has_checkpoint(folder: Path) -> bool:
-    return any(WorkPaths(root=folder / "work").root.rglob("step-*.pt"))
+    return bool(files_below(WorkPaths(root=folder / "work").root, "step-*.pt"))
 
 
 def test_the_disk_keeps_small_pictures_and_the_place_in_the_folder(tmp_path: Path) -> None:

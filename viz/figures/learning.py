@@ -81,12 +81,12 @@ def learning_figure(panels: Mapping[str, Sequence[LearningCurve]], axis: Learnin
         handles: dict[str, Any] = {}
         for axes, (name, curves) in zip(grid.flat, panels.items(), strict=False):
             axes.set_title(name)
-            if axis.log:
-                matplotlib_log_axis(axes, "y", _values(panels))
             for curve in curves:
                 (handles[str(curve.key)],) = axes.plot(
                     curve.examples, curve.values, color=curve.style.color, linestyle=curve.style.dash[1], linewidth=1.2
                 )
+            if axis.log:
+                matplotlib_log_axis(axes, "y", _values(panels))
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()
         figure.supxlabel(_X_TITLE, fontsize="medium")

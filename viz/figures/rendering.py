@@ -116,10 +116,17 @@ def plotly_log_axis(values: Iterable[float]) -> dict[str, Any]:
 
 
 def matplotlib_log_axis(axes: Axes, which: Literal["x", "y"], values: Iterable[float]) -> None:
-    """Make one axis logarithmic, with `log_ticks` of `values`, or powers of ten alone where those are many."""
-    ticks = log_ticks(values)
+    """Make one axis logarithmic, with `log_ticks` of `values`, or some powers of ten alone where those are many.
+
+    To be called after plotting: it widens the limits to the ticks. Without a positive value the axis stays linear.
+    """
+    positive = _positive(values)
+    if not positive:
+        return
+    ticks = log_ticks(positive)
     if len(ticks) > _MOST_TICKS:
-        ticks = [tick for tick in ticks if math.log10(tick).is_integer()]
+        powers = [tick for tick in ticks if math.log10(tick).is_integer()]
+        ticks = powers[:: -(-len(powers) // _MOST_TICKS)]
     axes.set(**{f"{which}scale": "log"})
     axis: Axis = getattr(axes, f"{which}axis")
     # Labels of matplotlib's own are formulas, which the style turns off.
@@ -128,14 +135,18 @@ def matplotlib_log_axis(axes: Axes, which: Literal["x", "y"], values: Iterable[f
 
 
 def log_ticks(values: Iterable[float]) -> list[float]:
-    """1, 2 and 5 times powers of ten over the range of the positive ones of `values`; of a narrow one even steps."""
-    positive = [value for value in values if value > 0] or [1.0]
+    """1, 2 and 5 times powers of ten over the range of the positive `values`; of a narrow one even steps."""
+    positive = _positive(values) or [1.0]
     low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
     ticks = [digit * 10.0**power for power in range(low, high + 1) for digit in (1, 2, 5)]
     if 1.001 * min(positive) < max(positive) and sum(min(positive) <= tick <= max(positive) for tick in ticks) < 2:
         even = MaxNLocator(5).tick_values(min(positive), max(positive))
         ticks = [float(tick) for tick in even if tick > 0]
     return [tick for tick in ticks if min(positive) / 2 < tick < 2 * max(positive)]
+
+
+def _positive(values: Iterable[float]) -> list[float]:
+    return [value for value in values if 0 < value < math.inf]
 
 
 def _saved(figure: Figure, **options: Any) -> bytes:
