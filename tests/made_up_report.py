@@ -30,7 +30,7 @@ N_TRAIN, N_TEST, SIZE = 80, 40, 8
 EPS = 1.5
 """The radius at which the made-up filter stands."""
 
-_MEASURED = ("top1", "balanced_accuracy", "critical_batch", "critical_batch_low", "critical_batch_high")
+_MEASURED = ("top1", "balanced_accuracy", "loss", "critical_batch", "critical_batch_low", "critical_batch_high")
 
 Outcome = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """From a cell's row to what differs in it, e.g. {"top1": .9} or {"status": "skipped", "reason": "..."}."""
@@ -205,7 +205,7 @@ def write_study(data: DataPaths, params: Params, name: str, outcome: Outcome = d
             "steps": 45,
             "epochs": 45 * batch_size / N_TRAIN,
         }
-        row |= {**dict.fromkeys(_MEASURED), **outcome(row)}
+        row |= {**dict.fromkeys(_MEASURED), "loss": 1.5, **outcome(row)}
         rows.append(row)
         if row["status"] != "skipped":
             history += [
@@ -214,11 +214,12 @@ def write_study(data: DataPaths, params: Params, name: str, outcome: Outcome = d
                     "examples": step * batch_size,
                     "train_loss": 2.3 / step + seed / 10,
                     "top1": step / 100 if study.accuracy_every and step < 45 else None,
+                    "test_loss": 2.4 / step if study.accuracy_every and step < 45 else None,
                 }
                 for step in (1, 15, 45)
             ]
     columns = [("fingerprint", pa.string()), ("examples", pa.int64())]
-    columns += [(name, pa.float64()) for name in ("train_loss", "top1")]
+    columns += [(name, pa.float64()) for name in ("train_loss", "top1", "test_loss")]
     measured = [(name, pa.float64()) for name in _MEASURED]
     write_parquet(data.runs(name), _table(rows, measured))
     write_parquet(data.history(name), pa.Table.from_pylist(history, schema=pa.schema(columns)))

@@ -27,11 +27,13 @@ _RUN_COLUMNS = (
     "epochs",
     "top1",
     "balanced_accuracy",
+    "loss",
     "critical_batch",
     "critical_batch_low",
     "critical_batch_high",
 )
 _HISTORY_COLUMNS = ("fingerprint", "examples", "train_loss", "top1")
+_LATER_HISTORY_COLUMNS = ("test_loss",)
 
 
 def read_runs(runs: Path, history: Path) -> list[dict[str, Any]]:
@@ -39,7 +41,8 @@ def read_runs(runs: Path, history: Path) -> list[dict[str, Any]]:
 
     Returns:
         The columns named above; `history`: (training images processed, training loss in nats or None where it was
-        not finite), ascending; and `accuracy`: (training images processed, top-1) where that was measured.
+        not finite), ascending; `accuracy` and `test_loss`: (training images processed, top-1 or test loss in nats)
+        where that was measured.
 
     Raises:
         InputError: a file is missing or damaged, holds values that no study can give, or the two are of
@@ -49,9 +52,9 @@ def read_runs(runs: Path, history: Path) -> list[dict[str, Any]]:
     if not rows:
         raise InputError(f"{runs}: holds no run; delete it and run `dvc repro`")
     for row in rows:
-        if row["arm"] not in get_args(Arm) or (row["status"] == "finished" and not _is_share(row["top1"])):
+        if row["arm"] not in get_args(Arm) or (row["status"] == "finished" and not _has_result(row)):
             raise InputError(
-                f"{runs}: a row with arm {row['arm']}, status {row['status']}, top1 {row['top1']}; "
+                f"{runs}: a row with arm {row['arm']}, status {row['status']}, top1 {row['top1']}, loss {row['loss']}; "
                 "run `dvc repro --force`"
             )
     recorded, finished = set(curves), {row["fingerprint"] for row in rows if row["status"] == "finished"}
@@ -60,14 +63,16 @@ def read_runs(runs: Path, history: Path) -> list[dict[str, Any]]:
     return [{**row, **_as_curves(curves.get(row["fingerprint"], []))} for row in rows]
 
 
-def _is_share(value: float | None) -> bool:
-    return value is not None and math.isfinite(value) and 0 <= value <= 1
+def _has_result(row: Mapping[str, Any]) -> bool:
+    """Whether its top-1 is a share and its loss a number."""
+    values = row["top1"], row["loss"]
+    return all(value is not None and math.isfinite(value) for value in values) and 0 <= row["top1"] <= 1
 
 
 def _read_curves(path: Path) -> Mapping[str, list[dict[str, Any]]]:
     """Fingerprint -> its records."""
     curves: dict[str, list[dict[str, Any]]] = {}
-    for row in read_parquet(path, _HISTORY_COLUMNS).to_pylist():
+    for row in read_parquet(path, _HISTORY_COLUMNS, may_have=_LATER_HISTORY_COLUMNS).to_pylist():
         curves.setdefault(row["fingerprint"], []).append(row)
     return curves
 
@@ -76,5 +81,10 @@ def _as_curves(records: list[dict[str, Any]]) -> dict[str, tuple[tuple[int, floa
     ordered = sorted(records, key=itemgetter("examples"))
     return {
         "history": tuple((record["examples"], record["train_loss"]) for record in ordered),
-        "accuracy": tuple((record["examples"], record["top1"]) for record in ordered if record["top1"] is not None),
+        "accuracy": _measured(ordered, "top1"),
+        "test_loss": _measured(ordered, "test_loss"),
     }
+
+
+def _measured(records: list[dict[str, Any]], name: str) -> tuple[tuple[int, float], ...]:
+    return tuple((record["examples"], record[name]) for record in records if record.get(name) is not None)

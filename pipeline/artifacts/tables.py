@@ -20,12 +20,15 @@ def write_parquet(path: Path, table: pa.Table) -> None:
         pyarrow.parquet.write_table(table, temporary, compression="zstd", row_group_size=max(1, len(table)))
 
 
-def read_parquet(path: Path, columns: Sequence[str] | Mapping[str, pa.DataType] | None = None) -> pa.Table:
+def read_parquet(
+    path: Path, columns: Sequence[str] | Mapping[str, pa.DataType] | None = None, *, may_have: Sequence[str] = ()
+) -> pa.Table:
     """Read `columns` (default: all).
 
     Args:
         columns: names, or names with the types that their values must have or be convertible to
             without loss; a typed column may not hold nulls.
+        may_have: further ones, that earlier versions did not write; read where they are there.
 
     Raises:
         InputError: the file is missing, damaged, or lacks a column; a value is null or of another type.
@@ -37,7 +40,8 @@ def read_parquet(path: Path, columns: Sequence[str] | Mapping[str, pa.DataType] 
         missing = [name for name in columns or () if name not in names]
         if missing:
             raise InputError(f"{path}: has no column {missing[0]}; it is of another version, run `dvc repro --force`")
-        table = pyarrow.parquet.read_table(path, columns=list(columns) if columns is not None else None)
+        there = [*columns, *(name for name in may_have if name in names)] if columns is not None else None
+        table = pyarrow.parquet.read_table(path, columns=there)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path}: damaged ({reason}); delete it and run `dvc repro`") from None

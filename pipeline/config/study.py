@@ -45,8 +45,9 @@ class Study(Section):
         keep_weights: `first_seed` keeps the trained networks of the first seed, enough to hand out; `all` those of
             every seed, for `python -m pipeline landscape`. In .work/cells, a ResNet-18 takes 45 MB a cell. Cells
             that finished without their weights are trained again.
-        accuracy_every: how often a cell classifies the test images while it trains, with the weights that it would end
-            with there; each time costs one pass over them. It changes no weight. null: after the last step alone.
+        accuracy_every: how often a cell classifies the test images while it trains, for their accuracy and loss with
+            the weights that it would end with there; each time costs one pass over them. It changes no weight.
+            null: after the last step alone.
         recipe: keys of the `train` section that differ in this study.
         figure: the published figure that the report holds the study beside; null: none. It changes no cell.
     """

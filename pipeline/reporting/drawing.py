@@ -15,7 +15,7 @@ from pipeline.stats.learning import Quantity
 from viz.figures.batch_curves import batch_chart, batch_figure
 from viz.figures.class_panels import class_panels
 from viz.figures.gallery import image_grid, thumbnail
-from viz.figures.learning import LOSS, TOP1, LearningAxis, learning_chart, learning_figure
+from viz.figures.learning import LOSS, TEST_LOSS, TOP1, LearningAxis, learning_chart, learning_figure
 from viz.figures.maps import class_map
 from viz.figures.rate_curves import rate_chart, rate_figure
 from viz.figures.rendering import plotly_html, png, svg
@@ -32,7 +32,11 @@ from viz.figures.study_curves import (
 )
 from viz.figures.warmup_curves import WARMUP_TITLE, published_warmups, warmup_curves
 
-_LEARNING: dict[str, tuple[Quantity, LearningAxis]] = {"learning": ("train_loss", LOSS), "progress": ("top1", TOP1)}
+_LEARNING: dict[str, tuple[Quantity, LearningAxis]] = {
+    "learning": ("train_loss", LOSS),
+    "progress": ("top1", TOP1),
+    "test_loss": ("test_loss", TEST_LOSS),
+}
 """Chart -> what it draws over the images processed."""
 
 
@@ -49,7 +53,7 @@ class DroppedImage:
 
 
 def study_charts(study: Summary) -> dict[str, str]:
-    """`accuracy`, `best_batch`, `differences`, `learning` and `progress` as markup; without content, left out."""
+    """`accuracy`, `best_batch`, `differences` and those of `_LEARNING` as markup; without content, left out."""
     charts = {}
     if curves := accuracy_curves(study):
         charts["accuracy"] = batch_chart(curves, y_title=TOP1_TITLE, published=published_values(study))

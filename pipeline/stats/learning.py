@@ -8,8 +8,9 @@ import numpy as np
 
 from pipeline.stats.runs import Run, Setting, describe
 
-Quantity = Literal["train_loss", "top1"]
-"""Of a run while it trains: mean loss of its training images in nats; share of test images classified correctly."""
+Quantity = Literal["train_loss", "top1", "test_loss"]
+"""Of a run while it trains: mean loss of its training images in nats; of the test images the share classified
+correctly, and the mean loss in nats."""
 
 
 def learning_curves(runs: Sequence[Run], quantity: Quantity, varying: Iterable[str]) -> list[dict[str, Any]]:
@@ -19,7 +20,7 @@ def learning_curves(runs: Sequence[Run], quantity: Quantity, varying: Iterable[s
     taken for a straight line, and it is drawn as far as all of them go.
 
     Args:
-        quantity: `top1` gives no curve of runs that measured it after their last step alone.
+        quantity: `top1` and `test_loss` give no curve of runs that measured them after their last step alone.
         varying: names of the setting's fields that tell one variant from another.
 
     Returns:
@@ -51,4 +52,6 @@ def _points(run: Run, quantity: Quantity) -> dict[int, float]:
     """Images processed, ascending -> value."""
     if quantity == "top1":
         return dict(run.accuracy_to_end) if run.accuracy else {}
+    if quantity == "test_loss":
+        return dict(run.test_loss_to_end) if run.test_loss else {}
     return {examples: loss for examples, loss in run.history if loss is not None}

@@ -20,12 +20,14 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One cell. `top1` and `balanced_accuracy` (0 to 1) are None unless it finished.
+    """One cell. `top1` and `balanced_accuracy` (0 to 1), and `loss` (of the test images, nats), are None unless it
+    finished.
 
     Attributes:
         history: (training images processed, training loss in nats or None where it was not finite), ascending.
         accuracy: (training images processed, top-1 of the test images 0 to 1) where it was measured before the run's
             end, ascending.
+        test_loss: the same of the test images' mean loss in nats.
         critical_batch: in images, with the ends of its 95 % interval; None if it was not sampled or
             cannot be told. With a lower end and no upper one there is no upper bound.
     """
@@ -42,8 +44,10 @@ class Run:
     epochs: float | None
     top1: float | None
     balanced_accuracy: float | None
+    loss: float | None
     history: tuple[tuple[int, float | None], ...]
     accuracy: tuple[tuple[int, float], ...] = ()
+    test_loss: tuple[tuple[int, float], ...] = ()
     critical_batch: float | None = None
     critical_batch_low: float | None = None
     critical_batch_high: float | None = None
@@ -57,6 +61,12 @@ class Run:
         """As `accuracy`, with the one after the last step, which every finished run has."""
         assert self.top1 is not None
         return [*self.accuracy, (self.history[-1][0], self.top1)]
+
+    @property
+    def test_loss_to_end(self) -> list[tuple[int, float]]:
+        """As `test_loss`, with the one after the last step, which every finished run has."""
+        assert self.loss is not None
+        return [*self.test_loss, (self.history[-1][0], self.loss)]
 
 
 def run_of(row: Mapping[str, Any]) -> Run:

@@ -84,7 +84,7 @@ def run_cell(
     run = train(
         settings, images, labels, members,
         ranks=ranks, log=log, title=title, micro_batch=micro_batch, transport=transport, pauses=pauses,
-        accuracy_of=lambda model: _evaluate(model, splits, settings, eval_batch_size, ranks).top1,
+        evaluation_of=lambda model: _evaluate(model, splits, settings, eval_batch_size, ranks),
     )  # fmt: skip
     result = None if run.diverged else _evaluate(run.model, splits, settings, eval_batch_size, ranks)
     # The last update may be the one that broke the weights, after a loss that was still finite.
@@ -188,6 +188,6 @@ HISTORY_SCHEMA = pa.schema(
         ("fingerprint", pa.string()),
         ("epoch", pa.float64()),
         *((name, pa.int64()) for name in ("step", "examples")),
-        *((name, pa.float64()) for name in ("train_loss", "lr", "top1")),
+        *((name, pa.float64()) for name in ("train_loss", "lr", "top1", "test_loss")),
     ]
 )

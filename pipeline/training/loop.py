@@ -20,6 +20,7 @@ from pipeline.models.network import Network
 from pipeline.run_log import RunLog
 from pipeline.training.compiling import begin_step, compile_network
 from pipeline.training.confidence_track import first_tracked_step
+from pipeline.training.evaluate import Evaluation
 from pipeline.training.evaluated_weights import EvaluatedWeights
 from pipeline.training.gradient import GlobalBatch, Objective
 from pipeline.training.interruptions import Pauses
@@ -75,7 +76,7 @@ def train(
     micro_batch: int | Literal["auto"] = "auto",
     transport: Transport | None = None,
     pauses: Pauses | None = None,
-    accuracy_of: Callable[[Network], float] | None = None,
+    evaluation_of: Callable[[Network], Evaluation] | None = None,
     track_confidence: bool = False,
 ) -> TrainedRun:
     """Train a network; all ranks return the same weights.
@@ -88,7 +89,7 @@ def train(
         micro_batch: images that pass forward at a time; changes the result by rounding alone.
         transport: of gradients; changes the result by rounding alone. None: torch's defaults.
         pauses: where to save the run's state and go on from; None: nowhere.
-        accuracy_of: top-1 of a network, the same on all ranks, for settings with `accuracy_steps`.
+        evaluation_of: of a network on test images, the same on all ranks, for settings with `accuracy_steps`.
         track_confidence: return how sure the network was of each image's label while it trained.
 
     Raises:
@@ -96,7 +97,7 @@ def train(
             group does not fit the memory.
         Terminated: the process was asked to end, after the state was saved.
     """
-    assert settings.accuracy_steps is None or accuracy_of is not None, "nobody to tell the accuracy"
+    assert settings.accuracy_steps is None or evaluation_of is not None, "nobody to tell the accuracy"
     transport = transport or Transport()
     _check_ranks(settings, ranks)
     _check_compression(settings, ranks, transport)
@@ -151,9 +152,9 @@ def train(
             if judged or state.step % record_every == 0 or state.step == settings.steps:
                 run.diverged = not _record(state, settings, stream.n_train)
             if judged and not run.diverged:
-                assert accuracy_of is not None
+                assert evaluation_of is not None
                 with final.for_a_while():
-                    state.history[-1] = replace(state.history[-1], top1=accuracy_of(state.model))
+                    state.history[-1] = _with_evaluation(state.history[-1], evaluation_of(state.model))
             if (
                 pauses is not None
                 and state.step < settings.steps
@@ -271,6 +272,10 @@ def _micro_batch(
 def _is_judged(step: int, settings: TrainSettings) -> bool:
     """After the last step everybody evaluates."""
     return settings.accuracy_steps is not None and step % settings.accuracy_steps == 0 and step < settings.steps
+
+
+def _with_evaluation(record: Record, found: Evaluation) -> Record:
+    return replace(record, top1=found.top1, test_loss=found.loss if math.isfinite(found.loss) else None)
 
 
 def _record(state: TrainState, settings: TrainSettings, n_train: int) -> bool:

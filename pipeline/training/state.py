@@ -24,13 +24,14 @@ from pipeline.training.settings import TrainSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Where a run stands, twenty times in its course, and where its accuracy is measured.
+    """Where a run stands, twenty times in its course, and where the test images are classified.
 
     Attributes:
         epoch: passes over the arm so far; not a whole number.
         train_loss: mean per image since the record before; None where it is not finite.
         lr: of the last step.
         top1: of the test images, 0 to 1, had the run ended here; None where that is not measured.
+        test_loss: mean cross-entropy of the test images in nats, likewise; None where it is not finite, too.
     """
 
     epoch: float
@@ -39,6 +40,7 @@ class Record:
     train_loss: float | None
     lr: float
     top1: float | None = None
+    test_loss: float | None = None
 
 
 @dataclass(kw_only=True)

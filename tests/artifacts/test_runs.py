@@ -14,7 +14,7 @@ from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA
 
 def test_what_is_read_is_what_training_writes() -> None:
     assert set(runs_module._RUN_COLUMNS) <= set(RUNS_SCHEMA.names)
-    assert set(runs_module._HISTORY_COLUMNS) <= set(HISTORY_SCHEMA.names)
+    assert {*runs_module._HISTORY_COLUMNS, *runs_module._LATER_HISTORY_COLUMNS} <= set(HISTORY_SCHEMA.names)
 
 
 def test_each_cell_has_its_own_history(tmp_path: Path) -> None:
@@ -27,8 +27,21 @@ def test_each_cell_has_its_own_history(tmp_path: Path) -> None:
     assert [loss for _, loss in row["history"]] == pytest.approx([2.5, 2.3 / 15 + 0.2, 2.3 / 45 + 0.2])
 
 
+def test_a_history_without_test_losses_is_of_an_earlier_version(tmp_path: Path) -> None:
+    data = DataPaths(root=tmp_path)
+    write_study(data, params_with(accuracy_every={"steps": 1}), "digits")
+    file = data.history("digits")
+    measured = read_runs(data.runs("digits"), file)
+    write_parquet(file, read_parquet(file).drop_columns(["test_loss"]))
+    earlier = read_runs(data.runs("digits"), file)
+    assert {len(row["test_loss"]) for row in measured} == {2}
+    assert earlier == [{**row, "test_loss": ()} for row in measured]
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"arm": "best"}, {"top1": None}, {"top1": float("nan")}, {"top1": 90.0}], ids=lambda wrong: str(wrong)
+    "wrong",
+    [{"arm": "best"}, {"top1": None}, {"top1": float("nan")}, {"top1": 90.0}, {"loss": None}, {"loss": float("inf")}],
+    ids=lambda wrong: str(wrong),
 )
 def test_rows_that_no_study_gives_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     data = DataPaths(root=tmp_path)

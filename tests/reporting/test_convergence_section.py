@@ -52,7 +52,7 @@ def test_an_accuracy_stands_before_the_loss_and_is_interpolated(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("accuracy_every", [None, {"steps": 1}])
-def test_accuracy_over_training_is_drawn_where_it_was_measured(
+def test_accuracy_and_loss_over_training_are_drawn_where_they_were_measured(
     tmp_path: Path, accuracy_every: dict[str, Any] | None
 ) -> None:
     params, data = _params(accuracy_every=accuracy_every), DataPaths(root=tmp_path)
@@ -61,8 +61,9 @@ def test_accuracy_over_training_is_drawn_where_it_was_measured(
     summary = build_summary(inputs)
     (study,) = summary["studies"]
     files = {name for name, _ in figure_files(inputs, summary)}
-    drawn = ("progress" in study_charts(study), f"{study['name']}.progress.svg" in files)
-    assert drawn == (accuracy_every is not None,) * 2
+    for name in ("progress", "test_loss"):
+        drawn = (name in study_charts(study), f"{study['name']}.{name}.svg" in files)
+        assert drawn == (accuracy_every is not None,) * 2
 
 
 @pytest.mark.parametrize(("target", "said"), [(0.001, "0 of 3"), (9.0, "0 of 3, 3 before the first record")])

@@ -1,6 +1,7 @@
 """A run that is interrupted, or measured on its way, ends as if it had not been."""
 
 import copy
+import math
 import os
 import signal
 import time
@@ -17,6 +18,7 @@ from made_up_training import ALONE, TINY
 from pipeline.errors import Terminated
 from pipeline.models.network import Network
 from pipeline.training.checkpoints import Checkpoints
+from pipeline.training.evaluate import Evaluation
 from pipeline.training.interruptions import Pauses, end_and_due
 from pipeline.training.state import TrainState
 
@@ -76,18 +78,17 @@ def test_a_run_goes_on_with_the_micro_batch_it_chose_or_with_the_one_now_asked_f
 
 @pytest.mark.usefixtures("few_statistics")
 @pytest.mark.parametrize("options", [{}, {"ema_decay": 0.8}, {"reduction": "tree"}], ids=["plain", "ema", "tree"])
-def test_an_accuracy_on_the_way_is_that_of_a_run_that_ends_there(options: dict[str, Any]) -> None:
+def test_what_is_measured_on_the_way_is_of_a_run_that_ends_there(options: dict[str, Any]) -> None:
     whole, judged = replace(TINY, steps=6, schedule="constant", schedule_options={}, **options), []
 
-    def note(model: Network) -> float:
+    def note(model: Network) -> Evaluation:
         judged.append(copy.deepcopy(model.state_dict()))
         model.eval()
-        return 0.25
+        return Evaluation(correct=np.arange(4) == 0, loss=1.5 if len(judged) == 1 else math.inf)
 
-    measured = train_bright(replace(whole, accuracy_steps=2), accuracy_of=note)
-    assert [(record.step, record.top1) for record in measured.history if record.top1 is not None] == [
-        (2, 0.25), (4, 0.25)
-    ]  # fmt: skip
+    measured = train_bright(replace(whole, accuracy_steps=2), evaluation_of=note)
+    found = [(record.step, record.top1, record.test_loss) for record in measured.history if record.top1 is not None]
+    assert found == [(2, 0.25, 1.5), (4, 0.25, None)]
     for step, weights in zip((2, 4), judged, strict=True):
         alone = train_bright(replace(whole, steps=step)).model.state_dict()
         assert all(torch.equal(weights[name], alone[name]) for name in alone)

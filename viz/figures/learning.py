@@ -1,4 +1,4 @@
-"""Training loss or test accuracy as training goes on: one panel per batch size, one line per arm."""
+"""Training loss, test accuracy or test loss as training goes on: one panel per batch size, one line per arm."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ class LearningAxis(NamedTuple):
 
 
 LOSS = LearningAxis("training loss (nats)", log=True)
+TEST_LOSS = LearningAxis("test loss (nats)", log=True)
 TOP1 = LearningAxis("test top-1 (%)", log=False)
 
 
