@@ -28,8 +28,8 @@ from viz.figures.run_curves import run_chart
 from viz.figures.study_curves import POINTS_TITLE, TOP1_TITLE, accuracy_curves, difference_curves, run_curves
 from viz.parts import problem
 
-_NO_TEST_CURVE = (
-    "The test images are read once, after the last step, so that there is no curve of the test accuracy. "
+_ABOUT_CURVES = (
+    "Losses are of the training images; curves of the test images, for studies with accuracy_every, are in the report. "
     "Thin lines are runs, thick ones the means of those that finished; a cross ends a run that diverged."
 )
 
@@ -139,7 +139,7 @@ def _loss(study: Mapping[str, Any], runs: Sequence[Run], batch_size: int | None)
     if not lines:
         return [heading, html.P("No run of this batch size took a step.")]
     view = f"{study['name']}-{batch_size}"
-    return [heading, html.P(_NO_TEST_CURVE), _graph("study-loss", run_chart(lines), view=view)]
+    return [heading, html.P(_ABOUT_CURVES), _graph("study-loss", run_chart(lines), view=view)]
 
 
 def _left_out(study: Mapping[str, Any]) -> list[Any]:

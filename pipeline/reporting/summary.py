@@ -19,9 +19,8 @@ from pipeline.reporting.warmup_siblings import warmup_laws
 from pipeline.selection.budgets import value_of
 from pipeline.stats import wilson_interval
 from pipeline.stats.comparisons import comparisons
-from pipeline.stats.convergence import convergence
+from pipeline.stats.convergence import TargetQuantity, convergence
 from pipeline.stats.image_values import image_values
-from pipeline.stats.learning import Quantity
 from pipeline.stats.sentences import Rule
 from pipeline.stats.study import study_summary
 
@@ -116,7 +115,7 @@ def _study(study: StudyInputs, inputs: ReportInputs) -> Summary:
     }
 
 
-def _targets(study: StudyInputs, inputs: ReportInputs) -> Iterator[tuple[Quantity, float]]:
+def _targets(study: StudyInputs, inputs: ReportInputs) -> Iterator[tuple[TargetQuantity, float]]:
     """What was stated before the runs, and is measured in them."""
     report = inputs.params.report
     if report.target_top1 is not None and study.study.accuracy_every is not None:

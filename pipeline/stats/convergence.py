@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pipeline.stats.learning import Quantity
 from pipeline.stats.ratios import ratios
 from pipeline.stats.runs import Run, Setting, settings_of
+
+TargetQuantity = Literal["train_loss", "top1"]
 
 Crossing = float | Literal["at once", "never"]
 """Images until a target is reached; `at once` if the first record is beyond it, so that it was too easy for the run."""
@@ -77,7 +78,7 @@ def _first_rise(points: Sequence[tuple[float, float]], target: float) -> Crossin
     return "never"
 
 
-def convergence(runs: Sequence[Run], quantity: Quantity, target: float, alpha: float) -> dict[str, Any]:
+def convergence(runs: Sequence[Run], quantity: TargetQuantity, target: float, alpha: float) -> dict[str, Any]:
     """Each arm's steps and images to the target, and the treated arm's against each other one's, as plain values.
 
     All pairs have the same batch size, so that the ratio of images is that of steps too.

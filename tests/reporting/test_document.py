@@ -23,7 +23,8 @@ from pipeline.stats.study_tables import Table
 
 markdown_it: Any = pytest.importorskip("markdown_it", reason="markdown-it-py is not installed")
 
-FIGURES = ["digits.accuracy.svg", "digits.differences.svg", "digits.learning.svg", "resnet18.dropped.png"]
+_CHARTS = ("accuracy", "differences", "learning", "progress", "test_loss")
+FIGURES = [*(f"digits.{name}.svg" for name in _CHARTS), "resnet18.dropped.png"]
 
 
 class Rendered(HTMLParser):
@@ -136,7 +137,7 @@ def test_what_the_page_says_beside_its_tables_is_said_here_too(tmp_path: Path) -
     inputs = load_inputs(params, data)
     summary, costs = build_summary(inputs), arm_costs(inputs.studies, records)
     figures = PageFigures(
-        studies={"digits": dict.fromkeys(("accuracy", "differences", "learning"), "")},
+        studies={"digits": dict.fromkeys(_CHARTS, "")},
         filter={"classes": "", "eps": ""},
         maps={name: dict.fromkeys(("train", "test", "noise"), "data:,") for name in params.networks},
         dropped={name: [] for name in params.networks},

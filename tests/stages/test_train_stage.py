@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import signal
 import time
 from pathlib import Path
@@ -35,7 +36,12 @@ from pipeline.training.weights import load_trained
 FOUR_CELLS: dict[str, Any] = {"arms": ["full", "filtered"], "seeds": [0, 1]}
 # Without BatchNorm, whose statistics would be most of a cell's time; long enough to be killed in.
 STEPS = 40
-QUICK: dict[str, Any] = {**FOUR_CELLS, "models": ["small_cnn"], "budget": {"steps": STEPS}}
+QUICK: dict[str, Any] = {
+    **FOUR_CELLS,
+    "models": ["small_cnn"],
+    "budget": {"steps": STEPS},
+    "accuracy_every": {"steps": 16},
+}
 TWO_WORKERS = {"workers": 2, "simulated_workers": 2}
 
 
@@ -90,6 +96,9 @@ def test_the_files_agree_with_each_other(finished: Path) -> None:
     history = pyarrow.parquet.read_table(data.history("tiny"))
     assert history.schema.names == HISTORY_SCHEMA.names
     assert set(history["fingerprint"].to_pylist()) == {row["fingerprint"] for row in rows}
+    measured = [record for record in history.to_pylist() if record["top1"] is not None]
+    assert [record["step"] for record in measured] == 4 * [16, 32]
+    assert all(0 < record["test_loss"] < math.inf for record in measured)
     means = {arm: np.mean([row["top1"] for row in rows if row["arm"] == arm]) for arm in ("full", "filtered")}
     metrics = json.loads(data.train_metrics("tiny").read_text())
     assert metrics == pytest.approx({f"small_cnn {arm} batch 20 lr 0.05 wd 0.0005": means[arm] for arm in means})

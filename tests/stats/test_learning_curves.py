@@ -46,7 +46,7 @@ def test_a_test_loss_runs_to_the_last_step_and_is_that_of_the_runs_that_measured
         replace(made_run("full", seed, 0.5), loss=loss, history=history, test_loss=((160, 2 * loss),))
         for seed, loss in enumerate((0.4, 0.6))
     ]
-    of_an_earlier_version = replace(made_run("full", 2, 0.5), history=history, accuracy=((160, 0.1),))
-    (curve,) = learning_curves([*measured, of_an_earlier_version], "test_loss", ())
+    never_finite = replace(made_run("full", 2, 0.5), history=history, accuracy=((160, 0.1),))
+    (curve,) = learning_curves([*measured, never_finite], "test_loss", ())
     assert (curve["n"], curve["examples"]) == (2, [160, 320])
     assert curve["values"] == pytest.approx([1.0, 0.5])
