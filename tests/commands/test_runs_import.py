@@ -69,6 +69,7 @@ def test_a_second_import_changes_nothing(tmp_path: Path, node: Path, capsys: pyt
     assert read_json(_entry(tmp_path / "work") / "result.json")["imported_from"] is None
 
 
+@pytest.mark.slow
 def test_an_import_and_a_study_keep_each_other_out(
     tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,6 +141,7 @@ def test_a_search_that_has_ended_trains_nothing_again(round_robin: Path) -> None
     assert 0 < measured["median_share"] < 1
 
 
+@pytest.mark.slow
 def test_workers_in_another_folder_come_to_the_same_bytes(
     round_robin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

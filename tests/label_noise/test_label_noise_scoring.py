@@ -146,6 +146,7 @@ def _fill(megabytes: int) -> int:
     return int(np.ones(megabytes * 2**20, dtype=np.uint8)[-1])
 
 
+@pytest.mark.slow
 def test_peak_memory_is_that_of_the_work_and_not_of_who_asked() -> None:
     _fill(700)
     (_, little), (_, much) = (in_own_process(_fill, megabytes) for megabytes in (1, 300))

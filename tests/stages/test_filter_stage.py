@@ -235,7 +235,7 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "keys",
     [
-        {"scorer": {"name": "hdbscan"}, "quota": "per_class"},
+        pytest.param({"scorer": {"name": "hdbscan"}, "quota": "per_class"}, marks=pytest.mark.slow),
         pytest.param({"scorer": {"name": "knn_distance"}}, marks=pytest.mark.slow),
         pytest.param({"scorer": {"name": "centroid"}}, marks=pytest.mark.slow),
         pytest.param({"drop_share": None, "eps": "knee"}, marks=pytest.mark.slow),
