@@ -77,7 +77,9 @@ def command(folder: Path) -> list[str]:
 
 def results_of(data: DataPaths) -> dict[str, bytes]:
     """What must not depend on how a search was run, byte by byte."""
-    figures = (data.tuning_figure(NAME, figure) for figure in TUNING_FIGURES)
+    drawn = (data.tuning_figure(NAME, figure) for figure in TUNING_FIGURES)
+    # Trials that all have one value have no figure of the keys.
+    figures = [path for path in drawn if path.exists()]
     tables = (data.leaderboard(NAME), data.tuning_curves(NAME), data.tuning_summary(NAME))
     paths = (*tables, data.tuning_page(NAME), *figures)
     found = {path.name: path.read_bytes() for path in paths}
