@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(f"--rate {arguments.rate}: give a share from 0 to 1")
     data = DataPaths(root=arguments.data)
     metrics, manifest = read_json(data.prepare_metrics), read_parquet(data.manifest("train"), ["path", "label"])
-    if metrics["n_relabelled"] is not None:
+    if metrics.get("n_relabelled") is not None:
         raise InputError(
             f"{data.prepare_metrics}: a file has changed the labels; remove prepare.labels and run `dvc repro prepare`"
         )

@@ -18,9 +18,7 @@ from pipeline.paths import DataPaths
 @pytest.fixture
 def prepared(tmp_path: Path) -> DataPaths:
     write_project(tmp_path)
-    data = DataPaths(root=tmp_path / "data")
-    write_json(data.prepare_metrics, {**read_json(data.prepare_metrics), "n_relabelled": None})
-    return data
+    return DataPaths(root=tmp_path / "data")
 
 
 def test_the_file_gives_the_stated_share_of_images_another_class(
