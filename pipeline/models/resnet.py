@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from pipeline.models.grouped_batch_norm import GroupedBatchNorm2d
 from pipeline.models.network import Network
+from pipeline.models.small_maps import with_small_maps
 
 if TYPE_CHECKING:
     from torchvision.models import ResNet as Backbone
@@ -55,4 +56,5 @@ def resnet(network: str, n_classes: int, *, stem: Stem) -> ResNet:
         backbone.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=1, bias=False)
         nn.init.kaiming_normal_(backbone.conv1.weight, mode="fan_out", nonlinearity="relu")
         backbone.maxpool = nn.Identity()
+    with_small_maps(backbone)
     return ResNet(backbone)

@@ -1,0 +1,208 @@
+"""Convolutions on maps of 1x1 and 2x2 pixels as the matrix products that they are.
+
+The last layers of a ResNet on small images see maps of one or four pixels. There a 3x3 convolution with padding 1
+multiplies padding most of the time: in 8 of 9 products on a map of 1x1, in 5 of 9 on one of 2x2.
+
+Derivation. Let x[n, h, w] be the input channels at a pixel and W[i, j] the matrix (out, in) of a tap. A convolution of
+stride s and padding p is
+
+    y[n, r, c] = sum over pixels (h, w) of  x[n, h, w] @ W[h - s*r + p, w - s*c + p].T,
+
+without the pixels whose tap lies outside the kernel. For a row of input, h, and a pixel of output, (r, c), the taps
+are neighbors in one row of the kernel. In channels_last memory the pixels of a row are contiguous, and so are the taps
+of a row. The sum over w is therefore one product of matrices (n, w*in) and (out, w*in), both of them views. No padding
+is multiplied and nothing is copied. `_PRODUCTS` lists these products. For stride 1 on 2x2, rows of output that share
+their taps share a product: six products do the work of eight. A 1x1 convolution of stride 1 on 2x2 wastes nothing and
+is not listed.
+
+Gradients. y is bilinear in x and W. Its gradients are bilinear as well: that of x in the gradient of y and W, that of W
+in x and the gradient of y. Each of the three functions has the other two as its derivatives, so that all orders exist.
+Every function runs over the same list of products.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+_EACH = slice(None)
+_FIRST_TWO, _LAST_TWO = slice(0, 2), slice(1, 3)
+
+
+class _Product(NamedTuple):
+    """Indices into x (N, H, W, in), weight (out, kernel, kernel, in) and y (N, H', W', out): y += x @ weight.T."""
+
+    x: tuple[Any, ...]
+    weight: tuple[Any, ...]
+    y: tuple[Any, ...]
+
+
+def _same_size_on_2x2() -> list[_Product]:
+    """For each column of output: both rows through their own row of taps, then each row through the other's."""
+    products = []
+    for column, taps in enumerate((_LAST_TWO, _FIRST_TWO)):
+        products.append(_Product(x=(_EACH, _EACH), weight=(_EACH, 1, taps), y=(_EACH, _EACH, column)))
+        products.append(_Product(x=(_EACH, 1), weight=(_EACH, 2, taps), y=(_EACH, 0, column)))
+        products.append(_Product(x=(_EACH, 0), weight=(_EACH, 0, taps), y=(_EACH, 1, column)))
+    return products
+
+
+_PIXEL = (_EACH, 0, 0)
+_ON_1X1 = {kernel: [_Product(x=_PIXEL, weight=(_EACH, kernel // 2, kernel // 2), y=_PIXEL)] for kernel in (1, 3)}
+_PRODUCTS: dict[tuple[int, int, int], list[_Product]] = {
+    # (side of the map, kernel, stride)
+    (1, 1, 1): _ON_1X1[1],
+    (1, 1, 2): _ON_1X1[1],
+    (1, 3, 1): _ON_1X1[3],
+    (1, 3, 2): _ON_1X1[3],
+    (2, 1, 2): [_Product(x=_PIXEL, weight=(_EACH, 0, 0), y=_PIXEL)],
+    (2, 3, 1): _same_size_on_2x2(),
+    (2, 3, 2): [_Product(x=(_EACH, row), weight=(_EACH, row + 1, _LAST_TWO), y=_PIXEL) for row in (0, 1)],
+}
+
+
+class SmallMapConv2d(nn.Conv2d):
+    """A `nn.Conv2d` that computes maps of 1x1 and 2x2 by `_PRODUCTS`, and all others as its base class does.
+
+    Which form is used depends on the shape of the input, the kernel and the stride alone. A batch of one image takes
+    the plain form, which is faster there. Parameters and their names are those of the base class.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in torch's base class
+        """(N, in, H, W) -> (N, out, H', W'), channels_last where the map is small."""
+        (kernel, _), (stride, _) = self.kernel_size, self.stride
+        batch, _, height, width = input.shape
+        if batch == 1 or height != width or (height, kernel, stride) not in _PRODUCTS:
+            return super().forward(input)
+        weight = self.weight
+        if torch.is_autocast_enabled(input.device.type):
+            dtype = torch.get_autocast_dtype(input.device.type)
+            input, weight = input.to(dtype), weight.to(dtype)  # noqa: A001
+        return _convolve(input, weight, stride)
+
+
+def with_small_maps(model: nn.Module) -> nn.Module:
+    """Replace every convolution that `SmallMapConv2d` can compute, in place; the weights stay the same tensors."""
+    for name, child in model.named_children():
+        if type(child) is nn.Conv2d and _is_covered(child):
+            conv = SmallMapConv2d(
+                child.in_channels, child.out_channels, child.kernel_size, child.stride, child.padding,
+                bias=False, device="meta",
+            )  # fmt: skip
+            conv.weight = child.weight
+            setattr(model, name, conv)
+        else:
+            with_small_maps(child)
+    return model
+
+
+def _is_covered(conv: nn.Conv2d) -> bool:
+    kernel, stride = conv.kernel_size[0], conv.stride[0]
+    square = conv.kernel_size == (kernel, kernel) and conv.stride == (stride, stride)
+    plain = conv.bias is None and conv.groups == 1 and conv.dilation == (1, 1) and conv.padding_mode == "zeros"
+    padded = conv.padding == (kernel // 2, kernel // 2)
+    return square and plain and padded and any((side, kernel, stride) in _PRODUCTS for side in (1, 2))
+
+
+def _maps(like: Tensor, channels: int, side: int) -> Tensor:
+    """Uninitialized (N, channels, side, side), channels_last."""
+    shape = len(like), channels, side, side
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
+
+
+def _new_y(x: Tensor, weight: Tensor, stride: int) -> Tensor:
+    return _maps(x, len(weight), (x.shape[2] - 1) // stride + 1)
+
+
+def _new_x(grad_y: Tensor, weight: Tensor, stride: int, side: int) -> Tensor:  # noqa: ARG001
+    return _maps(grad_y, weight.shape[1], side)
+
+
+def _new_weight(x: Tensor, grad_y: Tensor, weight: Tensor, stride: int) -> Tensor:  # noqa: ARG001
+    return torch.empty_like(weight)
+
+
+@torch.library.custom_op("batchsieve::small_map_convolution", mutates_args=())
+def _convolve(x: Tensor, weight: Tensor, stride: int) -> Tensor:
+    """The maps y (N, out, side', side')."""
+    y = _new_y(x, weight, stride)
+    _sum_products(y, ((part, a, w.T) for a, w, part in _matrices(x, weight, y, stride)))
+    return y
+
+
+@torch.library.custom_op("batchsieve::small_map_gradient_of_x", mutates_args=())
+def _gradient_of_x(grad_y: Tensor, weight: Tensor, stride: int, side: int) -> Tensor:
+    """The gradient of x (N, in, side, side)."""
+    gradient = _new_x(grad_y, weight, stride, side)
+    _sum_products(gradient, ((part, g, w) for part, w, g in _matrices(gradient, weight, grad_y, stride)))
+    return gradient
+
+
+@torch.library.custom_op("batchsieve::small_map_gradient_of_weight", mutates_args=())
+def _gradient_of_weight(x: Tensor, grad_y: Tensor, weight: Tensor, stride: int) -> Tensor:
+    """The gradient of W; in the strides of W, since autograd copies others."""
+    gradient = torch.empty_like(weight, memory_format=torch.channels_last)
+    _sum_products(gradient, ((part, g.T, a) for a, part, g in _matrices(x, gradient, grad_y, stride)))
+    return gradient if gradient.stride() == weight.stride() else torch.empty_like(weight).copy_(gradient)
+
+
+def _matrices(x: Tensor, weight: Tensor, y: Tensor, stride: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """The matrices (n, k), (out, k) and (n, out) of every product; views, if the tensors are channels_last."""
+    x, weight, y = (t.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1) for t in (x, weight, y))
+    for product in _PRODUCTS[x.shape[1], weight.shape[1], stride]:
+        taps = weight[product.weight].flatten(1)
+        yield x[product.x].view(-1, taps.shape[1]), taps, y[product.y].view(-1, len(taps))
+
+
+def _sum_products(total: Tensor, products: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
+    """Add each a @ b to its part of `total`, which starts at zero."""
+    for index, (part, a, b) in enumerate(products):
+        first_of_one = index == 0 and part.numel() == total.numel()
+        if index == 0 and not first_of_one:
+            total.zero_()
+        part.addmm_(a, b, beta=0 if first_of_one else 1)
+
+
+def _save_operands(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
+    ctx.save_for_backward(*(value for value in inputs if isinstance(value, Tensor)))
+    ctx.stride = inputs[2] if isinstance(inputs[2], int) else inputs[3]
+
+
+def _derive_y(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    x, weight = ctx.saved_tensors
+    need_x, need_weight, _ = ctx.needs_input_grad
+    return (
+        _gradient_of_x(grad, weight, ctx.stride, x.shape[2]) if need_x else None,
+        _gradient_of_weight(x, grad, weight, ctx.stride) if need_weight else None,
+        None,
+    )
+
+
+def _derive_gradient_of_x(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    grad_y, weight = ctx.saved_tensors
+    return (
+        _convolve(grad, weight, ctx.stride),
+        _gradient_of_weight(grad, grad_y, weight, ctx.stride),
+        None,
+        None,
+    )
+
+
+def _derive_gradient_of_weight(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, grad_y, _ = ctx.saved_tensors
+    return (
+        _gradient_of_x(grad_y, grad, ctx.stride, x.shape[2]),
+        _convolve(x, grad, ctx.stride),
+        None,
+        None,
+    )
+
+
+for _function, _fake, _derivative in (
+    (_convolve, _new_y, _derive_y),
+    (_gradient_of_x, _new_x, _derive_gradient_of_x),
+    (_gradient_of_weight, _new_weight, _derive_gradient_of_weight),
+):
+    _function.register_fake(_fake)
+    _function.register_autograd(_derivative, setup_context=_save_operands)
