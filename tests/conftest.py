@@ -2,12 +2,13 @@
 
 import os
 
+import pipeline  # isort: skip - it bounds how long OpenMP threads spin, before anything imports torch or scikit-learn
 import pytest
 from browser_app import served, shared
 from chromium import browser, page, pytest_runtest_makereport
 from hypothesis import settings
 
-__all__ = ["browser", "page", "pytest_runtest_makereport", "served", "shared"]
+__all__ = ["browser", "page", "pipeline", "pytest_runtest_makereport", "served", "shared"]
 
 # Repositories of tests have no .dvc/config that says it; each command would start a process to send usage.
 os.environ["DVC_NO_ANALYTICS"] = "1"

@@ -79,17 +79,17 @@ class SmallMapConv2d(nn.Conv2d):
         if torch.is_autocast_enabled(input.device.type):
             dtype = torch.get_autocast_dtype(input.device.type)
             input, weight = input.to(dtype), weight.to(dtype)  # noqa: A001
-        return _convolve(input, weight, stride)
+        y: Tensor = _convolve(input, weight, stride)
+        return y
 
 
 def with_small_maps(model: nn.Module) -> nn.Module:
     """Replace every convolution that `SmallMapConv2d` can compute, in place; the weights stay the same tensors."""
     for name, child in model.named_children():
         if type(child) is nn.Conv2d and _is_covered(child):
-            conv = SmallMapConv2d(
-                child.in_channels, child.out_channels, child.kernel_size, child.stride, child.padding,
-                bias=False, device="meta",
-            )  # fmt: skip
+            kernel, stride = child.kernel_size[0], child.stride[0]
+            options: dict[str, Any] = {"stride": stride, "padding": kernel // 2, "bias": False, "device": "meta"}
+            conv = SmallMapConv2d(child.in_channels, child.out_channels, kernel, **options)
             conv.weight = child.weight
             setattr(model, name, conv)
         else:

@@ -19,7 +19,7 @@ from pipeline.training.settings import TrainSettings
 # With what they import: a run's images, the run, and its evaluation.
 _DECIDING = ("images", "loop", "evaluate")
 # Their own code cannot change a result: words for people, and finding what the hash of the data covers.
-_PASSIVE = frozenset(
+_PASSIVE = frozenset({"pipeline"}) | frozenset(
     f"pipeline.{name}" for name in ("run_log", "errors", "processes", "datasets", "paths", "artifacts.prepared")
 )
 

@@ -24,6 +24,7 @@ _ITEMS = {"finetune": _NETWORK, "extract": _NETWORK, "reduce": _NETWORK, "filter
 # for people, energy, names of files, and the sections of params.yaml that belong to other stages.
 _PASSIVE = frozenset(
     {
+        "pipeline",
         "pipeline.stages.harness",
         "pipeline.run_log",
         "pipeline.energy",

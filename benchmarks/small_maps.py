@@ -1,0 +1,170 @@
+"""How fast is the training loop beside a bare loop with torchvision's network?
+
+Both train on random images in one process, in turn, round by round. The bare loop repeats forward, backward and
+optimizer step on one batch in memory; channels_last, fused SGD. Ours is the whole loop: it draws the samples, crops and
+flips them, and splits large batches. A line gives the medians in images/s, and the median of the rounds' ratios with
+the extremes. With `--layers` single convolutions are timed instead, forward and backward.
+
+    python -m benchmarks.small_maps --sizes 16 28 32 64 --batches 16 32 128 256 1024 4096 --network resnet18
+"""
+
+import argparse
+import json
+import math
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torchvision.models import get_model
+
+from benchmarks.loop_speed import N_CLASSES, made_up_images, settings_for
+from benchmarks.measuring import seconds_of
+from pipeline import distributed
+from pipeline.distributed import Ranks
+from pipeline.models.small_maps import SmallMapConv2d
+from pipeline.run_log import Progress, RunLog
+from pipeline.training.images import load_images
+from pipeline.training.loop import train
+
+_IMAGES_A_ROUND = 1024
+"""At least, of each loop."""
+
+# Side, kernel, stride, channels in and out; as ResNet-18 and ResNet-50 have them at 16 to 64 pixels.
+LAYERS = (
+    (1, 3, 1, 512, 512),
+    (2, 3, 2, 256, 512),
+    (2, 3, 1, 256, 256),
+    (2, 1, 2, 256, 512),
+    (1, 1, 1, 1024, 256),
+    (1, 1, 1, 256, 1024),
+)
+
+
+class _StepClock(RunLog):
+    """A silent log that notes when each optimizer step ended."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.ends: list[float] = []
+
+    @contextmanager
+    def progress(self, description: str, total: int, unit: str) -> Iterator[Progress]:  # noqa: ARG002
+        yield self
+
+    def update(self, n: int = 1, note: str = "") -> None:  # noqa: ARG002
+        self.ends.append(time.perf_counter())
+
+
+def compare_loops(arguments: argparse.Namespace, size: int, batch: int, ranks: Ranks) -> dict[str, float]:
+    """Images/s of both loops; the ratio is ours over bare."""
+    steps = max(2, math.ceil(_IMAGES_A_ROUND / batch))
+    settings = settings_for(argparse.Namespace(image_size=size, network=arguments.network, batch_size=batch))
+    # One step more than is timed: the first one begins with a cold start.
+    settings = replace(settings, steps=steps + 1)
+    pixels, labels = made_up_images(2 * batch, size)
+    images = load_images(pixels, settings, training=True, device=ranks.device)
+    targets, members = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
+    bare = _bare_loop(arguments.network, size, batch)
+
+    def ours() -> float:
+        clock = _StepClock()
+        train(settings, images, targets, members, ranks=ranks, log=clock, title="benchmark")
+        ends = clock.ends[-steps - 1 :]
+        return ends[-1] - ends[0]
+
+    bare(1)
+    rounds = [(seconds_of(lambda: bare(steps)), ours()) for _ in range(arguments.rounds)]
+    return _summary([(steps * batch / theirs, steps * batch / own) for theirs, own in rounds])
+
+
+def _bare_loop(network: str, size: int, batch: int) -> Callable[[int], None]:
+    model = get_model(network, weights=None, num_classes=N_CLASSES).to(memory_format=torch.channels_last).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=True)
+    images = torch.randn(batch, 3, size, size).to(memory_format=torch.channels_last)
+    targets = torch.zeros(batch, dtype=torch.int64)
+
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            F.cross_entropy(model(images), targets).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    return run
+
+
+def compare_layers(arguments: argparse.Namespace, layer: Sequence[int], batch: int) -> dict[str, float]:
+    """As `compare_loops`, of one convolution, forward and backward."""
+    side, kernel, stride, n_in, n_out = layer
+    plain, ours = (
+        kind(n_in, n_out, kernel, stride=stride, padding=kernel // 2, bias=False)
+        for kind in (nn.Conv2d, SmallMapConv2d)
+    )
+    x = torch.randn(batch, n_in, side, side).to(memory_format=torch.channels_last).requires_grad_()
+    repeats = max(2, math.ceil(_IMAGES_A_ROUND / batch / 8))
+
+    def loop(conv: nn.Conv2d) -> Callable[[], None]:
+        conv = conv.to(memory_format=torch.channels_last)
+        upstream = torch.randn_like(conv(x))
+
+        def run() -> None:
+            for _ in range(repeats):
+                conv.weight.grad = x.grad = None
+                conv(x).backward(upstream)
+
+        return run
+
+    loops = [loop(plain), loop(ours)]
+    for run in loops:
+        run()
+    rounds = [[seconds_of(run) for run in loops] for _ in range(arguments.rounds)]
+    return _summary([(repeats * batch / theirs, repeats * batch / own) for theirs, own in rounds])
+
+
+def _summary(rates: Sequence[tuple[float, float]]) -> dict[str, float]:
+    ratios = [ours / bare for bare, ours in rates]
+    bare, ours = np.median(rates, axis=0)
+    found = {"bare": bare, "ours": ours, "ratio": np.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
+    return {name: round(float(value), 3) for name, value in found.items()}
+
+
+def main() -> None:
+    """Print a line for each size and batch, then all as JSON with the machine."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--network", default="resnet18")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[16, 32], help="sides of the images in pixels")
+    parser.add_argument("--batches", type=int, nargs="+", default=[32, 256])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--layers", action="store_true", help="time single convolutions instead")
+    arguments = parser.parse_args()
+    results = []
+    with distributed.session("auto") as ranks:
+        for case in LAYERS if arguments.layers else arguments.sizes:
+            for batch in arguments.batches:
+                if isinstance(case, int):
+                    name, found = str(case), compare_loops(arguments, case, batch, ranks)
+                else:
+                    name, found = "-".join(map(str, case)), compare_layers(arguments, case, batch)
+                results.append({"size": name, "batch": batch, **found})
+                print(
+                    f"{name} {batch} bare {found['bare']:.0f} ours {found['ours']:.0f} ratio {found['ratio']:.2f} "
+                    f"({found['lowest']:.2f} to {found['highest']:.2f})",
+                    flush=True,
+                )
+        machine = {
+            "cpu": platform.processor() or platform.machine(),
+            "capability": torch.backends.cpu.get_cpu_capability(),
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "device": str(ranks.device),
+        }
+    print(json.dumps({**machine, **vars(arguments), "results": results}))
+
+
+if __name__ == "__main__":
+    main()
