@@ -11,8 +11,6 @@ import torch
 from made_up_training import kill, run, start
 from run_communication import TRANSPORTS, WITH_RESNET
 from test_equivalence import (
-    ROUNDING,
-    ROUNDING_OF_STEPS,
     TORCHRUN,
     Results,
     assert_equal_bits,
@@ -74,12 +72,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 def _same_step(one: Mapping[str, Any], other: Mapping[str, Any], first: Mapping[str, Any], case: str) -> bool:
-    bounds = ROUNDING_OF_STEPS if case.startswith("small_cnn") else ROUNDING
-    return beyond_rounding(one, other, first[case.split()[0]], bounds) == {}
+    return beyond_rounding(one, other, first[case.split()[0]]) == {}
 
 
 def _moved_by(results: Results, ranks: int, way: str) -> float:
-    """Relative distance of the updates of a way from those of the default; beyond rounding if above 1e-5."""
+    """Relative distance of the updates of a way from those of the default."""
     first = results[1]["first weights"]["small_cnn"]
     plain, other = (update(results[ranks][name], first) for name in ("small_cnn as ever", way))
     return distance(plain, other)
