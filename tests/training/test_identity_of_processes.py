@@ -62,6 +62,6 @@ def test_the_same_environment_has_the_same_key_and_bits() -> None:
 
 @pytest.mark.slow
 def test_what_a_library_does_not_know_or_cannot_do_is_no_other_key() -> None:
-    """A set of instructions that oneDNN ignores, and one above what any processor has that runs these tests."""
+    """A set of instructions that oneDNN ignores, and its word for no limit."""
     for value in ("no such set", "DEFAULT"):
         assert trained(ONEDNN_MAX_CPU_ISA=value) == trained()
