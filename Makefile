@@ -6,7 +6,7 @@ SHELL := /bin/sh
 .NOTPARALLEL:
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor repro notebooks test test-all check viz bench clean lock preset
+.PHONY: help setup doctor repro notebooks test test-avx2 test-all check viz bench clean lock preset
 
 PYTHON ?= python3
 STAGES := prepare finetune extract reduce filter train report
@@ -17,7 +17,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv and install; again only when the requirements change
 
@@ -46,6 +46,11 @@ PYTEST := OMP_WAIT_POLICY=passive pytest -n 2 --dist loadfile
 
 test: setup ## the fast tests
 	@$(PYTEST)
+
+# What computes with torch. A processor with AVX-512 then rounds as one without it does.
+test-avx2: setup ## the numeric ones of them, as on a processor without AVX-512
+	@ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 $(PYTEST) \
+	  tests/distributed tests/training tests/models tests/optim
 
 test-all: setup ## all tests, the slow ones too
 	@$(PYTEST) -m ""

@@ -22,3 +22,11 @@ settings.load_profile("no deadline")
 def few_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most of a tiny run's time would go into recomputing BatchNorm statistics."""
     monkeypatch.setattr("pipeline.training.evaluated_weights.STATISTICS_IMAGES", 40)
+
+
+@pytest.fixture
+def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train in float64, where sums in another order differ by 1e-15, and mistakes by as much as in float32."""
+    from made_up_training import build_float64  # torch, which few folders need
+
+    monkeypatch.setattr("pipeline.training.state.build", build_float64)

@@ -30,6 +30,7 @@ from pipeline.artifacts.tables import write_csv
 from pipeline.datasets.resident import ResidentImages
 from pipeline.distributed import Ranks
 from pipeline.models import build
+from pipeline.models.network import Network
 from pipeline.models.resnet import ResNet
 from pipeline.paths import DataPaths
 from pipeline.training import evaluated_weights
@@ -100,6 +101,13 @@ def build_resnet(
     seed: int = 0,
 ) -> ResNet:
     return as_resnet(build(network, n_classes, stem=stem, seed=seed))
+
+
+def build_float64(network: str, n_classes: int, **options: Any) -> Network:
+    """`pipeline.models.build` in float64, which takes images in float32; for `pipeline.training.state.build`."""
+    model = build(network, n_classes, **options).double()
+    model.register_forward_pre_hook(lambda _, images: images[0].double())
+    return model
 
 
 class _RandomImages:

@@ -15,14 +15,17 @@ folder of the project, with the same images, it gives the report again:
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from pipeline.commands.planning.cells import threads_of
+from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.reporting.packing import pack
 from pipeline.stages.harness import add_folders, locked
-from pipeline.training.fingerprint import this_machine, training_code
+from pipeline.training.fingerprint import Identity, this_machine, training_code, worker_machine
 from pipeline.training.ledger import Ledger
 
 
@@ -35,12 +38,15 @@ def main(argv: Sequence[str]) -> int:
     importing = actions.add_parser("import", help="copy finished cells from another work folder")
     importing.add_argument("folder", type=Path, help="the other node's work folder (.work), or a copy of it")
     importing.add_argument("--work", type=Path, default=Path(".work"), help="the work folder here")
+    importing.add_argument(
+        "--params", type=Path, default=Path("params.yaml"), help="its studies say how many CPU threads a worker has"
+    )
     packing = actions.add_parser("pack", help="write what the report is made of to one file")
     packing.add_argument("file", type=Path, help="ends in .tar.xz")
     add_folders(packing)
     arguments = parser.parse_args(argv)
     if arguments.action == "import":
-        import_cells(arguments.folder, arguments.work)
+        import_cells(arguments.folder, arguments.work, load_params(arguments.params))
         return 0
     if not arguments.file.name.endswith(".tar.xz"):
         raise InputError(f"{arguments.file}: gets a tar archive compressed by xz; give a name that ends in .tar.xz")
@@ -50,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def import_cells(source: Path, target: Path) -> None:
+def import_cells(source: Path, target: Path, params: Params) -> None:
     """Copy the cells of one work folder to another, and say how many.
 
     Raises:
@@ -69,11 +75,26 @@ def import_cells(source: Path, target: Path) -> None:
             f"{source}: its {len(found)} cells were trained by another version of the training code, and would be "
             "trained again; check out the same commit on both machines"
         )
-    # As `dvc repro` would look for them here.
-    machine = this_machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # A study that is being trained here writes to the same ledger.
     with locked(here.lock("train"), "train or runs import"):
-        new = sum([ours.take_over(other, identity, machine) for identity in usable])
+        new = sum([_take_over(ours, other, identity, params, device) for identity in usable])
     print(f"{source}: {len(found)} cells, {new} imported, {len(usable) - new} known already", end="")
     left = len(found) - len(usable)
     print(f", {left} of another version of the training code left out" if left else "")
+
+
+def _take_over(ours: Ledger, other: Ledger, identity: Identity, params: Params, device: torch.device) -> bool:
+    """Copy a cell as `dvc repro` would look for it here; returns whether that was new."""
+    new = [ours.take_over(other, identity, machine) for machine in _machines(identity, params, device)]
+    return any(new)
+
+
+def _machines(identity: Identity, params: Params, device: torch.device) -> list[dict[str, Any]]:
+    """This machine, once for each number of CPU threads that the workers of a study which has the cell may have."""
+    if device.type == "cuda":
+        return [this_machine(device)]
+    pinned: int | None = identity.job["settings"]["threads"]
+    recipes = [study.effective_recipe(params.train) for study in params.studies.values()]
+    counts = {pinned} if pinned else {threads_of(recipe) for recipe in recipes}
+    return [worker_machine(device, count) for count in sorted(counts)]

@@ -233,8 +233,8 @@ class Recipe(Section):
         workers: Y, the processes that do the work; must divide X. `auto`: the largest divisor of X
             that is not above the number of GPUs, or of processes that torchrun started; 1 on a
             machine without either.
-        threads_per_worker: CPU threads of each process. `auto`: cores / workers; 1 for `tree`,
-            whose bits depend on it.
+        threads_per_worker: CPU threads of each process. `auto`: cores / workers; 1 for `tree`. The
+            bits of a result on a CPU depend on it: another number is another run.
         micro_batch: images that pass forward at a time. `auto`: as many as the memory takes, in
             whole BatchNorm groups. Changes the result by rounding alone; `tree` takes a simulated
             worker's images at a time.

@@ -18,7 +18,7 @@ from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.artifacts.prepared import ImageFiles, PreparedSplit
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.landscape.measure import DISTANCES, Measurement, chosen_ids, measure
-from pipeline.training.fingerprint import this_machine
+from pipeline.training.fingerprint import worker_machine
 from pipeline.training.images import evaluation_images
 from pipeline.training.settings import ImageFormat
 from pipeline.training.weights import load_trained
@@ -89,7 +89,7 @@ class NetworkMeasurer:
             "data": data_digest,
             **asdict(method),
             "code": code_digest("pipeline.landscape.measure"),
-            "machine": this_machine(device),
+            "machine": worker_machine(device, torch.get_num_threads()),
         }
 
     def rows(self, run: Mapping[str, Any], weights: Path) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import torch
 from numpy.typing import NDArray
 
 from pipeline import distributed
@@ -50,9 +51,13 @@ def train_study(context: StageContext, ranks: Ranks) -> None:
 
 
 def resolve_cells(
-    context: StageContext, data: PreparedData, ranks: Ranks
+    context: StageContext, data: PreparedData, ranks: Ranks, *, threads: int | None = None
 ) -> tuple[list[Cell], list[NDArray[np.bool_]], list[Identity | None]]:
-    """The study's cells, the rows (N,) bool each trains on, and what it is known by, None if it is skipped."""
+    """The study's cells, the rows (N,) bool each trains on, and what it is known by, None if it is skipped.
+
+    Args:
+        threads: CPU threads of each process that trains; None: as many as this one has.
+    """
     study = context.params.studies[str(context.item)]
     n = len(data.train.labels)
     chosen = set(study.arms) != {"full"}
@@ -63,9 +68,14 @@ def resolve_cells(
     members = [members_of(cell, data.train.labels, keep) for cell in cells]
     data_digest = distributed.broadcast(digest_of(context.data) if ranks.is_main else None)
     identities = [
-        None if cell.skipped else identify(cell.settings, rows, data_digest=str(data_digest), device=ranks.device)
+        None
+        if cell.skipped
+        else identify(
+            cell.settings, rows, data_digest=str(data_digest), device=ranks.device,
+            threads=threads or torch.get_num_threads(),
+        )
         for cell, rows in zip(cells, members, strict=True)
-    ]
+    ]  # fmt: skip
     return cells, members, identities
 
 

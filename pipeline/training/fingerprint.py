@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -11,9 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 
 from pipeline.artifacts.code import code_digest
+from pipeline.training.precision import Precision, autocast
 from pipeline.training.settings import TrainSettings
 
 # With what they import: a run's images, the run, and its evaluation.
@@ -31,8 +35,8 @@ class Identity:
     Attributes:
         job: settings, the rows trained on, the data, and the syntax trees of the training code (a
             comment retrains nothing).
-        machine: what decides the bits beside the job: versions, and the kind of GPU or the CPU's
-            vector instructions. How many processes there are is not in it: the result belongs to
+        machine: what else decides the bits: versions, and the kind of GPU, or the CPU's arithmetic
+            and the threads of a worker. The number of processes is not in it: the result belongs to
             the simulated workers.
     """
 
@@ -47,13 +51,15 @@ class Identity:
 
 
 def identify(
-    settings: TrainSettings, members: NDArray[np.bool_], *, data_digest: str, device: torch.device
+    settings: TrainSettings, members: NDArray[np.bool_], *, data_digest: str, device: torch.device, threads: int
 ) -> Identity:
     """The identity of a cell on this machine.
 
     Args:
         members: (N,) bool, the rows trained on.
         data_digest: of the images and labels of both splits.
+        threads: CPU threads of each process that trains, where `settings` do not pin them. The caller may have
+            another number.
     """
     job = {
         "settings": dataclasses.asdict(settings),
@@ -61,19 +67,72 @@ def identify(
         "data": data_digest,
         "code": training_code(),
     }
-    return Identity(job=job, machine=this_machine(device))
+    return Identity(job=job, machine=worker_machine(device, settings.threads or threads))
+
+
+def worker_machine(device: torch.device, threads: int) -> dict[str, Any]:
+    """`this_machine` for processes of `threads` CPU threads each, which decide no bit of what a GPU computes."""
+    return {**this_machine(device), **({"threads": threads} if device.type == "cpu" else {})}
 
 
 def this_machine(device: torch.device) -> dict[str, Any]:
-    """Versions and the kind of device."""
+    """Versions, the kind of device and, of a CPU, its arithmetic."""
     versions = {"torch": torch.__version__, "numpy": np.__version__}
     # Importing these takes seconds.
     others = {name: metadata.version(name) for name in ("torchvision", "timm")}
-    return {**versions, **others, "device": _kind(device)}
+    if device.type == "cuda":
+        return {**versions, **others, "device": torch.cuda.get_device_name(device)}
+    kind = torch.backends.cpu.get_cpu_capability()
+    return {**versions, **others, "device": kind, "arithmetic": cpu_arithmetic()}
 
 
-def _kind(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
+@cache
+def cpu_arithmetic() -> str:
+    """Hex digest of the bits that small passes forward and backward give on one thread of this process.
+
+    torch has its vector kernels, oneDNN and MKL others, and each chooses by rules of its own: by the processor, its
+    maker, and variables such as ONEDNN_MAX_CPU_ISA, MKL_CBWR or MKL_ENABLE_INSTRUCTIONS, which act on some processors
+    and are ignored on others. No library says what it chose, and equal bits may come of different choices. So the bits
+    themselves are compared, in every precision that a recipe may ask for.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        digest = hashlib.sha256()
+        for precision in _PRECISIONS_OF_CPUS:
+            for tensor in _probe(precision):
+                digest.update(tensor.detach().contiguous().numpy().tobytes())
+    finally:
+        torch.set_num_threads(before)
+    return digest.hexdigest()[:16]
+
+
+_PRECISIONS_OF_CPUS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")  # tf32 is of GPUs
+
+
+@torch.inference_mode(mode=False)
+@torch.enable_grad()
+def _probe(precision: Precision) -> list[Tensor]:
+    """Loss and gradients, float32, of the kinds of layers that networks have, on 4 images of 16 x 16 pixels."""
+    shapes = {"stem": (64, 3, 7, 7), "same": (64, 64, 3, 3), "half": (128, 64, 3, 3), "one": (128, 64, 1, 1)}
+    weights = {name: _numbers(*shape).to(memory_format=torch.channels_last) for name, shape in shapes.items()}
+    weights |= {"scale": _numbers(64) + 1.0, "shift": _numbers(64), "head": _numbers(10, 512)}
+    for weight in weights.values():
+        weight.requires_grad_()
+    with autocast(precision, torch.device("cpu")):
+        images = _numbers(4, 3, 16, 16).to(memory_format=torch.channels_last)
+        found = F.conv2d(images, weights["stem"], stride=2, padding=3)
+        found = F.relu(F.batch_norm(found, None, None, weights["scale"], weights["shift"], training=True))
+        found = F.relu(F.conv2d(found, weights["same"], padding=1))
+        found = F.conv2d(found, weights["half"], stride=2, padding=1) + F.conv2d(found, weights["one"], stride=2)
+        logits = F.linear(F.adaptive_avg_pool2d(found, 2).flatten(1), weights["head"])
+    loss = F.cross_entropy(logits.float(), torch.arange(4), label_smoothing=0.1)
+    return [loss, *torch.autograd.grad(loss, list(weights.values()))]
+
+
+def _numbers(*shape: int) -> Tensor:
+    """Multiples of 2^-16 between -1/2 and 1/2, the same on every processor."""
+    return ((torch.arange(math.prod(shape)) * 40503) % 65536 / 65536 - 0.5).view(shape)
 
 
 @cache

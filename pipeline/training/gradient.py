@@ -109,9 +109,9 @@ def accumulate_gradients(
         loss_scale: multiplies the gradient, against underflow in half precision.
 
     Returns:
-        Sum of the losses of this rank's images, 0-dimensional, on the device.
+        Sum of the losses of this rank's images, 0-dimensional, float64, on the device.
     """
-    total = torch.zeros((), device=objective.labels.device)
+    total = torch.zeros((), dtype=torch.float64, device=objective.labels.device)
     share = 1 / sum(part.size for part in parts) if local else ranks / batch.size
     for index, part in enumerate(parts):
         with _exchange_off(model, local or index < len(parts) - 1):

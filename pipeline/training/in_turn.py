@@ -74,7 +74,8 @@ def train_in_turn(
     """
     agreement = end_and_due()
     for number, (own, rows) in enumerate(zip(settings, members, strict=True)):
-        key = identify(own, rows, data_digest=data_digest, device=ranks.device).key
+        threads = torch.get_num_threads()
+        key = identify(own, rows, data_digest=data_digest, device=ranks.device, threads=threads).key
         named = title if len(settings) == 1 else f"{title} fold {number}"
         kept = Checkpoints(folder / f"{key}-finished", keep=1)
         if finished := _find(kept, own, ranks, log):

@@ -10,6 +10,8 @@ import pytest
 
 _ROOT = Path(__file__).parents[2]
 
+_WITHOUT_AVX512 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 
 
@@ -129,6 +131,20 @@ def test_bench_runs_every_program_that_starts_without_arguments_until_one_fails(
         assert "required=True" not in (_ROOT / f"benchmarks/{name}.py").read_text()
 
 
+def test_numeric_tests_run_again_without_avx512(project: Path) -> None:
+    shown = " ".join(f"{name}=${name}" for name in _WITHOUT_AVX512)
+    _script(project / ".venv/bin/pytest", f'echo "{shown}" "$@"')
+    for name in (".venv/bin/python", ".venv/.installed"):
+        (project / name).touch()
+    answer = _make(project, "test-avx2")
+    assert answer.returncode == 0, answer.stderr
+    for name, value in _WITHOUT_AVX512.items():
+        assert f"{name}={value} " in answer.stdout
+    folders = [word for word in answer.stdout.split() if word.startswith("tests/")]
+    assert folders == [f"tests/{name}" for name in ("distributed", "training", "models", "optim")]
+    assert all((_ROOT / folder).is_dir() for folder in folders)
+
+
 @pytest.fixture
 def outputs(project: Path) -> dict[str, Path]:
     """A repository in which the pipeline has run, and a person's own files."""
@@ -167,7 +183,9 @@ def test_clean_deletes_outputs_and_nothing_of_a_persons(
 
 
 @pytest.mark.parametrize(
-    ("failing", "code"), [("none", 0), ("test", 3), ("check", 3)], ids=["all-pass", "tests-fail", "checks-fail"]
+    ("failing", "code"),
+    [("none", 0), ("test", 3), ("test-avx2", 3), ("check", 3)],
+    ids=["all-pass", "tests-fail", "tests-without-avx512-fail", "checks-fail"],
 )
 def test_ci_runs_tests_and_checks_and_fails_with_the_first(tmp_path: Path, failing: str, code: int) -> None:
     _script(tmp_path / "bin/make", f'echo "ran $1 with CI=$CI"; [ "$1" != {failing} ] || exit 3')
@@ -180,5 +198,6 @@ def test_ci_runs_tests_and_checks_and_fails_with_the_first(tmp_path: Path, faili
     )
     assert answer.returncode == code
     assert "ran test with CI=true" in answer.stdout
+    assert "ran test-avx2 with CI=true" in answer.stdout
     assert "ran check with CI=true" in answer.stdout
     assert re.search(r"^make check: exit \d after \d+ s$", answer.stdout, flags=re.MULTILINE)

@@ -1,5 +1,6 @@
 """What plan says before a run: what would run, and what it would take."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import torch
 from made_up import NETWORK, name_networks
 from made_up_images import split_tree, write_folder
 from made_up_plan import DIGITS, SPEED, preset
-from made_up_training import runs_of, write_project
+from made_up_training import command, run, runs_of, write_project
 from made_up_training import stage as run_stage
 from ruamel.yaml import YAML
 
@@ -221,6 +222,20 @@ def test_ledger_says_which_cells_are_left(tmp_path: Path) -> None:
     assert len(plan_from_ledger(params, "tiny", data, work).missing) == 1
     write_project(tmp_path, study={"seeds": [0], "learning_rates": [0.123]})
     assert len(plan_from_ledger(load_params(tmp_path / "params.yaml"), "tiny", data, work).missing) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_plan_counts_the_threads_of_the_processes_that_train(tmp_path: Path, workers: int) -> None:
+    """`auto` shares the cores out, so two processes have other threads than this one, and leave no cell either."""
+    train = {"workers": workers, "simulated_workers": 2, "threads_per_worker": "auto"}
+    study = {"seeds": [0], "arms": ["full"]}
+    data, work = write_project(tmp_path, study=study, train=train), WorkPaths(root=tmp_path / "work")
+    done = run(command("train", tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert plan_from_ledger(load_params(tmp_path / "params.yaml"), "tiny", data, work).missing == []
+    write_project(tmp_path, study=study, train={**train, "threads_per_worker": 1 + len(os.sched_getaffinity(0))})
+    assert len(plan_from_ledger(load_params(tmp_path / "params.yaml"), "tiny", data, work).missing) == 1
 
 
 _GROWING = {

@@ -31,6 +31,17 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def _importing(theirs: Path, project: Path) -> list[str]:
+    return ["runs", "import", str(theirs), "--work", str(project / "work"), "--params", str(project / "params.yaml")]
+
+
+def _import(theirs: Path, project: Path) -> int:
+    """For the study of `node`, if `project` has no parameters of its own."""
+    if not (project / "params.yaml").exists():
+        write_project(project, study=_STUDY, train={"simulated_workers": 2})
+    return main(_importing(theirs, project))
+
+
 def _entry(work: Path) -> Path:
     (entry,) = (path for path in (work / "cells").iterdir() if not path.name.startswith("."))
     return entry
@@ -50,7 +61,7 @@ def test_imported_cells_are_not_trained_again(tmp_path: Path, node: Path, capsys
     write_project(tmp_path, study=_STUDY, train={"simulated_workers": 2})
     shutil.copytree(node / "work", tmp_path / "theirs")
     elsewhere = _pretend_other_machine(tmp_path / "theirs")
-    assert main(["runs", "import", str(tmp_path / "theirs"), "--work", str(tmp_path / "work")]) == 0
+    assert _import(tmp_path / "theirs", tmp_path) == 0
     assert "1 cells, 1 imported, 0 known already" in capsys.readouterr().out
     assert stage("train", tmp_path) == 0
     assert "top-1" not in capsys.readouterr().err, "it was trained"
@@ -64,7 +75,7 @@ def test_imported_cells_are_not_trained_again(tmp_path: Path, node: Path, capsys
 
 def test_a_second_import_changes_nothing(tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for expected in ("1 imported, 0 known", "0 imported, 1 known"):
-        assert main(["runs", "import", str(node / "work"), "--work", str(tmp_path / "work")]) == 0
+        assert _import(node / "work", tmp_path) == 0
         assert expected in capsys.readouterr().out
     assert read_json(_entry(tmp_path / "work") / "result.json")["imported_from"] is None
 
@@ -79,8 +90,7 @@ def test_an_import_and_a_study_keep_each_other_out(
     work = WorkPaths(root=tmp_path / "work")
     said = f"already running as process {os.getpid()}; wait for it or end it"
     with locked(work.lock("train"), "a study"):
-        importing = ["runs", "import", str(node / "work"), "--work", str(work.root)]
-        refused = run([sys.executable, "-m", "pipeline", *importing])
+        refused = run([sys.executable, "-m", "pipeline", *_importing(node / "work", tmp_path)])
         assert (refused.returncode, refused.stderr) == (2, f"error: train or runs import: {said}\n")
         assert not work.cells.exists()
         assert stage("train", tmp_path) == 2
@@ -128,10 +138,10 @@ def test_what_cannot_be_used_is_refused(
     shutil.copytree(node / "work", tmp_path / "theirs")
     assert callable(harm)
     harm(tmp_path / "theirs")
-    assert main(["runs", "import", str(tmp_path / "theirs"), "--work", str(tmp_path / "work")]) == 2
+    assert _import(tmp_path / "theirs", tmp_path) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "work" / "cells").exists() or not list((tmp_path / "work" / "cells").iterdir())
 
 
 def test_a_machine_is_versions_and_a_kind_of_device() -> None:
-    assert set(this_machine(torch.device("cpu"))) == {"torch", "torchvision", "numpy", "timm", "device"}
+    assert set(this_machine(torch.device("cpu"))) == {"torch", "torchvision", "numpy", "timm", "device", "arithmetic"}

@@ -21,7 +21,7 @@ def _mean_of_means(
     model: nn.Module, objective: Objective, batch: GlobalBatch, parts: Sequence[Part], **_: Any
 ) -> Tensor:
     """Every pass counts alike, and every rank, however many images it has."""
-    total = torch.zeros((), device=objective.labels.device)
+    total = torch.zeros((), dtype=torch.float64, device=objective.labels.device)
     for index, part in enumerate(parts):
         with distributed.defer_reduction(model, defer=index < len(parts) - 1):
             loss = objective.loss_sum(model, batch, part)
@@ -45,7 +45,7 @@ def _clipped_per_pass(
     **options: Any,
 ) -> Tensor:
     """Clips what has been accumulated so far after every pass."""
-    total = torch.zeros((), device=objective.labels.device)
+    total = torch.zeros((), dtype=torch.float64, device=objective.labels.device)
     for index, part in enumerate(parts):
         with distributed.defer_reduction(model, defer=index < len(parts) - 1):
             total += accumulate_gradients(model, objective, batch, [part], **options)

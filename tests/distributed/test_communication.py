@@ -11,8 +11,6 @@ import torch
 from made_up_training import kill, run, start
 from run_communication import TRANSPORTS, WITH_RESNET
 from test_equivalence import (
-    ROUNDING,
-    ROUNDING_OF_STEPS,
     TORCHRUN,
     Results,
     assert_equal_bits,
@@ -74,12 +72,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 def _same_step(one: Mapping[str, Any], other: Mapping[str, Any], first: Mapping[str, Any], case: str) -> bool:
-    bounds = ROUNDING_OF_STEPS if case.startswith("small_cnn") else ROUNDING
-    return beyond_rounding(one, other, first[case.split()[0]], bounds) == {}
+    return beyond_rounding(one, other, first[case.split()[0]]) == {}
 
 
 def _moved_by(results: Results, ranks: int, way: str) -> float:
-    """Relative distance of the updates of a way from those of the default; beyond rounding if above 1e-5."""
+    """Relative distance of the updates of a way from those of the default."""
     first = results[1]["first weights"]["small_cnn"]
     plain, other = (update(results[ranks][name], first) for name in ("small_cnn as ever", way))
     return distance(plain, other)
@@ -165,7 +162,7 @@ def test_powersgd_sends_in_the_long_run_all_there_is(results: Results, ranks: in
 @SHARED
 def test_powersgd_is_exact_on_gradients_of_low_rank(results: Results, ranks: int) -> None:
     """Rank 1 on each of at most four ranks, and 4 to send it in."""
-    assert max(results[ranks]["rank one in four"]) < 1e-5
+    assert max(results[ranks]["rank one in four"]) < 1e-12
 
 
 @SHARED

@@ -323,9 +323,19 @@ def test_how_a_study_is_run_retrains_nothing(tmp_path: Path, trained_by: Trained
     trained_by(lambda cell: 0.5)
     assert stage("train", tmp_path) == 0
     table = data.runs("tiny").read_bytes()
-    how = {"eval_batch_size": 3, "micro_batch": 20, "checkpoint": {"steps": 1}, "threads_per_worker": 2}
+    how = {"eval_batch_size": 3, "micro_batch": 20, "checkpoint": {"steps": 1}}
     write_project(tmp_path, study=FOUR_CELLS, train=how)
     trainer = trained_by(lambda cell: 0.5)
     assert stage("train", tmp_path) == 0
     assert trainer.called == []
     assert data.runs("tiny").read_bytes() == table
+
+
+def test_another_number_of_threads_is_another_run_on_a_cpu(tmp_path: Path, trained_by: Trained) -> None:
+    write_project(tmp_path, study=FOUR_CELLS)
+    trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    write_project(tmp_path, study=FOUR_CELLS, train={"threads_per_worker": 2})
+    trainer = trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    assert len(trainer.called) == 4

@@ -19,8 +19,9 @@ from pipeline.config.duration import Duration
 from pipeline.config.recipe import Recipe
 from pipeline.config.study import TrainConfig
 from pipeline.training import fingerprint as module
-from pipeline.training.fingerprint import Identity, identify, this_machine
+from pipeline.training.fingerprint import Identity, cpu_arithmetic, identify, this_machine, worker_machine
 from pipeline.training.settings import TrainSettings, effective_settings
+from pipeline.training.workers import plan_of
 
 MEMBERS = np.arange(20) % 3 > 0
 
@@ -29,7 +30,7 @@ TREE = replace(TINY, reduction="tree")
 
 
 def _identity(settings: TrainSettings = TINY, **options: Any) -> Identity:
-    arguments = {"members": MEMBERS, "data_digest": "d", "device": ALONE.device, **options}
+    arguments = {"members": MEMBERS, "data_digest": "d", "device": ALONE.device, "threads": 1, **options}
     return identify(settings, **arguments)
 
 
@@ -75,7 +76,6 @@ def test_equal_settings_are_one_cell() -> None:
 # How a run is done, not which: at most the rounding of its results differs.
 _HOW = {
     "workers": 2,
-    "threads_per_worker": 2,
     "micro_batch": 32,
     "communication": {"hierarchical": True, "bucket_mib": 5},
     "checkpoint": {"steps": 5},
@@ -99,6 +99,8 @@ _WHICH: dict[str, Any] = {
     "reduction": "tree",
     "post_local_sgd": {"start": {"steps": 1}, "period": 2},
     "noise_scale_steps": 1,
+    # More than any machine has, which `auto` gives.
+    "threads_per_worker": 10_000,
 }
 
 
@@ -108,7 +110,8 @@ def _key_of_recipe(changes: Mapping[str, Any]) -> str:
         recipe, network="resnet18", n_classes=4, n_epoch=20, image_size=16, mean=(0.5,) * 3, std=(0.25,) * 3,
         batch_size=20, learning_rate=0.1, weight_decay=0.0, budget=Duration(steps=4), seed=0,
     )  # fmt: skip
-    return _key(settings)
+    threads = plan_of(recipe).threads
+    return _key(settings, threads=2 if threads == "auto" else threads)
 
 
 @pytest.mark.parametrize("key", sorted(Recipe.model_fields))
@@ -149,12 +152,35 @@ def test_a_result_belongs_to_the_simulated_workers(monkeypatch: pytest.MonkeyPat
     assert _key(replace(TINY, simulated_workers=4)) != before[0]
 
 
-def test_threads_count_as_a_setting_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where bits are promised on any machine, the number is in the settings, not asked of this process."""
-    before, tree = _key(), _key(TREE)
+def test_threads_of_a_worker_count_and_those_of_the_caller_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where bits are promised on any machine, the settings give the number."""
+    pinned = replace(TREE, threads=1)
+    before, tree = _key(), _key(pinned)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
-    assert (_key(), _key(TREE)) == (before, tree)
-    assert _key(replace(TREE, threads=2)) != tree
+    assert (_key(), _key(pinned)) == (before, tree)
+    assert _key(threads=2) != before
+    assert _key(pinned, threads=2) == tree
+    assert _key(replace(pinned, threads=2)) != tree
+
+
+def test_threads_and_arithmetic_of_a_cpu_decide_no_bit_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    gpu = torch.device("cuda")
+    assert worker_machine(gpu, 1) == worker_machine(gpu, 2) == this_machine(gpu)
+    assert set(this_machine(gpu)) == set(this_machine(ALONE.device)) - {"arithmetic"}
+
+
+def test_comparing_arithmetic_leaves_threads_and_generators_alone() -> None:
+    before = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(2)
+    try:
+        first = cpu_arithmetic.__wrapped__()
+        assert torch.get_num_threads() == 2
+        with torch.inference_mode():
+            assert cpu_arithmetic.__wrapped__() == first
+    finally:
+        torch.set_num_threads(before[0])
+    assert torch.equal(torch.get_rng_state(), before[1])
 
 
 def test_an_identity_survives_a_file() -> None:
@@ -171,16 +197,18 @@ def test_job_and_machine_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None
     after = _identity()
     assert after.job == before.job
     assert after.machine != before.machine
-    assert after.machine == this_machine(ALONE.device)
+    assert after.machine == worker_machine(ALONE.device, 1)
 
 
-@pytest.mark.parametrize("what", ["torch", "device", "code"])
+@pytest.mark.parametrize("what", ["torch", "device", "arithmetic", "code"])
 def test_versions_and_machine_count(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     before = _key()
     if what == "torch":
         monkeypatch.setattr(torch, "__version__", "0.0")
     elif what == "device":
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "another")
+    elif what == "arithmetic":
+        monkeypatch.setattr(module, "cpu_arithmetic", lambda: "another")
     else:
         monkeypatch.setattr(module, "training_code", lambda: "another")
     assert _key() != before

@@ -115,7 +115,7 @@ def test_the_mean_over_ranks_is_the_gradient_of_the_mean(size: int, simulated: i
         losses.append(float(accumulate_gradients(model, _OBJECTIVE, batch, mine, ranks=ranks)))
         gradients.append(gradient_of(model))
     assert distance(torch.stack(gradients).mean(0), expected) <= 1e-12
-    assert sum(losses) == pytest.approx(loss, rel=1e-6)
+    assert sum(losses) == pytest.approx(loss, rel=1e-12)
 
 
 def test_accumulated_gradients_are_added_to_those_that_are_there() -> None:

@@ -10,13 +10,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from made_up_loop import N, train_bright, weights_of
-from made_up_training import ALONE, TINY, as_resnet, bright_images, distance, parameters_of
+from made_up_training import ALONE, TINY, as_resnet, bright_images, build_float64, distance, parameters_of
 
 from pipeline import distributed
 from pipeline.batching import SampleStream, micro_batches, worker_parts
 from pipeline.distributed import Ranks, Transport
 from pipeline.errors import InputError
-from pipeline.models import build
 from pipeline.models.network import Network
 from pipeline.training.batch_norm import recompute_statistics
 from pipeline.training.evaluate import evaluate
@@ -74,26 +73,26 @@ def test_history_is_even_and_ends_with_the_last_step() -> None:
     assert losses == pytest.approx([losses[0]] * len(steps), rel=1e-4)
 
 
-@pytest.mark.usefixtures("few_statistics")
+@pytest.mark.usefixtures("few_statistics", "in_float64")
 def test_the_first_loss_is_that_of_the_fresh_network() -> None:
     settings = replace(TINY, steps=1, simulated_workers=1)
     ids, epochs = SampleStream(np.ones(N, dtype=np.bool_), settings.seed).batch(0, settings.batch_size)
     pixels, labels = bright_images(N)
     images = load_images(pixels, settings, training=True, device=ALONE.device)
-    model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed).train()
+    model = build_float64(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed).train()
     logits, targets = model(images.training_batch(ids, epochs)), torch.from_numpy(labels[ids])
     expected = F.cross_entropy(logits, targets, label_smoothing=settings.label_smoothing)
-    assert train_bright(settings).history[0].train_loss == pytest.approx(float(expected.detach()), rel=1e-5)
+    assert train_bright(settings).history[0].train_loss == pytest.approx(float(expected.detach()), rel=1e-12)
 
 
-@pytest.mark.usefixtures("few_statistics")
+@pytest.mark.usefixtures("few_statistics", "in_float64")
 def test_one_step_is_that_of_torch() -> None:
     """The rate of the schedule's first step, momentum that starts at nothing, and no decay of vectors."""
     settings = replace(TINY, steps=1, simulated_workers=1, warmup_steps=4, weight_decay=0.1)
     ids, epochs = SampleStream(np.ones(N, dtype=np.bool_), settings.seed).batch(0, settings.batch_size)
     pixels, labels = bright_images(N)
     images = load_images(pixels, settings, training=True, device=ALONE.device)
-    model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed).train()
+    model = build_float64(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed).train()
     logits = model(images.training_batch(ids, epochs))
     F.cross_entropy(logits, torch.from_numpy(labels[ids]), label_smoothing=0.1).backward()
     trained = dict(train_bright(settings).model.named_parameters())
@@ -102,7 +101,7 @@ def test_one_step_is_that_of_torch() -> None:
         for name, parameter in model.named_parameters():
             decayed = parameter.grad + (0.1 * parameter if parameter.ndim > 1 else 0)  # type: ignore[operator]
             expected = parameter - rate * 1.9 * decayed
-            torch.testing.assert_close(trained[name], expected, rtol=1e-3, atol=1e-5)
+            torch.testing.assert_close(trained[name], expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.usefixtures("few_statistics")
@@ -187,32 +186,32 @@ def test_a_micro_batch_below_a_group_is_refused() -> None:
         train_bright(TINY, micro_batch=9)
 
 
-@pytest.mark.usefixtures("few_statistics")
+@pytest.mark.usefixtures("few_statistics", "in_float64")
 @pytest.mark.parametrize("network", ["resnet18", "small_cnn"])
 def test_a_micro_batch_changes_rounding_alone(network: str) -> None:
     settings = replace(TINY, steps=1, network=network, simulated_workers=4)
     whole, parts = train_bright(settings, micro_batch="auto"), train_bright(settings, micro_batch=5)
     assert (whole.micro_batch, parts.micro_batch) == (20, 5)
-    assert distance(parameters_of(parts.model), parameters_of(whole.model)) <= 1e-6
+    assert distance(parameters_of(parts.model), parameters_of(whole.model)) <= 1e-12
     # A fourth of the simulated workers is another job.
     other = train_bright(replace(settings, simulated_workers=1))
     if network == "resnet18":
         assert distance(parameters_of(other.model), parameters_of(whole.model)) > 1e-3
     else:
-        assert distance(parameters_of(other.model), parameters_of(whole.model)) <= 1e-6
+        assert distance(parameters_of(other.model), parameters_of(whole.model)) <= 1e-12
 
 
-@pytest.mark.usefixtures("few_statistics")
+@pytest.mark.usefixtures("few_statistics", "in_float64")
 def test_both_reductions_are_the_same_job() -> None:
     ddp, tree = (train_bright(replace(TINY, steps=1, reduction=reduction)) for reduction in ("ddp", "tree"))
-    assert distance(parameters_of(tree.model), parameters_of(ddp.model)) <= 1e-6
+    assert distance(parameters_of(tree.model), parameters_of(ddp.model)) <= 1e-12
     for one, other in zip(tree.history, ddp.history, strict=True):
         assert (one.step, one.lr) == (other.step, other.lr)
-        assert one.train_loss == pytest.approx(other.train_loss)
+        assert one.train_loss == pytest.approx(other.train_loss, rel=1e-12)
     assert tree.micro_batch == 10  # a simulated worker at a time
 
 
-@pytest.mark.usefixtures("few_statistics")
+@pytest.mark.usefixtures("few_statistics", "in_float64")
 def test_the_moving_average_is_what_is_evaluated() -> None:
     """After a step at rate 0 and one at a rate: average = decay x first + (1 - decay) x second."""
     settings = replace(TINY, steps=2, warmup_steps=0, crop_padding=0, flip=False)
@@ -222,7 +221,7 @@ def test_the_moving_average_is_what_is_evaluated() -> None:
     )
     averaged = train_bright(replace(settings, schedule="constant", ema_decay=0.75))
     expected = 0.75 * parameters_of(first.model) + 0.25 * parameters_of(last.model)
-    torch.testing.assert_close(parameters_of(averaged.model), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(parameters_of(averaged.model), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.usefixtures("few_statistics")

@@ -175,7 +175,7 @@ def test_losses_are_summed_until_they_are_recorded(reduction: Any) -> None:
     model = build("small_cnn", len(NAMES), stem="imagenet", seed=settings.seed).double().train()
     whole = Part(rows=slice(0, BATCH), group_sizes=(BATCH,))
     expected = sum(float(_OBJECTIVE.loss_sum(model, _batch(number), whole).detach()) for number in range(STEPS))
-    assert float(_train(settings).loss_sum) == pytest.approx(expected, rel=1e-6)
+    assert float(_train(settings).loss_sum) == pytest.approx(expected, rel=1e-12)
 
 
 def test_metered_steps_are_the_same_steps() -> None:

@@ -43,7 +43,8 @@ def plan_from_ledger(params: Params, name: str, data: DataPaths, work: WorkPaths
     recipe = params.studies[name].effective_recipe(params.train)
     workers = workers_of(recipe)
     ranks = Ranks(rank=0, count=workers, device=device_of(workers))
-    cells, _, identities = resolve_cells(context, load_prepared(data, folder=context.image_folder), ranks)
+    prepared = load_prepared(data, folder=context.image_folder)
+    cells, _, identities = resolve_cells(context, prepared, ranks, threads=threads_of(recipe))
     keep = params.studies[name].keep_weights
     todo = missing_cells(cells, keys_of(identities), Ledger(work.cells), keep)
     return StudyPlan(total=len(cells), skipped=_skipped(cells), missing=[cells[i] for i in todo])
