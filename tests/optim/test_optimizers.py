@@ -232,6 +232,22 @@ def test_lamb_is_the_textbook_formula() -> None:
         np.testing.assert_allclose(parameter.detach().numpy(), w, rtol=1e-6)
 
 
+@pytest.mark.parametrize("decay_norm_and_bias", [True, False])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+def test_lamb_scales_filters_whether_they_are_decayed_or_not(weight_decay: float, decay_norm_and_bias: bool) -> None:
+    """The first step of a matrix is rate x |w| long; that of vectors in a group of their own is Adam's."""
+    layer = nn.Linear(4, 4)
+    nn.init.ones_(layer.weight)
+    nn.init.constant_(layer.bias, 7.0)
+    for parameter in layer.parameters():
+        parameter.grad = torch.full_like(parameter, 100.0)
+    groups = parameter_groups(layer, weight_decay=weight_decay, decay_norm_and_bias=decay_norm_and_bias)
+    lamb(groups, 0.1, beta1=0.9, beta2=0.999, eps=1e-6).step()
+    assert float((layer.weight.detach() - 1).norm()) == pytest.approx(0.1 * 4.0, rel=1e-4)
+    scaled = 0.1 * 14.0 if decay_norm_and_bias else 0.1 * 2.0
+    assert float((layer.bias.detach() - 7).norm()) == pytest.approx(scaled, rel=1e-4)
+
+
 def test_lamb_leaves_clipping_to_the_recipe() -> None:
     """A gradient a thousand times as large gives the same first step."""
     weights = []
