@@ -145,7 +145,10 @@ def start_state(
         initialise(model)
     model = model.to(ranks.device).to(memory_format=torch.channels_last)
     groups = parameter_groups(
-        model, weight_decay=settings.weight_decay, decay_norm_and_bias=settings.decay_norm_and_bias
+        model,
+        weight_decay=settings.weight_decay,
+        decay_norm_and_bias=settings.decay_norm_and_bias,
+        outer_layers=(model.input_layer, model.output_layer),
     )
     average = None
     if settings.ema_decay is not None:
