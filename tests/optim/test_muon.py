@@ -36,9 +36,7 @@ def _groups(*parameters: Tensor, hidden: bool = True, weight_decay: float = 0.0)
 def _stepped(weight: Tensor, gradients: list[Tensor], *, weight_decay: float = 0.0, **options: Any) -> Tensor:
     """A hidden matrix after steps along these gradients."""
     parameter = nn.Parameter(weight.clone())
-    optimizer = muon(
-        _groups(parameter, weight_decay=options.pop("weight_decay", 0.0)), _RATE, **{**_OPTIONS, **options}
-    )
+    optimizer = muon(_groups(parameter, weight_decay=weight_decay), _RATE, **{**_OPTIONS, **options})
     for gradient in gradients:
         parameter.grad = gradient.clone()
         optimizer.step()

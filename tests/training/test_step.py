@@ -145,7 +145,7 @@ def test_the_rate_is_that_of_the_step() -> None:
     state, stepper = _start(SETTINGS)
     for number in range(STEPS):
         stepper.take(_batch(number))
-        assert [group["lr"] for group in state.optimizer.param_groups] == [SETTINGS.rate(number)] * 2
+        assert [group["lr"] for group in state.optimizer.param_groups] == [SETTINGS.rate(number)] * 3
 
 
 @pytest.mark.parametrize("at_most", [6, BATCH])
