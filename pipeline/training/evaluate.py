@@ -43,6 +43,8 @@ def evaluate(model: nn.Module, images: TrainingImages, labels: Tensor, *, batch_
     Args:
         labels: (N,) int64 on the device.
         batch_size: images per forward pass.
+
+    Whatever a network was trained in, it is evaluated in single precision.
     """
     model.eval()
     correct = torch.zeros(len(images), dtype=torch.int32, device=labels.device)
@@ -50,7 +52,8 @@ def evaluate(model: nn.Module, images: TrainingImages, labels: Tensor, *, batch_
     loss = torch.zeros((), dtype=torch.float64, device=labels.device)
     rows = rows_of_rank(len(images), ranks)
     batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
-    with eager(), images.prefetch((ids, None) for ids in batches):
+    in_full = distributed.float32_arithmetic(tf32=False)
+    with in_full, eager(), images.prefetch((ids, None) for ids in batches):
         for ids in batches:
             here = torch.from_numpy(ids).to(labels.device)
             logits = model(images.evaluation_batch(ids))

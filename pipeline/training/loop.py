@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Literal
+from functools import partial, wraps
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -26,10 +26,11 @@ from pipeline.training.gradient import GlobalBatch, Objective
 from pipeline.training.interruptions import Pauses
 from pipeline.training.memory import activation_bytes, choose_micro_batch
 from pipeline.training.noise_scale import NoiseScale, estimate
-from pipeline.training.precision import set_float32_arithmetic
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import Record, TrainState, start_state
 from pipeline.training.step import Stepper
+
+P, R = ParamSpec("P"), TypeVar("R")
 
 # Of the parameters: two moments, a weight average and a bucket for the exchange; and what else that may take.
 _COPIES = 4
@@ -63,6 +64,20 @@ class TrainedRun:
     earlier_seconds: float = 0.0
 
 
+def _in_its_precision(
+    function: Callable[Concatenate[TrainSettings, P], R],
+) -> Callable[Concatenate[TrainSettings, P], R]:
+    """Run `function` with the rounding of float32 that its settings ask for; see `float32_arithmetic`."""
+
+    @wraps(function)
+    def inside(settings: TrainSettings, *args: P.args, **options: P.kwargs) -> R:
+        with distributed.float32_arithmetic(tf32=settings.precision == "tf32"):
+            return function(settings, *args, **options)
+
+    return inside
+
+
+@_in_its_precision
 def train(
     settings: TrainSettings,
     images: TrainingImages,
@@ -102,7 +117,6 @@ def train(
     _check_ranks(settings, ranks)
     _check_compression(settings, ranks, transport)
     distributed.expect_answers_within(transport.timeout_seconds)
-    set_float32_arithmetic(settings.precision)
     state = start_state(settings, ranks, initialise, n_tracked=len(labels) if track_confidence else 0)
     if pauses is not None:
         pauses.resume(state, ranks, log)
