@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_up_loop import bright_images, train_bright
-from made_up_training import ALONE, NAMES, TINY
+from made_up_loop import train_bright
+from made_up_training import ALONE, NAMES, TINY, bright_images
 from torch import Tensor, nn
 
 from pipeline import distributed
