@@ -169,8 +169,8 @@ def test_out_of_memory_names_the_settings(
     with pytest.raises(SystemExit) as ended:
         _run(tmp_path)
     assert ended.value.code == 2
-    said = "error: reduce.landmarks: PCA and t-SNE of 180 images with 24 features, landmarks: auto, do not fit the memory"
-    assert capsys.readouterr().err.endswith(said + "; give fewer landmarks, or fewer reduce.pca.n_components\n")
+    said = "error: reduce.landmarks: PCA and t-SNE of 180 images with 24 features, landmarks: auto, do not fit the "
+    assert capsys.readouterr().err.endswith(said + "memory; give fewer landmarks, or fewer reduce.pca.n_components\n")
 
 
 def test_a_class_of_one_image_is_mapped(tmp_path: Path) -> None:
