@@ -50,7 +50,7 @@ import numpy as np
 import torch
 from PIL import Image
 from sklearn.datasets import load_digits
-from torch import Tensor
+from torch import Tensor, nn
 from torchvision.models import vgg16
 
 from benchmarks.communication_table import DDP, rows_of
@@ -117,6 +117,18 @@ class Vgg16(Network):
     def __init__(self, n_classes: int) -> None:
         super().__init__()
         self.backbone = vgg16(weights=None, num_classes=n_classes)
+
+    @property
+    def input_layer(self) -> nn.Module:
+        """The first convolution."""
+        layer: nn.Module = self.backbone.features[0]
+        return layer
+
+    @property
+    def output_layer(self) -> nn.Module:
+        """The classifier."""
+        layer: nn.Module = self.backbone.classifier[-1]
+        return layer
 
     def features(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) -> (N, 4096)."""

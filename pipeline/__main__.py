@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except OSError as error:
+    except Exception as error:
         if not (line := mend_of(error)):
             raise
         print(f"error: {line}", file=sys.stderr)

@@ -59,7 +59,10 @@ class AdamwConfig(_Moments):
 
 
 class MuonConfig(_Momentum):
-    """Orthogonalised momentum for weight matrices and filters, AdamW for the rest."""
+    """Orthogonalized momentum for hidden weight matrices and filters, AdamW for the rest, at the same learning rate.
+
+    The rest are vectors, the first convolution and the classifier, as Muon's authors advise.
+    """
 
     name: Literal["muon"]
     momentum: Share = 0.95

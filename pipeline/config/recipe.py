@@ -217,7 +217,8 @@ class Recipe(Section):
         decay_norm_and_bias: whether weight decay also acts on BatchNorm parameters and biases.
         clip_norm: largest norm of the gradient of a global batch; null: no clipping.
         ema_decay: evaluate, and hand out, an exponential moving average of the weights with this
-            decay per step; null: the last weights.
+            decay per step, or (1 + t) / (10 + t) after t steps while that is less, so that a short run does
+            not average its random start; null: the last weights.
         precision: `fp32`; `tf32` (products on a GPU with 10 bits of mantissa); `bf16` or `fp16`
             (mixed precision; `fp16` with dynamic loss scaling, which skips non-finite steps).
         compile: fuse the network's operations by torch.compile. Faster on GPUs; takes up to a minute

@@ -5,6 +5,7 @@ where the name ends in an underscore.
 """
 
 from pipeline.distributed.agreement import Agreement
+from pipeline.distributed.arithmetic import float32_arithmetic
 from pipeline.distributed.averaging import data_parallel, defer_reduction
 from pipeline.distributed.collectives import (
     all_gather,
@@ -38,6 +39,7 @@ __all__ = [
     "data_parallel",
     "defer_reduction",
     "expect_answers_within",
+    "float32_arithmetic",
     "joining_ranks",
     "launch",
     "launched",

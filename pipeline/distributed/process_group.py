@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
+from pipeline.distributed.arithmetic import float32_arithmetic
 from pipeline.distributed.collectives import launched, several
 from pipeline.distributed.torchrun import LAUNCHER
 from pipeline.errors import InputError, Terminated
@@ -55,7 +56,15 @@ def session(
 
     Where several ranks fail, by the same bad input or over the loss of another, the exception of
     the first goes on; the others wait for torchrun to end them, so that the reason is said once.
+
+    Products and convolutions are rounded as `float32_arithmetic` says, without TF32.
     """
+    with float32_arithmetic(tf32=False), _joined(threads_per_worker, joining) as ranks:
+        yield ranks
+
+
+@contextmanager
+def _joined(threads_per_worker: int | Literal["auto"], joining: Callable[[int], int]) -> Iterator[Ranks]:
     if not torch.cuda.is_available():
         keep_freed_memory()
     if not launched():

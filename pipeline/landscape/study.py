@@ -13,6 +13,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from pipeline import distributed
 from pipeline.artifacts.code import code_digest
 from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.artifacts.prepared import ImageFiles, PreparedSplit
@@ -119,7 +120,8 @@ class NetworkMeasurer:
             trained = load_trained(weights, self._device)
             images, labels = self._load(split, trained.format)
             method = self._method
-            found = measure(trained.model, images, labels, directions=method.directions, seed=method.seed)
+            with distributed.float32_arithmetic(tf32=False):
+                found = measure(trained.model, images, labels, directions=method.directions, seed=method.seed)
             write_json(path, _values(found))
         values: dict[str, Any] = read_json(path)
         return values

@@ -8,6 +8,16 @@ from torch import Tensor, nn
 class Network(nn.Module, ABC):
     """A classifier in two parts."""
 
+    @property
+    @abstractmethod
+    def input_layer(self) -> nn.Module:
+        """The convolution that sees the images."""
+
+    @property
+    @abstractmethod
+    def output_layer(self) -> nn.Module:
+        """The linear layer that gives the logits."""
+
     @abstractmethod
     def features(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) -> (N, D), what the last linear layer sees."""

@@ -28,6 +28,16 @@ class ResNet(Network):
         super().__init__()
         self.backbone = backbone
 
+    @property
+    def input_layer(self) -> nn.Module:
+        """The convolution of the stem."""
+        return self.backbone.conv1
+
+    @property
+    def output_layer(self) -> nn.Module:
+        """The classifier."""
+        return self.backbone.fc
+
     def features(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) -> (N, D), the pooled output of the last block."""
         net = self.backbone

@@ -27,6 +27,16 @@ class SmallCnn(Network):
         self.dropout2 = KeyedDropout(0.5, layer=2)
         self.fc2 = nn.Linear(_FEATURES, n_classes)
 
+    @property
+    def input_layer(self) -> nn.Module:
+        """The first convolution."""
+        return self.conv1
+
+    @property
+    def output_layer(self) -> nn.Module:
+        """The classifier."""
+        return self.fc2
+
     def features(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) -> (N, 128)."""
         x = F.relu(self.conv2(F.relu(self.conv1(images))))

@@ -10,11 +10,11 @@ def lars(
 ) -> Optimizer:
     """timm's LARS: each tensor's step is scaled by trust_coefficient x |w| / (|g| + decay |w|).
 
-    BatchNorm parameters and biases in a group of their own take plain steps of momentum, as in the
+    BatchNorm parameters and biases that are exempt from decay take plain steps of momentum, as in the
     paper; all others are scaled, whether they are decayed or not.
     """
     from timm.optim.lars import Lars  # seconds to import; few runs need it
 
     # timm scales groups with weight decay alone, unless told otherwise.
-    groups = [{**group, "always_adapt": any(p.ndim > 1 for p in group["params"])} for group in groups]
+    groups = [{**group, "always_adapt": not group.get("exempt", False)} for group in groups]
     return Lars(groups, lr=learning_rate, momentum=momentum, nesterov=nesterov, trust_coeff=trust_coefficient)

@@ -18,7 +18,7 @@ from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_parquet
 from pipeline.config.networks import architecture_of
 from pipeline.distributed import Ranks, WorkerPlan
-from pipeline.errors import InputError
+from pipeline.errors import InputError, explaining_out_of_memory
 from pipeline.features.extract import extract_by_fold, extract_features
 from pipeline.models import feature_dimension
 from pipeline.stages.harness import StageContext
@@ -38,8 +38,11 @@ def extract(context: StageContext, ranks: Ranks) -> None:
     _check_fits(context, extractor, data)
     if ranks.is_main:
         remove_leftovers(paths.features(name).parent)
-    _extract_train(context, ranks, extractor, data)
-    _extract_test(context, ranks, extractor, data)
+    with explaining_out_of_memory(
+        f"extract.batch_size: a pass of {context.params.extract.batch_size} images does not fit the memory; give less"
+    ):
+        _extract_train(context, ranks, extractor, data)
+        _extract_test(context, ranks, extractor, data)
     if not ranks.is_main:
         return
     splits = ("train", "test")

@@ -149,7 +149,7 @@ def exit_codes() -> Iterator[None]:
     except KeyboardInterrupt:
         print("interrupted; run the same command again to go on", file=sys.stderr)
         sys.exit(130)
-    except OSError as error:
+    except Exception as error:
         if not (line := mend_of(error)):
             raise
         print(f"error: {line}", file=sys.stderr)

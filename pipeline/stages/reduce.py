@@ -13,7 +13,7 @@ from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import lists, read_parquet, write_parquet
 from pipeline.config.networks import replicate_of
 from pipeline.config.reduce import ReduceConfig, TsneConfig
-from pipeline.errors import InputError
+from pipeline.errors import InputError, explaining_out_of_memory
 from pipeline.fanout import fan_out
 from pipeline.filtering.mapping import Mapped, map_images, map_once
 from pipeline.reduction.checks import check_features, largest_perplexity
@@ -37,8 +37,15 @@ def reduce(context: StageContext) -> None:
             f"{data.features(network, 'test')}: {len(test)} test images make no map; "
             f"give the test split at least {_LEAST_TEST_IMAGES}"
         )
+    too_many = (
+        f"reduce.landmarks: PCA and t-SNE of {len(train)} images with {train.shape[1]} features, landmarks: "
+        f"{config.landmarks}, do not fit the memory; give fewer landmarks, or fewer reduce.pca.n_components"
+    )
     # Like t-SNE, BLAS gives other bits with other numbers of threads: one setting pins both.
-    with fan_out(context.dask.scheduler, workers=context.dask.workers, threads=config.tsne.n_jobs) as run:
+    with (
+        explaining_out_of_memory(too_many),
+        fan_out(context.dask.scheduler, workers=context.dask.workers, threads=config.tsne.n_jobs) as run,
+    ):
         mapped = map_images(train, labels, config, components_file=data.components(network), log=log, run=run)
         test_components = mapped.axes.project(test) if mapped.axes else np.asarray(test)
         test_map = map_once(test_components, _test_settings(config.tsne, len(test)), log, "t-SNE of the test images")

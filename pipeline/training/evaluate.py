@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from pipeline import distributed
 from pipeline.datasets.training_images import TrainingImages
 from pipeline.distributed import Ranks
+from pipeline.errors import explaining_out_of_memory
 from pipeline.training.compiling import eager
 
 
@@ -43,6 +44,11 @@ def evaluate(model: nn.Module, images: TrainingImages, labels: Tensor, *, batch_
     Args:
         labels: (N,) int64 on the device.
         batch_size: images per forward pass.
+
+    Whatever a network was trained in, it is evaluated in single precision.
+
+    Raises:
+        OutOfMemory: a pass does not fit the memory.
     """
     model.eval()
     correct = torch.zeros(len(images), dtype=torch.int32, device=labels.device)
@@ -50,7 +56,9 @@ def evaluate(model: nn.Module, images: TrainingImages, labels: Tensor, *, batch_
     loss = torch.zeros((), dtype=torch.float64, device=labels.device)
     rows = rows_of_rank(len(images), ranks)
     batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
-    with eager(), images.prefetch((ids, None) for ids in batches):
+    in_full = distributed.float32_arithmetic(tf32=False)
+    too_many = f"eval_batch_size: a pass of {batch_size} images does not fit the memory; give less"
+    with explaining_out_of_memory(too_many), in_full, eager(), images.prefetch((ids, None) for ids in batches):
         for ids in batches:
             here = torch.from_numpy(ids).to(labels.device)
             logits = model(images.evaluation_batch(ids))

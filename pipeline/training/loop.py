@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Literal
+from functools import partial, wraps
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from pipeline import distributed
 from pipeline.batching import Part, SampleStream, fitting_ranks, groups_of, micro_batches, rank_parts, worker_parts
 from pipeline.datasets.training_images import Request, TrainingImages
 from pipeline.distributed import Ranks, Transport
-from pipeline.errors import InputError
+from pipeline.errors import InputError, explaining_out_of_memory
 from pipeline.models.network import Network
 from pipeline.run_log import RunLog
 from pipeline.training.compiling import begin_step, compile_network
@@ -26,10 +26,11 @@ from pipeline.training.gradient import GlobalBatch, Objective
 from pipeline.training.interruptions import Pauses
 from pipeline.training.memory import activation_bytes, choose_micro_batch
 from pipeline.training.noise_scale import NoiseScale, estimate
-from pipeline.training.precision import set_float32_arithmetic
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import Record, TrainState, start_state
 from pipeline.training.step import Stepper
+
+P, R = ParamSpec("P"), TypeVar("R")
 
 # Of the parameters: two moments, a weight average and a bucket for the exchange; and what else that may take.
 _COPIES = 4
@@ -63,6 +64,33 @@ class TrainedRun:
     earlier_seconds: float = 0.0
 
 
+def _in_its_precision(
+    function: Callable[Concatenate[TrainSettings, P], R],
+) -> Callable[Concatenate[TrainSettings, P], R]:
+    """Run `function` with the rounding of float32 that its settings ask for; see `float32_arithmetic`."""
+
+    @wraps(function)
+    def inside(settings: TrainSettings, *args: P.args, **options: P.kwargs) -> R:
+        with distributed.float32_arithmetic(tf32=settings.precision == "tf32"):
+            return function(settings, *args, **options)
+
+    return inside
+
+
+def _too_large(settings: TrainSettings, micro_batch: int) -> str:
+    """What to say where memory runs out after `micro_batch` has been chosen."""
+    workers = worker_parts(settings.batch_size, settings.simulated_workers, settings.bn_group)
+    group = max(size for part in workers for size in part.group_sizes)
+    mend = "give more simulated_workers or a smaller bn_group, which change the result"
+    if micro_batch > group and settings.reduction != "tree":
+        mend = f"give micro_batch: {max(group, micro_batch // 2)}, at least {group}; or {mend.removeprefix('give ')}"
+    return (
+        f"micro_batch: a pass of {micro_batch} images, of a batch of {settings.batch_size} in BatchNorm groups of "
+        f"{group}, does not fit the memory; {mend}. The run goes on from what it saved"
+    )
+
+
+@_in_its_precision
 def train(
     settings: TrainSettings,
     images: TrainingImages,
@@ -93,8 +121,8 @@ def train(
         track_confidence: return how sure the network was of each image's label while it trained.
 
     Raises:
-        InputError: the number of processes does not fit the simulated workers, or a BatchNorm
-            group does not fit the memory.
+        InputError: the number of processes does not fit the simulated workers.
+        OutOfMemory: a BatchNorm group, or a pass of so many images, does not fit the memory.
         Terminated: the process was asked to end, after the state was saved.
     """
     assert settings.accuracy_steps is None or evaluation_of is not None, "nobody to tell the accuracy"
@@ -102,7 +130,6 @@ def train(
     _check_ranks(settings, ranks)
     _check_compression(settings, ranks, transport)
     distributed.expect_answers_within(transport.timeout_seconds)
-    set_float32_arithmetic(settings.precision)
     state = start_state(settings, ranks, initialise, n_tracked=len(labels) if track_confidence else 0)
     if pauses is not None:
         pauses.resume(state, ranks, log)
@@ -141,7 +168,12 @@ def train(
     record_every = max(1, settings.steps // 20)
     requests = _requests(stream, state.step, settings, passes)
     final = EvaluatedWeights(settings, state, objective, stream, passes)
-    with images.prefetch(requests), log.progress(title, settings.steps, "steps") as progress:
+    too_large = _too_large(settings, state.micro_batch)
+    with (
+        explaining_out_of_memory(too_large),
+        images.prefetch(requests),
+        log.progress(title, settings.steps, "steps") as progress,
+    ):
         progress.update(state.step)
         while state.step < settings.steps and not run.diverged:
             if graphs:
@@ -167,7 +199,8 @@ def train(
     run.noise_scale = estimate(state.noise) if settings.noise_scale_steps is not None else None
     run.confidence = state.track.means() if state.track else None
     if not run.diverged:
-        final.set()
+        with explaining_out_of_memory(too_large):
+            final.set()
     return run
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pipeline import distributed
 from pipeline.batching import Part
-from pipeline.errors import InputError
+from pipeline.errors import InputError, OutOfMemory, is_out_of_memory
 from pipeline.training.host_memory import available_bytes
 
 CPU_IMAGES = 512
@@ -48,7 +48,7 @@ def choose_micro_batch(
         parts: this rank's simulated workers.
         bytes_per_image: kept by a forward pass for its backward pass.
         try_pass: runs a forward and a backward pass of at most so many images and raises
-            `torch.OutOfMemoryError` if it must.
+            an error that `is_out_of_memory` if it must.
         ranks_here: processes that share this node's memory.
 
     Raises:
@@ -79,7 +79,9 @@ def halve_until_it_fits(whole: int, group: int, try_pass: Callable[[int], None])
         failed = False
         try:
             try_pass(at_most)
-        except torch.OutOfMemoryError:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             failed = True
         # After the handler, whose exception holds on to the tensors of the pass.
         if not distributed.any_rank(failed):
@@ -104,10 +106,6 @@ def activation_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> int:
         kept.pop(tensor.untyped_storage().data_ptr(), None)
     del output  # until here it holds the noted storages
     return sum(kept.values())
-
-
-class OutOfMemory(InputError):  # noqa: N818 - as torch's own
-    """Memory, of the device or the machine, is too small for a run, or others hold it."""
 
 
 def _does_not_fit(group: int) -> OutOfMemory:

@@ -1,4 +1,4 @@
-"""The arithmetic of training: full single precision, or faster and coarser."""
+"""The arithmetic of training: full single precision, or faster and coarser. Evaluation is in full."""
 
 from contextlib import AbstractContextManager
 from typing import Literal
@@ -13,18 +13,6 @@ _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
     """Mixed precision (Micikevicius et al. 2018) for `bf16` and `fp16`, nothing for the others."""
     return torch.autocast(device.type, dtype=_HALF.get(precision), enabled=precision in _HALF)
-
-
-def set_float32_arithmetic(precision: Precision) -> None:
-    """Choose between IEEE single precision and TF32 for products and convolutions on a GPU.
-
-    torch's own default is TF32 for convolutions. And only kernels that give the same bits every
-    time: a resumed run has to equal one that never stopped.
-    """
-    # The newer `fp32_precision` makes torch's own readers of these flags raise.
-    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-    torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    torch.backends.cudnn.deterministic = True
 
 
 def make_scaler(precision: Precision, device: torch.device) -> torch.amp.GradScaler | None:

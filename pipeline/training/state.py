@@ -2,14 +2,14 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from pipeline import distributed
 from pipeline.distributed import Compression, Ranks
@@ -145,11 +145,14 @@ def start_state(
         initialise(model)
     model = model.to(ranks.device).to(memory_format=torch.channels_last)
     groups = parameter_groups(
-        model, weight_decay=settings.weight_decay, decay_norm_and_bias=settings.decay_norm_and_bias
+        model,
+        weight_decay=settings.weight_decay,
+        decay_norm_and_bias=settings.decay_norm_and_bias,
+        outer_layers=(model.input_layer, model.output_layer),
     )
     average = None
     if settings.ema_decay is not None:
-        average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(settings.ema_decay))
+        average = AveragedModel(model, multi_avg_fn=_moving_average(settings.ema_decay))
     return TrainState(
         model=model,
         optimizer=OPTIMIZERS[settings.optimizer](groups, settings.learning_rate, **settings.optimizer_options),
@@ -159,6 +162,25 @@ def start_state(
         loss_sum=torch.zeros((), dtype=torch.float64, device=ranks.device),
         track=ConfidenceTrack(n_tracked, ranks.device) if n_tracked else None,
     )
+
+
+def _moving_average(decay: float) -> Callable[[Sequence[Tensor], Sequence[Tensor], Tensor | int], None]:
+    """The update of an exponential moving average, for `AveragedModel`, which copies the weights at first.
+
+    Update t has a decay of min(decay, (1 + t) / (10 + t)), as TensorFlow's ExponentialMovingAverage with `num_updates`.
+    With the full decay from the start a run shorter than a few times 1 / (1 - decay) steps would mostly be its first.
+    """
+
+    @torch.no_grad()
+    def update(averaged: Sequence[Tensor], current: Sequence[Tensor], updates: Tensor | int) -> None:
+        # Of tensors, so that a GPU is not waited for.
+        count = torch.as_tensor(updates, dtype=torch.float64)
+        weight = 1 - ((1 + count) / (10 + count)).clamp(max=decay)
+        differences = torch._foreach_sub(list(current), list(averaged))
+        torch._foreach_mul_(differences, weight)
+        torch._foreach_add_(list(averaged), differences)
+
+    return update
 
 
 def _on_cpu(value: Any) -> Any:

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pipeline import distributed
 from pipeline.artifacts.atomic import atomic_path
 from pipeline.errors import InputError
 from pipeline.models import build
@@ -51,7 +52,8 @@ class TrainedNetwork:
         device = next(self.model.parameters()).device
         loader = evaluation_images(images, self.format, device)
         chunks = [np.arange(start, min(start + batch_size, len(images))) for start in range(0, len(images), batch_size)]
-        outputs = [self.model(loader.evaluation_batch(ids)).softmax(1).cpu() for ids in chunks]
+        with distributed.float32_arithmetic(tf32=False):
+            outputs = [self.model(loader.evaluation_batch(ids)).softmax(1).cpu() for ids in chunks]
         return torch.cat(outputs).numpy() if outputs else np.empty((0, len(self.class_names)), np.float32)
 
     def predict(self, images: NDArray[np.uint8]) -> list[str]:

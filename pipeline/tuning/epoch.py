@@ -12,13 +12,12 @@ import torch
 
 from pipeline import distributed
 from pipeline.distributed import Ranks
-from pipeline.errors import DataError, InputError, MachineError
+from pipeline.errors import DataError, InputError, MachineError, is_out_of_memory
 from pipeline.run_log import RunLog
 from pipeline.training.cells import Splits, run_cell
 from pipeline.training.checkpoints import Checkpoints
 from pipeline.training.interruptions import Pauses, end_and_due
 from pipeline.training.loop import train
-from pipeline.training.memory import OutOfMemory
 from pipeline.training.state import TrainState
 from pipeline.training.study import Cell
 from pipeline.training.workers import transport_of
@@ -26,14 +25,7 @@ from pipeline.tuning.source import Source, splits_of
 from pipeline.tuning.trial import Rows, TrialRun
 
 _DIVERGED = "the loss stopped being finite"
-_OWN = (InputError, ArithmeticError, MemoryError, torch.OutOfMemoryError)
-# PyTorch has a type of error for its own allocator on GPUs alone: not for a CPU's, nor for what libraries take beside.
-_NO_MEMORY = (
-    "DefaultCPUAllocator: can't allocate memory",
-    "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-)
+_OWN = (InputError, ArithmeticError)
 _CUDA_BYTES = 1 << 30  # at least what CUDA and its libraries take for themselves in a process
 
 
@@ -92,10 +84,10 @@ def train_epoch(task: EpochTask, ranks: Ranks) -> EpochResult:
         accuracy, reason, switch_seconds = _train_and_judge(task, splits, ranks, start)
     except (DataError, MachineError):
         raise
-    except (*_OWN, RuntimeError) as error:
+    except (*_OWN, MemoryError, OSError, RuntimeError) as error:
         if not _of_its_settings(error):
             raise
-        if _is_out_of_memory(error):
+        if is_out_of_memory(error):
             _check_no_other_holds(ranks)
         said = str(error).splitlines() or [""]
         raise FailedBySettings(f"{type(error).__name__}: {said[0]}") from None
@@ -106,11 +98,7 @@ def train_epoch(task: EpochTask, ranks: Ranks) -> EpochResult:
 
 def _of_its_settings(error: Exception) -> bool:
     """What a trial's own settings can bring about. Anything else says nothing of them, and ends the search."""
-    return isinstance(error, _OWN) or _is_out_of_memory(error)
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    return isinstance(error, (OutOfMemory, torch.OutOfMemoryError)) or any(said in str(error) for said in _NO_MEMORY)
+    return isinstance(error, _OWN) or is_out_of_memory(error)
 
 
 def _check_no_other_holds(ranks: Ranks) -> None:

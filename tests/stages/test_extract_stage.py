@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet
 import pytest
+import torch
 from made_up import NETWORK
 from made_up_training import NAMES, TINY, bright_images, command, run, stage, write_project
 from numpy.typing import NDArray
 
+from pipeline.features import extract as module
 from pipeline.models import build
 from pipeline.paths import DataPaths
 from pipeline.training.weights import load_trained, save_trained
@@ -44,6 +46,19 @@ def test_rows_are_samples(data: DataPaths, tmp_path: Path) -> None:
         probabilities = load_trained(data.extractor(NETWORK)).probabilities(images)
         assert predictions["predicted"].tolist() == probabilities.argmax(1).tolist()
         np.testing.assert_allclose(predictions["confidence"], probabilities.max(1), rtol=1e-4)
+
+
+def test_out_of_memory_names_the_setting(
+    data: DataPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def outputs(*_: object, **__: object) -> None:
+        torch.empty(2**50, dtype=torch.uint8)
+
+    monkeypatch.setattr(module, "_outputs", outputs)
+    assert stage("extract", tmp_path) == 2
+    said = "error: extract.batch_size: a pass of 256 images does not fit the memory; give less\n"
+    assert capfd.readouterr().err.endswith(said)
+    assert not data.features(NETWORK, "train").exists()
 
 
 @pytest.mark.slow

@@ -120,6 +120,11 @@ def test_stages_that_may_work_on_other_machines_are_those_that_read_dask() -> No
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
+        (
+            MemoryError("no"),
+            2,
+            "error: out of memory (MemoryError: no); end other programs, or use a machine with more\n",
+        ),
         (InputError("a.npy: has\n3 rows; run it again"), 2, "error: a.npy: has 3 rows; run it again\n"),
         (KeyboardInterrupt(), 130, "interrupted; run the same command again to go on\n"),
         (

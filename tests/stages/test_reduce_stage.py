@@ -17,6 +17,7 @@ from pipeline.reduction.landmarks import landmark_rows
 from pipeline.reduction.pca import fit_principal_axes
 from pipeline.reduction.quality import exact_neighbours
 from pipeline.reduction.tsne import tsne_map
+from pipeline.stages import reduce as module
 from pipeline.stages.harness import run_stage
 from pipeline.stages.reduce import reduce
 
@@ -155,6 +156,21 @@ def test_what_the_images_cannot_meet_is_one_line(
         _run(tmp_path)
     assert ended.value.code == 2
     assert re.search(message, capsys.readouterr().err)
+
+
+def test_out_of_memory_names_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def embed(*_: object, **__: object) -> None:
+        np.empty(2**50, dtype=np.uint8)
+
+    _project(tmp_path)
+    monkeypatch.setattr(module, "map_images", embed)
+    with pytest.raises(SystemExit) as ended:
+        _run(tmp_path)
+    assert ended.value.code == 2
+    said = "error: reduce.landmarks: PCA and t-SNE of 180 images with 24 features, landmarks: auto, do not fit the "
+    assert capsys.readouterr().err.endswith(said + "memory; give fewer landmarks, or fewer reduce.pca.n_components\n")
 
 
 def test_a_class_of_one_image_is_mapped(tmp_path: Path) -> None:

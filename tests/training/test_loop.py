@@ -213,14 +213,14 @@ def test_both_reductions_are_the_same_job() -> None:
 
 @pytest.mark.usefixtures("few_statistics", "in_float64")
 def test_the_moving_average_is_what_is_evaluated() -> None:
-    """After a step at rate 0 and one at a rate: average = decay x first + (1 - decay) x second."""
+    """The average of the weights after two steps, of which the first weigh (1 + 1) / (10 + 1)."""
     settings = replace(TINY, steps=2, warmup_steps=0, crop_padding=0, flip=False)
     first, last = (
         train_bright(replace(settings, steps=1, schedule="constant")),
         train_bright(replace(settings, schedule="constant")),
     )
     averaged = train_bright(replace(settings, schedule="constant", ema_decay=0.75))
-    expected = 0.75 * parameters_of(first.model) + 0.25 * parameters_of(last.model)
+    expected = 2 / 11 * parameters_of(first.model) + 9 / 11 * parameters_of(last.model)
     torch.testing.assert_close(parameters_of(averaged.model), expected, rtol=1e-12, atol=1e-12)
 
 

@@ -81,6 +81,20 @@ def test_other_errors_are_not_hidden() -> None:
         halve_until_it_fits(64, 4, fail)
 
 
+def test_a_cpu_or_a_library_that_runs_out_halves_too() -> None:
+    tried = []
+
+    def try_pass(at_most: int) -> None:
+        tried.append(at_most)
+        if at_most > 32:
+            torch.empty(2**50, dtype=torch.uint8)
+        if at_most > 16:
+            raise RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")
+
+    assert halve_until_it_fits(64, 4, try_pass) == 16
+    assert tried == [64, 32, 16]
+
+
 def test_tensors_of_a_failed_pass_are_let_go_before_the_next() -> None:
     alive: list[int] = []
 

@@ -1,7 +1,6 @@
 """Each precision computes in its own numbers and adds the losses up in single precision."""
 
-from collections.abc import Iterator
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,22 +11,12 @@ from pipeline.batching import worker_parts
 from pipeline.config.recipe import Recipe
 from pipeline.models import build
 from pipeline.training.gradient import GlobalBatch, accumulate_gradients
-from pipeline.training.precision import Precision, autocast, make_scaler, set_float32_arithmetic
+from pipeline.training.precision import Precision, autocast, make_scaler
 
 _CPU = torch.device("cpu")
 _PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 _EVERY = pytest.mark.parametrize("precision", _PRECISIONS)
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-@pytest.fixture
-def flags() -> Iterator[None]:
-    cuda: tuple[Any, ...] = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = [backend.allow_tf32 for backend in cuda], torch.backends.cudnn.deterministic
-    yield
-    for backend, allowed in zip(cuda, before[0], strict=True):
-        backend.allow_tf32 = allowed
-    torch.backends.cudnn.deterministic = before[1]
 
 
 def test_the_parameter_file_has_the_same_names() -> None:
@@ -65,16 +54,6 @@ def test_the_gradient_is_near_that_of_single_precision(precision: Precision) -> 
     error = distance(found(precision), found("fp32"))
     assert error <= {"bf16": 0.15, "fp16": 0.02}.get(precision, 0)
     assert (error > 0) == (precision in _HALF)
-
-
-@pytest.mark.usefixtures("flags")
-@_EVERY
-def test_a_gpu_rounds_to_tf32_where_asked_alone(precision: Precision) -> None:
-    """torch's own default is TF32 for convolutions."""
-    set_float32_arithmetic(precision)
-    assert torch.backends.cuda.matmul.allow_tf32 == (precision == "tf32")
-    assert torch.backends.cudnn.allow_tf32 == (precision == "tf32")
-    assert torch.backends.cudnn.deterministic
 
 
 @_EVERY

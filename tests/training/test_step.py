@@ -145,20 +145,45 @@ def test_the_rate_is_that_of_the_step() -> None:
     state, stepper = _start(SETTINGS)
     for number in range(STEPS):
         stepper.take(_batch(number))
-        assert [group["lr"] for group in state.optimizer.param_groups] == [SETTINGS.rate(number)] * 2
+        assert [group["lr"] for group in state.optimizer.param_groups] == [SETTINGS.rate(number)] * 3
 
 
 @pytest.mark.parametrize("at_most", [6, BATCH])
 def test_the_average_moves_once_per_step(at_most: int) -> None:
-    """Torch's own first update copies the weights."""
-    decay = 0.75
+    """Torch's own first update copies the weights; after t updates the decay is at most (1 + t) / (10 + t)."""
+    decay = 0.2
     state = _train(replace(SETTINGS, ema_decay=decay), at_most=at_most)
-    first, *later = _plain()
-    expected = first
-    for weights in later:
-        expected = decay * expected + (1 - decay) * weights
+    expected, *later = _plain()
+    for updates, weights in enumerate(later, start=1):
+        reached = min(decay, (1 + updates) / (10 + updates))
+        expected = reached * expected + (1 - reached) * weights
     assert state.average is not None
     assert distance(parameters_of(state.average.module), expected) <= 1e-12
+
+
+@pytest.mark.parametrize("decay", [0.5, 0.999, 0.99999])
+def test_a_short_run_does_not_average_its_random_start(decay: float) -> None:
+    state = start_state(replace(SETTINGS, ema_decay=decay), ALONE)
+    assert state.average is not None
+    for value in (1.0, *[0.0] * 20):
+        with torch.no_grad():
+            for parameter in state.model.parameters():
+                parameter.fill_(value)
+        state.average.update_parameters(state.model)
+    assert float(parameters_of(state.average.module).max()) < 1e-3
+
+
+def test_the_average_reaches_its_decay() -> None:
+    state = start_state(replace(SETTINGS, ema_decay=0.9), ALONE)
+    assert state.average is not None
+    for step in range(200):
+        with torch.no_grad():
+            for parameter in state.model.parameters():
+                parameter.fill_(0.0 if step < 199 else 1.0)
+        state.average.update_parameters(state.model)
+    torch.testing.assert_close(
+        parameters_of(state.average.module), torch.full_like(parameters_of(state.model), 0.1), rtol=1e-6, atol=0
+    )
 
 
 def test_gradients_are_forgotten_between_steps() -> None:

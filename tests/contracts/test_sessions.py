@@ -1,0 +1,17 @@
+"""What computes does so in a session, which sets threads and rounding."""
+
+import ast
+
+from source_tree import modules, tree
+
+
+def test_only_a_session_makes_ranks() -> None:
+    making = {
+        name
+        for name, path in modules().items()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "Ranks"
+    }
+    # The keys of runs that others will train depend on ranks, too.
+    of_keys = {"pipeline.commands.planning.cells", "pipeline.commands.tuning.inputs"}
+    assert making == {"pipeline.distributed.process_group"} | of_keys
