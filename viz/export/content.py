@@ -53,7 +53,8 @@ def content_of(points: Points, verdict: Verdict, overrides: Mapping[int, Overrid
     rung = choose_rung(points.images, BYTES_PER_PICTURE)
     about = {
         "network": points.network,
-        "notes": _notes(verdict, rows),
+        "notes": _notes(points, verdict, rows),
+        "nPlanted": None if points.true_labels is None else int(points.planted.sum()),
         "classNames": list(points.class_names),
         "colorings": [{"key": key, "name": COLORINGS[key][0], **_legend(colors[key])} for key in colors],
         "sprites": {"side": rung.side, "columns": COLUMNS, "mediaType": "image/webp"},
@@ -87,9 +88,10 @@ def colorings_of(facts: Facts) -> list[str]:
     return [key for key in COLORINGS if key != "cluster" or facts.clusters.max(initial=0) > 0]
 
 
-def _notes(verdict: Verdict, rows: NDArray[np.int64]) -> list[str]:
+def _notes(points: Points, verdict: Verdict, rows: NDArray[np.int64]) -> list[str]:
     n, n_going = len(verdict.keep), int((~verdict.keep).sum())
-    notes = [f"{n:,} images, of which {n_going:,} go ({n_going / n:.1%}); {len(verdict.by_hand):,} decided by hand."]
+    notes = [f"{note[0].upper()}{note[1:]}."] if (note := points.planted_note) else []
+    notes += [f"{n:,} images, of which {n_going:,} go ({n_going / n:.1%}); {len(verdict.by_hand):,} decided by hand."]
     if len(rows) < n:
         sampled = len(rows) - n_going
         notes.append(f"Shown are all that go and {sampled:,} drawn from the {n - n_going:,} that stay.")
@@ -124,6 +126,11 @@ def _columns(
         arrays[f"color_{key}"] = values[rows].astype("<f4" if isinstance(told, Scale) else "<u2")
     for name, array in arrays.items():
         yield name, array.tobytes()
+    # Of images whose labels are as they came, the label.
+    yield (
+        "true_label",
+        (points.labels if points.true_labels is None else points.true_labels)[rows].astype("<u2").tobytes(),
+    )
     sha256 = points.sha256.take(rows).to_pylist()
     yield "sha256", b"".join(bytes.fromhex(digest) for digest in sha256)
     yield "path", _as_json(points.paths.take(rows).to_pylist())
