@@ -115,6 +115,8 @@ def _columns(
         "y": points.coordinates[rows, 1].astype("<f4"),
         "label": points.labels[rows].astype("<u2"),
         "predicted": points.predicted[rows].astype("<u2"),
+        # Equal to the label where none was changed on purpose.
+        "true_label": (points.labels if points.true_labels is None else points.true_labels)[rows].astype("<u2"),
         "confidence": points.confidence[rows].astype("<f4"),
         "score": verdict.scores[rows].astype("<f8"),
         "keep": verdict.keep[rows].astype("u1"),
@@ -126,11 +128,6 @@ def _columns(
         arrays[f"color_{key}"] = values[rows].astype("<f4" if isinstance(told, Scale) else "<u2")
     for name, array in arrays.items():
         yield name, array.tobytes()
-    # Of images whose labels are as they came, the label.
-    yield (
-        "true_label",
-        (points.labels if points.true_labels is None else points.true_labels)[rows].astype("<u2").tobytes(),
-    )
     sha256 = points.sha256.take(rows).to_pylist()
     yield "sha256", b"".join(bytes.fromhex(digest) for digest in sha256)
     yield "path", _as_json(points.paths.take(rows).to_pylist())
