@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 
+from pipeline.artifacts.planted import read_true_labels
 from pipeline.artifacts.prepared import PreparedData
 from pipeline.artifacts.tables import read_parquet
 from pipeline.datasets.label_file import locate_labels, read_label_file
@@ -77,23 +78,26 @@ class Case:
 def load_images_and_truth(arguments: argparse.Namespace, data: PreparedData) -> Images:
     """`--images` training images, the same share of every class, with the labels of `--labels` and `--truth`.
 
+    Where `prepare` changed labels on purpose, its own are audited against the true ones.
+
     Raises:
         InputError: a file that does not fit the data, labels without an error among them, or a number of
             images that cannot be drawn.
     """
     paths = DataPaths(root=arguments.data)
-    own = data.train.labels
-    truth = _labels(arguments.truth, "--truth", own, paths, data.class_names)
+    own, planted_truth = data.train.labels, read_true_labels(paths)
+    truth = _labels(
+        arguments.truth, "--truth", own if planted_truth is None else planted_truth, paths, data.class_names
+    )
     given = _labels(arguments.labels, "--labels", own, paths, data.class_names)
     taken = _stratified(truth, arguments.images)
-    audited = arguments.labels is not None or arguments.truth is not None
+    audited = arguments.labels is not None or arguments.truth is not None or planted_truth is not None
     if audited and (given[taken] == truth[taken]).all():
-        raise InputError(
-            f"{arguments.labels or arguments.truth}: no label differs from the truth; there is none to find"
-        )
+        file = arguments.labels or arguments.truth or paths.manifest("train")
+        raise InputError(f"{file}: no label differs from the truth; there is none to find")
     return Images(
         taken=taken,
-        # Indexing a memory map by a mask would read a copy of all of it.
+        # A mask copies the images; where all take part their memory map is enough.
         pixels=data.train.images if taken.all() else data.train.images[taken],
         truth=truth[taken],
         given=given[taken] if audited else None,

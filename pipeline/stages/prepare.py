@@ -78,7 +78,7 @@ def _write_tables(context: StageContext, stored: StoredImages) -> dict[str, Any]
     """Returns the metrics."""
     config, data = context.params.prepare, context.data
     samples = stored.images.samples("train")
-    # Before labels are planted: the rows flagged `val` are those that they are without.
+    # From the labels before any is planted, so that planting changes no row's flag.
     val = draw_val(
         [sample.path for sample in samples], [sample.label for sample in samples], config.val_share, seed=config.seed
     )

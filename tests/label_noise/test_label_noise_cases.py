@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made_up import write_params
+from made_up_planted import say_planted
 from made_up_recursion import write_project
 from made_up_training import NAMES, write_prepared
 
@@ -102,6 +103,17 @@ def test_labels_of_a_file_are_audited_against_the_prepared_ones_and_the_other_wa
         assert images.given is not None
         np.testing.assert_array_equal(images.given, given)
         np.testing.assert_array_equal(images.truth, truth)
+
+
+def test_labels_that_prepare_changed_on_purpose_are_audited_against_the_true_ones(tmp_path: Path) -> None:
+    own = _load(tmp_path).truth
+    data = DataPaths(root=tmp_path)
+    say_planted(data, {0: int(own[0] + 1) % 4})
+    defaults = {"data": tmp_path, "labels": None, "truth": None, "images": None}
+    images = load_images_and_truth(argparse.Namespace(**defaults), load_prepared(data, folder=None))
+    assert images.given is not None
+    np.testing.assert_array_equal(images.given, own)
+    assert np.flatnonzero(images.truth != own).tolist() == [0]
 
 
 def test_a_file_without_an_error_is_refused(tmp_path: Path) -> None:
