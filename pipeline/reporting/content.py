@@ -14,7 +14,7 @@ from pipeline.reporting.best_batch import best_batch_table
 from pipeline.reporting.convergence import convergence_sections
 from pipeline.reporting.costs import ArmCost, Records
 from pipeline.reporting.landscape import Landscapes, landscape_sentences, landscape_table
-from pipeline.reporting.planted import planted_headline, planted_sentences
+from pipeline.reporting.planted import planted_headline, planted_statements
 from pipeline.reporting.published import NETWORK_FIGURES, THROUGHPUT
 from pipeline.reporting.sentences import sentence_table
 from pipeline.reporting.summary import Summary
@@ -43,7 +43,7 @@ def report_content(
         "summary": summary,
         "data": summary["data"][0],
         "planted": [
-            {"headline": planted_headline(entry), "sentences": planted_sentences(entry, summary["studies"])}
+            {"headline": planted_headline(entry), "statements": planted_statements(entry, summary["studies"])}
             for entry in summary["planted"]
         ],
         "confidence": confidence,

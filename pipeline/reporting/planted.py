@@ -1,7 +1,7 @@
 """Labels that are wrong on purpose: how many of them each filter found, and what training on the rest gains."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,10 +9,23 @@ from numpy.typing import NDArray
 from pipeline.artifacts.planted import planted_note
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs
 from pipeline.stats.estimates import Estimate
-from pipeline.stats.wording import percent, plural, points, points_interval
+from pipeline.stats.wording import p_value, percent, plural, points, points_interval
 
-# The comparison with all images answers whether to drop; that with as many random ones, whether the choice matters.
-_AGAINST = {"full": "on all images", "random": "on as many images chosen at random"}
+_INSTEAD_OF = {
+    "full": "all images",
+    "random": "as many random images of each class",
+    "random_uniform": "as many random images",
+}
+
+
+class Statement(NamedTuple):
+    """A sentence in two parts: what to read first, and what it rests on."""
+
+    headline: str
+    rest: str
+
+    def __str__(self) -> str:
+        return self.headline + self.rest
 
 
 def planted_summary(inputs: ReportInputs) -> list[dict[str, Any]]:
@@ -60,37 +73,38 @@ def planted_headline(planted: Mapping[str, Any]) -> str:
     return f"{_capitalized(note)} of {planted['n_train']:,} training labels{kind}; test labels are as they were."
 
 
-def planted_sentences(planted: Mapping[str, Any], studies: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What each filter found, and what each study says of training on the rest."""
+def planted_statements(planted: Mapping[str, Any], studies: Sequence[Mapping[str, Any]]) -> list[Statement]:
+    """What each filter found, then what each study says of training on the rest, its primary comparison first."""
     found = [_found(network, planted["n"]) for network in planted["networks"]]
-    return [*found, *(sentence for study in studies for sentence in _gains(study))]
+    return [*found, *(statement for study in studies for statement in _gains(study))]
 
 
-def _found(network: Mapping[str, Any], n_wrong: int) -> str:
-    dropped = plural(network["n_dropped"], "image")
-    if not network["n_dropped"]:
-        return f"{network['name']} drops no image, and finds none of the {n_wrong:,} wrong labels."
-    return (
-        f"{network['name']} drops {dropped} and finds {network['n_found']:,} of the {n_wrong:,} wrong labels "
-        f"({percent(network['recall'], 1)} %); {percent(network['precision'], 1)} % of what it drops is wrong. "
-        f"A random choice of {dropped} finds {network['by_chance']:.1f} on average."
+def _found(network: Mapping[str, Any], n_wrong: int) -> Statement:
+    n_dropped = network["n_dropped"]
+    headline = f"{network['n_found']:,} of the {n_wrong:,} wrong labels found"
+    if not n_dropped:
+        return Statement(headline, f": {network['name']} drops no image.")
+    return Statement(
+        headline,
+        f" ({percent(network['recall'], 1)} %) among the {plural(n_dropped, 'image')} that {network['name']} drops, of "
+        f"which {percent(network['precision'], 1)} % are wrong. A random choice of {plural(n_dropped, 'image')} finds "
+        f"{network['by_chance']:.1f} on average.",
     )
 
 
-def _gains(study: Mapping[str, Any]) -> Iterator[str]:
-    """A sentence for each control, the full data first."""
-    rows = {row["control"]: row for row in study["pooled"] if row["verdict"]}
-    for control, words in _AGAINST.items():
-        if (row := rows.get(control)) is None:
+def _gains(study: Mapping[str, Any]) -> Iterator[Statement]:
+    for row in study["pooled"]:
+        if not row["verdict"]:
             continue
-        estimate = Estimate(**row["estimate"])
-        interval = points_interval(estimate)
-        confidence = f"{100 * (1 - study['plan']['alpha']):g} % interval "
-        yield (
-            f"Training on the rest instead of {words}, study {study['name']}: {points(estimate.mean)} percentage "
-            f"points of test top-1 ({'' if estimate.low is None else confidence}{interval}; "
-            f"{plural(row['verdict']['seeds'], 'seed')}, {plural(row['settings'], 'setting')}): "
-            f"{row['verdict']['outcome']}."
+        estimate, verdict = Estimate(**row["estimate"]), row["verdict"]
+        seeds = f"{plural(verdict['seeds'], 'seed')}, {plural(row['settings'], 'setting')}"
+        confidence = "" if estimate.low is None else f"{100 * (1 - study['plan']['alpha']):g} % interval "
+        tests = verdict["p"]
+        p_values = f"; p = {p_value(tests['t'])} (t), {p_value(tests['sign_flip'])} (sign flips)" if tests else ""
+        yield Statement(
+            f"{points(estimate.mean)} percentage points of test top-1, {verdict['outcome']}:",
+            f" training on the rest instead of {_INSTEAD_OF[row['control']]} (study {study['name']}; "
+            f"{confidence}{points_interval(estimate)}; {seeds}{p_values}).",
         )
 
 

@@ -11,7 +11,7 @@ from made_up_report import CLASS_NAMES, default_outcome, params_with, write_arti
 from pipeline.paths import DataPaths
 from pipeline.reporting.drawing import dropped_images, figure_files
 from pipeline.reporting.inputs import ReportInputs, load_inputs
-from pipeline.reporting.planted import detection, planted_headline, planted_sentences
+from pipeline.reporting.planted import detection, planted_headline, planted_statements
 from pipeline.reporting.summary import build_summary
 
 # The filter drops rows 74 to 79; labels are 0 to 3 in turn.
@@ -55,21 +55,25 @@ def test_the_first_sentences_say_what_was_found_by_chance_and_gained(tmp_path: P
     assert planted_headline(planted) == (
         "Labels changed on purpose: 4 of 80 training labels; test labels are as they were."
     )
-    found, full, random = planted_sentences(planted, summary["studies"])
+    found, random, full = map(str, planted_statements(planted, summary["studies"]))
     assert found == (
-        "resnet18 drops 6 images and finds 3 of the 4 wrong labels (75.0 %); 50.0 % of what it drops is wrong. "
+        "3 of the 4 wrong labels found (75.0 %) among the 6 images that resnet18 drops, of which 50.0 % are wrong. "
         f"A random choice of 6 images finds {planted['networks'][0]['by_chance']:.1f} on average."
     )
-    for sentence, words in ((full, "on all images"), (random, "on as many images chosen at random")):
-        assert sentence.startswith(f"Training on the rest instead of {words}, study digits: +2.50 percentage points of")
-        assert "95 % interval +" in sentence
-        assert sentence.endswith("6 seeds, 3 settings): helps.")
+    for statement, words in ((random, "as many random images of each class"), (full, "all images")):
+        assert statement.startswith(
+            f"+2.50 percentage points of test top-1, helps: training on the rest instead of {words} (study digits; "
+            "95 % interval +"
+        )
+        assert "; 6 seeds, 3 settings; p = " in statement
+        assert statement.endswith(" (t), 0.031 (sign flips)).")
 
 
 def test_what_is_undecided_is_called_so(tmp_path: Path) -> None:
     summary = build_summary(_inputs(tmp_path, lambda row: {"top1": 0.8 + 0.025 * (hash_of(row) % 8)}))
-    _, *gains = planted_sentences(summary["planted"][0], summary["studies"])
-    assert all(sentence.endswith("undecided.") for sentence in gains)
+    _, *gains = planted_statements(summary["planted"][0], summary["studies"])
+    assert len(gains) == 2
+    assert all("undecided: training" in gain.headline + gain.rest for gain in gains)
 
 
 def hash_of(row: Any) -> int:
@@ -79,8 +83,8 @@ def hash_of(row: Any) -> int:
 
 def test_a_filter_that_drops_nothing_finds_nothing(tmp_path: Path) -> None:
     network = {"name": "resnet18", "n_dropped": 0, "n_found": 0, "by_chance": 0.0, "recall": 0.0, "precision": None}
-    (sentence,) = planted_sentences({"n": 4, "networks": [network]}, [])
-    assert sentence == "resnet18 drops no image, and finds none of the 4 wrong labels."
+    (statement,) = planted_statements({"n": 4, "networks": [network]}, [])
+    assert str(statement) == "0 of the 4 wrong labels found: resnet18 drops no image."
 
 
 def test_the_gallery_has_the_label_the_prediction_and_the_truth_most_suspect_first(tmp_path: Path) -> None:
