@@ -64,7 +64,7 @@ def serve_points(folder: Path, *, n: int = N, side: int = 16) -> Iterator[Served
     images[..., 0] = (np.arange(n) % 256)[:, None, None]
     write_points(data, images, labels=np.arange(n) % len(CLASS_NAMES), n_going=GOING)
     params = folder / "params.yaml"
-    shutil.copy(ROOT / "presets" / "digits.yaml", params)
+    shutil.copy(ROOT / "tests" / "params.yaml", params)
     with serve_app(folder) as url:
         yield Served(url=url, data=data, params=params)
 

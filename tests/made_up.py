@@ -32,9 +32,9 @@ def class_blobs(
 
 
 def write_params(folder: Path, **sections: Mapping[str, Any]) -> Path:
-    """The digits preset in `folder`, with keys of some sections replaced; None removes a key."""
+    """tests/params.yaml in `folder`, with keys of some sections replaced; None removes a key."""
     yaml = YAML(typ="safe", pure=True)
-    tree = yaml.load((ROOT / "presets" / "digits.yaml").read_text())
+    tree = yaml.load((ROOT / "tests" / "params.yaml").read_text())
     for section, keys in sections.items():
         tree.setdefault(section, {}).update(keys)
         tree[section] = {key: value for key, value in tree[section].items() if value is not None}

@@ -12,9 +12,9 @@ from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.overrides import write_overrides
 from pipeline.artifacts.tables import write_parquet
+from pipeline.datasets.label_noise import plant
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.reduction.quality import exact_neighbours
-from pipeline.selection.noise import plant
 
 STAGES = ("finetune", "extract", "reduce", "filter")
 
@@ -30,7 +30,7 @@ def write_case(folder: Path, *, n_per_class: int = 60, **about: Any) -> NDArray[
     """
     rng = np.random.default_rng(0)
     features, truth = class_blobs(rng, 4, n_per_class, 8)
-    labels = plant(truth, "symmetric", 0.1, rng=rng)
+    labels = plant(truth, "symmetric", 0.1, images=np.zeros((len(truth), 1, 1, 3), dtype=np.uint8), rng=rng)
     wrong = np.not_equal(labels, truth)
     data = DataPaths(root=folder / "data")
     write_manifest(data, "train", labels)

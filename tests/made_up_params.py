@@ -1,11 +1,11 @@
-"""The digits preset, with changes."""
+"""The parameters that the tests begin with, and changes to them."""
 
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 
-PRESET = Path(__file__).parents[1] / "presets" / "digits.yaml"
+PRESET = Path(__file__).parents[1] / "tests" / "params.yaml"
 
 
 def digits_tree() -> dict[str, Any]:
@@ -15,7 +15,7 @@ def digits_tree() -> dict[str, Any]:
 
 
 def digits_with(path: str, value: Any) -> dict[str, Any]:
-    """The digits preset with one key set, or removed where `value` is ..."""
+    """The same with one key set, or removed where `value` is ..."""
     tree = digits_tree()
     *parents, last = path.split(".")
     node = tree

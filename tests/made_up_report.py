@@ -37,13 +37,13 @@ Outcome = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 def params_with(networks: list[str] | None = None, **study: Any) -> Params:
-    """The digits preset with other networks and other keys of its study."""
+    """tests/params.yaml with other networks and other keys of its study."""
     return check_params(params_tree(networks, **study), source="params.yaml")
 
 
 def params_tree(networks: list[str] | None = None, **study: Any) -> dict[str, Any]:
     """The same before validation."""
-    tree: dict[str, Any] = YAML(typ="safe", pure=True).load((ROOT / "presets" / "digits.yaml").read_text())
+    tree: dict[str, Any] = YAML(typ="safe", pure=True).load((ROOT / "tests" / "params.yaml").read_text())
     tree["networks"] = networks or ["resnet18", "resnet34"]
     tree["prepare"]["image_size"] = SIZE
     tree["studies"]["digits"].update(study)

@@ -1,7 +1,7 @@
 """What the app shows, read from data/ and read again when a stage has replaced a file."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts.arrays import open_array
 from pipeline.artifacts.overrides import Override, locate_overrides, read_overrides
+from pipeline.artifacts.planted import planted_note, read_true_labels
 from pipeline.artifacts.tables import list_column, read_parquet
 from pipeline.errors import InputError
 from pipeline.filtering.inputs import input_files, load_evidence
@@ -49,6 +50,7 @@ class Points:
         neighbours: (N, k) sample_ids, nearest first.
         scorer: name and options of what the filter looked at.
         eps: the threshold, in the scorer's unit; None where classes have their own.
+        true_labels: (N,) int64 where labels were changed on purpose, else None.
         images: uint8 (N, H, W, 3), small.
         images_stamp: differs whenever the file of `images` has been replaced.
         stamp: differs whenever one of the files has been replaced.
@@ -71,6 +73,7 @@ class Points:
     scorer: Mapping[str, Any]
     eps: float | None
     class_names: tuple[str, ...]
+    true_labels: NDArray[np.int64] | None = None
     images: NDArray[np.uint8]
     images_stamp: str
     stamp: str
@@ -81,6 +84,17 @@ class Points:
     def name(self, row: int) -> str:
         """What the class of an image is called."""
         return self.class_names[int(self.labels[row])]
+
+    @cached_property
+    def planted(self) -> NDArray[np.bool_]:
+        """(N,) whose labels were changed on purpose."""
+        none = np.zeros(len(self), dtype=np.bool_)
+        return none if self.true_labels is None else self.true_labels != self.labels
+
+    @property
+    def planted_note(self) -> str | None:
+        """That labels were changed on purpose, and how many; None where none was."""
+        return None if self.true_labels is None else planted_note(int(self.planted.sum()))
 
     @property
     def generation(self) -> str:
@@ -252,10 +266,18 @@ def _read_points(data: DataPaths, network: str) -> Points:
         scorer=filtering.scorer,
         eps=filtering.eps,
         class_names=names,
+        true_labels=_true_labels(data, names),
         images=images,
         images_stamp=stamp_of([data.images("train")]),
         stamp=stamp_of(_files(data, network)),
     )
+
+
+def _true_labels(data: DataPaths, names: Sequence[str]) -> NDArray[np.int64] | None:
+    true_labels = read_true_labels(data)
+    if true_labels is not None and not (true_labels.min() >= 0 and true_labels.max() < len(names)):
+        raise InputError(f"{data.manifest('train')}: has true labels of no class; run `dvc repro --force prepare`")
+    return true_labels
 
 
 def _check_judged(table: pa.Table, path: Path) -> None:

@@ -33,6 +33,7 @@ LISTS = {
     "selection": "what is selected on the map",
     "shown": "all that is shown",
     "hand": "decided by hand",
+    "planted": "labels changed on purpose",
     "a": "only A drops",
     "b": "only B drops",
     "both": "A and B drop",
@@ -66,7 +67,7 @@ def page(
         [
             *_stores(edited),
             _header(networks),
-            html.Div([html.Div(id="problem"), html.Div(id="banner")], id="alerts"),
+            html.Div([html.Div(id="problem"), html.Div(id="banner"), html.Div(id="planted", role="note")], id="alerts"),
             html.Aside([*_colors(), *_filters(options), *_judging(options)], id="choices"),
             html.Main([*_maps(networks), html.Div(training, id="training-view")], id="middle"),
             html.Aside([*_chosen(), *_pictures()], id="images"),

@@ -39,6 +39,7 @@ def point_lines(look: Look, row: int) -> list[html.P]:
     return [
         html.P(html.Strong(f"#{row}  {points.name(row)}")),
         html.P(f"network: {seen} ({points.confidence[row]:.0%})", className=_doubt(points, row)),
+        *_truth(points, row),
         html.P(["score ", html.B(f"{verdict.scores[row]:.3f}"), f" · {_fate(look, row)}"]),
         html.P(["the filter: " if look.rule.judge != WRITTEN else "", points.reasons[row].as_py()]),
         *_decision(look, row),
@@ -63,13 +64,13 @@ def card(look: Look, row: int) -> list[Any]:
 
 
 def tile(look: Look, row: int) -> html.Button:
-    """A picture to click; its frame says what becomes of the image."""
+    """A picture to click, with its label and what the network sees; its frame says what becomes of the image."""
     fate = "stays" if look.verdict.keep[row] else "goes"
     classes = ["tile", fate, *(["hand"] if row in look.verdict.by_hand else [])]
     return html.Button(
-        [picture(look.points, row), html.Span(look.points.name(row))],
+        [picture(look.points, row), html.Span(look.points.name(row)), *_seen(look.points, row)],
         className=" ".join(classes),
-        title=f"#{row}, score {look.verdict.scores[row]:.3f}: {_fate(look, row)}",
+        title=f"#{row}, score {look.verdict.scores[row]:.3f}: {_fate(look, row)}{_truth_in_words(look.points, row)}",
         **_names(look.points, row),
     )
 
@@ -142,6 +143,27 @@ def _paper(points: Points) -> str:
     if share is None:
         return ""
     return f"In the paper (table I) {points.network} drops {share:.2%} of CIFAR-10; it says nothing of single classes."
+
+
+def _seen(points: Points, row: int) -> list[html.Span]:
+    """What the network sees where that is not the label, and the true class where the label was changed on purpose."""
+    lines = []
+    if points.predicted[row] != points.labels[row]:
+        lines.append(html.Span(f"→ {points.class_names[points.predicted[row]]}", className="doubt"))
+    if points.true_labels is not None and points.planted[row]:
+        lines.append(html.Span(f"true: {points.class_names[points.true_labels[row]]}", className="truth"))
+    return lines
+
+
+def _truth(points: Points, row: int) -> list[html.P]:
+    words = _truth_in_words(points, row)
+    return [html.P(words.removeprefix("; "), className="truth")] if words else []
+
+
+def _truth_in_words(points: Points, row: int) -> str:
+    if points.true_labels is None or not points.planted[row]:
+        return ""
+    return f"; label changed on purpose, the true one is {points.class_names[points.true_labels[row]]}"
 
 
 def _decision(look: Look, row: int) -> list[html.P]:

@@ -5,6 +5,7 @@ import io
 from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal
 
+from pipeline.artifacts.planted import PLANTED_COLUMN
 from viz.data import Points
 from viz.rules import Verdict
 
@@ -23,12 +24,14 @@ def selection_csv(points: Points, verdict: Verdict, rows: Sequence[int]) -> str:
     (full-width ones too), a tab or a line break would run as a formula in a spreadsheet
     (OWASP, "CSV Injection"): an apostrophe is put before it, and before cells that begin with one, so
     that whoever reads the file back takes one leading apostrophe away and has the exact text.
+    Where labels were changed on purpose, a last column says in every row how many.
 
     The button of the exported page gives the same bytes; see assets/csv.js.
     """
     file = io.StringIO()
     writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    n_planted = [] if points.true_labels is None else [str(points.planted.sum())]
+    writer.writerow([*COLUMNS, *([PLANTED_COLUMN] if n_planted else [])])
     for row in rows:
         cells = (
             points.paths[row].as_py(),
@@ -39,6 +42,7 @@ def selection_csv(points: Points, verdict: Verdict, rows: Sequence[int]) -> str:
             str(Decimal(float(verdict.scores[row])).quantize(_PLACES, ROUND_HALF_UP)),
             "true" if verdict.keep[row] else "false",
             points.reasons[row].as_py(),
+            *n_planted,
         )
         writer.writerow([_harmless(cell) for cell in cells])
     return file.getvalue()

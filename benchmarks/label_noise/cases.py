@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 
+from pipeline.artifacts.planted import read_true_labels
 from pipeline.artifacts.prepared import PreparedData
 from pipeline.artifacts.tables import read_parquet
 from pipeline.datasets.label_file import locate_labels, read_label_file
+from pipeline.datasets.label_noise import NoiseKind, plant
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
-from pipeline.selection.noise import NoiseKind, plant
 
 KINDS: tuple[NoiseKind, ...] = get_args(NoiseKind)
 
@@ -40,12 +41,14 @@ class Images:
 
     Attributes:
         taken: (M,) bool, which they are.
+        pixels: (N, H, W, 3) uint8.
         truth: (N,) clean classes.
         given: (N,) classes that came with the data, where these are audited; None where noise alone is planted.
         class_names: by class.
     """
 
     taken: NDArray[np.bool_]
+    pixels: NDArray[np.uint8]
     truth: NDArray[np.int64]
     given: NDArray[np.int64] | None
     class_names: tuple[str, ...]
@@ -75,22 +78,27 @@ class Case:
 def load_images_and_truth(arguments: argparse.Namespace, data: PreparedData) -> Images:
     """`--images` training images, the same share of every class, with the labels of `--labels` and `--truth`.
 
+    Where `prepare` changed labels on purpose, its own are audited against the true ones.
+
     Raises:
         InputError: a file that does not fit the data, labels without an error among them, or a number of
             images that cannot be drawn.
     """
     paths = DataPaths(root=arguments.data)
-    own = data.train.labels
-    truth = _labels(arguments.truth, "--truth", own, paths, data.class_names)
+    own, planted_truth = data.train.labels, read_true_labels(paths)
+    truth = _labels(
+        arguments.truth, "--truth", own if planted_truth is None else planted_truth, paths, data.class_names
+    )
     given = _labels(arguments.labels, "--labels", own, paths, data.class_names)
     taken = _stratified(truth, arguments.images)
-    audited = arguments.labels is not None or arguments.truth is not None
+    audited = arguments.labels is not None or arguments.truth is not None or planted_truth is not None
     if audited and (given[taken] == truth[taken]).all():
-        raise InputError(
-            f"{arguments.labels or arguments.truth}: no label differs from the truth; there is none to find"
-        )
+        file = arguments.labels or arguments.truth or paths.manifest("train")
+        raise InputError(f"{file}: no label differs from the truth; there is none to find")
     return Images(
         taken=taken,
+        # A mask copies the images; where all take part their memory map is enough.
+        pixels=data.train.images if taken.all() else data.train.images[taken],
         truth=truth[taken],
         given=given[taken] if audited else None,
         class_names=data.class_names,
@@ -111,11 +119,8 @@ def cases_of(arguments: argparse.Namespace, images: Images) -> Iterator[Case]:
         yield Case(kind=kind, rate=rate, variant=variant, folds=folds)
 
 
-def labels_of(case: Case, images: Images, *, seed: int, probabilities: NDArray[np.float32] | None) -> NDArray[np.int64]:
+def labels_of(case: Case, images: Images, *, seed: int) -> NDArray[np.int64]:
     """(N,) the labels to train on: those of a kind and a rate are the same for all extractors.
-
-    Args:
-        probabilities: (N, K) of the reference model, for noise by instance.
 
     Raises:
         InputError: pairs that the data do not have, or a rate out of reach.
@@ -125,8 +130,8 @@ def labels_of(case: Case, images: Images, *, seed: int, probabilities: NDArray[n
         return images.given
     kind = KINDS[KINDS.index(case.kind)]
     rng = np.random.default_rng([seed, KINDS.index(kind)])
-    transitions = _cifar10_transitions(images.class_names) if kind == "asymmetric" else None
-    noisy = plant(images.truth, kind, case.rate, rng=rng, probabilities=probabilities, transitions=transitions)
+    partners = _cifar10_partners(images.class_names) if kind == "pair" else None
+    noisy = plant(images.truth, kind, case.rate, images=images.pixels, rng=rng, partners=partners)
     if (noisy == images.truth).all():
         raise InputError(f"--rates: {case.rate:g} of {len(noisy)} images is none; raise it, or --images")
     return noisy
@@ -146,11 +151,11 @@ def _stratified(truth: NDArray[np.int64], count: int | None) -> NDArray[np.bool_
     return taken
 
 
-def _cifar10_transitions(class_names: Sequence[str]) -> dict[int, int]:
+def _cifar10_partners(class_names: Sequence[str]) -> dict[int, int]:
     missing = sorted({*CIFAR10_PAIRS, *CIFAR10_PAIRS.values()} - set(class_names))
     if missing:
         raise InputError(
-            f"--kinds: asymmetric pairs the classes of CIFAR-10, and the data have no {missing[0]}; leave it out"
+            f"--kinds: pair is of the classes of CIFAR-10, and the data have no {missing[0]}; leave it out"
         )
     return {class_names.index(own): class_names.index(taken_for) for own, taken_for in CIFAR10_PAIRS.items()}
 

@@ -58,7 +58,7 @@ def make_plan(arguments: argparse.Namespace, params: Params, images: Images, cas
     base = everything if images.taken.all() else DataPaths(root=arguments.work / "images")
     if not file.exists() and base is not everything:
         take_images(everything, base, images.taken)
-    timed = [case for case in cases if case.has_budget or case.kind == "instance"]
+    timed = [case for case in cases if case.has_budget]
     if timed and each is None:
         if config.batch_size > len(images.truth):
             raise InputError(
@@ -71,7 +71,7 @@ def make_plan(arguments: argparse.Namespace, params: Params, images: Images, cas
         each, _ = in_own_process(seconds_per_step, params, base.root)
     write_json(file, {**identity, "seconds_per_step": each})
     plan = Plan(base=base, seconds=arguments.seconds, each=each)
-    for folds in sorted({case.folds for case in timed if case.has_budget}):
+    for folds in sorted({case.folds for case in timed}):
         print(_described(plan, folds, config.batch_size, len(images.truth)), flush=True)
     return plan
 

@@ -90,8 +90,11 @@ def write_csv(path: Path, table: pa.Table) -> None:
         pyarrow.csv.write_csv(table, temporary, options)
 
 
-def read_csv(path: Path, columns: dict[str, pa.DataType]) -> pa.Table:
+def read_csv(path: Path, columns: dict[str, pa.DataType], *, may_have: Sequence[str] = ()) -> pa.Table:
     """Read a CSV that has exactly these columns, by name and type, in any order.
+
+    Args:
+        may_have: further columns that it may have. They are not read.
 
     Raises:
         InputError: the file is missing, has other columns, or a value of another type.
@@ -105,6 +108,6 @@ def read_csv(path: Path, columns: dict[str, pa.DataType]) -> pa.Table:
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path}: not readable as CSV ({reason}); mend that line") from None
-    if sorted(table.column_names) != sorted(columns):
+    if sorted(name for name in table.column_names if name not in may_have) != sorted(columns):
         raise InputError(f"{path}: has the columns {table.column_names}; give exactly {list(columns)}")
     return table.select(list(columns))

@@ -14,6 +14,27 @@ _PICTURE_SIZE = 64
 Storage = Literal["array", "files"]
 
 
+BUILT_IN = ("digits", "cifar10", "cifar100")
+
+
+class LabelNoiseConfig(Section):
+    """Training labels that are wrong on purpose. Test labels and the files of the data set stay as they are.
+
+    Attributes:
+        fraction: share of the training labels to change, rounded to a whole number of images.
+        kind: `symmetric` gives an image any other class, each equally likely. `pair` gives it the class after its
+            own. `instance` gives it a class that depends on its pixels, by a random projection for each class
+            (Xia et al. 2020, arXiv 2006.07836).
+        seed: of the draw.
+        on_own_data: true allows this on images of your own (`dataset: image_folder`).
+    """
+
+    fraction: Annotated[float, Field(gt=0, lt=1)]
+    kind: Literal["symmetric", "pair", "instance"]
+    seed: Seed = 0
+    on_own_data: bool = False
+
+
 class PrepareConfig(Section):
     """The `prepare` section.
 
@@ -25,6 +46,8 @@ class PrepareConfig(Section):
             name) that stands before the data set's own labels of the training images it lists, to
             audit those of an annotator. Test images keep theirs. Like `path` it is not watched by
             DVC: after changing the file, run `dvc repro --force prepare`. Null: no such file.
+        plant_label_noise: changes training labels on purpose, to see how many of them the filter finds. The true
+            ones are kept in the manifest (`true_label`). Null: no label is changed.
         image_size: side of the square images that everything later sees, in pixels.
         storage: `array` decodes every image once to that size, into one file that later stages
             map. `files` leaves large images where they are, in the folder `path`: networks see
@@ -45,6 +68,7 @@ class PrepareConfig(Section):
     dataset: Literal["digits", "cifar10", "cifar100", "image_folder"]
     path: str | None = None
     labels: Annotated[str, Field(min_length=1)] | None = None
+    plant_label_noise: LabelNoiseConfig | None = None
     image_size: Annotated[Positive, Field(ge=8, le=512)]
     test_share: Annotated[float, Field(gt=0, lt=1)] | None = None
     train_share: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -81,4 +105,18 @@ class PrepareConfig(Section):
             raise ValueError("dataset digits has no test split of its own: give `test_share`, e.g. 0.2")
         if self.dataset in ("cifar10", "cifar100") and self.test_share is not None:
             raise ValueError(f"dataset {self.dataset} has its own test split: remove `test_share`")
+        return self
+
+    @model_validator(mode="after")
+    def _has_labels_to_plant_on(self) -> Self:
+        noise = self.plant_label_noise
+        if noise and self.labels:
+            raise ValueError(
+                "plant_label_noise needs labels that are right, and those of `labels` are yet to be audited: remove one"
+            )
+        if noise and self.dataset not in BUILT_IN and not noise.on_own_data:
+            raise ValueError(
+                f"plant_label_noise makes training labels wrong on purpose, and {self.path} holds your own images: "
+                "remove it, or set its on_own_data: true"
+            )
         return self

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,12 @@ class ImageSet:
     def labels(self, split: str) -> NDArray[np.int64]:
         """(N,) class numbers of a split."""
         return np.array([sample.label for sample in self.samples(split)], dtype=np.int64)
+
+    def with_train_labels(self, labels: NDArray[np.int64]) -> Self:
+        """The same images with other labels (N,) of the training images."""
+        assert len(labels) == len(self.train), (len(labels), len(self.train))
+        train = tuple(replace(sample, label=label) for sample, label in zip(self.train, labels.tolist(), strict=True))
+        return replace(self, train=train)
 
 
 class Counter(Protocol):

@@ -31,11 +31,17 @@ _ROWS = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """One network's training images, row = sample_id; `images` are the columns that the points begin with."""
+    """One network's training images, row = sample_id.
+
+    Attributes:
+        images: the columns that the points begin with.
+        n_planted: how many of their labels were changed on purpose; None where none was. Which is not known here.
+    """
 
     images: pa.Table
     evidence: Evidence
     class_names: list[str]
+    n_planted: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +78,7 @@ def load_inputs(data: DataPaths, network: str) -> Inputs:
         paths=known.images["path"].to_pylist(),
         sha256=known.images["sha256"].to_pylist(),
     )
-    return Inputs(images=known.images, evidence=known.evidence, class_names=known.class_names, overrides=overrides)
+    return Inputs(**vars(known), overrides=overrides)
 
 
 def load_evidence(data: DataPaths, network: str) -> Known:
@@ -90,7 +96,8 @@ def load_evidence(data: DataPaths, network: str) -> Known:
     _check_rows(embedding, n, data.embedding(network))
     labels = manifest["label"].to_numpy()
     # Classes without a training image have a name, too: a network may see them.
-    names = read_json(data.prepare_metrics)["class_names"]
+    metrics = read_json(data.prepare_metrics)
+    names = metrics["class_names"]
     if labels.max() >= len(names):
         raise InputError(f"{data.manifest('train')}: has more classes than {data.prepare_metrics}; run `dvc repro`")
     images = manifest.select(list(_MANIFEST))
@@ -109,6 +116,7 @@ def load_evidence(data: DataPaths, network: str) -> Known:
             training_confidence=_training_confidence(data.training_confidence(network), n),
         ),
         class_names=names,
+        n_planted=metrics.get("n_planted"),
     )
 
 

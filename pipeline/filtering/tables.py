@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipeline.artifacts.planted import PLANTED_COLUMN
 from pipeline.artifacts.tables import lists
 from pipeline.config.filter import FilterConfig
 from pipeline.filtering.rules import share_for
@@ -43,9 +44,16 @@ def points_table(images: pa.Table, evidence: Evidence, sieved: Sieved) -> pa.Tab
     return table
 
 
-def kept_and_dropped(points: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """The columns of kept.csv, and of dropped.csv with the most suspect first."""
-    named = [name for name in ("sample_id", "path", "label_name") if name in points.column_names]
+def kept_and_dropped(points: pa.Table, n_planted: int | None = None) -> tuple[pa.Table, pa.Table]:
+    """The columns of kept.csv, and of dropped.csv with the most suspect first.
+
+    Args:
+        n_planted: how many training labels were changed on purpose. Both tables then say so in every row, where
+            neither a person nor a program that reads a part of the file overlooks it.
+    """
+    if n_planted is not None:
+        points = points.append_column(PLANTED_COLUMN, pa.array(np.full(len(points), n_planted)))
+    named = [name for name in ("sample_id", "path", "label_name", PLANTED_COLUMN) if name in points.column_names]
     kept = points.filter(points["keep"]).select(named)
     dropped = points.filter(pa.compute.invert(points["keep"])).select([*named, "score", "reason"])
     return kept, dropped.sort_by([("score", "descending"), ("sample_id", "ascending")])

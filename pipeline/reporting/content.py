@@ -14,6 +14,7 @@ from pipeline.reporting.best_batch import best_batch_table
 from pipeline.reporting.convergence import convergence_sections
 from pipeline.reporting.costs import ArmCost, Records
 from pipeline.reporting.landscape import Landscapes, landscape_sentences, landscape_table
+from pipeline.reporting.planted import planted_headline, planted_statements
 from pipeline.reporting.published import NETWORK_FIGURES, THROUGHPUT
 from pipeline.reporting.sentences import sentence_table
 from pipeline.reporting.summary import Summary
@@ -41,6 +42,10 @@ def report_content(
         "parameters_yaml": _as_yaml(params),
         "summary": summary,
         "data": summary["data"][0],
+        "planted": [
+            {"headline": planted_headline(entry), "statements": planted_statements(entry, summary["studies"])}
+            for entry in summary["planted"]
+        ],
         "confidence": confidence,
         "energy_told": any("energy" in head for table in (costs_shown, resources_shown) for head in table.columns),
         "verdict_counts": comparison_tables.verdict_counts(summary["studies"]),

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs
+from pipeline.reporting.planted import planted_headline
 from pipeline.reporting.published import BEST_WARMUPS, BEST_WARMUPS_SOURCE
 from pipeline.reporting.summary import Summary
 from pipeline.stats.learning import Quantity
@@ -18,7 +20,7 @@ from viz.figures.gallery import image_grid, thumbnail
 from viz.figures.learning import LOSS, TEST_LOSS, TOP1, LearningAxis, learning_chart, learning_figure
 from viz.figures.maps import class_map
 from viz.figures.rate_curves import rate_chart, rate_figure
-from viz.figures.rendering import plotly_html, png, svg
+from viz.figures.rendering import noted, plotly_html, png, svg
 from viz.figures.shares import class_share_chart, class_share_figure, eps_chart, eps_figure
 from viz.figures.study_curves import (
     POINTS_TITLE,
@@ -42,12 +44,13 @@ _LEARNING: dict[str, tuple[Quantity, LearningAxis]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class DroppedImage:
-    """One picture of the gallery; `source` is a data URI."""
+    """One picture of the gallery; `source` is a data URI, `truth` the true label where labels were planted."""
 
     source: str
     path: str
     label: str
     predicted: str
+    truth: str | None
     score: float
     reason: str
 
@@ -84,20 +87,20 @@ def warmup_chart(summary: Summary) -> str | None:
     return plotly_html(batch_chart(curves, **_of_warmups()), element_id="warmups-best")
 
 
-def _warmup_files(summary: Summary) -> Iterator[tuple[str, bytes]]:
+def _warmup_files(summary: Summary) -> Iterator[tuple[str, Figure]]:
     """The same as a file."""
     if curves := warmup_curves(summary["warmup_laws"]):
-        yield "warmups.svg", svg(batch_figure(curves, **_of_warmups()))
+        yield "warmups.svg", batch_figure(curves, **_of_warmups())
 
 
 def _of_warmups() -> dict[str, Any]:
     return {"y_title": WARMUP_TITLE, "published": published_warmups(BEST_WARMUPS, BEST_WARMUPS_SOURCE)}
 
 
-def _filter_files(summary: Summary) -> Iterator[tuple[str, bytes]]:
+def _filter_files(summary: Summary) -> Iterator[tuple[str, Figure]]:
     """The same as files."""
-    yield "filter.classes.svg", svg(class_share_figure(*_class_shares(summary)))
-    yield "filter.eps.svg", svg(eps_figure(*_eps_curves(summary), unit=_unit(summary["networks"][0])))
+    yield "filter.classes.svg", class_share_figure(*_class_shares(summary))
+    yield "filter.eps.svg", eps_figure(*_eps_curves(summary), unit=_unit(summary["networks"][0]))
 
 
 def _class_shares(summary: Summary) -> tuple[list[str], dict[str, list[float]]]:
@@ -139,6 +142,7 @@ def dropped_images(network: NetworkInputs, inputs: ReportInputs) -> list[Dropped
             path=network.path[row],
             label=names[network.labels[row]],
             predicted=names[network.predicted[row]],
+            truth=None if inputs.true_labels is None else names[inputs.true_labels[row]],
             score=float(network.score[row]),
             reason=network.reason[row],
         )
@@ -147,29 +151,39 @@ def dropped_images(network: NetworkInputs, inputs: ReportInputs) -> list[Dropped
 
 
 def figure_files(inputs: ReportInputs, summary: Summary) -> Iterator[tuple[str, bytes]]:
-    """All figures as files: name and content, one after the other."""
+    """All figures as files: name and content, one after the other. Each says so where labels were planted."""
+    note = planted_headline(summary["planted"][0]) if summary["planted"] else None
+    for name, figure in _figures(inputs, summary):
+        noted(figure, note)
+        yield name, svg(figure) if name.endswith(".svg") else png(figure)
+
+
+def _figures(inputs: ReportInputs, summary: Summary) -> Iterator[tuple[str, Figure]]:
     for study in summary["studies"]:
         if curves := accuracy_curves(study):
             figure = batch_figure(curves, y_title=TOP1_TITLE, published=published_values(study))
-            yield f"{study['name']}.accuracy.svg", svg(figure)
+            yield f"{study['name']}.accuracy.svg", figure
         if best := best_batch_curves(study):
-            yield f"{study['name']}.best_batch.svg", svg(rate_figure(best, tried=sizes_tried(study)))
+            yield f"{study['name']}.best_batch.svg", rate_figure(best, tried=sizes_tried(study))
         if curves := difference_curves(study):
-            yield f"{study['name']}.differences.svg", svg(batch_figure(curves, y_title=POINTS_TITLE, zero_line=True))
+            yield f"{study['name']}.differences.svg", batch_figure(curves, y_title=POINTS_TITLE, zero_line=True)
         for name, (quantity, axis) in _LEARNING.items():
             if panels := learning_panels(study, quantity):
-                yield f"{study['name']}.{name}.svg", svg(learning_figure(panels, axis))
+                yield f"{study['name']}.{name}.svg", learning_figure(panels, axis)
     yield from _warmup_files(summary)
     yield from _filter_files(summary)
     names = inputs.data.class_names
     for network in inputs.networks:
         for split, map_of in _maps(network, inputs).items():
-            yield f"{network.name}.{split}-map.png", png(class_map(*map_of))
-        yield f"{network.name}.class-noise.png", png(class_panels(*_maps(network, inputs)["train"]))
+            yield f"{network.name}.{split}-map.png", class_map(*map_of)
+        yield f"{network.name}.class-noise.png", class_panels(*_maps(network, inputs)["train"])
         rows = most_suspect(network, inputs.params.report.gallery_images)
         captions = [f"{names[network.labels[row]]}\n→ {names[network.predicted[row]]}" for row in rows]
+        if inputs.true_labels is not None:
+            truths = [names[label] for label in inputs.true_labels[rows]]
+            captions = [f"{caption}, true {truth}" for caption, truth in zip(captions, truths, strict=True)]
         grid = image_grid([np.asarray(inputs.data.train.images[row]) for row in rows], captions)
-        yield f"{network.name}.dropped.png", png(grid)
+        yield f"{network.name}.dropped.png", grid
 
 
 def most_suspect(network: NetworkInputs, n: int) -> NDArray[np.int64]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts.arrays import open_array
 from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.planted import read_true_labels
 from pipeline.artifacts.prepared import PreparedData, load_prepared
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.runs import read_runs
@@ -78,6 +79,7 @@ class ReportInputs:
 
     Attributes:
         prepare: the metrics of `prepare`.
+        true_labels: (N,) int64 of the training images where labels were changed on purpose, else None.
         versions: package -> version -> the stages that ran with it.
         digests: file -> SHA-256, of what decides the results.
     """
@@ -85,6 +87,7 @@ class ReportInputs:
     params: Params
     data: PreparedData
     prepare: Mapping[str, Any]
+    true_labels: NDArray[np.int64] | None
     networks: list[NetworkInputs]
     studies: list[StudyInputs]
     versions: Mapping[str, Mapping[str, list[str]]]
@@ -103,6 +106,7 @@ def load_inputs(params: Params, paths: DataPaths) -> ReportInputs:
         params=params,
         data=data,
         prepare=read_json(paths.prepare_metrics),
+        true_labels=read_true_labels(paths),
         networks=[_load_network(name, data, paths) for name in params.networks],
         studies=[_load_study(name, params, paths, n_test=len(data.test.labels)) for name in params.studies],
         versions=_versions(params, paths),

@@ -13,6 +13,7 @@ from pipeline.config.networks import architecture_of
 from pipeline.reporting.agreement import agreements
 from pipeline.reporting.held_beside import held_beside
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs, StudyInputs
+from pipeline.reporting.planted import planted_summary
 from pipeline.reporting.published import KEPT_SHARES
 from pipeline.reporting.sentences import sentence_values
 from pipeline.reporting.warmup_siblings import warmup_laws
@@ -34,9 +35,11 @@ def build_summary(inputs: ReportInputs) -> Summary:
     """The headline, and all tables and curves of the report."""
     networks = [_network(network, inputs) for network in inputs.networks]
     studies = [_study(study, inputs) for study in inputs.studies]
+    planted = planted_summary(inputs)
     return {
-        **_headline(networks, studies),
+        **_headline(networks, studies, planted),
         "data": [_data(inputs)],
+        "planted": planted,
         "networks": networks,
         "agreements": agreements(inputs.networks),
         "studies": studies,
@@ -51,9 +54,11 @@ def build_summary(inputs: ReportInputs) -> Summary:
     }
 
 
-def _headline(networks: list[Summary], studies: list[Summary]) -> Summary:
+def _headline(networks: list[Summary], studies: list[Summary], planted: list[Summary]) -> Summary:
     """The few numbers to compare between two experiments."""
+    found = {network["name"]: network["recall"] for entry in planted for network in entry["networks"]}
     return {
+        **({"wrong_labels_found": found} if found else {}),
         "verdict": {
             study["name"]: {
                 f"filtered_against_{row['control']}": row["verdict"]["outcome"]

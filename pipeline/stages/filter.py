@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from pipeline.artifacts.atomic import remove_leftovers
 from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.planted import planted_note
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_csv, write_parquet
 from pipeline.config.networks import replicate_of
@@ -26,7 +27,7 @@ def filter_images(context: StageContext) -> None:
         sieved = sieve(replace(inputs.evidence, each=run), config, known)
     points = points_table(inputs.images, inputs.evidence, sieved)
     metrics = filter_metrics(inputs.evidence, sieved, config, known)
-    kept, dropped = kept_and_dropped(points)
+    kept, dropped = kept_and_dropped(points, inputs.n_planted)
     write_parquet(data.points(network), points)
     write_csv(data.kept(network), kept)
     write_csv(data.dropped(network), dropped)
@@ -38,6 +39,8 @@ def filter_images(context: StageContext) -> None:
         inputs=[*input_files(data, network), data.overrides],
         outputs=[data.points(network), data.kept(network), data.dropped(network), data.filter_metrics(network)],
     )
+    if inputs.n_planted is not None:
+        context.log.info(f"{network}: {planted_note(inputs.n_planted)}")
     if metrics["share_note"]:
         context.log.info(f"filter.drop_share: {metrics['share_note']}")
     context.log.info(

@@ -6,15 +6,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from pipeline.artifacts.arrays import open_array
 from pipeline.artifacts.atomic import remove_leftovers
 from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.planted import TRUE_LABEL, planted_note
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_parquet
 from pipeline.config.prepare import PrepareConfig
-from pipeline.datasets.image_set import SPLITS, DatasetOptions, ImageSet
+from pipeline.datasets.image_set import SPLITS, DatasetOptions, ImageSet, check_classes
 from pipeline.datasets.label_file import read_label_file, relabel
+from pipeline.datasets.label_noise import plant
 from pipeline.datasets.registry import DATASETS
 from pipeline.datasets.splits import draw_val
 from pipeline.datasets.storage import StoredImages, store_images
@@ -74,20 +77,28 @@ def _source(config: PrepareConfig) -> str:
 def _write_tables(context: StageContext, stored: StoredImages) -> dict[str, Any]:
     """Returns the metrics."""
     config, data = context.params.prepare, context.data
-    manifests = {split: _manifest(stored, split) for split in SPLITS}
     samples = stored.images.samples("train")
+    # From the labels before any is planted, so that planting changes no row's flag.
     val = draw_val(
         [sample.path for sample in samples], [sample.label for sample in samples], config.val_share, seed=config.seed
     )
-    write_parquet(data.manifest("train"), manifests["train"].append_column("val", pa.array(val)))
-    write_parquet(data.manifest("test"), manifests["test"])
     pixels = open_array(data.images("train"), dtype=np.uint8, ndim=4, rows=len(val))
+    true_labels = stored.images.labels("train")
+    stored = _with_planted_noise(stored, pixels, config)
+    n_planted = int((stored.images.labels("train") != true_labels).sum())
+    manifests = {split: _manifest(stored, split) for split in SPLITS}
+    train = manifests["train"].append_column("val", pa.array(val))
+    if n_planted:
+        train = train.append_column(TRUE_LABEL, pa.array(true_labels))
+    write_parquet(data.manifest("train"), train)
+    write_parquet(data.manifest("test"), manifests["test"])
     metrics = {
         "dataset": config.dataset,
         "n_val": int(val.sum()),
         "image_size": config.image_size,
         "files_in": stored.images.files_in if config.storage == "files" else None,
         "n_relabelled": stored.images.n_relabelled,
+        "n_planted": n_planted or None,
         **summarize(stored, pixels),
     }
     write_json(data.prepare_metrics, metrics)
@@ -110,6 +121,26 @@ def _write_tables(context: StageContext, stored: StoredImages) -> dict[str, Any]
     return metrics
 
 
+def _with_planted_noise(stored: StoredImages, pixels: NDArray[np.uint8], config: PrepareConfig) -> StoredImages:
+    """The same images, with labels changed where `prepare.plant_label_noise` says so.
+
+    Raises:
+        InputError: no label would change, or a class would be left with too few images.
+    """
+    noise = config.plant_label_noise
+    if noise is None:
+        return stored
+    labels = stored.images.labels("train")
+    planted = plant(labels, noise.kind, noise.fraction, images=pixels, rng=np.random.default_rng(noise.seed))
+    if (planted == labels).all():
+        raise InputError(
+            f"prepare.plant_label_noise.fraction: {noise.fraction:g} of {len(labels)} labels is none; raise it"
+        )
+    images = stored.images.with_train_labels(planted)
+    check_classes(images, f"{_source(config)} with prepare.plant_label_noise")
+    return replace(stored, images=images)
+
+
 def _manifest(stored: StoredImages, split: str) -> pa.Table:
     samples, names = stored.images.samples(split), stored.images.class_names
     return pa.table(
@@ -127,6 +158,9 @@ def _describe(config: PrepareConfig, metrics: dict[str, Any]) -> str:
     counts = {name: found["count"] for name, found in metrics["duplicates"].items()}
     size, where = config.image_size, ", left in their files" if config.storage == "files" else ""
     changed = f"labels changed by {config.labels}: {metrics['n_relabelled']}; " if config.labels else ""
+    if config.plant_label_noise:
+        own = f", the files in {config.path} as they were" if config.plant_label_noise.on_own_data else ""
+        changed = f"{planted_note(metrics['n_planted'])}{own}; "
     return (
         f"prepare: {config.dataset}: {metrics['n_train']} training images ({metrics['n_val']} for tuning) and "
         f"{metrics['n_test']} test images of {len(metrics['class_names'])} classes at {size}x{size}{where}; "

@@ -12,6 +12,7 @@ from pipeline.reporting.document import render_document
 from pipeline.reporting.inputs import ReportInputs, load_inputs, result_files, stage_names
 from pipeline.reporting.landscape import load_landscapes
 from pipeline.reporting.page import PageFigures, render_page
+from pipeline.reporting.planted import planted_headline, planted_statements
 from pipeline.reporting.summary import Summary, build_summary
 from pipeline.stages.harness import StageContext, run_stage
 
@@ -42,6 +43,9 @@ def report(context: StageContext) -> None:
         ],
         outputs=[paths.summary, *sorted(paths.figures.iterdir())],
     )
+    for planted in summary["planted"]:
+        for statement in [planted_headline(planted), *planted_statements(planted, summary["studies"])]:
+            context.log.info(str(statement))
     for study in summary["studies"]:
         for comparison in study["pooled"]:
             context.log.info(f"{study['name']}: {comparison['sentence']}")

@@ -15,6 +15,7 @@ from pipeline import distributed
 from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.atomic import atomic_path, remove_leftovers
 from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.planted import PLANTED_COLUMN
 from pipeline.artifacts.prepared import PreparedData, digest_of, load_prepared, prepared_files
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import read_csv, read_parquet, write_parquet
@@ -109,7 +110,7 @@ def _kept_rows(context: StageContext, network: str, n_train: int) -> NDArray[np.
     """(n_train,) bool from the filter's kept.csv."""
     path = context.data.kept(network)
     columns = {"sample_id": pa.int64(), "path": pa.string(), "label_name": pa.string()}
-    kept = read_csv(path, columns)
+    kept = read_csv(path, columns, may_have=[PLANTED_COLUMN])
     ids = kept["sample_id"].to_numpy()
     images = read_parquet(context.data.manifest("train"), ["path"])["path"]
     in_range = len(ids) > 0 and ids.dtype.kind == "i" and ids.min() >= 0 and ids.max() < n_train

@@ -33,7 +33,7 @@ def explorer(tmp_path: Path) -> Iterator[Explorer]:
     data = DataPaths(root=tmp_path / "data")
     images = np.zeros((N, 8, 8, 3), dtype=np.uint8)
     write_points(data, images, labels=np.arange(N) % len(CLASS_NAMES))
-    shutil.copy(ROOT / "presets" / "digits.yaml", tmp_path / "params.yaml")
+    shutil.copy(ROOT / "tests" / "params.yaml", tmp_path / "params.yaml")
     running = viz.explore(NETWORK, params=tmp_path / "params.yaml", data=data.root)
     yield running
     running.close()
@@ -81,7 +81,7 @@ def test_the_cell_shows_the_map_and_gives_the_selection_back(explorer: Explorer,
 
 
 def test_a_port_of_ones_own_is_served_or_refused(tmp_path: Path) -> None:
-    params = ROOT / "presets" / "digits.yaml"
+    params = ROOT / "tests" / "params.yaml"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -94,4 +94,4 @@ def test_a_port_of_ones_own_is_served_or_refused(tmp_path: Path) -> None:
 
 def test_an_unknown_network_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="network: alexnet is none of"):
-        viz.explore("alexnet", params=ROOT / "presets" / "digits.yaml", data=tmp_path)
+        viz.explore("alexnet", params=ROOT / "tests" / "params.yaml", data=tmp_path)

@@ -44,7 +44,7 @@ def project(tmp_path: Path) -> Path:
     for name in ("pipeline", "viz"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "dvc.yaml", tmp_path)
-    shutil.copy(ROOT / "presets" / "digits.yaml", tmp_path / "params.yaml")
+    shutil.copy(ROOT / "tests" / "params.yaml", tmp_path / "params.yaml")
     data = view_data(tmp_path)
     data.overrides.write_text("path,sha256,decision,note,timestamp\n")
     for command in (["git", "init", "--quiet"], [sys.executable, "-m", "dvc", "init", "--quiet"]):

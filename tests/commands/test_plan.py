@@ -75,7 +75,7 @@ def test_batches_larger_than_the_data_are_skipped_and_said_so(
     no_measuring: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     params = tmp_path / "params.yaml"
-    text = (_ROOT / "presets" / "digits.yaml").read_text()
+    text = (_ROOT / "tests" / "params.yaml").read_text()
     params.write_text(text.replace("batch_sizes: [32, 128, 512]", "batch_sizes: [32, 2048]"))
     assert main(["plan", "--params", str(params)]) == 0
     shown = capsys.readouterr().out
@@ -87,7 +87,7 @@ def test_bad_parameters_and_missing_folders_end_with_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     params = tmp_path / "params.yaml"
-    text = (_ROOT / "presets" / "digits.yaml").read_text()
+    text = (_ROOT / "tests" / "params.yaml").read_text()
     params.write_text(text.replace("dataset: digits", "dataset: image_folder\n  path: nowhere"))
     assert main(["plan", "--params", str(params)]) == 2
     assert capsys.readouterr().err == (
@@ -152,7 +152,7 @@ def test_dvc_names_the_stages_as_the_graph_does() -> None:
 
 def test_dvc_takes_the_names_of_replicates(tmp_path: Path) -> None:
     shutil.copy(_ROOT / "dvc.yaml", tmp_path)
-    shutil.copy(_ROOT / "presets" / "digits.yaml", tmp_path / "params.yaml")
+    shutil.copy(_ROOT / "tests" / "params.yaml", tmp_path / "params.yaml")
     name_networks(tmp_path / "params.yaml", ["resnet18-r1", "resnet18", "resnet18-r12"])
     dvc = [sys.executable, "-m", "dvc"]
     subprocess.run([*dvc, "init", "--no-scm", "--quiet"], cwd=tmp_path, check=True)

@@ -37,7 +37,7 @@ def test_presets_fit_the_schema(name: str) -> None:
 
 def test_a_wrong_key_type_or_bound_does_not_fit() -> None:
     schema = params_schema()
-    tree = YAML(typ="safe").load(_ROOT / "presets" / "digits.yaml")
+    tree = YAML(typ="safe").load(_ROOT / "tests" / "params.yaml")
     for section, key, value in (
         ("extract", "batch", 1),
         ("extract", "batch_size", "many"),

@@ -16,7 +16,7 @@ from pipeline.config.params import check_params
 from pipeline.errors import InputError
 from pipeline.models import NETWORKS
 
-_DIGITS: dict[str, Any] = YAML(typ="safe").load(Path(__file__).parents[2] / "presets" / "digits.yaml")
+_DIGITS: dict[str, Any] = YAML(typ="safe").load(Path(__file__).parents[2] / "tests" / "params.yaml")
 
 
 def _with_networks(networks: list[str], filter_network: str, **seeds: int) -> dict[str, Any]:

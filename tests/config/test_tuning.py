@@ -33,7 +33,7 @@ GOOD = {
 
 
 def _params(**changes: Any) -> Params:
-    tree = YAML(typ="safe").load(ROOT / "presets" / "digits.yaml")
+    tree = YAML(typ="safe").load(ROOT / "tests" / "params.yaml")
     search = {key: value for key, value in {**GOOD, **changes}.items() if value is not None}
     return check_params({**tree, "tuning": {"mine": search}}, source="params.yaml")
 

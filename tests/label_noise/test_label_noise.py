@@ -149,26 +149,3 @@ def test_a_frozen_extractor_needs_no_plan_and_a_lost_stage_alone_is_made_again(t
     assert case.provenance("finetune", NETWORK).stat().st_mtime_ns == finetuned
     measured = [{name: found["measures"] for name, found in one["scorers"].items()} for one in (result, again)]
     assert measured[0] == measured[1]
-
-
-@pytest.mark.slow
-def test_noise_by_instance_follows_a_reference_trained_on_the_truth_for_a_fifth(tmp_path: Path) -> None:
-    write_project(tmp_path, finetune=_TOY)
-    (result,) = _bench(
-        tmp_path, "--kinds", "instance", "--rates", "0.1", "--seconds", "2", "--scorers", "self_confidence"
-    ).values()
-    assert (result["case"], result["n_wrong"]) == ("instance-0.1-scratch-folds1", 12)
-    reference = tmp_path / "bench/reference-scratch-folds1"
-    known = json.loads((reference / "case.json").read_text())
-    assert known["steps"] == -(-result["steps"] // 5)
-    data = DataPaths(root=reference / "data")
-    truth = read_parquet(DataPaths(root=tmp_path / "data").manifest("train"))["label"]
-    assert read_parquet(data.manifest("train"))["label"].equals(truth)
-    # The wrong label is the class that the reference prefers of all others.
-    probabilities = np.load(data.probabilities(NETWORK)).copy()
-    probabilities[np.arange(120), truth.to_numpy()] = -1
-    given = read_parquet(DataPaths(root=tmp_path / f"bench/{result['case']}/data").manifest("train"))[
-        "label"
-    ].to_numpy()
-    wrong = given != truth.to_numpy()
-    np.testing.assert_array_equal(given[wrong], probabilities.argmax(axis=1)[wrong])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made_up import write_params
+from made_up_planted import say_planted
 from made_up_recursion import write_project
 from made_up_training import NAMES, write_prepared
 
@@ -24,7 +25,9 @@ _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hor
 
 def _images(class_names: tuple[str, ...] = _CIFAR10, per_class: int = 20) -> Images:
     truth = np.repeat(np.arange(len(class_names)), per_class)
-    return Images(taken=np.ones(len(truth), dtype=np.bool_), truth=truth, given=None, class_names=class_names)
+    pixels = np.random.default_rng(0).integers(0, 256, (len(truth), 4, 4, 3), dtype=np.uint8)
+    taken = np.ones(len(truth), dtype=np.bool_)
+    return Images(taken=taken, pixels=pixels, truth=truth, given=None, class_names=class_names)
 
 
 def _load(folder: Path, **arguments: Any) -> Images:
@@ -40,28 +43,28 @@ def _csv(folder: Path, text: str) -> Path:
     return path
 
 
-def test_asymmetric_noise_follows_the_pairs_of_cifar10() -> None:
+def test_pair_noise_follows_the_pairs_of_cifar10() -> None:
     images = _images()
-    noisy = labels_of(Case(kind="asymmetric", rate=0.4), images, seed=0, probabilities=None)
+    noisy = labels_of(Case(kind="pair", rate=0.4), images, seed=0)
     moved = {(_CIFAR10[own], _CIFAR10[new]) for own, new in zip(images.truth, noisy, strict=True) if own != new}
     assert moved == set(CIFAR10_PAIRS.items())
     assert (noisy != images.truth).sum() == 5 * 8
 
 
-def test_asymmetric_noise_needs_the_classes_of_cifar10() -> None:
-    with pytest.raises(InputError, match=r"^--kinds: asymmetric pairs the classes of CIFAR-10, .* no airplane; leave"):
-        labels_of(Case(kind="asymmetric", rate=0.4), _images(NAMES), seed=0, probabilities=None)
+def test_pair_noise_needs_the_classes_of_cifar10() -> None:
+    with pytest.raises(InputError, match=r"^--kinds: pair is of the classes of CIFAR-10, .* no airplane; leave"):
+        labels_of(Case(kind="pair", rate=0.4), _images(NAMES), seed=0)
 
 
 def test_a_rate_that_plants_nothing_is_refused() -> None:
     with pytest.raises(InputError, match=r"^--rates: 0\.001 of 200 images is none; raise it"):
-        labels_of(Case(kind="symmetric", rate=0.001), _images(), seed=0, probabilities=None)
+        labels_of(Case(kind="symmetric", rate=0.001), _images(), seed=0)
 
 
 def test_seeds_and_rates_draw_apart() -> None:
     images = _images()
     drawn = [
-        labels_of(Case(kind="symmetric", rate=rate), images, seed=seed, probabilities=None).tobytes()
+        labels_of(Case(kind="symmetric", rate=rate), images, seed=seed).tobytes()
         for rate in (0.2, 0.21)
         for seed in (0, 1, 0)
     ]
@@ -76,7 +79,7 @@ def _names(images: Images, **arguments: Any) -> list[str]:
 def test_all_kinds_are_planted_unless_labels_are_given() -> None:
     images = _images()
     audited = dataclasses.replace(images, given=images.truth)
-    kinds = ("symmetric", "asymmetric", "instance")
+    kinds = ("symmetric", "pair", "instance")
     assert _names(images, rates=[0.1, 0.2]) == [
         f"{kind}-{rate}-scratch-folds1" for kind in kinds for rate in (0.1, 0.2)
     ]
@@ -100,6 +103,17 @@ def test_labels_of_a_file_are_audited_against_the_prepared_ones_and_the_other_wa
         assert images.given is not None
         np.testing.assert_array_equal(images.given, given)
         np.testing.assert_array_equal(images.truth, truth)
+
+
+def test_labels_that_prepare_changed_on_purpose_are_audited_against_the_true_ones(tmp_path: Path) -> None:
+    own = _load(tmp_path).truth
+    data = DataPaths(root=tmp_path)
+    say_planted(data, {0: int(own[0] + 1) % 4})
+    defaults = {"data": tmp_path, "labels": None, "truth": None, "images": None}
+    images = load_images_and_truth(argparse.Namespace(**defaults), load_prepared(data, folder=None))
+    assert images.given is not None
+    np.testing.assert_array_equal(images.given, own)
+    assert np.flatnonzero(images.truth != own).tolist() == [0]
 
 
 def test_a_file_without_an_error_is_refused(tmp_path: Path) -> None:

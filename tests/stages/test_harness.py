@@ -25,7 +25,7 @@ _ROOT = Path(__file__).parents[2]
 def argv(tmp_path: Path) -> list[str]:
     """Arguments of a stage that works in a folder of its own."""
     return [
-        *("--params", str(_ROOT / "presets" / "digits.yaml")),
+        *("--params", str(_ROOT / "tests" / "params.yaml")),
         *("--data", str(tmp_path / "data")),
         *("--work", str(tmp_path / "work")),
     ]
@@ -104,7 +104,7 @@ def test_what_dask_workers_of_other_machines_draw_is_not_told(
     tmp_path: Path, argv: list[str], told: _Told, stage: str, scheduler: str, cpu: float | None
 ) -> None:
     told.drawn = Energy(gpu=0.0, cpu=2.5)
-    written = (_ROOT / "presets" / "digits.yaml").read_text()
+    written = (_ROOT / "tests" / "params.yaml").read_text()
     assert "scheduler: none" in written
     (tmp_path / "params.yaml").write_text(written.replace("scheduler: none", f"scheduler: {scheduler}"))
     run_stage(stage, lambda context: None, argv=[*argv, "--params", str(tmp_path / "params.yaml")])

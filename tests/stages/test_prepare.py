@@ -81,6 +81,7 @@ def test_metrics(tmp_path: Path) -> None:
         "image_size": 8,
         "files_in": None,
         "n_relabelled": None,
+        "n_planted": None,
         "class_counts": {"train": {"ape": 10, "dog": 10}, "test": {"ape": 3, "dog": 3}},
         "duplicates": {
             "within_train": {"count": 1, "pairs": [["train/ape/9.png", "train/dog/0.png"]]},

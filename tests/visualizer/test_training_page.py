@@ -81,7 +81,7 @@ def test_a_batch_size_stays_chosen_where_the_next_study_has_it(data: DataPaths) 
 
 
 def test_the_server_answers_the_pickers(data: DataPaths) -> None:
-    params_file = ROOT / "presets" / "digits.yaml"
+    params_file = ROOT / "tests" / "params.yaml"
     params = load_params(params_file)
     write_study(data, params, "digits")
     app = Dash("viz")

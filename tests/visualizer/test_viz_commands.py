@@ -13,7 +13,7 @@ from made_up_points import CLASS_NAMES, write_points
 from pipeline.paths import DataPaths
 from viz.__main__ import main
 
-_PARAMS = ["--params", str(ROOT / "presets" / "digits.yaml")]
+_PARAMS = ["--params", str(ROOT / "tests" / "params.yaml")]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from viz.parameters import changes_for, propose, write
 _PRESETS = sorted((ROOT / "presets").glob("*.yaml"))
 _CLUSTERING = [path for path in _PRESETS if load_params(path).filter.scorer.name == "dbscan"]
 _DBSCAN = {"name": "dbscan", "space": "map", "min_samples": 5}
-_DIGITS = (ROOT / "presets" / "digits.yaml").read_text(encoding="utf-8")
+_DIGITS = (ROOT / "tests" / "params.yaml").read_text(encoding="utf-8")
 _FILTER = _DIGITS[_DIGITS.index("filter:") : _DIGITS.index("train:")]
 
 

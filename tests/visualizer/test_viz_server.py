@@ -43,7 +43,7 @@ def points(source: Source) -> Points:
     return source.points(NETWORK)
 
 
-_PARAMS = ROOT / "presets" / "digits.yaml"
+_PARAMS = ROOT / "tests" / "params.yaml"
 _NOTHING: Any = {"generation": None, "rows": [], "graph": "map"}
 
 

@@ -21,6 +21,7 @@ _EMPTY = {
     "selection": "Nothing is selected: choose the lasso or the box above the map and draw around points.",
     "shown": "No image passes the filters by class and score.",
     "hand": "Nobody has decided anything yet.",
+    "planted": "No label was changed on purpose.",
 }
 
 
@@ -46,6 +47,8 @@ def listed_rows(
             chosen[[row for row in selection if 0 <= row < len(goes)]] = True
         case "hand":
             chosen[list(look.verdict.by_hand)] = True
+        case "planted":
+            chosen = look.points.planted
         case _ if other is not None:
             chosen = {"a": goes & ~goes_b, "b": goes_b & ~goes, "both": goes & goes_b}[which]
     rows = np.flatnonzero(chosen & look.shown)

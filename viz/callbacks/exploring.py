@@ -69,7 +69,7 @@ def draw(
         look = asked.look(source)
         beside = None if other is None else look_beside(look, other, source)
     except InputError as error:
-        nothing = dict.fromkeys(("legend", "notice", "drawn"))
+        nothing = dict.fromkeys(("legend", "notice", "planted", "drawn"))
         return {**nothing, "figure": no_map(), "problem": parts.problem(str(error))}
     colors = colors_by(coloring, look.facts) if beside is None else differences(look.verdict, beside.verdict)
     box = box_of(zoom, drawn, asked.network)
@@ -88,6 +88,7 @@ def draw(
         "figure": figure,
         "legend": parts.legend(colors, np.flatnonzero(look.shown)),
         "notice": _notice(look, rows, box),
+        "planted": _planted(look.points),
         "problem": None,
         "drawn": {**new, "box": box, "zoom": zoom},
     }
@@ -115,6 +116,7 @@ def register(app: Dash, source: Source) -> None:
             "figure": Output("map", "figure"),
             "legend": Output("legend", "children"),
             "notice": Output("notice", "children"),
+            "planted": Output("planted", "children"),
             "problem": Output("problem", "children"),
             "drawn": Output("drawn", "data"),
         },
@@ -168,6 +170,12 @@ def _notice(look: Look, rows: NDArray[np.int64], box: Box | None) -> str:
             "The lasso and the box take all inside, also what is not drawn; after zooming they begin anew."
         )
     return f"{n_shown:,} of {n:,} images shown" if n_shown < n else ""
+
+
+def _planted(points: Points) -> str | None:
+    if (note := points.planted_note) is None:
+        return None
+    return f"{note[0].upper()}{note[1:]} of {len(points):,}. Decisions by hand outlast them: judge the picture."
 
 
 def box_of(zoom: Mapping[str, Any] | None, drawn: Mapping[str, Any] | None, network: str) -> Box | None:

@@ -17,7 +17,7 @@ from viz.commands.inputs import add_folders, add_network, check_suffix, chosen_n
 from viz.data import Source
 from viz.facts import facts_of
 from viz.figures.maps import colored_map
-from viz.figures.rendering import pdf, png, svg
+from viz.figures.rendering import noted, pdf, png, svg
 from viz.rules import Rule, judge
 
 _FORMATS: Mapping[str, Callable[[Figure], bytes]] = {".png": png, ".svg": svg, ".pdf": pdf}
@@ -44,7 +44,8 @@ def main(argv: Sequence[str]) -> int:
     points = source.points(network)
     verdict = judge(source, points, Rule())
     colors = colors_by(arguments.color, facts_of(points, verdict))
-    content = _FORMATS[file.suffix.lower()](colored_map(points.coordinates, colors, ~verdict.keep))
+    figure = noted(colored_map(points.coordinates, colors, ~verdict.keep), points.planted_note)
+    content = _FORMATS[file.suffix.lower()](figure)
     with atomic_path(file) as temporary:
         temporary.write_bytes(content)
     print(f"{file}: written")

@@ -53,7 +53,8 @@ def content_of(points: Points, verdict: Verdict, overrides: Mapping[int, Overrid
     rung = choose_rung(points.images, BYTES_PER_PICTURE)
     about = {
         "network": points.network,
-        "notes": _notes(verdict, rows),
+        "notes": _notes(points, verdict, rows),
+        "nPlanted": None if points.true_labels is None else int(points.planted.sum()),
         "classNames": list(points.class_names),
         "colorings": [{"key": key, "name": COLORINGS[key][0], **_legend(colors[key])} for key in colors],
         "sprites": {"side": rung.side, "columns": COLUMNS, "mediaType": "image/webp"},
@@ -87,9 +88,10 @@ def colorings_of(facts: Facts) -> list[str]:
     return [key for key in COLORINGS if key != "cluster" or facts.clusters.max(initial=0) > 0]
 
 
-def _notes(verdict: Verdict, rows: NDArray[np.int64]) -> list[str]:
+def _notes(points: Points, verdict: Verdict, rows: NDArray[np.int64]) -> list[str]:
     n, n_going = len(verdict.keep), int((~verdict.keep).sum())
-    notes = [f"{n:,} images, of which {n_going:,} go ({n_going / n:.1%}); {len(verdict.by_hand):,} decided by hand."]
+    notes = [f"{note[0].upper()}{note[1:]}."] if (note := points.planted_note) else []
+    notes += [f"{n:,} images, of which {n_going:,} go ({n_going / n:.1%}); {len(verdict.by_hand):,} decided by hand."]
     if len(rows) < n:
         sampled = len(rows) - n_going
         notes.append(f"Shown are all that go and {sampled:,} drawn from the {n - n_going:,} that stay.")
@@ -113,6 +115,8 @@ def _columns(
         "y": points.coordinates[rows, 1].astype("<f4"),
         "label": points.labels[rows].astype("<u2"),
         "predicted": points.predicted[rows].astype("<u2"),
+        # Equal to the label where none was changed on purpose.
+        "true_label": (points.labels if points.true_labels is None else points.true_labels)[rows].astype("<u2"),
         "confidence": points.confidence[rows].astype("<f4"),
         "score": verdict.scores[rows].astype("<f8"),
         "keep": verdict.keep[rows].astype("u1"),

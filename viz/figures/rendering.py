@@ -67,6 +67,13 @@ def pdf(figure: Figure) -> bytes:
     return _saved(figure, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
 
 
+def noted(figure: Figure, note: str | None) -> Figure:
+    """The figure with a line of text below it that no reader may miss; None adds none."""
+    if note:
+        figure.text(0.0, -0.02, note, ha="left", va="top", fontsize=9, color="#8a2f00")
+    return figure
+
+
 def plotly_html(figure: go.Figure, *, element_id: str) -> str:
     """A `<div>` with the figure, for a page that holds `plotly_script()` before it.
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from pipeline.artifacts.arrays import open_array
 from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.planted import PLANTED_COLUMN
 from pipeline.artifacts.tables import read_csv, read_parquet
 from pipeline.commands.comparison.revisions import fetch
 from pipeline.commands.comparison.tested import EvaluationImages, read_tested
@@ -155,7 +156,7 @@ def _is_share(value: float | None) -> bool:
 
 def _read_filter(data: DataPaths, network: str) -> KeptImages:
     kept, metrics = data.kept(network), data.filter_metrics(network)
-    paths = frozenset(read_csv(kept, _KEPT_COLUMNS)["path"].to_pylist())
+    paths = frozenset(read_csv(kept, _KEPT_COLUMNS, may_have=[PLANTED_COLUMN])["path"].to_pylist())
     n_total = read_json(metrics).get("n_total")
     if not isinstance(n_total, int) or not len(paths) <= n_total:
         raise InputError(f"{metrics}: n_total {n_total} for {len(paths)} images in {kept}; run `dvc repro --force`")

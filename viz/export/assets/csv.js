@@ -11,11 +11,13 @@ function csvLine(cells) {
 function selectionCsv(data, indices) {
   const names = data.about.classNames;
   const hex = (i) => Array.from(data.sha256.subarray(32 * i, 32 * i + 32), (b) => b.toString(16).padStart(2, "0"));
+  const planted = data.about.nPlanted === null ? [] : [String(data.about.nPlanted)];
   const lines = indices.map((i) => csvLine([
     data.path[i], hex(i).join(""), names[data.label[i]], names[data.predicted[i]],
     data.score[i].toFixed(6), data.keep[i] ? "true" : "false", data.reason[i],
+    ...planted,
   ]));
-  return csvLine(CSV_COLUMNS) + lines.join("");
+  return csvLine([...CSV_COLUMNS, ...(planted.length ? ["labels_changed_on_purpose"] : [])]) + lines.join("");
 }
 
 function saveText(text, name) {

@@ -3,6 +3,7 @@
 
 const TYPES = {
   sample_id: Int32Array, x: Float32Array, y: Float32Array, label: Uint16Array, predicted: Uint16Array,
+  true_label: Uint16Array,
   confidence: Float32Array, score: Float64Array, keep: Uint8Array, neighbours: Int32Array, sha256: Uint8Array,
 };
 
@@ -49,6 +50,9 @@ function linesAbout(data, i) {
     `score ${data.score[i].toFixed(3)}: ${data.keep[i] ? "stays" : "goes"}`,
     data.reason[i],
   ];
+  if (data.true_label[i] !== data.label[i]) {
+    lines.splice(2, 0, `label changed on purpose, the true one is ${classNames[data.true_label[i]]}`);
+  }
   const hand = byHand[i];
   if (hand) lines.push(`by hand: ${hand.decision}${hand.note ? `, ${hand.note}` : ""}`);
   return lines;

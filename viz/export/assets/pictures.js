@@ -38,12 +38,16 @@ class Pictures {
     return canvas;
   }
 
-  /** A button with image i and its label. */
+  /** A button with image i, its label, and where they differ what the network sees and the true class. */
   cell(i, chosen) {
     const button = element("button", { className: this.data.keep[i] ? "cell" : "cell goes", type: "button" });
-    const name = this.data.about.classNames[this.data.label[i]];
-    button.append(this.of(i), element("span", { textContent: name }),
-      element("span", { textContent: this.data.score[i].toFixed(3) }));
+    const { classNames } = this.data.about;
+    const [label, seen, truth] = ["label", "predicted", "true_label"].map((column) => this.data[column][i]);
+    const lines = [classNames[label]];
+    if (seen !== label) lines.push(`→ ${classNames[seen]}`);
+    if (truth !== label) lines.push(`true: ${classNames[truth]}`);
+    lines.push(this.data.score[i].toFixed(3));
+    button.append(this.of(i), ...lines.map((textContent) => element("span", { textContent })));
     button.title = linesAbout(this.data, i).join("\n");
     button.dataset.index = i;
     button.addEventListener("click", () => chosen(i));

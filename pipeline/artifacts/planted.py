@@ -1,0 +1,53 @@
+"""Labels that are wrong on purpose: how many, which, and the words in which every output says so."""
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.tables import read_parquet
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths
+
+TRUE_LABEL = "true_label"
+"""Column of data/prepare/train.parquet, int64, only where labels were planted."""
+
+PLANTED_COLUMN = "labels_changed_on_purpose"
+"""Column of tables for people: in every row, how many of all training labels were changed on purpose."""
+
+
+def planted_note(n_planted: int) -> str:
+    """The words that stand in reports, pages, figures and logs."""
+    return f"labels changed on purpose: {n_planted:,}"
+
+
+def count_planted(data: DataPaths) -> int | None:
+    """How many training labels `prepare` changed on purpose; None where it changed none.
+
+    Raises:
+        InputError: the metrics of `prepare` are missing or damaged.
+    """
+    n_planted: int | None = read_json(data.prepare_metrics).get("n_planted")
+    return n_planted
+
+
+def read_true_labels(data: DataPaths) -> NDArray[np.int64] | None:
+    """(N,) of the training images, for what reports on a filter; None where no label was changed on purpose.
+
+    No stage that makes a result may call this: only the report, the visualizer and benchmarks do.
+
+    Raises:
+        InputError: the manifest is missing or damaged, or not of the metrics of `prepare`.
+    """
+    if (n_planted := count_planted(data)) is None:
+        return None
+    file = data.manifest("train")
+    manifest = read_parquet(file, {"label": pa.int64(), TRUE_LABEL: pa.int64()})
+    true_labels: NDArray[np.int64] = manifest[TRUE_LABEL].to_numpy()
+    n_wrong = int((true_labels != manifest["label"].to_numpy()).sum())
+    if n_wrong != n_planted:
+        raise InputError(
+            f"{file}: {n_wrong} labels differ from their {TRUE_LABEL}, and {data.prepare_metrics} says {n_planted}; "
+            "run `dvc repro --force prepare`"
+        )
+    return true_labels

@@ -1,0 +1,45 @@
+"""What `dvc repro` runs, and every preset, filters as the paper does: PCA, joint t-SNE, DBSCAN by class."""
+
+from pathlib import Path
+
+import pytest
+from source_tree import ROOT
+
+from pipeline.config.params import load_params
+
+_FILES = [ROOT / "params.yaml", *sorted((ROOT / "presets").glob("*.yaml"))]
+
+each_file = pytest.mark.parametrize("path", _FILES, ids=lambda path: path.stem)
+
+
+def test_the_presets_named_after_papers_and_cifar_are_among_them() -> None:
+    names = {path.stem for path in _FILES}
+    assert names >= {"params", "digits", "paper", "paper-small", "mccord"}
+    assert names >= {"cifar10", "cifar10-few-steps", "cifar10-tuning"}
+
+
+@each_file
+def test_it_filters_as_the_paper_does(path: Path) -> None:
+    params = load_params(path)
+    assert params.reduce.pca is not None
+    assert params.reduce.tsne is not None
+    assert params.filter.scorer.model_dump() == {"name": "dbscan", "space": "map", "min_samples": 5}
+    assert params.filter.quota == "overall"
+
+
+def test_the_first_run_plants_labels_and_compares_three_arms_of_six_seeds_at_two_sizes() -> None:
+    params = load_params(ROOT / "params.yaml")
+    noise = params.prepare.plant_label_noise
+    assert noise is not None
+    assert (noise.fraction, noise.kind) == (0.1, "symmetric")
+    (study,) = params.studies.values()
+    assert set(study.arms) == {"full", "filtered", "random"}
+    assert len(study.seeds) >= 6
+    assert len(study.batch_sizes) >= 2
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in _FILES if path.stem not in ("params", "digits")], ids=lambda p: p.stem
+)
+def test_no_other_preset_changes_labels(path: Path) -> None:
+    assert load_params(path).prepare.plant_label_noise is None

@@ -1,0 +1,98 @@
+"""Where labels were changed on purpose, the true ones are read by reports, the visualizer and benchmarks alone."""
+
+import ast
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from made_up_planted import say_planted
+from made_up_recursion import write_project
+from made_up_training import TINY_STUDY, stage
+from source_tree import modules, tree
+
+from pipeline.artifacts.tables import read_parquet, write_parquet
+from pipeline.paths import DataPaths
+
+_STAGES = ("finetune", "extract", "reduce", "filter", "train")
+# `prepare` writes the column, and `planted` reads it for those below.
+_OWNERS = {"pipeline.artifacts.planted", "pipeline.stages.prepare"}
+_READERS = ("pipeline.reporting.", "viz.")
+
+
+def _names(module: ast.Module) -> Iterator[str]:
+    """Every name, attribute, argument, imported name and string of a module, docstrings left out."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(module)
+        if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(module):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.alias(name=name):
+                yield name
+            case ast.keyword(arg=str(name)) | ast.FunctionDef(name=name):
+                yield name
+            case ast.Constant(value=str(text)) if id(node) not in docstrings:
+                yield text
+
+
+def test_nothing_else_names_them() -> None:
+    found = {name for name, path in modules().items() if any("true_label" in n.lower() for n in _names(tree(path)))}
+    assert found >= _OWNERS | {"pipeline.reporting.inputs", "viz.data"}
+    assert [name for name in sorted(found - _OWNERS) if not name.startswith(_READERS)] == []
+
+
+def test_the_scan_sees_names_and_strings_and_leaves_docstrings_out() -> None:
+    lines = [
+        "def f(true_label):",
+        '    """true_labels are not read."""',
+        '    return table["TRUE_LABEL"], read_true_labels',
+    ]
+    names = set(_names(ast.parse("\n".join(lines))))
+    assert names >= {"true_label", "TRUE_LABEL", "read_true_labels"}
+    assert not any("are not read" in name for name in names)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> DataPaths:
+    """Prepared, with eight labels that were changed on purpose."""
+    study = {**TINY_STUDY, "seeds": [0]}
+    train = {"schedule": {"name": "cosine"}, "augmentation": {}}
+    data = write_project(tmp_path, train=train, studies={"digits": None, "tiny": study})
+    say_planted(data, dict.fromkeys(range(8), 3))
+    return data
+
+
+def _results(data: DataPaths) -> dict[str, bytes]:
+    """File -> content of what the stages after `prepare` make of the prepared images, from nothing."""
+    folder = data.root.parent
+    shutil.rmtree(folder / "work")
+    for name in _STAGES:
+        assert stage(name, folder) == 0
+    files = {
+        path.relative_to(data.root).as_posix(): path.read_bytes()
+        for name in _STAGES
+        for path in sorted((data.root / name).rglob("*"))
+        # Provenance holds the hash of the manifest.
+        if path.is_file() and not path.name.endswith("provenance.json")
+    }
+    # And so does a run's fingerprint.
+    for path in (data.runs("tiny"), data.history("tiny")):
+        rows = read_parquet(path).drop_columns(["fingerprint"]).to_pylist()
+        files[path.relative_to(data.root).as_posix()] = repr(rows).encode()
+    return files
+
+
+def test_other_true_labels_change_no_result(project: DataPaths) -> None:
+    first = _results(project)
+    manifest = read_parquet(project.manifest("train"))
+    column = manifest.column_names.index("true_label")
+    others = pa.array((manifest["label"].to_numpy() + np.arange(len(manifest))) % 4)
+    write_parquet(project.manifest("train"), manifest.set_column(column, "true_label", others))
+    second = _results(project)
+    assert first.keys() == second.keys()
+    assert [name for name in first if first[name] != second[name]] == []
