@@ -26,7 +26,9 @@ doctor: setup ## name every mismatch of the installation, with its repair
 
 repro: setup ## run the pipeline that params.yaml describes, as far as it is not up to date
 	@python -m pipeline validate
+	@python -m pipeline repair
 	@dvc repro
+	@python -m pipeline verify
 	@echo "report: $(CURDIR)/data/report/report.html"
 
 # On this machine alone, and without JupyterLab's own questions to the network: news, updates, extensions.
