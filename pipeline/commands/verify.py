@@ -34,8 +34,8 @@ def main(argv: Sequence[str]) -> int:
     stages = rounded_otherwise(reader.load(committed) or {}, reader.load(current) or {})
     if stages:
         print(
-            f"results differ from the last commit by rounding, first those of {', '.join(stages)}: the inputs are equal, "
-            "the processor, GPU or a library is another. To keep them: git commit dvc.lock. "
+            f"results differ from the last commit by rounding, first in {', '.join(stages)}: the inputs are equal, "
+            "the processor, GPU or a library is another. To keep the results: git commit dvc.lock. "
             "To discard the change: git checkout HEAD dvc.lock"
         )
     return 0

@@ -74,7 +74,7 @@ def _write_costs(context: StageContext, inputs: ReportInputs) -> None:
     """What differs from run to run; no output of DVC."""
     resources = _collect_resources(context)
     write_json(context.data.resources, resources)
-    page = render_costs(inputs.prepare["dataset"], resources, arm_costs(inputs.studies, resources))
+    page = render_costs(context.params.prepare.dataset, resources, arm_costs(inputs.studies, resources))
     write_text(context.data.costs_page, page)
 
 

@@ -63,7 +63,8 @@ def repair_dvc_files(project: Path, work: WorkPaths) -> list[Repair]:
     if not (project / ".dvc").is_dir():
         return []
     with _holding(project / ".dvc/tmp/lock"):
-        damaged = [path for path, sound in ((_RWLOCK, _rwlock_is_sound), (_LOCK, is_whole)) if not sound(project / path)]
+        checks = ((_RWLOCK, _rwlock_is_sound), (_LOCK, is_whole))
+        damaged = [path for path, is_sound in checks if not is_sound(project / path)]
         if damaged and (running := _running_dvc(project)):
             raise InputError(f"{damaged[0]}: damaged, and DVC runs as process {running[0]}; end it and try again")
         return [_remove_rwlock(project) if path == _RWLOCK else _replace_lock(project, work) for path in damaged]
