@@ -63,9 +63,10 @@ def repair_dvc_files(project: Path, work: WorkPaths) -> list[Repair]:
     if not (project / ".dvc").is_dir():
         return []
     with _holding(project / ".dvc/tmp/lock"):
-        checks = ((_RWLOCK, _rwlock_is_sound), (_LOCK, is_whole))
-        damaged = [path for path, is_sound in checks if not is_sound(project / path)]
-        if damaged and (running := _running_dvc(project)):
+        running = _running_dvc(project)
+        damaged = [] if _rwlock_is_sound(project / _RWLOCK, running) else [_RWLOCK]
+        damaged += [] if is_whole(project / _LOCK) else [_LOCK]
+        if damaged and running:
             raise InputError(f"{damaged[0]}: damaged, and DVC runs as process {running[0]}; end it and try again")
         return [_remove_rwlock(project) if path == _RWLOCK else _replace_lock(project, work) for path in damaged]
 
@@ -89,8 +90,8 @@ def is_whole(lock: Path) -> bool:
     return True
 
 
-def _rwlock_is_sound(path: Path) -> bool:
-    """Whether DVC can read it, and waits for no process that has the number of a DVC that was killed."""
+def _rwlock_is_sound(path: Path, running: list[int]) -> bool:
+    """Whether DVC can read it, and no process but those of `running` has the number of one that it waits for."""
     if not path.exists():
         return True
     try:
@@ -99,7 +100,8 @@ def _rwlock_is_sound(path: Path) -> bool:
         pids = {int(holder["pid"]) for holder in holders}
     except (ValueError, TypeError, KeyError, AttributeError):
         return False
-    return not any(Path("/proc", str(pid)).exists() for pid in pids)
+    # DVC itself forgets those that have ended.
+    return not any(Path("/proc", str(pid)).exists() for pid in pids.difference(running))
 
 
 def _remove_rwlock(project: Path) -> Repair:
