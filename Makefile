@@ -6,7 +6,7 @@ SHELL := /bin/sh
 .NOTPARALLEL:
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor repro notebooks test test-all check viz bench clean lock preset
+.PHONY: help setup doctor repro notebooks test test-all campaign-kills check viz bench clean lock preset
 
 PYTHON ?= python3
 STAGES := prepare finetune extract reduce filter train report
@@ -17,7 +17,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv and install; again only when the requirements change
 
@@ -51,6 +51,10 @@ test: setup ## the fast tests
 
 test-all: setup ## all tests, the slow ones too
 	@$(PYTEST) -m ""
+
+# Takes about an hour on two cores; KILL_SEED chooses other moments.
+campaign-kills: setup ## kill `make repro` on a tiny project 200 times at random; it has to end in the same result
+	@KILLS=200 pytest -m "" tests/faults/test_dvc_kills.py
 
 check: setup ## lint, format and types
 	@ruff check .
