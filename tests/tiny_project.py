@@ -17,8 +17,13 @@ STAGES = ("prepare", "finetune", "extract", "reduce", "filter", "train", "report
 _COSTS = {"costs.html", "resources.json"}
 
 
-def write_tiny_project(folder: Path) -> Path:
-    """A repository without a commit and without dvc.lock; returns `folder`."""
+def write_tiny_project(folder: Path, *, train_share: float | None = None, steps: tuple[int, int] = (40, 20)) -> Path:
+    """A repository without a commit and without dvc.lock; returns `folder`.
+
+    Args:
+        train_share: of the training images; None for all.
+        steps: of fine-tuning, and of each run of the study.
+    """
     names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in names.splitlines():
         if (ROOT / name).exists():
@@ -28,10 +33,11 @@ def write_tiny_project(folder: Path) -> Path:
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
     yaml = YAML()
     params = yaml.load(folder / "params.yaml")
-    params["finetune"]["budget"] = {"steps": 40}
+    params["prepare"]["train_share"] = train_share
+    params["finetune"]["budget"] = {"steps": steps[0]}
     params["reduce"]["tsne"] |= {"early_exaggeration_iter": 50, "n_iter": 50}
     study = params["studies"]["digits"]
-    study |= {"batch_sizes": [32], "seeds": [0], "budget": {"steps": 20}}
+    study |= {"batch_sizes": [32], "seeds": [0], "budget": {"steps": steps[1]}}
     yaml.dump(params, folder / "params.yaml")
     load_params(folder / "params.yaml")
     return folder
