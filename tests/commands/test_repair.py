@@ -231,7 +231,7 @@ def test_nothing_is_touched_while_dvc_runs(project: Project) -> None:
     """While a stage runs, DVC holds no lock on its files: it is found by its command."""
     (project.folder / "dvc.yaml").write_text("stages:\n  long:\n    cmd: touch began; sleep 60\n    outs: [never]\n")
     dvc = subprocess.Popen(
-        [sys.executable, "-m", "dvc", "repro"], cwd=project.folder, start_new_session=True,
+        [sys.executable, "-m", "dvc", "repro"], cwd=project.folder, start_new_session=True, text=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
