@@ -52,7 +52,7 @@ test: setup ## the fast tests
 test-all: setup ## all tests, the slow ones too
 	@$(PYTEST) -m ""
 
-# Takes about an hour on two cores; KILL_SEED chooses other moments.
+# Takes an hour or more on two cores; KILL_SEED chooses other moments.
 campaign-kills: setup ## kill `make repro` on a tiny project 200 times at random; it has to end in the same result
 	@KILLS=200 pytest -m "" tests/faults/test_dvc_kills.py
 

@@ -18,7 +18,7 @@ from tiny_project import environment, hashes, write_tiny_project
 
 from pipeline.processes import commands_below
 
-_TIMEOUT_S = 600
+_TIMEOUT_S = 1800  # of one run, beside others on the machine
 _KILLS = int(os.environ.get("KILLS", "20"))
 _SEED = int(os.environ.get("KILL_SEED", "0"))
 _MAKE = ["make", "--silent", "repro"]
@@ -26,7 +26,7 @@ _REPAIRED = "by a DVC that was killed; "
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(_TIMEOUT_S + 60 * _KILLS),
+    pytest.mark.timeout(_TIMEOUT_S + 300 * _KILLS),
     pytest.mark.skipif(shutil.which("make") is None, reason="needs make"),
 ]
 
