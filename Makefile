@@ -6,7 +6,7 @@ SHELL := /bin/sh
 .NOTPARALLEL:
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor repro notebooks test test-avx2 test-all check viz bench clean lock preset
+.PHONY: help setup doctor repro notebooks test test-avx2 test-all campaign-kills check viz bench clean lock preset
 
 PYTHON ?= python3
 STAGES := prepare finetune extract reduce filter train report
@@ -17,7 +17,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv and install; again only when the requirements change
 
@@ -26,7 +26,9 @@ doctor: setup ## name every mismatch of the installation, with its repair
 
 repro: setup ## run the pipeline that params.yaml describes, as far as it is not up to date
 	@python -m pipeline validate
+	@python -m pipeline repair
 	@dvc repro
+	@python -m pipeline verify
 	@echo "report: $(CURDIR)/data/report/report.html"
 
 # On this machine alone, and without JupyterLab's own questions to the network: news, updates, extensions.
@@ -54,6 +56,10 @@ test-avx2: setup ## the numeric ones of them, as on a processor without AVX-512
 
 test-all: setup ## all tests, the slow ones too
 	@$(PYTEST) -m ""
+
+# Takes an hour or more on two cores; KILL_SEED chooses other moments.
+campaign-kills: setup ## kill `make repro` on a tiny project 200 times at random; it has to end in the same result
+	@KILLS=200 pytest -m "" tests/faults/test_dvc_kills.py
 
 check: setup ## lint, format and types
 	@ruff check .

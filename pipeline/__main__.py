@@ -1,10 +1,13 @@
 """`python -m pipeline <command>`: what a person calls beside DVC."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from pipeline.environment import too_old, why_missing
 from pipeline.errors import InputError, mend_of
 
 # Each is a module of pipeline.commands with `main(argv) -> exit code`, imported when called:
@@ -19,11 +22,13 @@ _COMMANDS = {
     "plan": "say which stages and cells would run, with time, memory and disk",
     "preset": "write params.yaml from presets/",
     "recurse": "filter, train the extractor again on what is left, filter again",
+    "repair": "repair dvc.lock and DVC's lock file after DVC was killed",
     "runs": "bring in cells that were trained elsewhere",
     "schema": "write the JSON schema of params.yaml for editors",
     "simulate": "say what more GPUs would bring, by a model of data-parallel steps",
     "tune": "search for the settings of a study that train best",
     "validate": "check params.yaml",
+    "verify": "say whether results differ from the last commit by rounding",
 }
 
 
@@ -31,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        Its exit code; 2 with one line for bad input, 130 when interrupted.
+        Its exit code; 2 with one line for bad input or a Python that lacks a requirement, 130 when interrupted.
     """
     parser = argparse.ArgumentParser(
         prog="python -m pipeline",
@@ -42,11 +47,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="the command's own; --help lists them"
     )
+    if line := too_old():
+        print(f"error: {line}", file=sys.stderr)
+        return 2
     chosen = parser.parse_args(argv)
     try:
         code: int = import_module(f"pipeline.commands.{chosen.command.replace('-', '_')}").main(chosen.arguments)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        if not (line := why_missing(error.name)):
+            raise
+        print(f"error: {line}", file=sys.stderr)
         return 2
     except Exception as error:
         if not (line := mend_of(error)):

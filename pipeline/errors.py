@@ -1,5 +1,7 @@
 """The one exception that means "the user can mend this": a single line and exit code 2."""
 
+from __future__ import annotations
+
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -120,7 +120,7 @@ class DataPaths:
 
     @property
     def summary(self) -> Path:
-        """Every number that the page shows, but for times and memory."""
+        """Every number that the page shows, but for those of landscapes."""
         return self.root / "report" / "summary.json"
 
     @property
@@ -130,8 +130,13 @@ class DataPaths:
 
     @property
     def resources(self) -> Path:
-        """Wall time and memory of each stage's last run. No stage depends on it."""
+        """Wall time, memory and energy of each stage's last run. No stage depends on it, and DVC does not track it."""
         return self.root / "report" / "resources.json"
+
+    @property
+    def costs_page(self) -> Path:
+        """The same for people, by arm too; not tracked by DVC either."""
+        return self.root / "report" / "costs.html"
 
     # what `python -m pipeline recurse` writes; no stage depends on it
     def recursive_rounds(self, network: str) -> Path:
@@ -227,6 +232,16 @@ class WorkPaths:
 
     def resources(self, stage: str) -> Path:
         return self.root / "resources" / f"{stage}.json"
+
+    @property
+    def dvc_lock(self) -> Path:
+        """The content of dvc.lock when the last stage started, for `python -m pipeline repair`."""
+        return self.root / "dvc.lock"
+
+    @property
+    def damaged_dvc_lock(self) -> Path:
+        """What `python -m pipeline repair` replaced."""
+        return self.root / "dvc.lock.damaged"
 
     def lock(self, stage: str) -> Path:
         return self.root / "locks" / f"{stage}.lock"

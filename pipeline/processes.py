@@ -39,6 +39,22 @@ def children_of(pid: int) -> list[int]:
         return []
 
 
+def commands_below(folder: Path) -> dict[int, list[str]]:
+    """pid -> program and arguments of every process whose working folder is `folder` or below it.
+
+    Those of other users may not be looked at and are left out.
+    """
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "cwd").readlink().is_relative_to(folder.resolve()):
+                command = (process / "cmdline").read_bytes().decode(errors="replace")
+                found[int(process.name)] = command.rstrip("\0").split("\0")
+        except OSError:
+            continue  # it has ended, or is another user's
+    return found
+
+
 def peak_memory_kib() -> int:
     """The most resident memory that this program has had, in KiB.
 

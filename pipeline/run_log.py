@@ -1,5 +1,6 @@
 """What a long run says while it works: a log file, progress with time left, memory and wall time."""
 
+import platform
 import resource
 import sys
 import time
@@ -125,7 +126,7 @@ class ResourceMeter:
         arms: Mapping[str, float] | None = None,
         arms_joules: Mapping[str, Energy] | None = None,
     ) -> None:
-        """Record the run; `images` processed gives a rate.
+        """Record the run and the version of Python; `images` processed gives a rate.
 
         Args:
             joules: of all the work that the time is of, interrupted runs' too.
@@ -148,4 +149,5 @@ class ResourceMeter:
             record["arms_wall_s"] = {arm: round(seconds, 2) for arm, seconds in arms.items()}
         if arms_joules:
             record["arms_joules"] = {arm: drawn.rounded() for arm, drawn in arms_joules.items()}
+        record["python"] = platform.python_version()
         write_json(path, record)

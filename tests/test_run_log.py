@@ -2,6 +2,7 @@
 
 import io
 import json
+import platform
 import re
 import subprocess
 import sys
@@ -122,6 +123,7 @@ def test_resources(tmp_path: Path, clock: list[float]) -> None:
     assert record["joules"] == {"gpu": 0.0, "cpu": 200.0, "memory": None}
     assert record["arms_joules"] == {"full": {"gpu": 0.3, "cpu": None, "memory": None}, "random": vars(UNTOLD)}
     assert 10 < record["peak_memory_mb"] < 1e6
+    assert record["python"] == platform.python_version()
     meter.write(tmp_path / "work" / "train.json", joules=UNTOLD)
     assert "images_per_s" not in json.loads((tmp_path / "work" / "train.json").read_text())
 

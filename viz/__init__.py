@@ -1,5 +1,7 @@
 """Figures of the report and the notebooks, and the app that shows the maps; `explore` shows it in a notebook."""
 
+from __future__ import annotations
+
 from importlib import import_module
 from pathlib import Path
 from typing import Any

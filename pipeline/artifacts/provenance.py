@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Any
 
 from pipeline.artifacts.json_file import write_json
 
-# The packages that decide the content of some artefact.
+# The packages that decide the content of some artefact. Python's own version decides none, and differs where
+# requirements.lock is installed: it stands with the costs, so that equal results are equal files.
 _PACKAGES = ("numpy", "opentsne", "pillow", "pyarrow", "scikit-learn", "scipy", "timm", "torch", "torchvision")
 
 
@@ -37,7 +37,7 @@ def write_provenance(
         {
             "stage": stage,
             "parameters": dict(parameters),
-            "versions": {"python": platform.python_version(), **_versions()},
+            "versions": _versions(),
             "inputs": _digests(inputs, path.parent),
             "outputs": _digests(outputs, path.parent),
         },

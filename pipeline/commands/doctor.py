@@ -41,11 +41,12 @@ def examine(project: Path) -> Iterator[Finding]:
     except ModuleNotFoundError as error:
         yield problem(str(error.name), "missing", INSTALL)
         return
+    from pipeline.commands.checks.dvc_files import check_dvc_files
     from pipeline.commands.checks.interpreter import check_interpreter
     from pipeline.commands.checks.machine import check_machine
     from pipeline.commands.checks.tools import check_tools
 
-    for check in (check_interpreter, check_packages, check_tools, check_machine):
+    for check in (check_interpreter, check_packages, check_tools, check_machine, check_dvc_files):
         yield from check(project)
 
 

@@ -1,7 +1,7 @@
 """What the page and the Markdown document both say: every table, and the words about the studies."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +12,6 @@ from pipeline.config.params import Params
 from pipeline.reporting import comparison_tables, tables, warmup_tables
 from pipeline.reporting.best_batch import best_batch_table
 from pipeline.reporting.convergence import convergence_sections
-from pipeline.reporting.costs import ArmCost, Records
 from pipeline.reporting.landscape import Landscapes, landscape_sentences, landscape_table
 from pipeline.reporting.planted import planted_headline, planted_statements
 from pipeline.reporting.published import NETWORK_FIGURES, THROUGHPUT
@@ -24,19 +23,14 @@ from pipeline.stats import study_tables, wording
 def report_content(
     params: Params,
     summary: Summary,
-    resources: Records,
-    costs: Sequence[ArmCost],
     landscapes: Landscapes = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Names and values for the templates.
 
     Args:
-        resources: what each stage took; all but this, `costs` and `landscapes` is decided by `summary`.
-        costs: what each arm took in all.
-        landscapes: what `python -m pipeline landscape` measured, where it ran.
+        landscapes: what `python -m pipeline landscape` measured, where it ran; all else is decided by `summary`.
     """
     confidence = params.report.confidence
-    costs_shown, resources_shown = tables.cost_table(costs), tables.resource_table(resources)
     return {
         "params": params,
         "parameters_yaml": _as_yaml(params),
@@ -47,7 +41,6 @@ def report_content(
             for entry in summary["planted"]
         ],
         "confidence": confidence,
-        "energy_told": any("energy" in head for table in (costs_shown, resources_shown) for head in table.columns),
         "verdict_counts": comparison_tables.verdict_counts(summary["studies"]),
         "tables": {
             "verdicts": comparison_tables.verdict_table(summary["studies"], confidence),
@@ -57,8 +50,6 @@ def report_content(
             "extractors": tables.extractor_table(summary["networks"], confidence),
             "classes": tables.class_table(summary["networks"]),
             "warmups": warmup_tables.warmup_table(summary["warmup_laws"], confidence),
-            "costs": costs_shown,
-            "resources": resources_shown,
             "versions": tables.version_table(summary["versions"]),
             "digests": tables.digest_table(summary["digests"]),
         },

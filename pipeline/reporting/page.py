@@ -1,6 +1,6 @@
 """The report as one HTML page that needs nothing beside itself."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -8,7 +8,6 @@ from markupsafe import Markup
 
 from pipeline.config.params import Params
 from pipeline.reporting.content import report_content, templates
-from pipeline.reporting.costs import ArmCost, Records
 from pipeline.reporting.drawing import DroppedImage, data_uri
 from pipeline.reporting.landscape import Landscapes
 from pipeline.reporting.summary import Summary
@@ -39,8 +38,6 @@ def render_page(
     params: Params,
     summary: Summary,
     figures: PageFigures,
-    resources: Records,
-    costs: Sequence[ArmCost],
     landscapes: Landscapes = MappingProxyType({}),
 ) -> str:
     """The whole page, its arguments those of `report_content`. Names are escaped wherever they stand.
@@ -52,7 +49,7 @@ def render_page(
         templates(autoescape=True)
         .get_template("template.html")
         .render(
-            **report_content(params, summary, resources, costs, landscapes),
+            **report_content(params, summary, landscapes),
             classes=[(name, class_color(index)) for index, name in enumerate(classes)],
             n_class_colors=N_CLASS_COLORS,
             noise_color=NOISE,

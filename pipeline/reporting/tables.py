@@ -125,11 +125,13 @@ def resource_table(resources: Records) -> Table:
             _megabytes(record["peak_memory_mb"]),
             _megabytes(record.get("peak_gpu_memory_mb")),
             f"{record['images_per_s']:,.0f}" if "images_per_s" in record else NOTHING,
+            record.get("python", NOTHING),
         )
         for stage, record in resources.items()
     ]
     heads = "; ".join(["time (s)", *energy.heads])
-    return table_of(f"stage; {heads}; peak memory (MB); peak GPU memory (MB); images/s", rows, text="stage")
+    columns = f"stage; {heads}; peak memory (MB); peak GPU memory (MB); images/s; Python"
+    return table_of(columns, rows, text="stage; Python")
 
 
 def version_table(versions: Iterable[Mapping[str, Any]]) -> Table:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
+from pipeline.artifacts.atomic import write_bytes
 from pipeline.config.dask import DaskConfig
 from pipeline.config.params import Params, load_params
 from pipeline.energy import UNTOLD, Energy, metering, total
@@ -88,6 +89,7 @@ def run_stage(
     with exit_codes():
         die_with_parent()
         arguments = parse_arguments(stage, item, argv)
+        keep_dvc_lock(WorkPaths(root=arguments.work))
         with metering() as meter:
             context = replace(make_context(stage, item, arguments), joules=meter.read)
             if stage in _FANNING_OUT and context.dask.elsewhere:
@@ -228,3 +230,10 @@ def die_with_parent() -> None:
         # DVC may have died before the line above, while this process was importing.
         if os.getppid() == 1:
             sys.exit("DVC has ended; run `dvc repro` again")
+
+
+def keep_dvc_lock(work: WorkPaths) -> None:
+    """Under DVC, keep a copy of dvc.lock: a DVC that is killed while it writes the file leaves a part of it."""
+    lock = Path("dvc.lock")
+    if "DVC_ROOT" in os.environ and lock.exists():
+        write_bytes(work.dvc_lock, lock.read_bytes())

@@ -11,11 +11,13 @@ import torch
 from pipeline import distributed
 from pipeline.distributed import Ranks, WorkerPlan
 from pipeline.energy import Energy, metering, this_node, total
+from pipeline.paths import WorkPaths
 from pipeline.stages.harness import (
     StageContext,
     die_with_parent,
     exit_codes,
     hold_lock,
+    keep_dvc_lock,
     make_context,
     metered,
     parse_arguments,
@@ -42,6 +44,7 @@ def run_parallel_stage(
         arguments = parse_arguments(stage, item, argv)
         if not distributed.launched():
             die_with_parent()
+            keep_dvc_lock(WorkPaths(root=arguments.work))
             here = plan(make_context(stage, item, arguments, silent=True))
             if (count := distributed.choose_workers(here.workers, here.fitting)) > 1:
                 sys.exit(distributed.launch(f"pipeline.stages.{stage}", argv, count))

@@ -8,6 +8,7 @@ from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.reporting import drawing
 from pipeline.reporting.costs import arm_costs
+from pipeline.reporting.costs_page import render_costs
 from pipeline.reporting.document import render_document
 from pipeline.reporting.inputs import ReportInputs, load_inputs, result_files, stage_names
 from pipeline.reporting.landscape import load_landscapes
@@ -24,14 +25,12 @@ def report(context: StageContext) -> None:
     summary = build_summary(inputs)
     write_json(paths.summary, summary)
     _write_figures(paths.figures, inputs, summary)
-    resources = _collect_resources(context)
-    write_json(paths.resources, resources)
-    costs = arm_costs(inputs.studies, resources)
     landscapes = load_landscapes(inputs.studies, paths)
-    page = render_page(context.params, summary, _page_figures(inputs, summary), resources, costs, landscapes)
+    page = render_page(context.params, summary, _page_figures(inputs, summary), landscapes)
     write_text(paths.report_page, page)
     figures = sorted(path.name for path in paths.figures.iterdir())
-    write_text(paths.report_document, render_document(context.params, summary, figures, resources, costs, landscapes))
+    write_text(paths.report_document, render_document(context.params, summary, figures, landscapes))
+    _write_costs(context, inputs)
     write_provenance(
         paths.provenance("report"),
         stage=context.name,
@@ -73,6 +72,14 @@ def _page_figures(inputs: ReportInputs, summary: Summary) -> PageFigures:
         maps={network.name: drawing.map_images(network, inputs) for network in inputs.networks},
         dropped={network.name: drawing.dropped_images(network, inputs) for network in inputs.networks},
     )
+
+
+def _write_costs(context: StageContext, inputs: ReportInputs) -> None:
+    """What differs from run to run; no output of DVC."""
+    resources = _collect_resources(context)
+    write_json(context.data.resources, resources)
+    page = render_costs(context.params.prepare.dataset, resources, arm_costs(inputs.studies, resources))
+    write_text(context.data.costs_page, page)
 
 
 def _collect_resources(context: StageContext) -> dict[str, Any]:

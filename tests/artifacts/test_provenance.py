@@ -1,7 +1,6 @@
 """Provenance names versions and contents, and neither date nor machine."""
 
 import hashlib
-import platform
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +27,7 @@ def test_what_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert record["parameters"] == {"seed": 3}
     assert record["inputs"] == {"in": hashlib.sha256(b"1").hexdigest()}
     assert record["outputs"] == {"out": hashlib.sha256(b"2").hexdigest()}
-    assert record["versions"]["python"] == platform.python_version()
+    assert "python" not in record["versions"], "equal results of another Python are equal files"
     assert record["versions"]["numpy"] == np.__version__
 
 

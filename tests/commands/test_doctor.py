@@ -14,6 +14,7 @@ from pipeline.commands.checks import interpreter, machine, packages, tools
 from pipeline.commands.checks.finding import problem, warning
 from pipeline.commands.checks.machine import Gpus
 from pipeline.commands.doctor import format_finding
+from pipeline.environment import MINIMUM
 
 _ROOT = Path(__file__).parents[2]
 
@@ -73,7 +74,7 @@ def test_old_python() -> None:
 
 def test_minimum_is_that_of_pyproject() -> None:
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
-    assert project["requires-python"] == f">={'.'.join(map(str, interpreter.MINIMUM))}"
+    assert project["requires-python"] == f">={'.'.join(map(str, MINIMUM))}"
 
 
 def test_another_checkout(tmp_path: Path) -> None:

@@ -55,13 +55,14 @@ def test_help_lists_every_target(project: Path) -> None:
     assert _make(project).stdout == shown
 
 
-def test_repro_validates_before_dvc_starts(project: Path) -> None:
+def test_repro_validates_and_repairs_before_dvc_starts_and_verifies_afterwards(project: Path) -> None:
     (project / ".venv/bin").mkdir(parents=True)
     for name in (".venv/bin/python", ".venv/.installed"):
         (project / name).touch()
     lines = _make(project, "-n", "repro").stdout.splitlines()
-    assert lines[:2] == ["python -m pipeline validate", "dvc repro"]
-    assert lines[2].startswith('echo "report: ')
+    ours = [f"python -m pipeline {command}" for command in ("validate", "repair", "verify")]
+    assert lines[:4] == [*ours[:2], "dvc repro", ours[2]]
+    assert lines[4].startswith('echo "report: ')
 
 
 def test_setup_installs_again_only_when_the_requirements_change(project: Path) -> None:

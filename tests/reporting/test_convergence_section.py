@@ -27,7 +27,7 @@ def _params(*, accuracy_every: dict[str, Any] | None = None, **targets: float | 
 def _sections(folder: Path, params: Params) -> list[dict[str, Any]]:
     data = DataPaths(root=folder)
     write_artifacts(data, params)
-    (study,) = report_content(params, build_summary(load_inputs(params, data)), {}, [])["studies"]
+    (study,) = report_content(params, build_summary(load_inputs(params, data)))["studies"]
     found: list[dict[str, Any]] = study["convergence_sections"]
     return found
 

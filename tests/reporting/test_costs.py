@@ -9,6 +9,7 @@ from made_up_report import default_outcome, params_with, write_artifacts
 from pipeline.energy import UNTOLD, Energy
 from pipeline.paths import DataPaths
 from pipeline.reporting.costs import ArmCost, Cost, arm_costs
+from pipeline.reporting.costs_page import render_costs
 from pipeline.reporting.inputs import StudyInputs, load_inputs
 from pipeline.reporting.tables import cost_table, resource_table
 
@@ -119,6 +120,23 @@ def test_each_kind_of_energy_that_is_told_has_columns_of_its_own(study: StudyInp
         "total: GPU energy (kJ)": ["5", "10.1", "–"],
         "total: CPU energy (kJ)": ["0.9", "–", "–"],
     }
+
+
+def test_the_page_shows_both_tables_and_needs_nothing_else(study: StudyInputs) -> None:
+    page = render_costs("<digits>", SOME_TELL, arm_costs([study], SOME_TELL))
+    assert "&lt;digits&gt;" in page
+    for table in (cost_table(arm_costs([study], SOME_TELL)), resource_table(SOME_TELL)):
+        for cells in table.rows:
+            assert all(f">{cell}</td>" in page for cell in cells)
+    assert "Energy is that of whole devices" in page
+    assert "src=" not in page
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_the_page_without_records_says_so(study: StudyInputs) -> None:
+    page = render_costs("digits", {}, arm_costs([study], {}))
+    assert "No stage has run on this machine" in page
+    assert "Energy is that of whole devices" not in page
 
 
 def test_energy_of_stages_is_shown_in_joules_while_they_are_few() -> None:

@@ -3,7 +3,6 @@
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from made_up_report import CLASS_NAMES, default_outcome, params_with, write_arti
 from pipeline.config.params import Params
 from pipeline.paths import DataPaths
 from pipeline.reporting.content import report_content
-from pipeline.reporting.costs import Records, arm_costs
 from pipeline.reporting.document import markdown_table, render_document
 from pipeline.reporting.inputs import load_inputs
 from pipeline.reporting.page import PageFigures, render_page
@@ -53,20 +51,15 @@ class Rendered(HTMLParser):
             self.rows[-1][-1] += data
 
 
-def render(params: Params, data: DataPaths, records: Records = MappingProxyType({})) -> tuple[str, list[Table]]:
+def render(params: Params, data: DataPaths) -> tuple[str, list[Table]]:
     """The document, and the tables that the page shows."""
-    inputs = load_inputs(params, data)
-    summary, costs = build_summary(inputs), arm_costs(inputs.studies, records)
-    content = report_content(params, summary, records, costs)
-    shown = [
-        table
-        for name, table in content["tables"].items()
-        if name not in ("agreements", "resources", "verdicts", "warmups")
-    ]
+    summary = build_summary(load_inputs(params, data))
+    content = report_content(params, summary)
+    shown = [table for name, table in content["tables"].items() if name not in ("agreements", "verdicts", "warmups")]
     for study in content["studies"]:
         shown += [study["accuracy_table"], study["pooled_table"], study["difference_table"]]
         shown += study["class_tables"].values()
-    return render_document(params, summary, FIGURES, records, costs), shown
+    return render_document(params, summary, FIGURES), shown
 
 
 @pytest.fixture(scope="module")
@@ -74,18 +67,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Table]]:
     data, params = DataPaths(root=tmp_path_factory.mktemp("data")), params_with(["resnet18"])
     write_artifacts(data, params)
     return render(params, data)
-
-
-def test_whose_energy_it_is_is_said_where_energy_is_shown(made: tuple[str, list[Table]], tmp_path: Path) -> None:
-    data, params = DataPaths(root=tmp_path), params_with(["resnet18"])
-    write_artifacts(data, params)
-    record = {"wall_s": 1.0, "peak_memory_mb": 9.0, "joules": {"gpu": 1234.0, "cpu": None, "memory": None}}
-    told, _ = render(params, data, {"finetune@resnet18": record})
-    remark = "other processes on them included"
-    assert "GPU energy (J)" in " ".join(cell for row in Rendered(told).rows for cell in row)
-    assert remark in told
-    untold, _ = made
-    assert "energy" not in untold.lower()
 
 
 def test_every_table_of_the_page_is_there_cell_for_cell(made: tuple[str, list[Table]]) -> None:
@@ -133,17 +114,15 @@ def test_what_the_page_says_beside_its_tables_is_said_here_too(tmp_path: Path) -
     data, params = DataPaths(root=tmp_path), params_with()
     sampled = {"critical_batch": 1234.0, "critical_batch_low": 900.0}
     write_artifacts(data, params, lambda row: {**default_outcome(row), **sampled})
-    records = {"train@digits": {"wall_s": 1.0, "peak_memory_mb": 9.0, "joules": {"gpu": 1.0}}}
-    inputs = load_inputs(params, data)
-    summary, costs = build_summary(inputs), arm_costs(inputs.studies, records)
+    summary = build_summary(load_inputs(params, data))
     figures = PageFigures(
         studies={"digits": dict.fromkeys(_CHARTS, "")},
         filter={"classes": "", "eps": ""},
         maps={name: dict.fromkeys(("train", "test", "noise"), "data:,") for name in params.networks},
         dropped={name: [] for name in params.networks},
     )
-    page = Notes(render_page(params, summary, figures, records, costs))
-    document = markdown_it.MarkdownIt("commonmark").render(render_document(params, summary, FIGURES, records, costs))
+    page = Notes(render_page(params, summary, figures))
+    document = markdown_it.MarkdownIt("commonmark").render(render_document(params, summary, FIGURES))
     said = Notes(document).text
     notes = [note for note in page.muted if not note.startswith(OF_THE_PAGE)]
     assert len(notes) > 10

@@ -47,7 +47,7 @@ def _write(folder: Path, change: Callable[[Rows], Rows] = lambda rows: rows, see
 def _document(folder: Path, seeds: tuple[int, ...] = SEEDS) -> str:
     params, data = params_with(["resnet18"], seeds=seeds), DataPaths(root=folder)
     inputs = load_inputs(params, data)
-    return render_document(params, build_summary(inputs), [], {}, [], load_landscapes(inputs.studies, data))
+    return render_document(params, build_summary(inputs), [], load_landscapes(inputs.studies, data))
 
 
 def _page(folder: Path) -> str:
@@ -59,7 +59,7 @@ def _page(folder: Path) -> str:
         maps={"resnet18": defaultdict(str)},
         dropped={"resnet18": []},
     )
-    return render_page(params, build_summary(inputs), figures, {}, [], load_landscapes(inputs.studies, data))
+    return render_page(params, build_summary(inputs), figures, load_landscapes(inputs.studies, data))
 
 
 def _not_converged(rows: Rows) -> Rows:

@@ -55,7 +55,7 @@ def test_resources_and_log_are_left_in_the_work_folder(tmp_path: Path, argv: lis
 
     run_stage("prepare", body, argv=argv)
     record = json.loads((tmp_path / "work" / "resources" / "prepare.json").read_text())
-    assert {"wall_s", "peak_memory_mb", "joules", "images", "images_per_s"} == set(record)
+    assert {"wall_s", "peak_memory_mb", "joules", "images", "images_per_s", "python"} == set(record)
     assert record["images"] == 30
     assert "done" in (tmp_path / "work" / "logs" / "prepare.log").read_text()
 

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.commands.checks.finding import Finding, ok, problem, warning
-
-# As requires-python in pyproject.toml, which an older Python has no module to read.
-MINIMUM = (3, 11)
+from pipeline.environment import MINIMUM
 
 
 def check_interpreter(project: Path) -> Iterator[Finding]:

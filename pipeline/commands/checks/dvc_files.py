@@ -1,0 +1,167 @@
+"""What an interrupted DVC leaves damaged in the project, and its repair.
+
+DVC writes dvc.lock and .dvc/tmp/rwlock in place. When it is killed or interrupted while it does, they stay empty or cut
+short, and it refuses to run. An older dvc.lock loses no finished stage: DVC enters each in its run cache before it
+writes dvc.lock, and the next `dvc repro` restores the outputs from there. Only `dvc` and git are needed here.
+"""
+
+import fcntl
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from pipeline.artifacts.atomic import write_bytes
+from pipeline.commands.checks.finding import Finding, ok, problem
+from pipeline.errors import InputError
+from pipeline.paths import WorkPaths
+from pipeline.processes import commands_below
+
+_RWLOCK = Path(".dvc/tmp/rwlock")
+_LOCK = Path("dvc.lock")
+# As long as DVC itself waits for its lock.
+_WAITS_S = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repair:
+    """What was done about a damaged `file`, in words."""
+
+    file: Path
+    done: str
+
+
+def check_dvc_files(project: Path) -> Iterator[Finding]:
+    """Repair both files; the findings say what was done, and nothing where DVC is missing, which another one says."""
+    if find_spec("dvc") is None:
+        return
+    try:
+        repairs = repair_dvc_files(project, WorkPaths())
+    except InputError as error:
+        yield problem("DVC's files", str(error), "then run this command again")
+        return
+    if not repairs:
+        yield ok("DVC's files", "whole")
+    for repair in repairs:
+        yield ok("DVC's files", f"{repair.file}: {repair.done}")
+
+
+def repair_dvc_files(project: Path, work: WorkPaths) -> list[Repair]:
+    """Repair dvc.lock and DVC's lock file where they are damaged; sound ones stay as they are.
+
+    Args:
+        project: the folder with dvc.yaml.
+        work: where stages keep their copy of dvc.lock.
+
+    Raises:
+        InputError: something is damaged and DVC still runs in the project, or dvc.lock has conflicts of a git merge.
+    """
+    if not (project / ".dvc").is_dir():
+        return []
+    with _holding(project / ".dvc/tmp/lock"):
+        running = _running_dvc(project)
+        damaged = [] if _rwlock_is_sound(project / _RWLOCK, running) else [_RWLOCK]
+        damaged += [] if is_whole(project / _LOCK) else [_LOCK]
+        if damaged and running:
+            raise InputError(f"{damaged[0]}: damaged, and DVC runs as process {running[0]}; end it and try again")
+        return [_remove_rwlock(project) if path == _RWLOCK else _replace_lock(project, work) for path in damaged]
+
+
+def is_whole(lock: Path) -> bool:
+    """Whether DVC reads all of a dvc.lock; a missing one is as good."""
+    # Takes a third of a second.
+    from dvc.exceptions import DvcException
+    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+    from dvc.utils.strictyaml import load
+
+    if not lock.exists():
+        return True
+    # DVC ends it with a newline. Without, the last value may be a part of itself, which is valid YAML.
+    if not lock.read_bytes().endswith(b"\n"):
+        return False
+    try:
+        load(str(lock), COMPILED_LOCKFILE_SCHEMA)
+    except DvcException:
+        return False
+    return True
+
+
+def _rwlock_is_sound(path: Path, running: list[int]) -> bool:
+    """Whether DVC can read it, and no process but those of `running` has the number of one that it waits for."""
+    if not path.exists():
+        return True
+    try:
+        held = json.loads(path.read_bytes())
+        holders = [*held.get("write", {}).values(), *(one for some in held.get("read", {}).values() for one in some)]
+        pids = {int(holder["pid"]) for holder in holders}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return False
+    # DVC itself forgets those that have ended.
+    return not any(Path("/proc", str(pid)).exists() for pid in pids.difference(running))
+
+
+def _remove_rwlock(project: Path) -> Repair:
+    (project / _RWLOCK).unlink()
+    return Repair(file=_RWLOCK, done="left by a DVC that was killed; removed, as no DVC is running here")
+
+
+def _replace_lock(project: Path, work: WorkPaths) -> Repair:
+    """By the newest whole copy; without one the file goes, and DVC makes another."""
+    lock, copy = project / _LOCK, project / work.dvc_lock
+    content = lock.read_bytes()
+    if b"\n<<<<<<< " in b"\n" + content:
+        raise InputError(
+            f"{_LOCK}: has the conflicts of a git merge; take one side by `git checkout --ours {_LOCK}` or --theirs"
+        )
+    write_bytes(project / work.damaged_dvc_lock, content)
+    committed = committed_lock(project)
+    if copy.exists() and is_whole(copy):
+        source = f"the copy that the last stage kept ({work.dvc_lock})"
+        write_bytes(lock, copy.read_bytes())
+    elif committed:
+        source = "that of the last commit"
+        write_bytes(lock, committed)
+    else:
+        source = "a new one, as there is no whole copy"
+        lock.unlink()
+    return Repair(
+        file=_LOCK,
+        done=f"cut short by a DVC that was killed; replaced by {source}; DVC's cache has what was finished since",
+    )
+
+
+def committed_lock(project: Path) -> bytes | None:
+    """The content of dvc.lock in git's HEAD; None without one."""
+    command = ["git", "show", f"HEAD:./{_LOCK}"]
+    answer = subprocess.run(command, cwd=project, capture_output=True, check=False)
+    return answer.stdout if answer.returncode == 0 else None
+
+
+def _running_dvc(project: Path) -> list[int]:
+    """Processes of DVC in the project, but for those that only send its statistics."""
+    return [
+        pid
+        for pid, command in commands_below(project).items()
+        if any(Path(part).name == "dvc" for part in command[:5]) and "daemon" not in command
+    ]
+
+
+@contextmanager
+def _holding(path: Path) -> Iterator[None]:
+    """Hold the lock that DVC holds while it reads and writes its files, though not while a stage runs."""
+    path.parent.mkdir(exist_ok=True)
+    deadline = time.monotonic() + _WAITS_S
+    with path.open("a+b") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise InputError(f"{path}: another DVC is working here; wait for it or end it") from None
+                time.sleep(0.05)
+        yield

@@ -1,0 +1,30 @@
+"""`python -m pipeline repair`: repair dvc.lock and .dvc/tmp/rwlock after DVC was killed while it wrote them.
+
+It prints a line for each file that it repairs, and nothing otherwise. No finished stage is lost.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.commands.checks.dvc_files import repair_dvc_files
+from pipeline.errors import InputError
+from pipeline.paths import WorkPaths
+
+
+def main(argv: Sequence[str]) -> int:
+    """Repair what is damaged.
+
+    Returns:
+        0.
+
+    Raises:
+        InputError: not the project's folder, or a file is damaged and DVC still runs.
+    """
+    argparse.ArgumentParser(prog="python -m pipeline repair", description=__doc__).parse_args(argv)
+    project = Path.cwd()
+    if not (project / "dvc.yaml").is_file():
+        raise InputError(f"{project}: not the project's folder; cd to the one with dvc.yaml")
+    for repair in repair_dvc_files(project, WorkPaths()):
+        print(f"{repair.file}: {repair.done}")
+    return 0

@@ -1,0 +1,258 @@
+"""What a killed DVC leaves damaged is repaired, and no finished stage runs again. The processes are real."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from made_up import ROOT
+from made_up_training import wait_until
+
+from pipeline.commands.checks.dvc_files import check_dvc_files, is_whole, repair_dvc_files
+from pipeline.errors import InputError
+from pipeline.paths import WorkPaths
+from pipeline.stages.harness import keep_dvc_lock
+
+_STAGES = ("first", "second", "third")
+_RWLOCK = ".dvc/tmp/rwlock"
+
+# DVC, which a signal reaches when it has written a part of its n-th dvc.lock, or none of its n-th rwlock.
+_KILLED_WHILE_WRITING = """
+import io, json, os, signal, sys
+import dvc.rwlock, dvc.utils.serialize._yaml as yaml
+from dvc.cli import main
+
+file, number, share, name = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
+dump, dump_json, calls = yaml._dump, json.dump, [0]
+
+def count(stream):
+    calls[0] += os.path.basename(stream.name) == file
+    return os.path.basename(stream.name) == file and calls[0] == number
+
+def end(stream):
+    stream.flush()
+    os.kill(os.getpid(), signal.Signals[name])
+
+def dump_a_part(data, stream):
+    if not count(stream):
+        return dump(data, stream)
+    text = io.StringIO()
+    dump(data, text)
+    stream.write(text.getvalue()[: int(share * len(text.getvalue()))])
+    end(stream)
+
+def dump_nothing(data, stream):
+    end(stream) if count(stream) else dump_json(data, stream)
+
+yaml._dump = dump_a_part
+dvc.rwlock.json = type("", (), {"dump": dump_nothing, "load": json.load, "dumps": json.dumps, "loads": json.loads})
+dvc.rwlock.json.JSONDecodeError = json.JSONDecodeError
+sys.exit(main(["repro"]))
+"""
+
+
+class Project:
+    """A repository of three stages that follow from one another and count their runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        stages = []
+        for before, stage in itertools.pairwise(("source", *_STAGES)):
+            stages.append(
+                f"  {stage}:\n    cmd: echo {stage} >> runs && cat {before} > {stage} && echo {stage} >> {stage}\n"
+                f"    deps: [{before}]\n    outs: [{stage}]\n"
+            )
+        (folder / "dvc.yaml").write_text("stages:\n" + "".join(stages))
+        (folder / "source").write_text("0\n")
+        for command in ("git init -q", f"{sys.executable} -m dvc init -q"):
+            subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+        self.commit()
+
+    def commit(self) -> None:
+        author = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
+        subprocess.run(["git", "add", "."], cwd=self.folder, check=True)
+        subprocess.run(["git", *author, "commit", "-qam", "x"], cwd=self.folder, check=True)
+
+    def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "SHELL": "/bin/sh"}
+        return subprocess.run(
+            [sys.executable, *command], cwd=self.folder, env=environment, capture_output=True, text=True, check=False
+        )
+
+    def dvc(self) -> "subprocess.CompletedProcess[str]":
+        return self.run("-m", "dvc", "repro")
+
+    def killed(self, file: str, number: int, share: float, sent: str) -> None:
+        assert self.run("-c", _KILLED_WHILE_WRITING, file, str(number), str(share), sent).returncode != 0
+
+    def repair(self) -> list[str]:
+        answer = self.run("-m", "pipeline", "repair")
+        assert answer.returncode == 0, answer.stderr
+        return answer.stdout.splitlines()
+
+    @property
+    def runs(self) -> list[str]:
+        """The stages that ran, in order."""
+        path = self.folder / "runs"
+        return path.read_text().split() if path.exists() else []
+
+    def assert_finished(self) -> None:
+        assert (self.folder / "third").read_text().split() == ["0", *_STAGES]
+        assert "up to date" in self.dvc().stdout
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", ["SIGKILL", "SIGINT"])
+@pytest.mark.parametrize(("number", "share"), [(1, 0.0), (2, 0.6), (3, 0.3), (3, 0.97)])
+def test_a_lock_cut_short_loses_no_stage(project: Project, number: int, share: float, sent: str) -> None:
+    project.killed("dvc.lock", number, share, sent)
+    assert project.runs == [*_STAGES[:number]]
+    before = (project.folder / "dvc.lock").read_bytes()
+    (line,) = project.repair()
+    assert line.startswith("dvc.lock: cut short by a DVC that was killed; replaced by a new one")
+    assert (project.folder / ".work/dvc.lock.damaged").read_bytes() == before
+    done = project.dvc()
+    assert done.returncode == 0, done.stderr
+    assert project.runs == [*_STAGES], "each once: those that were finished come from the run cache"
+    project.assert_finished()
+
+
+@pytest.mark.slow
+def test_a_killed_dvc_refuses_to_run_until_the_repair(project: Project) -> None:
+    project.killed("dvc.lock", 2, 0.5, "SIGKILL")
+    project.killed("rwlock", 1, 0.0, "SIGKILL")  # DVC reads dvc.lock after it
+    refused = project.dvc()
+    assert refused.returncode != 0
+    assert "Unable to read RWLock-file" in refused.stderr or "dvc.lock" in refused.stderr
+    assert [line.split(":")[0] for line in project.repair()][-1] == "dvc.lock"
+    assert project.dvc().returncode == 0
+    assert project.runs == [*_STAGES]
+    project.assert_finished()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [1, 4, 9])
+def test_an_empty_rwlock_is_removed(project: Project, number: int) -> None:
+    project.killed("rwlock", number, 0.0, "SIGKILL")
+    assert (project.folder / _RWLOCK).read_bytes() == b""
+    assert "Unable to read RWLock-file" in project.dvc().stderr
+    assert project.repair() == [f"{_RWLOCK}: left by a DVC that was killed; removed, as no DVC is running here"]
+    assert project.dvc().returncode == 0
+    project.assert_finished()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """After a run; tests damage it and leave it whole."""
+    project = Project(tmp_path_factory.mktemp("finished"))
+    assert project.dvc().returncode == 0
+    project.commit()
+    return project
+
+
+def test_what_is_sound_stays_as_it_is_without_a_word(finished: Project) -> None:
+    lock = (finished.folder / "dvc.lock").read_bytes()
+    assert finished.repair() == []
+    assert (finished.folder / "dvc.lock").read_bytes() == lock
+    assert [finding.status for finding in check_dvc_files(finished.folder)] == ["ok"]
+
+
+def test_outside_the_project_it_says_where_to_go(tmp_path: Path) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "pipeline", "repair"], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert answer.returncode == 2
+    assert "not the project's folder" in answer.stderr
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.35, 0.5, 0.999])
+def test_a_part_of_a_lock_is_told_from_the_whole(finished: Project, tmp_path: Path, share: float) -> None:
+    content = (finished.folder / "dvc.lock").read_bytes()
+    lock = tmp_path / "dvc.lock"
+    assert is_whole(lock), "a missing one is no damage"
+    lock.write_bytes(content)
+    assert is_whole(lock)
+    lock.write_bytes(content[: int(share * len(content))])
+    assert not is_whole(lock)
+
+
+@pytest.mark.parametrize("kept", ["whole", "damaged", "none"])
+def test_the_newest_whole_copy_takes_its_place(
+    finished: Project, kept: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That of the last stage, else that of the last commit."""
+    work, lock = WorkPaths(), finished.folder / "dvc.lock"
+    committed = lock.read_bytes()
+    newer = committed + b"# newer\n"
+    lock.write_bytes(newer)
+    monkeypatch.chdir(finished.folder)
+    if kept != "none":
+        monkeypatch.setenv("DVC_ROOT", str(finished.folder))
+        keep_dvc_lock(work)
+    if kept == "damaged":
+        work.dvc_lock.write_bytes(newer[:-100])
+    lock.write_bytes(committed[:40])
+    (repair,) = repair_dvc_files(finished.folder, work)
+    assert lock.read_bytes() == (newer if kept == "whole" else committed)
+    assert ("the copy that the last stage kept" in repair.done) == (kept == "whole")
+    lock.write_bytes(committed)
+    work.dvc_lock.unlink(missing_ok=True)
+
+
+def test_doctor_repairs_as_well(finished: Project) -> None:
+    (finished.folder / _RWLOCK).write_text("")
+    (finding,) = check_dvc_files(finished.folder)
+    assert (finding.status, finding.repair) == ("ok", "")
+    assert finding.found.startswith(f"{_RWLOCK}: left by a DVC that was killed; removed")
+    assert not (finished.folder / _RWLOCK).exists()
+
+
+def test_a_process_that_has_the_number_of_a_killed_dvc_is_not_waited_for(finished: Project) -> None:
+    holder = {"pid": os.getpid(), "cmd": "dvc repro"}
+    (finished.folder / _RWLOCK).write_text(json.dumps({"write": {str(finished.folder / "third"): holder}}))
+    assert "is busy, it is being blocked by" in finished.run("-m", "dvc", "repro", "--force").stderr
+    assert len(repair_dvc_files(finished.folder, WorkPaths())) == 1
+    # A number that nobody has is DVC's own to clear.
+    (finished.folder / _RWLOCK).write_text(json.dumps({"read": {"x": [{"pid": 2**22 + 1, "cmd": "dvc repro"}]}}))
+    assert repair_dvc_files(finished.folder, WorkPaths()) == []
+
+
+def test_nothing_is_touched_while_dvc_runs(project: Project) -> None:
+    """While a stage runs, DVC holds no lock on its files: it is found by its command."""
+    (project.folder / "dvc.yaml").write_text("stages:\n  long:\n    cmd: touch began; sleep 60\n    outs: [never]\n")
+    dvc = subprocess.Popen(
+        [sys.executable, "-m", "dvc", "repro"], cwd=project.folder, start_new_session=True, text=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_until((project.folder / "began").exists, dvc)
+        assert repair_dvc_files(project.folder, WorkPaths()) == [], "the lock of a living DVC is sound"
+        (project.folder / _RWLOCK).write_text("")
+        with pytest.raises(InputError, match=rf"{_RWLOCK}: damaged, and DVC runs as process {dvc.pid}; end it"):
+            repair_dvc_files(project.folder, WorkPaths())
+        assert [finding.status for finding in check_dvc_files(project.folder)] == ["problem"]
+    finally:
+        os.killpg(dvc.pid, signal.SIGKILL)
+        dvc.wait()
+    assert len(repair_dvc_files(project.folder, WorkPaths())) == 1
+
+
+def test_conflicts_of_a_merge_are_left_to_the_person(finished: Project) -> None:
+    lock = finished.folder / "dvc.lock"
+    whole = lock.read_bytes()
+    conflict = b"schema: '2.0'\n<<<<<<< HEAD\nstages: {}\n=======\n>>>>>>> other\n"
+    lock.write_bytes(conflict)
+    with pytest.raises(InputError, match=r"dvc\.lock: has the conflicts of a git merge; take one side by"):
+        repair_dvc_files(finished.folder, WorkPaths())
+    assert lock.read_bytes() == conflict
+    lock.write_bytes(whole)

@@ -1,0 +1,81 @@
+"""Where results differ from those committed though nothing was changed, one line says so."""
+
+import copy
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from pipeline.commands.verify import main, rounded_otherwise
+
+
+def _entry(stage: str, *dependencies: tuple[str, str], md5: str = "a") -> dict[str, Any]:
+    return {
+        "cmd": f"python -m pipeline.stages.{stage}",
+        "deps": [{"path": path, "md5": digest} for path, digest in dependencies],
+        "params": {"params.yaml": {stage: {"seed": 0}}},
+        "outs": [{"path": f"data/{stage}/out", "md5": md5}],
+    }
+
+
+def _lock(prepare: str = "a", finetune: str = "a", report: str = "a", *, code: str = "c") -> dict[str, Any]:
+    """With the digests of the stages' outputs, and of the code of finetune."""
+    stages = {
+        "prepare": _entry("prepare", md5=prepare),
+        "finetune@resnet18": _entry("finetune", ("pipeline/x.py", code), ("data/prepare/out", prepare), md5=finetune),
+        "report": _entry("report", ("data/finetune/out", finetune), md5=report),
+    }
+    return {"schema": "2.0", "stages": stages}
+
+
+@pytest.mark.parametrize(
+    ("current", "named"),
+    [
+        pytest.param(_lock(), [], id="equal"),
+        pytest.param(_lock(finetune="b", report="b"), ["finetune@resnet18"], id="the first stage, not what follows"),
+        pytest.param(_lock(prepare="b", finetune="b"), ["prepare"], id="its own first stage"),
+        pytest.param(_lock(finetune="b", report="b", code="d"), [], id="other code"),
+        pytest.param(_lock(report="b"), [], id="the report alone"),
+        pytest.param({"schema": "2.0", "stages": {"train@new": _entry("train")}}, [], id="another study"),
+    ],
+)
+def test_what_has_equal_inputs_and_other_outputs_is_named(current: dict[str, Any], named: list[str]) -> None:
+    assert rounded_otherwise(_lock(), current) == named
+
+
+def test_other_parameters_are_a_purpose() -> None:
+    current = copy.deepcopy(_lock(finetune="b"))
+    current["stages"]["finetune@resnet18"]["params"]["params.yaml"]["finetune"]["seed"] = 1
+    assert rounded_otherwise(_lock(), current) == []
+
+
+def _said(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(folder)
+    assert main([]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_line_says_how_to_keep_and_how_to_discard(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / "dvc.lock"
+    YAML().dump(_lock(), lock)
+    assert _said(tmp_path, capsys, monkeypatch) == "", "no repository"
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    assert _said(tmp_path, capsys, monkeypatch) == "", "no commit"
+    subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
+    author = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
+    subprocess.run(["git", *author, "commit", "-qm", "x"], cwd=tmp_path, check=True)
+    assert _said(tmp_path, capsys, monkeypatch) == ""
+    YAML().dump(_lock(finetune="b", report="b"), lock)
+    said = _said(tmp_path, capsys, monkeypatch)
+    assert said.startswith("results differ from the last commit by rounding, first in finetune@resnet18: ")
+    assert said.count("\n") == 1
+    for command in ("git commit dvc.lock", "git checkout HEAD dvc.lock"):
+        assert command in said
+    subprocess.run(["git", "checkout", "-q", "HEAD", "dvc.lock"], cwd=tmp_path, check=True)
+    assert _said(tmp_path, capsys, monkeypatch) == ""
+    lock.unlink()
+    assert _said(tmp_path, capsys, monkeypatch) == "", "never run"
