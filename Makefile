@@ -6,7 +6,8 @@ SHELL := /bin/sh
 .NOTPARALLEL:
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor repro notebooks test test-avx2 test-all campaign-kills check viz bench clean lock preset
+.PHONY: help setup doctor repro notebooks test test-avx2 test-all campaign-kills check viz bench clean lock \
+  lower-bounds preset
 
 PYTHON ?= python3
 STAGES := prepare finetune extract reduce filter train report
@@ -82,6 +83,17 @@ clean: ## delete the stages' outputs and .work, after a question (YES=1: without
 lock: setup ## write requirements.lock anew from pyproject.toml
 	@command -v uv > /dev/null || python -m pip install --quiet uv
 	@uv pip compile --quiet --universal --python-version 3.11 --extra all pyproject.toml -o requirements.lock
+
+# Of what computes, reads and writes. Old packages warn of newer ones that they import.
+LOWER_TESTS := optim models training features reduction selection reporting artifacts config test_errors.py
+EXTRAS := stages viz notebooks cleanlab tuning dev
+
+lower-bounds: setup ## try every requirement at its lower bound: an environment of its own, then fast tests
+	@command -v uv > /dev/null || python -m pip install --quiet uv
+	@uv venv --quiet --allow-existing .work/lower-bounds
+	@uv pip install --quiet --python .work/lower-bounds/bin/python --resolution lowest-direct \
+	  $(EXTRAS:%=--extra %) -r pyproject.toml
+	@.work/lower-bounds/bin/python -m pytest -W default::DeprecationWarning $(LOWER_TESTS:%=tests/%)
 
 $(STAMP): pyproject.toml requirements.lock | .venv/bin/python
 	@python -m pip install --disable-pip-version-check --no-input -c requirements.lock -e '.[all]'

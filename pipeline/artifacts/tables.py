@@ -41,7 +41,8 @@ def read_parquet(
         if missing:
             raise InputError(f"{path}: has no column {missing[0]}; it is of another version, run `dvc repro --force`")
         there = [*columns, *(name for name in may_have if name in names)] if columns is not None else None
-        table = pyarrow.parquet.read_table(path, columns=there)
+        # Left to itself, pyarrow up to 22 makes a column of a folder named `rate=0.1`.
+        table = pyarrow.parquet.read_table(path, columns=there, partitioning=None)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path}: damaged ({reason}); delete it and run `dvc repro`") from None

@@ -31,12 +31,14 @@ class ResNet(Network):
     @property
     def input_layer(self) -> nn.Module:
         """The convolution of the stem."""
-        return self.backbone.conv1
+        layer: nn.Module = self.backbone.conv1
+        return layer
 
     @property
     def output_layer(self) -> nn.Module:
         """The classifier."""
-        return self.backbone.fc
+        layer: nn.Module = self.backbone.fc
+        return layer
 
     def features(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) -> (N, D), the pooled output of the last block."""

@@ -30,7 +30,8 @@ from pipeline.training.settings import TrainSettings
 from pipeline.training.state import Record, TrainState, start_state
 from pipeline.training.step import Stepper
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # Of the parameters: two moments, a weight average and a bucket for the exchange; and what else that may take.
 _COPIES = 4
@@ -70,7 +71,7 @@ def _in_its_precision(
     """Run `function` with the rounding of float32 that its settings ask for; see `float32_arithmetic`."""
 
     @wraps(function)
-    def inside(settings: TrainSettings, *args: P.args, **options: P.kwargs) -> R:
+    def inside(settings: TrainSettings, /, *args: P.args, **options: P.kwargs) -> R:
         with distributed.float32_arithmetic(tf32=settings.precision == "tf32"):
             return function(settings, *args, **options)
 

@@ -18,7 +18,7 @@ from pipeline.optim import parameter_groups
 from pipeline.optim.muon import COEFFICIENTS, muon, polar_factors
 
 _RATE = 0.01
-_OPTIONS = {"momentum": 0.95, "nesterov": True}
+_OPTIONS: dict[str, Any] = {"momentum": 0.95, "nesterov": True}
 
 
 def _normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -45,7 +45,8 @@ def _stepped(weight: Tensor, gradients: list[Tensor], *, weight_decay: float = 0
 
 def _orthogonalized(matrix: Tensor) -> Tensor:
     (factor,) = polar_factors([matrix])
-    return factor @ matrix if len(matrix) <= matrix.shape[1] else matrix @ factor
+    found: Tensor = factor @ matrix if len(matrix) <= matrix.shape[1] else matrix @ factor
+    return found
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (5, 12), (12, 5), (64, 576), (576, 64)])
@@ -113,7 +114,8 @@ def test_weights_go_where_timm_takes_them(
 def _in_float64() -> tuple[Any, ...]:
     """The default arguments of timm's iteration, with another `dtype`."""
     return tuple(
-        torch.float64 if isinstance(value, torch.dtype) else value for value in zeropower_via_newtonschulz.__defaults__
+        torch.float64 if isinstance(value, torch.dtype) else value
+        for value in zeropower_via_newtonschulz.__defaults__ or ()
     )
 
 
