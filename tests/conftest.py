@@ -2,7 +2,6 @@
 
 import os
 
-import pytest
 from browser_app import served, shared
 from chromium import browser, page, pytest_runtest_makereport
 from hypothesis import settings
@@ -15,9 +14,3 @@ os.environ["DVC_NO_ANALYTICS"] = "1"
 # A first import, or another process on the machine, is not a slow example.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
-
-
-@pytest.fixture
-def few_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most of a tiny run's time would go into recomputing BatchNorm statistics."""
-    monkeypatch.setattr("pipeline.training.evaluated_weights.STATISTICS_IMAGES", 40)
