@@ -1,4 +1,4 @@
-"""Settings of hypothesis and DVC for all tests, and fixtures that several folders share."""
+"""Settings of hypothesis and DVC for all tests, their marks, and fixtures that several folders share."""
 
 import os
 
@@ -14,3 +14,5 @@ os.environ["DVC_NO_ANALYTICS"] = "1"
 # A first import, or another process on the machine, is not a slow example.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+pytest_plugins = ["needs"]
