@@ -15,4 +15,4 @@ os.environ["DVC_NO_ANALYTICS"] = "1"
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
-pytest_plugins = ["needs"]
+pytest_plugins = ["changed", "needs"]

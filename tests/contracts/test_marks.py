@@ -41,9 +41,9 @@ def test_a_process_without_its_mark_fails_the_test(tmp_path: Path) -> None:
     answer = subprocess.run(
         [sys.executable, "-m", "pytest", *options], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
-    outcomes = dict(
-        (line.split("::")[1].split(" ")[0], line.split(" ")[0]) for line in answer.stdout.splitlines() if "::" in line
-    )
+    outcomes = {
+        line.split("::")[1].split(" ")[0]: line.split(" ")[0] for line in answer.stdout.splitlines() if "::" in line
+    }
     assert outcomes == {
         "test_seen": "PASSED",
         "test_hidden": "FAILED",
