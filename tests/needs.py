@@ -6,6 +6,7 @@ a process, is marked by hand: an audit fails each test that starts one without t
 """
 
 import ast
+import shutil
 import sys
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
@@ -154,7 +155,8 @@ class _Audit:
         if event == "subprocess.Popen":
             command = arguments[1] if isinstance(arguments[1], list | tuple) else [arguments[0]]
             words = [word.decode() if isinstance(word, bytes) else str(word) for word in command]
-            if Path(words[0]).name not in _QUICK_PROGRAMS:
+            # What is not there is not started.
+            if Path(words[0]).name not in _QUICK_PROGRAMS and shutil.which(words[0]) is not None:
                 self.started.append(" ".join(words)[:200])
         elif event in ("os.fork", "os.posix_spawn"):
             self.started.append(event)
