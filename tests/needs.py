@@ -18,8 +18,9 @@ import pytest
 
 _TESTS = Path(__file__).parent
 _STARTERS = {"subprocess": {"run", "Popen", "call", "check_call", "check_output"}, "os": {"fork", "forkpty"}}
+_STARTING_CLASSES = {"NotebookClient"}
 # Of milliseconds; libraries ask some of them about the machine.
-_QUICK_PROGRAMS = {"git", "uname", "lscpu", "ldconfig"}
+_QUICK_PROGRAMS = {"git", "tar", "uname", "lscpu", "ldconfig"}
 _SEVERAL = {"ranks", "workers"}
 
 
@@ -84,11 +85,9 @@ def _name_of(function: ast.expr) -> str:
 
 
 def _is_starter(function: ast.expr) -> bool:
-    return (
-        isinstance(function, ast.Attribute)
-        and isinstance(function.value, ast.Name)
-        and function.attr in _STARTERS.get(function.value.id, ())
-    )
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+        return function.attr in _STARTERS.get(function.value.id, ())
+    return _name_of(function) in _STARTING_CLASSES
 
 
 def _is_quick(call: ast.Call) -> bool:
