@@ -6,15 +6,16 @@ SHELL := /bin/sh
 .NOTPARALLEL:
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor repro notebooks test test-avx2 test-all campaign-kills check viz bench clean lock \
+.PHONY: help setup doctor repro notebooks quick test test-avx2 test-all campaign-kills check viz bench clean lock \
   lower-bounds preset
 
 PYTHON ?= python3
 STAGES := prepare finetune extract reduce filter train report
 STAMP := .venv/.installed
 
-# Whatever the caller has active, everything below runs in .venv, and so do the commands in dvc.yaml.
-unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+# Whatever the caller has active, everything below runs in .venv, and so do the commands in dvc.yaml. Without compiled
+# files each of their processes would compile the project.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 help: ## list the targets
@@ -43,9 +44,13 @@ viz: setup ## look at the maps and try other radii, in a browser
 preset: setup ## NAME=cifar10 writes params.yaml from presets/; without NAME lists them
 	@python -m pipeline preset $(NAME)
 
-# A file's tests share what they made, so one process has them all. Threads of two processes on two cores that wait by
-# spinning keep each other from working: a third of the time without.
-PYTEST := OMP_WAIT_POLICY=passive pytest -n 2 --dist loadfile
+# A file's tests share what they made, so one process has them all. Two processes share two cores: a second thread of
+# each would cost tiny batches more than it gives, and threads that wait by spinning keep others from working.
+PYTEST := OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 pytest -n 2 --dist loadfile
+
+# What tests/changed.py and tests/needs.py say; contracts included.
+quick: setup ## a minute of tests about the files that differ from the last commit
+	@$(PYTEST) --changed -m "not slow and not subprocess and not browser"
 
 test: setup ## the fast tests
 	@$(PYTEST)

@@ -1,25 +1,29 @@
 """How much longer does a study take than its training?
 
-A study of a few cells runs as DVC would run it, in a process of its own, on made-up images; its
-wall time, with start, evaluation, BatchNorm statistics, ledger and tables, is compared with the
-same optimizer steps alone on one fixed batch, timed before and after. What each cell's result needs
-after its training, forward passes over the images of the BatchNorm statistics and over the test
-images, is timed apart in the same way, and told beside the rest.
+A study of a few runs of about `--seconds` each is trained on made-up images, with evaluation, BatchNorm statistics,
+ledger and tables, by the stage's own code in this process. Two answers:
 
-    python -m benchmarks.study_overhead --cells 3 --steps 40
+* `results_share`: what each result needs after its training (BatchNorm statistics, the test images, the ledger, saved
+  weights) over the time of the optimizer steps, all timed within the same runs.
+* `overhead`: the whole over the same steps alone on one fixed batch, timed before and after. The start of the process
+  is apart: what the same command takes once more, in a process of its own, when nothing is left to train.
+
+    python -m benchmarks.study_overhead --cells 3 --seconds 10
 """
 
 import argparse
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
-import torch
 from ruamel.yaml import YAML
 
 from benchmarks.loop_speed import N_CLASSES, bare_training, made_up_images, settings_for
@@ -28,13 +32,21 @@ from pipeline import distributed
 from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.tables import write_csv, write_parquet
-from pipeline.distributed import Ranks
-from pipeline.models import build
 from pipeline.paths import DataPaths
-from pipeline.training.evaluated_weights import STATISTICS_IMAGES
+from pipeline.stages import train as train_stage
+from pipeline.training import cells, evaluated_weights
+from pipeline.training.ledger import Ledger
+from pipeline.training.step import Stepper
 
 NETWORK = "resnet18"
-EVAL_BATCH = 500
+# Module and name of what follows the training of a run, and of its steps.
+RESULTS = {
+    "statistics": (evaluated_weights, "recompute_statistics"),
+    "evaluation": (cells, "evaluate"),
+    "ledger": (Ledger, "add"),
+    "weights": (cells, "save_trained"),
+}
+STEPS = (Stepper, "take")
 
 
 def write_project(folder: Path, arguments: argparse.Namespace, **train: Any) -> None:
@@ -71,21 +83,6 @@ def write_project(folder: Path, arguments: argparse.Namespace, **train: Any) -> 
         yaml.dump(params, file)
 
 
-def bare_forward(arguments: argparse.Namespace, ranks: Ranks) -> Callable[[int], None]:
-    """Passes over that many images, one fixed batch again and again."""
-    model = build(arguments.network, N_CLASSES, stem="imagenet", seed=0).to(ranks.device).eval()
-    model = model.to(memory_format=torch.channels_last)
-    batch = torch.randn(EVAL_BATCH, 3, arguments.image_size, arguments.image_size, device=ranks.device)
-    batch = batch.to(memory_format=torch.channels_last)
-
-    @torch.inference_mode()
-    def run(n_images: int) -> None:
-        for _ in range(-(-n_images // EVAL_BATCH)):
-            model(batch)
-
-    return run
-
-
 def stage_of(folder: Path) -> list[str]:
     """What follows `python` on the command line that trains the study."""
     places = {"--params": "params.yaml", "--data": "data", "--work": "work"}
@@ -94,6 +91,28 @@ def stage_of(folder: Path) -> list[str]:
 
 
 def run_study(folder: Path) -> None:
+    """The stage in this process."""
+    with patch.object(sys, "argv", stage_of(folder)[1:]):
+        train_stage.main()
+
+
+@contextmanager
+def timing(owner: Any, name: str) -> Iterator[list[float]]:
+    """The seconds of each call of `owner.name` meanwhile."""
+    function, seconds = getattr(owner, name), []
+
+    def timed(*arguments: Any, **options: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return function(*arguments, **options)
+        finally:
+            seconds.append(time.perf_counter() - start)
+
+    with patch.object(owner, name, timed):
+        yield seconds
+
+
+def run_again(folder: Path) -> None:
     """The stage in a process of its own."""
     subprocess.run([sys.executable, *stage_of(folder)], check=True, stderr=subprocess.DEVNULL)
 
@@ -106,26 +125,29 @@ def main() -> None:
     parser.add_argument("--image-size", type=int, default=32)
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--cells", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of the bare training of a run")
     arguments = parser.parse_args()
     with distributed.session("auto") as ranks:
         bare = bare_training(settings_for(arguments), ranks)
-        forward, n_seen = bare_forward(arguments, ranks), STATISTICS_IMAGES + arguments.images // 5
         bare(2)
-        forward(arguments.batch_size)
-        around, passes = [seconds_of(lambda: bare(arguments.steps))], [seconds_of(lambda: forward(n_seen))]
-        with tempfile.TemporaryDirectory() as folder:
+        step_s = min(seconds_of(lambda: bare(5)) for _ in range(3)) / 5
+        arguments.steps = max(1, round(arguments.seconds / step_s))
+        around = [seconds_of(lambda: bare(arguments.steps))]
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             write_project(Path(folder), arguments)
-            whole = seconds_of(lambda: run_study(Path(folder)))
+            parts = {name: stack.enter_context(timing(*place)) for name, place in RESULTS.items()}
+            steps = stack.enter_context(timing(*STEPS))
+            study = seconds_of(lambda: run_study(Path(folder)))
+            start = seconds_of(lambda: run_again(Path(folder)))
         around.append(seconds_of(lambda: bare(arguments.steps)))
-        passes.append(seconds_of(lambda: forward(n_seen)))
     training = arguments.cells * float(np.mean(around))
-    evaluation = arguments.cells * float(np.mean(passes))
     row = {
-        "cells": arguments.cells, "study_s": round(whole, 1), "training_s": round(training, 1),
-        "forward_passes_s": round(evaluation, 1), "overhead": round(whole / training - 1, 3),
-        "overhead_without_passes": round((whole - evaluation) / training - 1, 3),
-        "bare_s_before_and_after": " ".join(f"{s:.2f}" for s in around),
+        "cells": arguments.cells, "steps": arguments.steps,
+        **{f"{name}_s": round(sum(seconds), 2) for name, seconds in parts.items()}, "steps_s": round(sum(steps), 1),
+        "results_share": round(sum(map(sum, parts.values())) / sum(steps), 3),
+        "study_s": round(study, 1), "bare_s": " ".join(f"{s:.2f}" for s in around),
+        "overhead": round(study / training - 1, 3),
+        "start_s": round(start, 1), "overhead_with_start": round((study + start) / training - 1, 3),
     }  # fmt: skip
     print_results(arguments, [row])
 

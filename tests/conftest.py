@@ -1,4 +1,4 @@
-"""Settings of hypothesis and DVC for all tests, and fixtures that several folders share."""
+"""Settings of hypothesis and DVC for all tests, their marks, and fixtures that several folders share."""
 
 import os
 
@@ -17,11 +17,7 @@ os.environ["DVC_NO_ANALYTICS"] = "1"
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
-
-@pytest.fixture
-def few_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most of a tiny run's time would go into recomputing BatchNorm statistics."""
-    monkeypatch.setattr("pipeline.training.evaluated_weights.STATISTICS_IMAGES", 40)
+pytest_plugins = ["changed", "needs"]
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
-from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +32,6 @@ from pipeline.models import build
 from pipeline.models.network import Network
 from pipeline.models.resnet import ResNet
 from pipeline.paths import DataPaths
-from pipeline.training import evaluated_weights
 from pipeline.training.gradient import Objective
 from pipeline.training.settings import ImageFormat, TrainSettings
 
@@ -227,15 +225,11 @@ def command(stage: str, folder: Path, *, ranks: int = 1) -> list[str]:
 
 
 def stage(name: str, folder: Path, item: str | None = None) -> int:
-    """Run a stage in this process, as its command line would; returns the exit code.
-
-    BatchNorm statistics are of few images: recomputing them is most of a tiny run.
-    """
+    """Run a stage in this process, as its command line would; returns the exit code."""
     argv, threads = sys.argv, torch.get_num_threads()
     sys.argv = [name, *arguments(name, folder, item)]
     try:
-        with patch.object(evaluated_weights, "STATISTICS_IMAGES", 64):
-            importlib.import_module(f"pipeline.stages.{name}").main()
+        importlib.import_module(f"pipeline.stages.{name}").main()
     except SystemExit as ended:
         return int(ended.code or 0)
     finally:

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +16,6 @@ from made_up_training import write_project
 from pipeline.__main__ import main
 from pipeline.artifacts.tables import write_parquet
 from pipeline.paths import TUNING_FIGURES, DataPaths
-from pipeline.training import evaluated_weights
 
 NAME = "lr"
 SEARCH: Mapping[str, Any] = {
@@ -63,8 +61,7 @@ def tune(folder: Path, *names: str) -> int:
     """The command in this process; its exit status."""
     threads = torch.get_num_threads()
     try:
-        with patch.object(evaluated_weights, "STATISTICS_IMAGES", 64):
-            return main(["tune", *arguments(folder, *names)])
+        return main(["tune", *arguments(folder, *names)])
     except SystemExit as ended:
         return int(ended.code or 0)
     finally:

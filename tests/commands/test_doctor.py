@@ -32,6 +32,7 @@ def _doctor(**environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_sound_installation_has_no_problems() -> None:
     answer = _doctor()
     assert answer.returncode == 0, answer.stdout + answer.stderr
@@ -141,6 +142,7 @@ def test_torchvision_for_another_torch() -> None:
     assert "torch==2.15.0" in finding.found
 
 
+@pytest.mark.subprocess
 def test_import_errors_are_one_line_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "loud.py").write_text("print('hello'); raise ImportError('first\\nsecond')\n")
     (tmp_path / "warns.py").write_text("import warnings; warnings.warn('old')\n")

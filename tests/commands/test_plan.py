@@ -161,6 +161,7 @@ def test_dvc_takes_the_names_of_replicates(tmp_path: Path) -> None:
     assert listed.stdout.split() == list(stages.stage_graph(load_params(tmp_path / "params.yaml")))
 
 
+@pytest.mark.subprocess
 def test_without_a_repository_dvc_cannot_say(tmp_path: Path) -> None:
     assert stages.changed_stages(tmp_path) is None
 

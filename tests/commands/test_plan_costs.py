@@ -38,10 +38,11 @@ def test_time_of_a_run_is_its_steps_and_what_every_run_has() -> None:
         return cost.run_seconds(settings, SPEED, DIGITS, workers=workers)
 
     # Four simulated workers of 32 images in one pass of 128, 0.8 s, and one update.
-    assert seconds(11) - seconds(1) == pytest.approx(10 * (0.8 + 0.01))
-    assert seconds(11, workers=2) - seconds(1, workers=2) == pytest.approx(10 * (0.4 + 0.01))
-    # Statistics over 2,048 images and 359 test images, forward alone.
-    assert seconds(1) == pytest.approx(0.1 + 0.81 + (2048 + 359) * 1e-3, abs=0.01)
+    assert seconds(14) - seconds(4) == pytest.approx(10 * (0.8 + 0.01))
+    assert seconds(14, workers=2) - seconds(4, workers=2) == pytest.approx(10 * (0.4 + 0.01))
+    # Statistics over as many images as a short run trains on, over 2,048 of a long one, and 359 test images.
+    assert seconds(1) == pytest.approx(0.1 + 0.81 + (128 + 359) * 1e-3, abs=0.01)
+    assert seconds(1000) == pytest.approx(0.1 + 1000 * 0.81 + (2048 + 359) * 1e-3, abs=0.01)
 
 
 def test_small_groups_pass_together() -> None:

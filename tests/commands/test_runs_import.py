@@ -18,7 +18,7 @@ from pipeline.stages import harness
 from pipeline.stages.harness import locked
 from pipeline.training.fingerprint import Identity, this_machine
 
-_STUDY = {"arms": ["full"], "seeds": [0], "batch_sizes": [20]}
+_STUDY = {"models": ["small_cnn"], "arms": ["full"], "seeds": [0], "batch_sizes": [20]}
 
 
 @pytest.fixture(scope="module")

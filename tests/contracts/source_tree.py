@@ -28,8 +28,13 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
-def imported(path: Path) -> Iterator[str]:
+@cache
+def imported(path: Path) -> frozenset[str]:
     """Every module that a file imports anywhere; `from a import b` names a and a.b."""
+    return frozenset(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[str]:
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -45,10 +50,11 @@ def project_imports(name: str) -> set[str]:
     return {other for other in imported(modules()[name]) if other in modules()}
 
 
-def libraries(name: str) -> set[str]:
+@cache
+def libraries(name: str) -> frozenset[str]:
     """Top-level packages of others that importing and running a module can import."""
     found = {other.split(".")[0] for path in import_closure(name).values() for other in imported(path)}
-    return found - {"pipeline", "viz"}
+    return frozenset(found - {"pipeline", "viz"})
 
 
 @cache

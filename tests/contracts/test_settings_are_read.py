@@ -3,6 +3,7 @@
 import ast
 import inspect
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, get_args
 
 import openTSNE
@@ -62,7 +63,8 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models(inner)
 
 
-def _attributes_read() -> set[str]:
+@cache
+def _attributes_read() -> frozenset[str]:
     """Names after a dot, wherever something is computed: commands only tell, config only checks."""
     found = {
         node.attr
@@ -74,7 +76,7 @@ def _attributes_read() -> set[str]:
     # The members of a model that read a key for others.
     members = {Study.effective_recipe.__name__: {"recipe"}, "filter_networks": {"filter_draws"}}
     assert hasattr(Study, "filter_networks")
-    return found | {key for name, keys in members.items() if name in found for key in keys}
+    return frozenset(found | {key for name, keys in members.items() if name in found for key in keys})
 
 
 _ALL = sorted(set(_models(Params)), key=lambda model: model.__name__)

@@ -34,7 +34,7 @@ from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA
 from pipeline.training.weights import load_trained
 
 FOUR_CELLS: dict[str, Any] = {"arms": ["full", "filtered"], "seeds": [0, 1]}
-# Without BatchNorm, whose statistics would be most of a cell's time; long enough to be killed in.
+# Quick, and long enough to be killed in.
 STEPS = 40
 QUICK: dict[str, Any] = {
     **FOUR_CELLS,

@@ -34,7 +34,6 @@ def test_separable_images_are_learnt() -> None:
     assert run.history[-1].train_loss < 0.8 * run.history[0].train_loss  # type: ignore[operator]
 
 
-@pytest.mark.usefixtures("few_statistics")
 def test_one_seed_repeats_to_the_bit_and_another_differs() -> None:
     first, again, other = (train_bright(replace(TINY, seed=seed)) for seed in (3, 3, 4))
     assert torch.equal(weights_of(first), weights_of(again))
@@ -42,7 +41,6 @@ def test_one_seed_repeats_to_the_bit_and_another_differs() -> None:
     assert not torch.equal(weights_of(first), weights_of(other))
 
 
-@pytest.mark.usefixtures("few_statistics")
 def test_the_global_generators_do_not_matter() -> None:
     first = train_bright(TINY)
     torch.rand(3)
@@ -51,7 +49,6 @@ def test_the_global_generators_do_not_matter() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.usefixtures("few_statistics")
 def test_only_members_are_trained_on() -> None:
     members = np.arange(N) % 3 > 0
     run = train_bright(replace(TINY, steps=5), members=members)
@@ -59,7 +56,6 @@ def test_only_members_are_trained_on() -> None:
     assert run.history[-1].epoch == pytest.approx(5 * 20 / 40)
 
 
-@pytest.mark.usefixtures("few_statistics")
 def test_history_is_even_and_ends_with_the_last_step() -> None:
     """With a rate of almost nothing every pass over all images has the same mean loss."""
     still = replace(TINY, steps=43, simulated_workers=1, learning_rate=1e-12, crop_padding=0, flip=False)
@@ -73,7 +69,7 @@ def test_history_is_even_and_ends_with_the_last_step() -> None:
     assert losses == pytest.approx([losses[0]] * len(steps), rel=1e-4)
 
 
-@pytest.mark.usefixtures("few_statistics", "in_float64")
+@pytest.mark.usefixtures("in_float64")
 def test_the_first_loss_is_that_of_the_fresh_network() -> None:
     settings = replace(TINY, steps=1, simulated_workers=1)
     ids, epochs = SampleStream(np.ones(N, dtype=np.bool_), settings.seed).batch(0, settings.batch_size)
@@ -85,7 +81,7 @@ def test_the_first_loss_is_that_of_the_fresh_network() -> None:
     assert train_bright(settings).history[0].train_loss == pytest.approx(float(expected.detach()), rel=1e-12)
 
 
-@pytest.mark.usefixtures("few_statistics", "in_float64")
+@pytest.mark.usefixtures("in_float64")
 def test_one_step_is_that_of_torch() -> None:
     """The rate of the schedule's first step, momentum that starts at nothing, and no decay of vectors."""
     settings = replace(TINY, steps=1, simulated_workers=1, warmup_steps=4, weight_decay=0.1)
@@ -104,7 +100,6 @@ def test_one_step_is_that_of_torch() -> None:
             torch.testing.assert_close(trained[name], expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.usefixtures("few_statistics")
 def test_batch_norm_statistics_are_of_the_final_weights() -> None:
     """From the batches that would have come next, in the groups of training."""
     run, everything = train_bright(TINY), np.ones(N, dtype=np.bool_)
@@ -118,7 +113,6 @@ def test_batch_norm_statistics_are_of_the_final_weights() -> None:
         assert torch.equal(tensor, model.state_dict()[name]), name
 
 
-@pytest.mark.usefixtures("few_statistics")
 def test_initial_weights_replace_the_fresh_ones() -> None:
     seen: list[Network] = []
 
@@ -132,7 +126,6 @@ def test_initial_weights_replace_the_fresh_ones() -> None:
     assert run.history[0].train_loss == pytest.approx(np.log(4))  # logits of zero
 
 
-@pytest.mark.usefixtures("few_statistics")
 @pytest.mark.parametrize("steps", [9, 4])
 def test_a_diverged_run_is_flagged_and_does_not_raise(steps: int) -> None:
     run = train_bright(replace(TINY, learning_rate=1e30, steps=steps, schedule="constant"))
@@ -186,7 +179,7 @@ def test_a_micro_batch_below_a_group_is_refused() -> None:
         train_bright(TINY, micro_batch=9)
 
 
-@pytest.mark.usefixtures("few_statistics", "in_float64")
+@pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("network", ["resnet18", "small_cnn"])
 def test_a_micro_batch_changes_rounding_alone(network: str) -> None:
     settings = replace(TINY, steps=1, network=network, simulated_workers=4)
@@ -201,7 +194,7 @@ def test_a_micro_batch_changes_rounding_alone(network: str) -> None:
         assert distance(parameters_of(other.model), parameters_of(whole.model)) <= 1e-12
 
 
-@pytest.mark.usefixtures("few_statistics", "in_float64")
+@pytest.mark.usefixtures("in_float64")
 def test_both_reductions_are_the_same_job() -> None:
     ddp, tree = (train_bright(replace(TINY, steps=1, reduction=reduction)) for reduction in ("ddp", "tree"))
     assert distance(parameters_of(tree.model), parameters_of(ddp.model)) <= 1e-12
@@ -211,7 +204,7 @@ def test_both_reductions_are_the_same_job() -> None:
     assert tree.micro_batch == 10  # a simulated worker at a time
 
 
-@pytest.mark.usefixtures("few_statistics", "in_float64")
+@pytest.mark.usefixtures("in_float64")
 def test_the_moving_average_is_what_is_evaluated() -> None:
     """The average of the weights after two steps, of which the first weigh (1 + 1) / (10 + 1)."""
     settings = replace(TINY, steps=2, warmup_steps=0, crop_padding=0, flip=False)
@@ -224,7 +217,6 @@ def test_the_moving_average_is_what_is_evaluated() -> None:
     torch.testing.assert_close(parameters_of(averaged.model), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.usefixtures("few_statistics")
 def test_the_noise_scale_is_sampled_where_asked_and_changes_nothing_else() -> None:
     plain = train_bright(replace(TINY, steps=4, reduction="tree"))
     metered = train_bright(replace(TINY, steps=4, reduction="tree", noise_scale_steps=2))
@@ -233,13 +225,12 @@ def test_the_noise_scale_is_sampled_where_asked_and_changes_nothing_else() -> No
     assert torch.equal(weights_of(plain), weights_of(metered))
 
 
-def test_what_a_run_ran_on_is_told(few_statistics: None) -> None:
+def test_what_a_run_ran_on_is_told() -> None:
     threads = torch.get_num_threads()
     run = train_bright(replace(TINY, steps=1))
     assert run.places == [f"1 processes of {threads} threads on cpu, 20 images at a time"]
 
 
-@pytest.mark.usefixtures("few_statistics")
 def test_a_metered_step_in_half_precision_does_not_overflow() -> None:
     """The loss scale starts at 65536; the sum over a batch of gradients times that would."""
     half = replace(TINY, network="small_cnn", precision="fp16", batch_size=256, steps=2, noise_scale_steps=1)

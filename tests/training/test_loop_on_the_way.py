@@ -36,7 +36,6 @@ class _StopAfter(Pauses):
         super().offer(state, local=local)
 
 
-@pytest.mark.usefixtures("few_statistics")
 @pytest.mark.parametrize(
     "changes",
     [{}, {"reduction": "tree", "noise_scale_steps": 2}, {"network": "small_cnn", "ema_decay": 0.9, "clip_norm": 0.1}],
@@ -64,7 +63,6 @@ def test_a_run_that_was_asked_to_end_goes_on_to_the_same_bits(tmp_path: Path, ch
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.usefixtures("few_statistics")
 def test_a_run_goes_on_with_the_micro_batch_it_chose_or_with_the_one_now_asked_for(tmp_path: Path) -> None:
     """Who ran out of memory asks for less, and must get it."""
     settings = replace(TINY, steps=5)
@@ -76,7 +74,6 @@ def test_a_run_goes_on_with_the_micro_batch_it_chose_or_with_the_one_now_asked_f
         assert resumed.micro_batch == taken
 
 
-@pytest.mark.usefixtures("few_statistics")
 @pytest.mark.parametrize("options", [{}, {"ema_decay": 0.8}, {"reduction": "tree"}], ids=["plain", "ema", "tree"])
 def test_what_is_measured_on_the_way_is_of_a_run_that_ends_there(options: dict[str, Any]) -> None:
     whole, judged = replace(TINY, steps=6, schedule="constant", schedule_options={}, **options), []

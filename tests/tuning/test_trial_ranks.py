@@ -48,6 +48,8 @@ def _state(task: EpochTask) -> Any:
     return state
 
 
+@pytest.mark.distributed
+@pytest.mark.subprocess
 def test_two_processes_come_to_the_bits_of_one(tmp_path: Path) -> None:
     """With the sums of a tree; each epoch goes on from the checkpoint of the one before."""
     inputs, tree = _inputs(tmp_path), {"recipe.simulated_workers": 2, "recipe.reduction": "tree"}

@@ -18,7 +18,7 @@ from pipeline.config.prepare import PrepareConfig
 from pipeline.config.reduce import ReduceConfig
 from pipeline.models import feature_dimension
 from pipeline.reduction.landmarks import landmark_count
-from pipeline.training.evaluated_weights import STATISTICS_IMAGES
+from pipeline.training.evaluated_weights import statistics_batches
 from pipeline.training.memory import CPU_IMAGES
 from pipeline.training.settings import TrainSettings
 
@@ -86,7 +86,7 @@ def run_seconds(settings: TrainSettings, speed: Speed, size: DataSize, *, worker
     Exchanging gradients between processes is not in it. Decoding files counts as if a GPU waited for it.
     """
     parts = sum(speed.part_s(images) for images in part_sizes(settings, workers))
-    statistics = math.ceil(STATISTICS_IMAGES / settings.batch_size) * settings.batch_size / workers
+    statistics = statistics_batches(settings.steps, settings.batch_size) * settings.batch_size / workers
     evaluations = 1 if settings.accuracy_steps is None else math.ceil(settings.steps / settings.accuracy_steps)
     if size.decode_s:
         loading = size.decode_s * (

@@ -1,0 +1,46 @@
+"""`make quick` runs the tests that are about what differs from the last commit."""
+
+from pathlib import Path
+
+import changed
+import pytest
+
+_FILES = {
+    "pipeline/optim/__init__.py": "from pipeline.optim.lars import lars",
+    "pipeline/optim/lars.py": "",
+    "pipeline/stages/train.py": "",
+    "pipeline/reporting/page.py": "",
+    "pipeline/reporting/page.html": "",
+    "tests/made_up.py": "",
+    "tests/made_up_runs.py": "from made_up import ROOT",
+    "tests/optim/test_optimizers.py": "from pipeline import optim",
+    "tests/reporting/test_whole.py": "from pipeline.reporting.page import write\nfrom made_up_runs import RUNS",
+    "tests/stages/test_train_stage.py": "",
+    "tests/contracts/test_layers.py": "",
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in _FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(changed, "_ROOT", tmp_path)
+    monkeypatch.setattr(changed, "_TESTS", tmp_path / "tests")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("file", "tests"),
+    [
+        ("pipeline/optim/lars.py", {"optim/test_optimizers.py"}),  # by the package that re-exports it
+        ("pipeline/stages/train.py", {"stages/test_train_stage.py"}),  # by its name
+        ("pipeline/reporting/page.html", {"reporting/test_whole.py"}),  # by the modules beside it
+        ("tests/made_up.py", {"reporting/test_whole.py"}),  # by a helper's helper
+        ("tests/stages/test_train_stage.py", {"stages/test_train_stage.py"}),
+        ("README.md", set()),
+    ],
+)
+def test_the_tests_about_a_change(project: Path, file: str, tests: set[str]) -> None:
+    found = changed.test_files_about([Path(file)])
+    assert {str(path.relative_to(project / "tests")) for path in found} == {"contracts/test_layers.py", *tests}

@@ -1,0 +1,71 @@
+"""Marks say what a test needs: those read from the code are right, and a process without its mark is an error."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from needs import needs_of
+
+_TESTS = Path(__file__).parents[1]
+
+_SUITE = """
+import importlib, subprocess, sys
+import pytest
+
+hidden = importlib.import_module("subprocess")
+QUIET = [sys.executable, "-c", ""]
+
+def _start():
+    subprocess.run(QUIET)
+
+def test_seen(): _start()
+def test_hidden(): hidden.run(QUIET)
+@pytest.mark.subprocess
+def test_marked(): hidden.run(QUIET)
+def test_git(): hidden.run(["git", "--version"])
+
+@pytest.fixture(scope="module")
+def started(): hidden.run(QUIET)
+def test_first(started): pass
+def test_second(started): pass
+@pytest.mark.subprocess
+def test_ranks(): hidden.run([*QUIET, "torch.distributed.run"])
+"""
+
+
+def test_a_process_without_its_mark_fails_the_test(tmp_path: Path) -> None:
+    (tmp_path / "test_suite.py").write_text(_SUITE)
+    options = ["-p", "needs", "-q", "--noconftest", "-rA", "-W", "ignore", "--rootdir", str(tmp_path), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(_TESTS)}
+    answer = subprocess.run(
+        [sys.executable, "-m", "pytest", *options], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    outcomes = {
+        line.split("::")[1].split(" ")[0]: line.split(" ")[0] for line in answer.stdout.splitlines() if "::" in line
+    }
+    assert outcomes == {
+        "test_seen": "PASSED",
+        "test_hidden": "FAILED",
+        "test_marked": "PASSED",
+        "test_git": "PASSED",
+        "test_first": "FAILED",
+        "test_second": "FAILED",
+        "test_ranks": "FAILED",
+    }, answer.stdout
+    assert "it starts a process without @pytest.mark.subprocess: " in answer.stdout
+    assert "it starts ranks without @pytest.mark.distributed: " in answer.stdout
+
+
+def test_marks_follow_helpers_of_other_files() -> None:
+    def needs(path: str, function: str) -> set[str]:
+        return set(needs_of(_TESTS / path, function))
+
+    assert needs("chromium.py", "page") == set(), "fixtures are followed by pytest's own list of them"
+    assert needs("chromium.py", "browser") == {"browser", "subprocess"}
+    assert needs("browser_app.py", "served") == {"subprocess"}
+    assert needs("faults/test_kills.py", "test_of_three_processes_two_train_and_the_third_waits") == {
+        "subprocess",
+        "distributed",
+    }
+    assert needs("training/test_loop.py", "test_separable_images_are_learnt") == set()
