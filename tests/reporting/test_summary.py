@@ -311,11 +311,11 @@ def test_versions_that_differ_between_stages_are_all_named(tmp_path: Path) -> No
     params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
     write_artifacts(data, params)
     path = data.provenance("extract", "resnet18")
-    path.write_text(path.read_text().replace(np.__version__, "2.0.0"))
+    path.write_text(path.read_text().replace(np.__version__, "1.9.0"))
     rows = build_summary(load_inputs(params, data))["versions"]
     assert {row["version"]: row["stages"] for row in rows if row["package"] == "numpy"} == {
         np.__version__: ["prepare", "finetune@resnet18", "reduce@resnet18", "filter@resnet18", "train@digits"],
-        "2.0.0": ["extract@resnet18"],
+        "1.9.0": ["extract@resnet18"],
     }
 
 
