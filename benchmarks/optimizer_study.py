@@ -89,8 +89,9 @@ class Runner:
     def top1(self, settings: TrainSettings, split: str) -> float:
         """Of one run on `val` or `test`; 0 where it diverged."""
         digest = f"{self._digest} measured on {split}"
-        device, threads = self._ranks.device, torch.get_num_threads()
-        identity = identify(settings, self._members, data_digest=digest, device=device, threads=threads)
+        identity = identify(
+            settings, self._members, data_digest=digest, device=self._ranks.device, threads=torch.get_num_threads()
+        )
         if not self._ledger.has(identity.key):
             result = self._run(settings, split)
             if self._ranks.is_main:

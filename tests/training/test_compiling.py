@@ -33,9 +33,13 @@ def _trained(settings: TrainSettings, ranks: Ranks = ALONE) -> tuple[Tensor, flo
     return parameters_of(run.model), evaluate(run.model, test, targets, batch_size=25, ranks=ranks).loss
 
 
-def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("/nonexistent",))
-    with pytest.raises(InputError, match=r"^compile: needs a C\+\+ compiler and finds none; install g\+\+, or set"):
+def test_without_a_compiler_it_says_so() -> None:
+    # pytest's own monkeypatch would leave the setting deleted for the tests that follow.
+    without = torch._inductor.config.patch({"cpp.cxx": ("/nonexistent",)})
+    with (
+        without,
+        pytest.raises(InputError, match=r"^compile: needs a C\+\+ compiler and finds none; install g\+\+, or set"),
+    ):
         compile_network(torch.nn.Linear(1, 1), torch.device("cpu"))
 
 
