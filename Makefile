@@ -6,8 +6,7 @@ SHELL := /bin/sh
 .NOTPARALLEL:
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor repro notebooks quick test test-avx2 test-all campaign-kills check viz bench clean lock \
-  lower-bounds preset
+.PHONY: help setup doctor repro notebooks quick test test-avx2 test-all campaign-kills check viz bench clean lock lower-bounds preset
 
 PYTHON ?= python3
 STAGES := prepare finetune extract reduce filter train report

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from made_up_params import PRESET
+
 from pipeline.commands.planning.data import DataSize
 from pipeline.commands.planning.speed import Speed
 from pipeline.config.params import Params, load_params
@@ -16,6 +18,11 @@ SPEED = Speed(
     activation_bytes=1e5,
     weight_bytes=45_000_000,
 )
+
+
+def digits_params() -> Params:
+    """tests/params.yaml."""
+    return load_params(PRESET)
 
 
 def preset(name: str) -> Params:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from made_up import NETWORK, name_networks
 from made_up_images import split_tree, write_folder
-from made_up_plan import DIGITS, SPEED, preset
+from made_up_plan import DIGITS, SPEED, digits_params, preset
 from made_up_training import command, run, runs_of, write_project
 from made_up_training import stage as run_stage
 from ruamel.yaml import YAML
@@ -113,7 +113,7 @@ def test_graph_is_that_of_dvc_yaml() -> None:
 
 
 def test_what_follows_a_changed_stage_runs_too() -> None:
-    params = preset("digits")
+    params = digits_params()
     graph = stages.stage_graph(params)
     assert stages.stages_to_run(graph, frozenset()) == frozenset()
     assert stages.stages_to_run(graph, frozenset({"report"})) == {"report"}
@@ -170,21 +170,21 @@ def test_without_a_repository_dvc_cannot_say(tmp_path: Path) -> None:
 
 
 def test_digits_are_counted_as_prepare_splits_them() -> None:
-    assert data_size(preset("digits").prepare, DataPaths(), prepared=False) == DIGITS
+    assert data_size(digits_params().prepare, DataPaths(), prepared=False) == DIGITS
 
 
 def test_a_share_of_the_images_is_counted_as_prepare_takes_it(tmp_path: Path) -> None:
     path = str(write_folder(tmp_path, split_tree(n_train=10)))
     changes: dict[str, Any] = {"path": path, "test_share": None, "train_share": 0.5}
     for dataset, sizes in (("image_folder", (10, 4)), ("cifar10", (25_000, 10_000))):
-        config = preset("digits").prepare.model_copy(update={**changes, "dataset": dataset})
+        config = digits_params().prepare.model_copy(update={**changes, "dataset": dataset})
         size = data_size(config, DataPaths(), prepared=False)
         assert (size.n_train, size.n_test) == sizes
 
 
 def test_decoding_is_timed_where_images_stay_in_their_files(tmp_path: Path) -> None:
     changes = {"dataset": "image_folder", "path": str(write_folder(tmp_path, split_tree())), "test_share": None}
-    config = preset("digits").prepare.model_copy(update=changes)
+    config = digits_params().prepare.model_copy(update=changes)
     assert data_size(config, DataPaths(), prepared=False).decode_s == 0
     files = data_size(config.model_copy(update={"storage": "files"}), DataPaths(), prepared=False)
     assert (files.n_train, files.n_test) == (8, 4)
@@ -192,21 +192,21 @@ def test_decoding_is_timed_where_images_stay_in_their_files(tmp_path: Path) -> N
 
 
 def test_unknown_folder_is_bad_input() -> None:
-    config = preset("digits").prepare.model_copy(update={"dataset": "image_folder", "path": "nowhere"})
+    config = digits_params().prepare.model_copy(update={"dataset": "image_folder", "path": "nowhere"})
     with pytest.raises(InputError, match="nowhere does not exist"):
         data_size(config, DataPaths(), prepared=False)
 
 
 def test_kept_images_follow_the_wanted_share() -> None:
     assert kept_images(preset("paper"), "resnet101", 50_000, DataPaths(), filtered=False) == 47_438
-    eps = preset("digits").model_copy(
-        update={"filter": preset("digits").filter.model_copy(update={"eps": 1.0, "drop_share": None})}
+    eps = digits_params().model_copy(
+        update={"filter": digits_params().filter.model_copy(update={"eps": 1.0, "drop_share": None})}
     )
     assert kept_images(eps, "resnet18", 1000, DataPaths(), filtered=False) == 1000
 
 
 def test_every_cell_of_the_grid_is_missing_where_nothing_ran() -> None:
-    params = preset("digits")
+    params = digits_params()
     plan = plan_from_sizes(params, "digits", DIGITS, {NETWORK: 1366})
     assert (plan.total, len(plan.missing), plan.skipped) == (27, 27, {})
 

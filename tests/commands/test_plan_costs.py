@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from made_up import NETWORK
-from made_up_plan import DIGITS, SPEED, preset
+from made_up_plan import DIGITS, SPEED, digits_params
 
 from pipeline.commands.planning import cost, jobs
 from pipeline.commands.planning.cells import plan_from_sizes
@@ -21,7 +21,7 @@ from pipeline.training.settings import TrainSettings
 
 
 def _settings(**changes: Any) -> TrainSettings:
-    settings = jobs.finetune_run(preset("digits"), "resnet18", DIGITS).settings
+    settings = jobs.finetune_run(digits_params(), "resnet18", DIGITS).settings
     return replace(settings, **changes)
 
 
@@ -88,8 +88,8 @@ def test_more_maps_cost_their_time_and_landmarks_save_it() -> None:
 
 
 def _extractor_costs(**finetune: Any) -> tuple[cost.Cost, cost.Cost]:
-    """Of the stages finetune and extract of the digits preset."""
-    params = preset("digits")
+    """Of the stages finetune and extract of tests/params.yaml."""
+    params = digits_params()
     params = params.model_copy(update={"finetune": params.finetune.model_copy(update=finetune)})
     run = jobs.finetune_run(params, "resnet18", DIGITS)
     stages_here = frozenset({"finetune@resnet18", "extract@resnet18"})
@@ -110,7 +110,7 @@ def test_folds_multiply_the_runs_and_each_sees_fewer_images() -> None:
 
 
 def test_mirror_images_take_the_time_of_as_many_again() -> None:
-    run = jobs.finetune_run(preset("digits"), "resnet18", DIGITS)
+    run = jobs.finetune_run(digits_params(), "resnet18", DIGITS)
     plain, mirrored = (
         cost.extract_cost(run.settings, ExtractConfig(batch_size=8, mirror=mirror), SPEED, DIGITS, folds=1, workers=1)
         for mirror in (False, True)
@@ -127,7 +127,7 @@ def test_a_head_takes_passes_forward_and_no_steps() -> None:
 
 
 def test_a_replicate_costs_what_the_first_does() -> None:
-    run, again = (jobs.finetune_run(preset("digits"), name, DIGITS) for name in ("resnet18", "resnet18-r2"))
+    run, again = (jobs.finetune_run(digits_params(), name, DIGITS) for name in ("resnet18", "resnet18-r2"))
     assert again.workload == run.workload
     assert again.settings == replace(run.settings, seed=run.settings.seed + 2)
 
@@ -140,7 +140,7 @@ def test_totals_add_time_and_disk_and_take_the_largest_memory() -> None:
 
 
 def test_weights_of_one_seed_count_in_the_ledger() -> None:
-    params = preset("digits")
+    params = digits_params()
     runs = {
         "train@digits": jobs.study_runs(params, "digits", plan_from_sizes(params, "digits", DIGITS, {NETWORK: 1366}))
     }
