@@ -81,7 +81,9 @@ def run_steps(
         here: Row = pool.submit(_describe, machine, dry_run=dry_run).result()
     for step in waiting:
         if minutes is not None and time.monotonic() - begun + step.limit_s > 60 * minutes:
-            _say(f"{step.name}: not started, since its limit of {step.limit_s:.0f} s is later than --minutes {minutes:g}")
+            _say(
+                f"{step.name}: not started, since its limit of {step.limit_s:.0f} s is later than --minutes {minutes:g}"
+            )
             continue
         _say(f"{step.name}: {step.about}")
         started = datetime.now(UTC).isoformat(timespec="seconds")
@@ -122,7 +124,7 @@ def passed(row: Row) -> bool:
 
 def learned(rows: Sequence[Row]) -> str:
     """One line: how many cases there are, how many checks hold, and which ratios were found."""
-    parts = [f"{len(rows)} cases"]
+    parts = [f"{len(rows)} case{'s' * (len(rows) != 1)}"]
     if failed := sum("error" in row for row in rows):
         parts[0] += f", {failed} failed"
     checks = dict.fromkeys(name for row in rows for name, value in row.items() if isinstance(value, bool))
@@ -171,7 +173,7 @@ def _reason(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-def _work(step: Step, rows: Path, log: Path, dry_run: bool, done: set[str]) -> None:  # noqa: FBT001
+def _work(step: Step, rows: Path, log: Path, dry_run: bool, done: set[str]) -> None:
     """The process of a step: measure each case and append its row."""
     os.setsid()
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -46,8 +46,11 @@ def test_neither_a_failure_nor_a_limit_nor_a_crash_stops_the_rest(tmp_path: Path
     assert "no cases today" in found["raises"]["log"]
     assert _values(found["dies"]) == {"first": 1}, "rows are kept as they come"
     assert [row["case"] for row in found["sleeps"]["rows"]] == ["first"]
-    assert LIMIT_S <= found["sleeps"]["seconds"] < 60
-    assert _values(found["one_case_raises"]) == {"bad": "ZeroDivisionError: integer division or modulo by zero", "good": 1}
+    assert found["sleeps"]["seconds"] >= LIMIT_S
+    assert _values(found["one_case_raises"]) == {
+        "bad": "ZeroDivisionError: integer division or modulo by zero",
+        "good": 1,
+    }
     assert _values(found["sound"]) == {"first": 4, "second": 8}
     (child,) = (int(line.split()[-1]) for line in found["sleeps"]["log"].splitlines() if "beside" in line)
     assert not alive({child}), "what a step has started ends with it"
@@ -69,7 +72,7 @@ def test_what_has_ended_is_not_run_again(tmp_path: Path) -> None:
 
 
 def test_no_step_is_started_that_cannot_end_in_time(tmp_path: Path) -> None:
-    assert [*_results(tmp_path, "waits", "sound", minutes="0.5")] == ["sound"]
+    assert [*_results(tmp_path, "waits", "sleeps", minutes="5")] == ["sleeps"]
 
 
 @pytest.mark.parametrize("device", ["toy", "another"])
