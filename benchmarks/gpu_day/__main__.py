@@ -73,8 +73,7 @@ def summary(steps: Sequence[Step], results: Mapping[str, Row]) -> str:
 def _table(rows: Sequence[Row]) -> list[str]:
     columns = list(dict.fromkeys(["case", *(column for row in rows for column in row)]))
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
-    for row in rows:
-        lines.append("| " + " | ".join(_cell(row.get(name)) for name in columns) + " |")
+    lines += ["| " + " | ".join(_cell(row.get(name)) for name in columns) + " |" for row in rows]
     return lines if rows else []
 
 

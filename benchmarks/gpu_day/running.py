@@ -67,7 +67,7 @@ def run_steps(
         command: to be kept with the results.
 
     Raises:
-        InputError: `folder` has results of another kind, or `machine` raised it.
+        InputError: `folder` has results of another kind, a package is missing, or `machine` raised it.
     """
     begun = time.monotonic()
     finished = read_results(folder, steps, dry_run=dry_run)
@@ -78,7 +78,10 @@ def run_steps(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([machine.partition(":")[0]])
     with ProcessPoolExecutor(1, mp_context=context) as pool:
-        here: Row = pool.submit(_describe, machine, dry_run=dry_run).result()
+        try:
+            here: Row = pool.submit(_describe, machine, dry_run=dry_run).result()
+        except ImportError as error:
+            raise InputError(f"{error}; install the package, docs/gpu-day.md lists those that are needed") from None
     for step in waiting:
         if minutes is not None and time.monotonic() - begun + step.limit_s > 60 * minutes:
             _say(

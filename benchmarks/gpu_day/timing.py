@@ -119,6 +119,7 @@ def plain_convolutions() -> Iterator[None]:
 def forget_peak() -> None:
     """Begin to measure `peak_gib`."""
     if torch.cuda.is_available():
+        torch.cuda.init()
         torch.cuda.reset_peak_memory_stats()
 
 

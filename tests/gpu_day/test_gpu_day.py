@@ -4,20 +4,21 @@ import json
 import signal
 import sys
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
+import torch
 from made_up_training import alive, descendants, kill, run, start, wait_until
 
 from benchmarks.gpu_day.__main__ import STEPS, main, summary
 
 # What a machine with a GPU may lack; an import of a name that is bound to None fails.
-_MISSING = ("dask", "distributed", "dvc", "openTSNE", "optuna", "plotly", "dash", "ruamel", "pandas", "matplotlib")
-_WITHOUT = f"""
-import sys
-if sys.argv[0] == "-c" or "multiprocessing" in " ".join(sys.orig_argv) or "gpu_day" in " ".join(sys.orig_argv):
-    sys.modules.update(dict.fromkeys({_MISSING}))
-"""
+_MISSING = (
+    *("dask", "distributed", "dvc", "openTSNE", "optuna", "plotly", "dash", "pandas", "matplotlib", "faiss"),
+    *("ruamel", "scipy", "sklearn", "timm", "pynvml"),
+)
+_WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({_MISSING}))"
 _TIMEOUT_S = 400
 
 
@@ -30,6 +31,7 @@ def test_killed_and_started_again_it_ends_with_a_result_of_every_step(tmp_path: 
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(_WITHOUT)
     environ = {"PYTHONPATH": str(tmp_path / "site")}
+    assert run([sys.executable, "-c", "import plotly"], environ=environ).returncode == 1
     out = tmp_path / "out"
     call = start(_command(out), environ=environ)
     try:
@@ -55,15 +57,44 @@ def test_killed_and_started_again_it_ends_with_a_result_of_every_step(tmp_path: 
     assert {path: path.read_bytes() for path in out.iterdir()} == before
 
 
+def test_where_a_package_is_missing_one_line_says_so(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['pydantic'] = None")
+    done = run(_command(tmp_path / "out"), environ={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: import of pydantic halted; ")
+    assert done.stderr.endswith("; install the package, docs/gpu-day.md lists those that are needed\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_real_run_has_cases_of_every_network_precision_and_batch_size() -> None:
+    """They are named without being measured."""
+    cases = {step.name: [*resolve_name(step.work)(dry_run=False, **step.options)] for step in STEPS}
+    assert len(cases["smoke"]) == 4 * (2 * 5 + 1)
+    assert cases["throughput-28px-bf16"] == ["batch 4096", "batch 16", "batch 256", "batch 20480"]
+    assert len(cases["small-maps-bf16"]) == 3 + 3 * 4
+    assert cases["bits"][:4] == ["bf16", "fp32", "fp16", "tf32"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+    done = run([sys.executable, "-m", "benchmarks.gpu_day", "--out", str(tmp_path / "out")])
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: gpu_day: torch ")
+    assert done.stderr.endswith(" finds no GPU; give --dry-run to try it on the CPU\n")
+    assert not (tmp_path / "out").exists()
+
+
 def _check_rows(results: dict[str, Any]) -> None:
     rows = {name: result["rows"] for name, result in results.items()}
     assert all(row["finite"] and row["trained"] for row in rows["smoke"])
     assert {row["case"].split()[-1] for row in rows["smoke"]} == {"fp32", "tf32", "bf16", "fp16"}
     (bits,) = rows["bits"]
-    assert bits["same_twice"] and bits["same_after_kill"], bits
+    assert bits["same_twice"]
+    assert bits["same_after_kill"]
     assert 0 < bits["resumed_from_step"] < 21
     agreement, speed = rows["small-maps-fp32"]
-    assert agreement["agrees"] and 0 < agreement["distance"] < 1e-12
+    assert agreement["agrees"]
+    assert 0 < agreement["distance"] < 1e-12
     assert {"plain", "small_maps", "ratio", "ms_a_step"} <= set(speed)
     for name, others in {"throughput-28px-bf16": {"bare", "bare_fastest"}, "compiling-28px-bf16": {"compiled"}}.items():
         (row,) = rows[name]
@@ -78,12 +109,8 @@ def test_no_limit_reaches_nine_minutes() -> None:
 def test_the_list_says_what_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list", "--only", "bits", "smoke", "--out", str(tmp_path)]) == 0
     first, second = capsys.readouterr().out.splitlines()
-    assert first.split() == [
-        "smoke",
-        "300",
-        "s",
-        *["every", "network", "in", "every", "precision", "trains", "a", "few", "steps:", "not", "run"],
-    ]
+    assert first.split()[:3] == ["smoke", "300", "s"]
+    assert first.endswith(": not run")
     assert second.startswith("bits ")
     assert not [*tmp_path.iterdir()]
 
