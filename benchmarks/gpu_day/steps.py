@@ -31,10 +31,11 @@ from pipeline.training.checkpoints import Checkpoints
 from pipeline.training.evaluate import evaluate
 from pipeline.training.images import evaluation_images
 from pipeline.training.interruptions import Pauses, end_and_due
+from pipeline.training.precision import Precision
 from pipeline.training.settings import TrainSettings
 
-PRECISIONS = ("bf16", "fp32", "fp16", "tf32")
-BATCHES = (4096, 16, 256, 20480)
+PRECISIONS: tuple[Precision, ...] = ("bf16", "fp32", "fp16", "tf32")
+BATCHES: tuple[int, ...] = (4096, 16, 256, 20480)
 _TINY = 8
 """Pixels of an image and images of a batch in a dry run."""
 _SMALLEST_DISTANCE = 1e-12

@@ -34,7 +34,11 @@ def raises(*, dry_run: bool) -> Cases:
 
 
 def dies(*, dry_run: bool) -> Cases:
-    return {"first": lambda: {"value": 1}, "kill": lambda: os.kill(os.getpid(), signal.SIGSEGV) or {}}
+    def kill() -> dict[str, Any]:
+        os.kill(os.getpid(), signal.SIGSEGV)
+        return {}
+
+    return {"first": lambda: {"value": 1}, "kill": kill}
 
 
 def sleeps(*, dry_run: bool) -> Cases:

@@ -16,7 +16,7 @@ from benchmarks.gpu_day.__main__ import STEPS, main, summary
 # What a machine with a GPU may lack; an import of a name that is bound to None fails.
 _MISSING = (
     *("dask", "distributed", "dvc", "openTSNE", "optuna", "plotly", "dash", "pandas", "matplotlib", "faiss"),
-    *("ruamel", "scipy", "sklearn", "timm", "pynvml"),
+    *("ruamel", "sklearn", "timm", "pynvml"),
 )
 _WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({_MISSING}))"
 _TIMEOUT_S = 400

@@ -118,7 +118,7 @@ def test_results_of_a_dry_run_are_not_taken_for_real_ones(tmp_path: Path) -> Non
 
 
 def test_what_was_learned_counts_cases_checks_and_ratios() -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"case": "a", "finite": True, "ratio": 0.5},
         {"case": "b", "finite": False, "ratio": 2.0},
         {"case": "c", "error": "RuntimeError: x"},
