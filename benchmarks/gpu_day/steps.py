@@ -91,7 +91,7 @@ def bits(*, dry_run: bool) -> Cases:
     """Whether a run ends in the same weights a second time, and after SIGKILL."""
     network, size, batch = ("small_cnn", _TINY, _TINY) if dry_run else ("resnet18", 28, 256)
     base = settings_of(network, size, batch, steps=40)
-    kinds = {precision: replace(base, precision=precision) for precision in PRECISIONS}
+    kinds: dict[str, TrainSettings] = {precision: replace(base, precision=precision) for precision in PRECISIONS}
     kinds["bf16, tree of 8 workers"] = replace(kinds["bf16"], reduction="tree", simulated_workers=8)
     kinds["bf16, compiled"] = replace(kinds["bf16"], compile=True)
     chosen = ["fp32"] if dry_run else kinds
