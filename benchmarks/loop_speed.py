@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from benchmarks.measuring import print_results, ratio_spread, seconds_of
 from benchmarks.printing import Row
@@ -24,6 +25,7 @@ from pipeline.models import build, feature_dimension
 from pipeline.run_log import RunLog
 from pipeline.training.images import load_images
 from pipeline.training.loop import train
+from pipeline.training.precision import autocast
 from pipeline.training.settings import ImageFormat, TrainSettings
 from pipeline.training.weights import TrainedNetwork
 
@@ -50,18 +52,25 @@ def settings_for(arguments: argparse.Namespace) -> TrainSettings:
 
 
 def bare_training(settings: TrainSettings, ranks: Ranks) -> Callable[[int], None]:
-    """Steps on one fixed batch."""
-    model = build(settings.network, N_CLASSES, stem=settings.stem, seed=0).to(ranks.device)
-    model = model.to(memory_format=torch.channels_last).train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True, fused=True)
+    """Steps of this project's network on one fixed batch."""
+    return bare_steps(build(settings.network, N_CLASSES, stem=settings.stem, seed=0), settings, ranks.device)
+
+
+def bare_steps(model: nn.Module, settings: TrainSettings, device: torch.device) -> Callable[[int], None]:
+    """Forward, backward and optimizer step of `model`, which goes to `device`, on one fixed batch."""
+    model = model.to(device).to(memory_format=torch.channels_last).train()
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=settings.weight_decay, fused=True
+    )
     size = settings.format.crop_size
-    batch = torch.randn(settings.batch_size, 3, size, size, device=ranks.device)
-    batch = batch.to(memory_format=torch.channels_last)
-    targets = torch.zeros(settings.batch_size, dtype=torch.int64, device=ranks.device)
+    batch = torch.randn(settings.batch_size, 3, size, size, device=device).to(memory_format=torch.channels_last)
+    targets = torch.zeros(settings.batch_size, dtype=torch.int64, device=device)
 
     def run(steps: int) -> None:
         for _ in range(steps):
-            F.cross_entropy(model(batch), targets).backward()
+            with autocast(settings.precision, device):
+                loss = F.cross_entropy(model(batch), targets)
+            loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 

@@ -3,13 +3,15 @@
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from benchmarks.printing import Row, print_table
+from pipeline.run_log import Progress, RunLog
 
 
 def seconds_of(work: Callable[[], object]) -> float:
@@ -19,6 +21,37 @@ def seconds_of(work: Callable[[], object]) -> float:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter() - start
+
+
+class StepClock(RunLog):
+    """A silent log that takes the time between the ends of two optimizer steps.
+
+    A GPU is waited for at these two steps, and not between them.
+
+    Args:
+        first, last: steps, counted from 1.
+    """
+
+    def __init__(self, first: int, last: int) -> None:
+        super().__init__(None)
+        self._first, self._last = first, last
+        self._done = 0
+        self._ends: dict[int, float] = {}
+
+    @property
+    def seconds(self) -> float:
+        return self._ends[self._last] - self._ends[self._first]
+
+    @contextmanager
+    def progress(self, description: str, total: int, unit: str) -> Iterator[Progress]:  # noqa: ARG002
+        yield self
+
+    def update(self, n: int = 1, note: str = "") -> None:  # noqa: ARG002
+        self._done += n
+        if self._done in (self._first, self._last):
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            self._ends[self._done] = time.perf_counter()
 
 
 def ratio_spread(ratios: Sequence[float]) -> dict[str, float]:

@@ -12,23 +12,19 @@ import argparse
 import json
 import math
 import platform
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torchvision.models import get_model
 
-from benchmarks.loop_speed import N_CLASSES, made_up_images, settings_for
-from benchmarks.measuring import seconds_of
+from benchmarks.loop_speed import N_CLASSES, bare_steps, made_up_images, settings_for
+from benchmarks.measuring import StepClock, seconds_of
 from pipeline import distributed
 from pipeline.distributed import Ranks
 from pipeline.models.small_maps import SmallMapConv2d
-from pipeline.run_log import Progress, RunLog
 from pipeline.training.images import load_images
 from pipeline.training.loop import train
 
@@ -46,21 +42,6 @@ LAYERS = (
 )
 
 
-class _StepClock(RunLog):
-    """A silent log that notes when each optimizer step ended."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-        self.ends: list[float] = []
-
-    @contextmanager
-    def progress(self, description: str, total: int, unit: str) -> Iterator[Progress]:  # noqa: ARG002
-        yield self
-
-    def update(self, n: int = 1, note: str = "") -> None:  # noqa: ARG002
-        self.ends.append(time.perf_counter())
-
-
 def compare_loops(arguments: argparse.Namespace, size: int, batch: int, ranks: Ranks) -> dict[str, float]:
     """Images/s of both loops; the ratio is ours over bare."""
     steps = max(2, math.ceil(_IMAGES_A_ROUND / batch))
@@ -70,32 +51,16 @@ def compare_loops(arguments: argparse.Namespace, size: int, batch: int, ranks: R
     pixels, labels = made_up_images(2 * batch, size)
     images = load_images(pixels, settings, training=True, device=ranks.device)
     targets, members = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
-    bare = _bare_loop(arguments.network, size, batch)
+    bare = bare_steps(get_model(arguments.network, weights=None, num_classes=N_CLASSES), settings, ranks.device)
 
     def ours() -> float:
-        clock = _StepClock()
+        clock = StepClock(1, 1 + steps)
         train(settings, images, targets, members, ranks=ranks, log=clock, title="benchmark")
-        ends = clock.ends[-steps - 1 :]
-        return ends[-1] - ends[0]
+        return clock.seconds
 
     bare(1)
     rounds = [(seconds_of(lambda: bare(steps)), ours()) for _ in range(arguments.rounds)]
     return _summary([(steps * batch / theirs, steps * batch / own) for theirs, own in rounds])
-
-
-def _bare_loop(network: str, size: int, batch: int) -> Callable[[int], None]:
-    model = get_model(network, weights=None, num_classes=N_CLASSES).to(memory_format=torch.channels_last).train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=True)
-    images = torch.randn(batch, 3, size, size).to(memory_format=torch.channels_last)
-    targets = torch.zeros(batch, dtype=torch.int64)
-
-    def run(steps: int) -> None:
-        for _ in range(steps):
-            F.cross_entropy(model(images), targets).backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-
-    return run
 
 
 def compare_layers(arguments: argparse.Namespace, layer: Sequence[int], batch: int) -> dict[str, float]:

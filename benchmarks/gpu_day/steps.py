@@ -1,0 +1,238 @@
+"""What is measured on a GPU: functions that return the cases of a step, by name (see `running`).
+
+With `dry_run` the same code runs at sizes that take a CPU seconds.
+"""
+
+import hashlib
+import math
+import os
+import platform
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+import torchvision
+from torch import Tensor
+
+from benchmarks.gpu_day import timing
+from benchmarks.gpu_day.running import Cases, Row, start_process
+from benchmarks.gpu_day.timing import Plan, settings_of, train_on
+from benchmarks.loop_speed import N_CLASSES, made_up_images
+from pipeline import distributed
+from pipeline.errors import InputError
+from pipeline.models import NETWORKS, build
+from pipeline.run_log import Progress, RunLog
+from pipeline.training.checkpoints import Checkpoints
+from pipeline.training.evaluate import evaluate
+from pipeline.training.images import evaluation_images
+from pipeline.training.interruptions import Pauses, end_and_due
+from pipeline.training.precision import Precision
+from pipeline.training.settings import TrainSettings
+
+PRECISIONS: tuple[Precision, ...] = ("bf16", "fp32", "fp16", "tf32")
+BATCHES: tuple[int, ...] = (4096, 16, 256, 20480)
+_TINY = 8
+"""Pixels of an image and images of a batch in a dry run."""
+_SMALLEST_DISTANCE = 1e-12
+"""Relative, within which sums of different order agree in float64."""
+
+
+def machine(*, dry_run: bool) -> Row:
+    """Hardware and versions.
+
+    Raises:
+        InputError: there is no GPU, and this is no dry run.
+    """
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "torchvision": torchvision.__version__}
+    cpu = {"cpu": torch.backends.cpu.get_cpu_capability(), "cores": len(os.sched_getaffinity(0))}
+    if dry_run:
+        return {"device": "cpu", **cpu, **versions}
+    if not torch.cuda.is_available():
+        raise InputError(f"gpu_day: torch {torch.__version__} finds no GPU; give --dry-run to try it on the CPU")
+    gpu = torch.cuda.get_device_properties(0)
+    libraries = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+    memory_gib = round(gpu.total_memory / 2**30, 1)
+    capability = f"{gpu.major}.{gpu.minor}"
+    return {"device": gpu.name, "memory_gib": memory_gib, "capability": capability, **libraries, **cpu, **versions}
+
+
+def smoke(*, dry_run: bool) -> Cases:
+    """Training steps and an evaluation of every network in every precision, the most used ones first."""
+    resnets = [(name, stem) for name in NETWORKS if name != "small_cnn" for stem in ("imagenet", "cifar")]
+    networks = [("small_cnn", "imagenet")] if dry_run else [*resnets[:2], ("small_cnn", "imagenet"), *resnets[2:]]
+    size, batch = (_TINY, _TINY) if dry_run else (32, 256)
+    # The loss scale of fp16 starts too high, and every step that it spoils halves it.
+    settings = partial(settings_of, size=size, batch=batch, steps=16)
+    return {
+        f"{network} {stem} {precision}": partial(
+            train_and_evaluate, settings(network=network, stem=stem, precision=precision)
+        )
+        for network, stem in networks
+        for precision in PRECISIONS
+    }
+
+
+def throughput(*, dry_run: bool, size: int, stem: str, precision: str) -> Cases:
+    """The training loop against a bare loop with torchvision's ResNet-18."""
+    return _by_batch(timing.compare_with_bare, dry_run=dry_run, size=size, stem=stem, precision=precision)
+
+
+def compiling(*, dry_run: bool, size: int, stem: str, precision: str) -> Cases:
+    """The training loop with `compile: true` against the same loop without."""
+    return _by_batch(timing.compare_with_compiled, dry_run=dry_run, size=size, stem=stem, precision=precision)
+
+
+def bits(*, dry_run: bool) -> Cases:
+    """Whether a run ends in the same weights a second time, and after SIGKILL."""
+    network, size, batch = ("small_cnn", _TINY, _TINY) if dry_run else ("resnet18", 28, 256)
+    base = settings_of(network, size, batch, steps=40)
+    kinds: dict[str, TrainSettings] = {precision: replace(base, precision=precision) for precision in PRECISIONS}
+    kinds["bf16, tree of 8 workers"] = replace(kinds["bf16"], reduction="tree", simulated_workers=8)
+    kinds["bf16, compiled"] = replace(kinds["bf16"], compile=True)
+    chosen = ["fp32"] if dry_run else kinds
+    return {name: partial(repeat_and_kill, kinds[name]) for name in chosen}
+
+
+def small_maps(*, dry_run: bool, precision: str) -> Cases:
+    """Steps of ResNet-18 with convolutions on maps of 1x1 and 2x2 as matrix products, against plain convolutions."""
+    sizes, batches = ([_TINY], [_TINY]) if dry_run else ([28, 16, 32], [4096, 32, 256, 1024])
+    plan, precision = (timing.TINY, "fp32") if dry_run else (timing.REAL, precision)
+    agreements = {f"{size} px, float64": partial(agree_in_float64, size=size) for size in sizes}
+    speeds = {
+        f"{size} px, batch {batch}": partial(
+            timing.compare_with_plain_convolutions, settings_of("resnet18", size, batch, precision=precision), plan
+        )
+        for size in sizes
+        for batch in batches
+    }
+    return {**agreements, **speeds}
+
+
+def train_and_evaluate(settings: TrainSettings) -> Row:
+    """A few steps on random images."""
+    timing.forget_peak()
+    with distributed.session("auto") as ranks:
+        pixels, labels = made_up_images(2 * settings.batch_size, settings.format.image_size)
+        run = train_on(settings, pixels, labels, ranks=ranks, log=RunLog.silent())
+        images, targets = evaluation_images(pixels, settings.format, ranks.device), torch.from_numpy(labels)
+        found = evaluate(
+            run.model, images, targets.to(ranks.device), batch_size=settings.batch_size, ranks=ranks
+        )  # fmt: skip
+    losses = [record.train_loss for record in run.history]
+    return {
+        "finite": None not in losses and math.isfinite(found.loss),
+        "trained": run.skipped_steps < settings.steps,
+        "train_loss": losses[-1],
+        "test_loss": found.loss,
+        "skipped_steps": run.skipped_steps,
+        "peak_gib": timing.peak_gib(),
+    }
+
+
+def agree_in_float64(*, size: int) -> Row:
+    """The relative distance of logits and gradients of ResNet-18 between the two forms of its convolutions."""
+    with distributed.session("auto") as ranks:
+        model = build("resnet18", N_CLASSES, stem="imagenet", seed=0).to(ranks.device, torch.float64)
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randn(8, 3, size, size, generator=generator, dtype=torch.float64)
+        images = images.to(ranks.device).contiguous(memory_format=torch.channels_last)
+
+        def logits_and_gradients() -> Tensor:
+            model.zero_grad()
+            logits: Tensor = model(images)
+            logits.square().sum().backward()
+            gradients = [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
+            return torch.cat([logits.detach().flatten(), *gradients])
+
+        products = logits_and_gradients()
+        with timing.plain_convolutions():
+            plain = logits_and_gradients()
+    distance = float((products - plain).norm() / plain.norm())
+    return {"distance": distance, "agrees": 0 < distance < _SMALLEST_DISTANCE}
+
+
+def repeat_and_kill(settings: TrainSettings) -> Row:
+    """Four processes: two that train to the end, one killed between two checkpoints, and one that resumes it."""
+    kill_after = settings.steps // 2 + 1
+    with tempfile.TemporaryDirectory() as name:
+        once, again, killed = (Path(name, part) for part in ("once", "again", "killed"))
+        _train_in_process(settings, once)
+        _train_in_process(settings, again)
+        _train_in_process(settings, killed, kill_after=kill_after)
+        saved = Checkpoints(killed).newest(print)
+        if saved is None or not 0 < saved[0] < kill_after:
+            raise RuntimeError(f"killed after step {kill_after}, and there is no checkpoint of an earlier one")
+        _train_in_process(settings, killed)
+        expected, *others = (
+            torch.load(folder / "weights.pt", weights_only=True) for folder in (once, again, killed)
+        )  # fmt: skip
+    digests = [_digest(weights) for weights in (expected, *others)]
+    differences = [(other[key].double() - expected[key].double()).abs().max() for other in others for key in expected]
+    return {
+        "same_twice": digests[1] == digests[0],
+        "same_after_kill": digests[2] == digests[0],
+        "resumed_from_step": saved[0],
+        "largest_difference": float(max(differences)),
+    }
+
+
+def train_with_checkpoints(settings: TrainSettings, folder: Path, kill_after: int | None) -> None:
+    """Train in this process, from the newest checkpoint in `folder` if there is one; leave weights.pt there."""
+    with distributed.session("auto") as ranks:
+        pixels, labels = made_up_images(4 * settings.batch_size, settings.format.image_size)
+        pauses = Pauses(Checkpoints(folder), end_and_due(), ranks=ranks, steps=settings.steps // 8)
+        run = train_on(settings, pixels, labels, ranks=ranks, log=_KillingLog(kill_after), pauses=pauses)
+        torch.save({name: tensor.cpu() for name, tensor in run.model.state_dict().items()}, folder / "weights.pt")
+
+
+class _KillingLog(RunLog):
+    """A silent log that kills its own process after an optimizer step."""
+
+    def __init__(self, step: int | None) -> None:
+        super().__init__(None)
+        self._step, self._done = step, 0
+
+    @contextmanager
+    def progress(self, description: str, total: int, unit: str) -> Iterator[Progress]:  # noqa: ARG002
+        yield self
+
+    def update(self, n: int = 1, note: str = "") -> None:  # noqa: ARG002
+        self._done += n
+        if self._done == self._step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _train_in_process(settings: TrainSettings, folder: Path, kill_after: int | None = None) -> None:
+    folder.mkdir(exist_ok=True)
+    process = start_process(train_with_checkpoints, settings, folder, kill_after)
+    process.join()
+    expected = 0 if kill_after is None else -signal.SIGKILL
+    if process.exitcode != expected:
+        raise RuntimeError(f"a training process ended with exit code {process.exitcode}, and not {expected}")
+
+
+def _digest(weights: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names and bits; comparing numbers would take -0 for 0."""
+    digest = hashlib.sha256()
+    for name, tensor in weights.items():
+        digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _by_batch(
+    compare: Callable[[TrainSettings, Plan], Row], *, dry_run: bool, size: int, stem: str, precision: str
+) -> Cases:
+    """A comparison of loops with ResNet-18 at each of the batch sizes."""
+    batches, plan = BATCHES, timing.REAL
+    if dry_run:
+        # Many a CPU takes seconds for a step in bf16.
+        size, batches, plan, precision = _TINY, (_TINY,), timing.TINY, "fp32"
+    return {
+        f"batch {batch}": partial(compare, settings_of("resnet18", size, batch, stem=stem, precision=precision), plan)
+        for batch in batches
+    }

@@ -1,0 +1,186 @@
+"""Training loops timed in turn, round by round, in one process."""
+
+import argparse
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torchvision.models import get_model
+
+from benchmarks.gpu_day.running import Row
+from benchmarks.loop_speed import N_CLASSES, bare_steps, made_up_images, settings_for
+from benchmarks.measuring import StepClock, ratio_spread, seconds_of
+from pipeline import distributed
+from pipeline.distributed import Ranks
+from pipeline.models import build
+from pipeline.models.small_maps import SmallMapConv2d
+from pipeline.run_log import RunLog
+from pipeline.training import evaluated_weights
+from pipeline.training.images import load_images
+from pipeline.training.interruptions import Pauses
+from pipeline.training.loop import TrainedRun, train
+from pipeline.training.settings import TrainSettings
+
+_WARM_UP = 2
+"""Optimizer steps before the first that is timed."""
+_FEWEST, _MOST = 1, 500
+"""Optimizer steps of a loop in a round."""
+
+Loop = Callable[[int], float]
+"""From a number of optimizer steps to the seconds that they took."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """`rounds`, in each of which the first loop computes for about `seconds`, and the others as many steps."""
+
+    rounds: int
+    seconds: float
+
+
+REAL, TINY = Plan(rounds=5, seconds=1.0), Plan(rounds=1, seconds=0.0)
+
+
+def settings_of(network: str, size: int, batch: int, **changes: Any) -> TrainSettings:
+    """Plain SGD with crop and flip on images of `size` pixels."""
+    plain = settings_for(argparse.Namespace(network=network, image_size=size, batch_size=batch))
+    return replace(plain, **changes)
+
+
+def train_on(
+    settings: TrainSettings,
+    pixels: NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    *,
+    ranks: Ranks,
+    log: RunLog,
+    pauses: Pauses | None = None,
+) -> TrainedRun:
+    """Run the training loop on all of the images, uint8 (N, H, W, 3); BatchNorm's statistics are of one batch."""
+    images = load_images(pixels, settings, training=True, device=ranks.device)
+    targets, members = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
+    with patch.object(evaluated_weights, "STATISTICS_IMAGES", 1):
+        return train(settings, images, targets, members, ranks=ranks, log=log, title="gpu day", pauses=pauses)
+
+
+def compare_with_bare(settings: TrainSettings, plan: Plan) -> Row:
+    """The training loop against a bare loop with torchvision's network; the ratio is ours over bare.
+
+    `bare` rounds as ours does and its kernels repeat their bits. `bare_fastest` has TF32 and the kernels that cuDNN
+    finds to be fastest, which may not.
+    """
+    with distributed.session("auto") as ranks:
+        model = get_model(settings.network, weights=None, num_classes=N_CLASSES)
+        if settings.stem == "cifar":
+            model.conv1, model.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
+        run = bare_steps(model, settings, ranks.device)
+        loops = {
+            "bare": _timed(run, partial(_kernels, tf32=settings.precision == "tf32", fastest=False)),
+            "bare_fastest": _timed(run, partial(_kernels, tf32=True, fastest=True)),
+            "ours": _training_loop(settings, ranks),
+        }
+        return _in_turn(loops, settings.batch_size, plan, over="bare")
+
+
+def compare_with_compiled(settings: TrainSettings, plan: Plan) -> Row:
+    """The training loop with and without torch.compile; compiling is not timed. The ratio is compiled over plain."""
+    with distributed.session("auto") as ranks:
+        loops = {
+            "ours": _training_loop(settings, ranks),
+            "compiled": _training_loop(replace(settings, compile=True), ranks),
+        }
+        return _in_turn(loops, settings.batch_size, plan, over="ours")
+
+
+def compare_with_plain_convolutions(settings: TrainSettings, plan: Plan) -> Row:
+    """One network on one batch with the two forms of its convolutions; the ratio is small maps over plain."""
+    with distributed.session("auto") as ranks:
+        run = bare_steps(build(settings.network, N_CLASSES, stem=settings.stem, seed=0), settings, ranks.device)
+        exact = partial(_kernels, tf32=False, fastest=False)
+        loops = {"plain": _timed(run, exact, plain_convolutions), "small_maps": _timed(run, exact)}
+        return _in_turn(loops, settings.batch_size, plan, over="plain")
+
+
+@contextmanager
+def plain_convolutions() -> Iterator[None]:
+    """While active, the networks compute small maps as torch does."""
+    with patch.object(SmallMapConv2d, "forward", nn.Conv2d.forward):
+        yield
+
+
+def forget_peak() -> None:
+    """Begin to measure `peak_gib`."""
+    if torch.cuda.is_available():
+        torch.cuda.init()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_gib() -> float | None:
+    """The most GPU memory that tensors have taken, in GiB; None without a GPU."""
+    return round(torch.cuda.max_memory_allocated() / 2**30, 2) if torch.cuda.is_available() else None
+
+
+def _training_loop(settings: TrainSettings, ranks: Ranks) -> Loop:
+    pixels, labels = made_up_images(2 * settings.batch_size, settings.format.image_size)
+
+    def seconds(steps: int) -> float:
+        clock = StepClock(_WARM_UP, _WARM_UP + steps)
+        train_on(replace(settings, steps=_WARM_UP + steps), pixels, labels, ranks=ranks, log=clock)
+        return clock.seconds
+
+    return seconds
+
+
+def _timed(run: Callable[[int], None], *contexts: Callable[[], AbstractContextManager[None]]) -> Loop:
+    def seconds(steps: int) -> float:
+        with ExitStack() as stack:
+            for context in contexts:
+                stack.enter_context(context())
+            run(_WARM_UP)
+            seconds_of(lambda: None)  # waits for the GPU
+            return seconds_of(lambda: run(steps))
+
+    return seconds
+
+
+def _in_turn(loops: Mapping[str, Loop], batch: int, plan: Plan, *, over: str) -> Row:
+    """Median images/s of each loop, and the ratio of the last one to the loop `over` in one round."""
+    forget_peak()
+    for loop in loops.values():
+        loop(_FEWEST)
+    probe = loops[over](2 * _FEWEST) / (2 * _FEWEST)
+    steps = min(_MOST, max(_FEWEST, math.ceil(plan.seconds / probe)))
+    rounds = [{name: steps * batch / loop(steps) for name, loop in loops.items()} for _ in range(plan.rounds)]
+    medians = {name: float(np.median([rates[name] for rates in rounds])) for name in loops}
+    last = [*loops][-1]
+    spread = ratio_spread([rates[last] / rates[over] for rates in rounds])
+    return {
+        **{name: round(rate) for name, rate in medians.items()},
+        "ratio": spread["ratio_median"],
+        "lowest": spread["ratio_min"],
+        "highest": spread["ratio_max"],
+        "ms_a_step": round(1000 * batch / medians[last], 3),
+        "steps": steps,
+        "peak_gib": peak_gib(),
+    }
+
+
+@contextmanager
+def _kernels(*, tf32: bool, fastest: bool) -> Iterator[None]:
+    """While active: TF32 or not, and the fastest kernels or those that repeat their bits."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark
+    matmul.allow_tf32 = cudnn.allow_tf32 = tf32
+    cudnn.deterministic, cudnn.benchmark = not fastest, fastest
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = before
