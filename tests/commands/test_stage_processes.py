@@ -47,6 +47,7 @@ def _asked_to_end(folder: Path, sent: signal.Signals, code: int, monkeypatch: py
             sender.join()
 
 
+@pytest.mark.subprocess
 @pytest.mark.parametrize(("sent", "ends"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
 def test_an_interrupted_import_that_ends_in_an_error_is_an_interruption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: signal.Signals, ends: type[BaseException]
@@ -55,6 +56,7 @@ def test_an_interrupted_import_that_ends_in_an_error_is_an_interruption(
         _asked_to_end(tmp_path, sent, 1, monkeypatch)
 
 
+@pytest.mark.subprocess
 @pytest.mark.parametrize("code", [2, 75, 130])
 def test_what_the_stage_itself_says_of_its_end_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
