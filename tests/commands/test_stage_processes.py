@@ -13,8 +13,6 @@ from pipeline.commands.recursion.processes import StageFailedError, StageProcess
 from pipeline.errors import Terminated
 from pipeline.paths import DataPaths, WorkPaths
 
-pytestmark = pytest.mark.subprocess  # by `StageProcesses`
-
 _STAGE = """#!{python}
 import signal, sys, time
 from pathlib import Path
