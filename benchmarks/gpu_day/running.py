@@ -18,10 +18,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ Row = dict[str, Any]
 Cases = Mapping[str, Callable[[], Row]]
 
 _LOG_CHARACTERS = 4000
+_MACHINE_LIMIT_S = 300.0
 _FINISHED = "finished"
 
 
@@ -74,14 +75,7 @@ def run_steps(
     waiting = [step for step in steps if step.name not in finished]
     if not waiting:
         return
-    # Its module is the one that the server imports.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([machine.partition(":")[0]])
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        try:
-            here: Row = pool.submit(_describe, machine, dry_run=dry_run).result()
-        except ImportError as error:
-            raise InputError(f"{error}; install the package, docs/gpu-day.md lists those that are needed") from None
+    here = _describe(machine, dry_run=dry_run)
     for step in waiting:
         if minutes is not None and time.monotonic() - begun + step.limit_s > 60 * minutes:
             _say(
@@ -139,13 +133,44 @@ def learned(rows: Sequence[Row]) -> str:
     return "; ".join(parts)
 
 
-def start_process(function: Callable[..., None], *arguments: Any) -> ForkServerProcess:
-    """Run a function of a module in a process of its own, which has the module imported already."""
+def start_process(function: Callable[..., None], *arguments: Any, imported: str | None = None) -> ForkServerProcess:
+    """Run a function in a process of its own, forked from a server.
+
+    Args:
+        imported: the module that the server has imported, if it is not there yet; by default the function's.
+    """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([function.__module__])
+    context.set_forkserver_preload([imported or function.__module__])
     process = context.Process(target=function, args=arguments)
     process.start()
     return process
+
+
+def _describe(machine: str, *, dry_run: bool) -> Row:
+    """What `machine` returns, in a process of its own: this one leaves the GPU alone."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = start_process(_send_machine, machine, dry_run, sender, imported=machine.partition(":")[0])
+    sender.close()
+    try:
+        if not receiver.poll(_MACHINE_LIMIT_S):
+            raise InputError(f"gpu_day: the GPU did not answer within {_MACHINE_LIMIT_S:.0f} s; see what holds it")
+        answer = receiver.recv()
+    finally:
+        process.kill()
+        process.join()
+    if isinstance(answer, Exception):
+        raise answer
+    found: Row = answer
+    return found
+
+
+def _send_machine(machine: str, dry_run: bool, sender: Connection) -> None:
+    try:
+        sender.send(pkgutil.resolve_name(machine)(dry_run=dry_run))
+    except InputError as error:
+        sender.send(error)
+    except ImportError as error:
+        sender.send(InputError(f"{error}; install the package, docs/gpu-day.md lists those that are needed"))
 
 
 def _run(step: Step, folder: Path, machine: Row, *, dry_run: bool) -> Row:
@@ -218,11 +243,6 @@ def _kept_rows(path: Path, machine: Row) -> list[Row]:
         _say(f"{path}: of another machine; its cases are measured again")
         return []
     return lines[1:]
-
-
-def _describe(machine: str, *, dry_run: bool) -> Row:
-    found: Row = pkgutil.resolve_name(machine)(dry_run=dry_run)
-    return found
 
 
 def _rows_file(folder: Path, step: Step) -> Path:

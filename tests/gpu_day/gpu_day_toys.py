@@ -18,6 +18,9 @@ LIMIT_S = 4.0
 
 
 def machine(*, dry_run: bool) -> dict[str, Any]:
+    if asking := os.environ.get("TOY_ASKING"):
+        Path(asking).touch()
+        time.sleep(1)
     return {"device": os.environ.get("TOY_DEVICE", "toy"), "dry_run": dry_run}
 
 

@@ -100,6 +100,21 @@ def test_a_killed_call_leaves_no_process_and_goes_on(tmp_path: Path, device: str
     assert [row["case"] for row in result["rows"]] == ["first"]
 
 
+def test_a_call_that_is_killed_before_its_first_step_leaves_no_process(tmp_path: Path) -> None:
+    """While it asks what the machine is."""
+    asking = tmp_path / "asking"
+    call = start(_command(tmp_path, "sound"), environ={**_ENVIRONMENT, "TOY_ASKING": str(asking)})
+    try:
+        wait_until(asking.exists, call)
+        family = descendants(call.pid)
+        assert len(family) >= 3, "the tracker and the server of multiprocessing, and the process that describes"
+        call.send_signal(signal.SIGKILL)
+        call.wait()
+        _wait_until_gone(family)
+    finally:
+        kill(call)
+
+
 def _wait_until_gone(pids: set[int]) -> None:
     stand_in = start([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
