@@ -1,6 +1,7 @@
 """torch.compile changes no result but by rounding, and works once for a study."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,12 @@ from pipeline.training.evaluate import evaluate
 from pipeline.training.images import load_images
 from pipeline.training.loop import train
 from pipeline.training.settings import TrainSettings
+
+
+@pytest.fixture(autouse=True)
+def _compiled_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own folder may hold what was compiled for other vector instructions, which writes past its memory."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
 
 
 def _trained(settings: TrainSettings, ranks: Ranks = ALONE) -> tuple[Tensor, float]:
