@@ -49,14 +49,20 @@ def seeds_of(runs: Sequence[Run]) -> list[int]:
     return sorted({run.seed for run in runs})
 
 
-def find_pairs(runs: Sequence[Run], control: str) -> list[Pairs]:
-    """Of each setting, sorted."""
+def find_pairs(runs: Sequence[Run], control: str, seeds: Sequence[int] | None = None) -> list[Pairs]:
+    """Of each setting, sorted.
+
+    Args:
+        seeds: those that count, sorted; None for all.
+    """
+    if seeds is None:
+        seeds = seeds_of(runs)
     finished = {
         (run.setting, run.arm, "" if run.arm == SHARED else run.filter_network, run.seed): row
         for row, run in enumerate(runs)
         if run.top1 is not None
     }
-    draws, seeds = draws_of(runs), seeds_of(runs)
+    draws = draws_of(runs)
     found = []
     for setting in settings_of(runs):
         both: dict[tuple[str, int], tuple[int, int]] = {}
@@ -69,9 +75,25 @@ def find_pairs(runs: Sequence[Run], control: str) -> list[Pairs]:
         kept = complete_seeds(both, draws)
         rows = np.array([[both[draw, seed] for seed in kept] for draw in draws], dtype=np.int64)
         rows = rows.reshape(len(draws), len(kept), 2)
-        complete = bool(kept) and kept == seeds
+        complete = bool(kept) and kept == list(seeds)
         found.append(Pairs(setting=setting, treated=rows[..., 0], control=rows[..., 1], complete=complete))
     return found
+
+
+def seed_differences(runs: Sequence[Run], control: str) -> NDArray[np.float64]:
+    """(seeds, settings) in the order of `seeds_of` and `settings_of`: treated - control in accuracy, -1 to 1.
+
+    NaN where a run did not finish. Of a study of one draw of the filter.
+    """
+    top1 = {(run.setting, run.arm, run.seed): run.top1 for run in runs if run.top1 is not None}
+    rows = [
+        [
+            top1.get((setting, TREATED, seed), np.nan) - top1.get((setting, control, seed), np.nan)
+            for setting in settings_of(runs)
+        ]
+        for seed in seeds_of(runs)
+    ]
+    return np.array(rows, dtype=np.float64).reshape(len(rows), -1)
 
 
 def complete_seeds(found: Collection[tuple[str, int]], draws: Sequence[str]) -> list[int]:
