@@ -108,10 +108,10 @@ def _looks(verdict: Verdict) -> list[str]:
     if verdict.seeds < planned[0]:
         return [f"no look taken yet, {of_all}"]
     levels = verdict.levels
+    each = f"{number(levels.difference)} (difference) and {number(levels.equivalence)} (each side of equivalence)"
     said = [
         f"look at {plural(verdict.seeds, 'seed')}, {of_all}",
-        f"the t test decides, at levels {number(levels.difference)} (difference) and {number(levels.equivalence)} "
-        f"(each side of equivalence) a look; the interval holds at all looks together",
+        f"the t test decides, at levels {each} a look; the interval holds at all looks together",
     ]
     if verdict.unused:
         said.append(f"{plural(verdict.unused, 'later seed')} not used")

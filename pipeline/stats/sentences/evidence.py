@@ -24,6 +24,8 @@ class Evidence:
         unit: of them: seeds of one draw of the filter, draws, or batch sizes.
         settings: that each replicate is the mean over.
         left_out: settings that lack some of the replicates.
+        sign_flip: two-sided p of the sign-flip test over the replicates, shown beside the t test and deciding nothing;
+            None where it was not made.
     """
 
     p_for: float
@@ -37,6 +39,7 @@ class Evidence:
     unit: str
     settings: int
     left_out: int = 0
+    sign_flip: float | None = None
 
     @property
     def p(self) -> float:
