@@ -110,7 +110,8 @@ def seeds_used(runs: Sequence[Run], plan: Plan) -> list[int]:
     seeds, design = seeds_of(runs), plan.rule.design
     if design is None or plan.primary not in controls_of(runs) or len(draws_of(runs)) > 1:
         return seeds
-    decision = decide(design, seed_differences(runs, plan.primary), step=1 / plan.n_images)
+    top1 = {(run.setting, run.arm, run.seed): run.top1 for run in runs}
+    decision = decide(design, seed_differences(top1, plan.primary), step=1 / plan.n_images)
     return seeds[: decision.seeds] if decision.seeds else seeds
 
 

@@ -1,6 +1,6 @@
 """Which runs of a study are pairs: equal in setting, seed and draw of the filter, but of different arms."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,20 +80,20 @@ def find_pairs(runs: Sequence[Run], control: str, seeds: Sequence[int] | None = 
     return found
 
 
-def seed_differences(runs: Sequence[Run], control: str) -> NDArray[np.float64]:
-    """(seeds, settings) in the order of `seeds_of` and `settings_of`: treated - control in accuracy, -1 to 1.
+def seed_differences(top1: Mapping[tuple[Setting, str, int], float | None], control: str) -> NDArray[np.float64]:
+    """(seeds, settings), both ascending: treated - control in accuracy, -1 to 1; NaN where a run did not finish.
 
-    NaN where a run did not finish. Of a study of one draw of the filter.
+    Args:
+        top1: by setting, arm and seed, 0 to 1, None for runs without a result; of one draw of the filter.
     """
-    top1 = {(run.setting, run.arm, run.seed): run.top1 for run in runs if run.top1 is not None}
-    rows = [
-        [
-            top1.get((setting, TREATED, seed), np.nan) - top1.get((setting, control, seed), np.nan)
-            for setting in settings_of(runs)
-        ]
-        for seed in seeds_of(runs)
-    ]
-    return np.array(rows, dtype=np.float64).reshape(len(rows), -1)
+    settings, seeds = sorted({setting for setting, _, _ in top1}), sorted({seed for _, _, seed in top1})
+    found = np.full((len(seeds), len(settings)), np.nan)
+    for row, seed in enumerate(seeds):
+        for column, setting in enumerate(settings):
+            treated, other = top1.get((setting, TREATED, seed)), top1.get((setting, control, seed))
+            if treated is not None and other is not None:
+                found[row, column] = treated - other
+    return found
 
 
 def complete_seeds(found: Collection[tuple[str, int]], draws: Sequence[str]) -> list[int]:

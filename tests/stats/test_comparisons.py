@@ -169,7 +169,11 @@ def test_the_verdict_is_the_decision_that_stopped_the_training(seed: int, shift:
     missing[int(rng.integers(5))] = None
     runs = [*pair(values[0], 32), *pair(missing, 64)]
     assert LOOKS.rule.design is not None
-    decision = decide(LOOKS.rule.design, seed_differences(runs, "random"), step=1 / PLAN.n_images)
+    decision = decide(
+        LOOKS.rule.design,
+        seed_differences({(run.setting, run.arm, run.seed): run.top1 for run in runs}, "random"),
+        step=1 / PLAN.n_images,
+    )
     pooled = compare_at_looks(runs)
     assert (pooled.outcome, pooled.seeds) == (decision.outcome, decision.seeds)
 
