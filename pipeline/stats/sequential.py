@@ -66,7 +66,7 @@ def _tail(found: StudentMean, alpha: float) -> NDArray[np.float64]:
     tails = np.full(t.shape, 0.5)
     rare = np.abs(t) > stats.t.isf(alpha, found.freedom[0])
     tails[rare] = stats.t.sf(np.abs(t[rare]), found.freedom[0])
-    return np.copysign(tails, t)
+    return np.asarray(np.copysign(tails, t))
 
 
 @dataclass(frozen=True, kw_only=True)

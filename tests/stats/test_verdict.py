@@ -136,8 +136,9 @@ def test_what_is_no_difference_of_accuracies_is_refused(wrong: np.ndarray) -> No
 
 @pytest.mark.parametrize("wrong", [{"margin": 0.0}, {"margin": 1.0}, {"alpha": 0.0}, {"alpha": 0.5}])
 def test_what_is_no_rule_is_refused(wrong: dict[str, float]) -> None:
+    values = {"margin": 0.003, "alpha": 0.05} | wrong
     with pytest.raises(ValueError, match="margin"):
-        Rule(**({"margin": 0.003, "alpha": 0.05} | wrong))
+        Rule(margin=values["margin"], alpha=values["alpha"])
 
 
 def test_looks_decide_by_the_t_test_alone_at_the_levels_of_a_look() -> None:
