@@ -5,15 +5,19 @@ the 95 % interval, power, the error of the equivalence test at its margin, and t
 several batch sizes. Each rate comes with its own Monte-Carlo uncertainty, a 95 % interval of Wilson's.
 
 The arms of a seed correlate, as do its batch sizes. Runs have a standard deviation of .18 points beside what their
-seed gives both arms; so do draws of the filter where several are compared. Noise is normal in both arms, or in the
-treated arm skewed to the left (a reversed exponential), as where some runs fail.
+seed gives both arms; so do draws of the filter where several are compared, and, in designs with a seed effect, what a
+seed gives the filtered arm of every draw. Noise is normal in both arms, or in the treated arm skewed to the left (a
+reversed exponential), as where some runs fail.
+
+Studies with looks, and slopes on the batch size, are simulated from differences of one standard deviation: normal, or
+gamma distributed with a skewness of .5 or 1. Effects and the margin (1.2) are in that unit.
 
     python -m benchmarks.statistics_error_rates --out .work/error_rates.csv
 """
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -27,8 +31,9 @@ from pipeline.stats import wilson_interval
 from pipeline.stats.bootstrap import hierarchical_bootstrap
 from pipeline.stats.levels import level_mean, level_sign_flip
 from pipeline.stats.multiplicity import holm
-from pipeline.stats.student import StudentMean
-from pipeline.stats.verdict import outcomes
+from pipeline.stats.sentences.evidence import slope
+from pipeline.stats.sequential import Levels, SequentialDesign, first_outcomes, outcomes
+from pipeline.stats.student import StudentMean, student_mean
 
 Noise = Literal["normal", "skewed"]
 Floats = NDArray[np.float64]
@@ -41,23 +46,40 @@ EFFECT = MARGIN = 0.003
 ALPHA = 0.05
 IMAGES = 200
 
+LOOKS = (6, 8, 10, 12)
+SKEWS = (0.0, 0.5, 1.0)
+MARGIN_IN_SD = 1.2
+EFFECTS_IN_SD = (0.6, 1.2, 1.7)
+DRAW_IN_SD = 0.5
+"""Spread between draws of the filter, of studies that wrongly count the seeds of three draws."""
+
+BATCH_SIZES = (256, 2048, 6272, 20480)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """A made-up study: `draw_spread` is the standard deviation of the filter's draws, 0 where there is one."""
+    """A made-up study.
+
+    Attributes:
+        shared_control: whether all draws are compared with the same runs, as with `full`.
+        draw_spread: standard deviation of the filter's draws, 0 where there is one.
+        seed_spread: of what a seed gives the treated arm of every draw and not the control.
+    """
 
     noise: Noise
     draws: int
     seeds: int
     shared_control: bool
     draw_spread: float = 0.0
+    seed_spread: float = 0.0
 
     def differences(self, rng: np.random.Generator, simulations: int) -> Floats:
         """Treated - control, (simulations, draws, seeds, SETTINGS), whose true mean is 0."""
         common = 2 * SPREAD * rng.normal(size=(simulations, 1, self.seeds, 1))
         draws = self.draw_spread * rng.normal(size=(simulations, self.draws, 1, 1))
         control_draws = 1 if self.shared_control else self.draws
-        treated = common + draws + self._runs(rng, simulations, self.draws, self.noise)
+        seeds = self.seed_spread * rng.normal(size=(simulations, 1, self.seeds, 1))
+        treated = common + draws + seeds + self._runs(rng, simulations, self.draws, self.noise)
         return treated - (common + self._runs(rng, simulations, control_draws, "normal"))
 
     def _runs(self, rng: np.random.Generator, simulations: int, draws: int, noise: Noise) -> Floats:
@@ -70,15 +92,30 @@ class Design:
 
     def row(self, test: str, quantity: str, nominal: float | None, hits: NDArray[np.bool_] | np.bool_) -> Row:
         """The share of `hits` (simulations,) beside what it should be, where that is known."""
-        n = hits.size
-        low, high = wilson_interval(int(hits.sum()), n, 0.95)
         control = "shared" if self.shared_control else "own"
-        return {
-            "test": test, "quantity": quantity, "noise": self.noise, "draws": self.draws, "seeds": self.seeds,
-            "control": control, "nominal": "" if nominal is None else f"{nominal:g}",
-            "rate": round(float(hits.mean()), 4), "low": round(low, 4), "high": round(high, 4),
-            "simulations": n,
-        }  # fmt: skip
+        if self.seed_spread:
+            control += ", seed effect"
+        return _row(test, quantity, self.noise, self.draws, self.seeds, control, nominal, hits)
+
+
+def _row(
+    test: str,
+    quantity: str,
+    noise: str,
+    draws: int,
+    seeds: int,
+    control: str,
+    nominal: float | None,
+    hits: NDArray[np.bool_] | np.bool_,
+) -> Row:
+    n = hits.size
+    low, high = wilson_interval(int(hits.sum()), n, 0.95)
+    return {
+        "test": test, "quantity": quantity, "noise": noise, "draws": draws, "seeds": seeds,
+        "control": control, "nominal": "" if nominal is None else f"{nominal:g}",
+        "rate": round(float(hits.mean()), 4), "low": round(low, 4), "high": round(high, 4),
+        "simulations": n,
+    }  # fmt: skip
 
 
 def _covers(found: StudentMean) -> NDArray[np.bool_]:
@@ -89,31 +126,30 @@ def _covers(found: StudentMean) -> NDArray[np.bool_]:
 def pooled_rates(design: Design, rng: np.random.Generator, simulations: int) -> Iterator[Row]:
     """The primary test, over all settings: without an effect, with one, and at both margins."""
     pooled = design.differences(rng, simulations).mean(axis=-1)
-    shared = design.shared_control
     for shift, quantity, nominal in ((0.0, "type I", ALPHA), (EFFECT, "power", None)):
-        found = level_mean(pooled + shift, shared_control=shared)
-        t, flips = found.p_difference(), level_sign_flip(pooled + shift, shared_control=shared)
+        found = level_mean(pooled + shift)
+        t, flips = found.p_difference(), level_sign_flip(pooled + shift)
         yield design.row("t", quantity, nominal, t <= ALPHA)
         yield design.row("sign flips", quantity, nominal, flips <= ALPHA)
         yield design.row("both (claim)", quantity, nominal, np.maximum(t, flips) <= ALPHA)
-    centred = level_mean(pooled, shared_control=shared)
+    centred = level_mean(pooled)
     yield design.row("t", "coverage", 1 - ALPHA, _covers(centred))
     yield design.row("TOST", "power at no effect", None, centred.p_equivalence(MARGIN) <= ALPHA)
     # Skewed noise errs more at one margin than at the other.
     for margin, opposite in ((-MARGIN, "helps"), (MARGIN, "hurts")):
-        found = level_mean(pooled + margin, shared_control=shared)
+        found = level_mean(pooled + margin)
         p = found.p_equivalence(MARGIN)
         yield design.row("TOST", f"error at {margin:+g}", ALPHA, p <= ALPHA)
-        p_claim = np.maximum(found.p_difference(), level_sign_flip(pooled + margin, shared_control=shared))
-        verdicts = outcomes(found.mean, p_claim, p, ALPHA)
+        p_claim = np.maximum(found.p_difference(), level_sign_flip(pooled + margin))
+        verdicts = outcomes(found.mean, p_claim, p, Levels(ALPHA, ALPHA))
         yield design.row("verdict", f"false at {margin:+g}", ALPHA, np.isin(verdicts, ["equivalent", opposite]))
 
 
 def family_rates(design: Design, rng: np.random.Generator, simulations: int) -> Iterator[Row]:
     """Any false claim of a difference among the settings, each tested on its own."""
     settings = np.moveaxis(design.differences(rng, simulations), -1, 1)
-    t = level_mean(settings, shared_control=design.shared_control).p_difference()
-    both = np.maximum(t, level_sign_flip(settings, shared_control=design.shared_control))
+    t = level_mean(settings).p_difference()
+    both = np.maximum(t, level_sign_flip(settings))
     for test, p in (("t, not adjusted", t), ("t, Holm", holm(t)), ("both, Holm (claim)", holm(both))):
         yield design.row(test, f"any of {SETTINGS} false", ALPHA, (p <= ALPHA).any(axis=-1))
 
@@ -121,8 +157,98 @@ def family_rates(design: Design, rng: np.random.Generator, simulations: int) -> 
 def pseudo_replication_rates(design: Design, rng: np.random.Generator, simulations: int) -> Iterator[Row]:
     """Seeds of one draw, taken as evidence on all draws of the filter: what a verdict on one draw must not say."""
     pooled = design.differences(rng, simulations).mean(axis=-1)
-    p = level_mean(pooled, shared_control=False).p_difference()
+    p = level_mean(pooled).p_difference()
     yield design.row("t, read beyond its draw", "type I", ALPHA, p <= ALPHA)
+
+
+def shared_seed_rates(design: Design, rng: np.random.Generator, simulations: int) -> Iterator[Row]:
+    """Draws that share their seeds, taken as independent: what crossing both is for."""
+    pooled = design.differences(rng, simulations).mean(axis=-1)
+    p = student_mean(pooled.mean(axis=-1)).p_difference()
+    yield design.row("t, draws taken as independent", "type I", ALPHA, p <= ALPHA)
+
+
+def sequential_rates(rng: np.random.Generator, simulations: int) -> Iterator[Row]:
+    """Studies that stop by themselves, beside those of 6 and 12 seeds with the same test.
+
+    Of one batch size, and of the mean over SETTINGS. With the draw as the unit the differences are the means of draws
+    that have seeds of their own; the wrong way counts the seeds of three draws.
+    """
+    for looks in (LOOKS, LOOKS[:1], LOOKS[-1:]):
+        design = SequentialDesign(looks=looks, margin=MARGIN_IN_SD, alpha=ALPHA)
+        for skew in SKEWS:
+            for settings in (1, SETTINGS):
+                noise = _skewed(rng, (simulations, LOOKS[-1], settings), skew).mean(axis=-1) * settings**0.5
+                name = (f"skew {skew:g}" if skew else "normal") + (
+                    f", mean of {settings} sizes" if settings > 1 else ""
+                )
+                yield from _at_looks(design, noise, name, draws=1)
+        seeds = SEEDS_OF_A_DRAW
+        of_draws = _skewed(rng, (simulations, LOOKS[-1], seeds), 1.0).mean(axis=-1) * seeds**0.5
+        yield from _at_looks(design, of_draws, "skew 1, the draw is the unit", draws=looks[-1])
+        luck = DRAW_IN_SD * rng.normal(size=(simulations, 3))
+        seeds_of_three = luck[:, np.arange(LOOKS[-1]) % 3] + rng.normal(size=(simulations, LOOKS[-1]))
+        found, _ = first_outcomes(replace(design, margin=1e-9), seeds_of_three)
+        hits = np.isin(found, ["helps", "hurts"])
+        name = "normal, seeds of 3 draws counted"
+        yield _row(_name(design), "type I, margin next to 0", name, 3, looks[-1], "own", ALPHA, hits)
+
+
+def _skewed(rng: np.random.Generator, shape: tuple[int, ...], skew: float) -> Floats:
+    """Of mean 0 and standard deviation 1."""
+    if skew == 0:
+        return rng.normal(size=shape)
+    form = 4 / skew**2
+    return np.asarray((rng.gamma(form, size=shape) - form) / form**0.5)
+
+
+def _name(design: SequentialDesign) -> str:
+    return f"t at {', '.join(map(str, design.looks))} seeds"
+
+
+def _at_looks(design: SequentialDesign, noise: Floats, name: str, *, draws: int) -> Iterator[Row]:
+    def row(quantity: str, nominal: float | None, hits: NDArray[np.bool_]) -> Row:
+        return _row(_name(design), quantity, name, draws, design.looks[-1], "own", nominal, hits)
+
+    def claims(effect: float, *claimed: str) -> NDArray[np.bool_]:
+        return np.isin(first_outcomes(design, noise + effect)[0], claimed)
+
+    # A wide margin calls many small differences equivalent before they are called anything else.
+    narrow = first_outcomes(replace(design, margin=1e-9), noise)[0]
+    yield row("type I, margin next to 0", ALPHA, np.isin(narrow, ["helps", "hurts"]))
+    yield row("type I", ALPHA, claims(0, "helps", "hurts"))
+    yield row("false at -margin", ALPHA, claims(-MARGIN_IN_SD, "equivalent", "helps"))
+    yield row("false at +margin", ALPHA, claims(MARGIN_IN_SD, "equivalent", "hurts"))
+    yield row("equivalent at no effect", None, claims(0, "equivalent"))
+    for effect in EFFECTS_IN_SD:
+        yield row(f"difference found at {effect:g} sd", None, claims(effect, "helps"))
+    for effect in (0.0, *EFFECTS_IN_SD):
+        yield _mean_seeds(design, noise, name, draws, effect)
+
+
+def _mean_seeds(design: SequentialDesign, noise: Floats, name: str, draws: int, effect: float) -> Row:
+    """Not a rate: the mean number of seeds that studies use, with its 95 % interval."""
+    used = first_outcomes(design, noise + effect)[1]
+    half = 1.96 * used.std() / used.size**0.5
+    return {
+        "test": _name(design), "quantity": f"mean seeds at {effect:g} sd", "noise": name, "draws": draws,
+        "seeds": design.looks[-1], "control": "own", "nominal": "", "rate": round(float(used.mean()), 4),
+        "low": round(float(used.mean() - half), 4), "high": round(float(used.mean() + half), 4),
+        "simulations": used.size,
+    }  # fmt: skip
+
+
+def slope_rates(rng: np.random.Generator, simulations: int) -> Iterator[Row]:
+    """Each seed's slope of the gain on log2(batch size), where the largest batch varies three times as much."""
+    spread = np.linspace(1, 3, len(BATCH_SIZES))
+    for seeds in (2, 4, 6, 12):
+        for skew in SKEWS:
+            gains = rng.normal(size=(simulations, seeds, 1)) + spread * _skewed(
+                rng, (simulations, seeds, len(BATCH_SIZES)), skew
+            )
+            p = student_mean(slope(np.log2(BATCH_SIZES), gains)).p_difference()
+            name = f"skew {skew:g}" if skew else "normal"
+            yield _row("slope on log2(batch size)", "type I", name, 1, seeds, "own", ALPHA, p <= ALPHA)
 
 
 def bootstrap_rates(design: Design, rng: np.random.Generator, simulations: int) -> Iterator[Row]:
@@ -133,7 +259,7 @@ def bootstrap_rates(design: Design, rng: np.random.Generator, simulations: int) 
             images, rest = (image_spread * rng.normal(size=(1, rows, IMAGES)) for rows in (1, design.seeds))
             differences = images + rest + SPREAD * rng.normal(size=(1, design.seeds, 1))
             low, high = hierarchical_bootstrap(differences, confidence=1 - ALPHA, resamples=500, seed=simulation)
-            student = _covers(level_mean(differences.mean(axis=-1), shared_control=False))
+            student = _covers(level_mean(differences.mean(axis=-1)))
             covered[:, simulation] = low <= 0 <= high, student
         yield design.row("bootstrap", quantity, 1 - ALPHA, covered[0])
         yield design.row("t", quantity, 1 - ALPHA, covered[1])
@@ -149,10 +275,17 @@ def error_rates(simulations: int, seed: int = 0) -> list[Row]:
             one = Design(noise=noise, draws=1, seeds=n, shared_control=False)
             rows += pooled_rates(one, rng, simulations)
             rows += family_rates(one, rng, simulations)
-            for shared in (False, True):
-                several = Design(noise=noise, draws=n, seeds=SEEDS_OF_A_DRAW, shared_control=shared, draw_spread=SPREAD)
+            kinds = [(False, 0.0, SEEDS_OF_A_DRAW), (True, 0.0, SEEDS_OF_A_DRAW)]
+            for shared, seed_spread, seeds in [*kinds, *((False, SPREAD, few) for few in (2, SEEDS_OF_A_DRAW))]:
+                several = Design(
+                    noise=noise, draws=n, seeds=seeds, shared_control=shared, draw_spread=SPREAD,
+                    seed_spread=seed_spread,
+                )  # fmt: skip
                 rows += pooled_rates(several, rng, simulations)
                 rows += family_rates(several, rng, simulations)
+                rows += shared_seed_rates(several, rng, simulations) if seed_spread else []
+    rows += sequential_rates(rng, simulations)
+    rows += slope_rates(rng, simulations)
     for n in COUNTS:
         lucky = Design(noise="normal", draws=1, seeds=n, shared_control=False, draw_spread=SPREAD)
         rows += pseudo_replication_rates(lucky, rng, simulations)

@@ -65,7 +65,7 @@ def study_view(data: DataPaths, name: str | None, *, params: Params, batch_size:
     confidence = report.confidence
     plan = Plan(
         margin=report.margin / 100, alpha=report.alpha, primary=report.primary, matched=asked.match,
-        n_images=max(1, correct.shape[1]),
+        n_images=max(1, correct.shape[1]), looks=asked.looks or (),
     )  # fmt: skip
     study = study_summary(name, runs, plan)
     return html.Div(

@@ -136,6 +136,11 @@ def _check_across_sections(params: Params, source: str) -> None:
             recipe = study.effective_recipe(params.train)
         except ValidationError as error:
             raise InputError(f"{key}.recipe.{describe(error, study.recipe, TrainConfig)}") from None
+        if study.looks and not {"filtered", params.report.primary} <= set(study.arms):
+            raise InputError(
+                f"{key}.looks: compare filtered with {params.report.primary} (report.primary), and arms are "
+                f"{list(study.arms)}; add the missing arm or remove looks"
+            )
         section = f"{key}.recipe" if study.recipe else f"{source}: train"
         _check_recipe(section, recipe, params.prepare)
         _check_warmup(section, recipe, study.budget)

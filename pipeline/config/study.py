@@ -1,5 +1,6 @@
 """`train` and `studies`: the common recipe, and the named grids that are trained with it."""
 
+import itertools
 import json
 from typing import Annotated, Any, Literal, Self
 
@@ -39,6 +40,9 @@ class Study(Section):
             replicates -r1, -r2, ... in `networks`. With one, results are conditional on it.
         arms: `full`; `filtered`; `random` (as many of each class as the filter kept, drawn anew
             for every seed); `random_uniform` (as many in all, classes ignored).
+        looks: numbers of seeds, ascending, at which the primary comparison (`report.primary`) is tested; the study
+            stops at the first look that decides it. The last is that of all `seeds`. Start at 6 or more: with fewer,
+            skewed differences err more often. null: all seeds are trained.
         budget: how long each cell trains.
         match: `steps` gives every arm the steps that the full data set needs for the budget;
             `epochs` lets a smaller arm take fewer steps.
@@ -60,6 +64,7 @@ class Study(Section):
     learning_rates: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
     weight_decays: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)]
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)]
+    looks: Annotated[tuple[Annotated[Positive, Field(ge=2)], ...], Field(min_length=1)] | None = None
     budget: Budget
     match: Literal["steps", "epochs"] = "steps"
     keep_weights: KeepWeights = "first_seed"
@@ -73,6 +78,24 @@ class Study(Section):
             values = getattr(self, key)
             if len(set(values)) < len(values):
                 raise ValueError(f"{key} names a value twice: {list(values)}")
+        return self
+
+    @model_validator(mode="after")
+    def _looks_fit(self) -> Self:
+        looks = self.looks
+        if looks is None:
+            return self
+        if any(later <= look for look, later in itertools.pairwise(looks)):
+            raise ValueError(f"looks: {list(looks)} do not grow; list them in ascending order")
+        if looks[-1] != len(self.seeds):
+            raise ValueError(f"looks: the last is {looks[-1]} and seeds has {len(self.seeds)}; make them equal")
+        if list(self.seeds) != sorted(self.seeds):
+            raise ValueError(f"looks: take the seeds in ascending order; sort seeds {list(self.seeds)}")
+        if self.filter_draws > 1:
+            raise ValueError(
+                f"looks: count seeds of one draw of the filter, and filter_draws is {self.filter_draws}; set it to 1 "
+                "or remove looks"
+            )
         return self
 
     @property

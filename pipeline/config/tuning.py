@@ -268,7 +268,7 @@ class Tuning(Section):
         """
         tree: dict[str, Any] = copy.deepcopy(study.model_dump(mode="json"))
         tree |= {key: tree[key][:1] for key in (*_LISTS, *_FIXED_LISTS)}
-        tree |= {"filter_draws": 1, "budget": {"epochs": self.epochs}}
+        tree |= {"filter_draws": 1, "looks": None, "budget": {"epochs": self.epochs}}
         lay_values(tree, values)
         return tree
 

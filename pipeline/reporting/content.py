@@ -15,7 +15,7 @@ from pipeline.reporting.convergence import convergence_sections
 from pipeline.reporting.landscape import Landscapes, landscape_sentences, landscape_table
 from pipeline.reporting.planted import planted_headline, planted_statements
 from pipeline.reporting.published import NETWORK_FIGURES, THROUGHPUT
-from pipeline.reporting.sentences import sentence_table
+from pipeline.reporting.sentences import sentence_table, slope_table
 from pipeline.reporting.summary import Summary
 from pipeline.stats import study_tables, wording
 
@@ -90,6 +90,7 @@ def _study(study: Summary, params: Params, confidence: float, measured: Mapping[
             for row in study["pooled"]
             if row["images"]
         },
+        "slope_table": slope_table(study, confidence),
         "published_table": study["published"] and comparison_tables.published_table(study["published"], confidence),
         "accuracy_table": study_tables.accuracy_table(study, confidence),
         "best_batch_table": best_batch_table(study, confidence),

@@ -175,7 +175,8 @@ def _load_network(name: str, data: PreparedData, paths: DataPaths) -> NetworkInp
 def _load_study(name: str, params: Params, paths: DataPaths, *, n_test: int) -> StudyInputs:
     study, report = params.studies[name], params.report
     plan = Plan(
-        margin=report.margin / 100, alpha=report.alpha, primary=report.primary, matched=study.match, n_images=n_test
+        margin=report.margin / 100, alpha=report.alpha, primary=report.primary, matched=study.match, n_images=n_test,
+        looks=study.looks or (),
     )  # fmt: skip
     runs = [run_of(row) for row in read_runs(paths.runs(name), paths.history(name))]
     return StudyInputs(

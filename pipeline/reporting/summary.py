@@ -15,7 +15,7 @@ from pipeline.reporting.held_beside import held_beside
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs, StudyInputs
 from pipeline.reporting.planted import planted_summary
 from pipeline.reporting.published import KEPT_SHARES
-from pipeline.reporting.sentences import sentence_values
+from pipeline.reporting.sentences import sentence_values, slope_values
 from pipeline.reporting.warmup_siblings import warmup_laws
 from pipeline.selection.budgets import value_of
 from pipeline.stats import wilson_interval
@@ -85,9 +85,13 @@ def _headline(networks: list[Summary], studies: list[Summary], planted: list[Sum
 
 
 def _sentences(inputs: ReportInputs) -> list[Summary]:
-    report = inputs.params.report
     trials = [trial for study in inputs.studies for trial in study.trials]
-    return sentence_values(trials, Rule(margin=report.margin / 100, alpha=report.alpha))
+    return sentence_values(trials, _rule(inputs))
+
+
+def _rule(inputs: ReportInputs) -> Rule:
+    report = inputs.params.report
+    return Rule(margin=report.margin / 100, alpha=report.alpha)
 
 
 def _data(inputs: ReportInputs) -> Summary:
@@ -113,6 +117,7 @@ def _study(study: StudyInputs, inputs: ReportInputs) -> Summary:
     return {
         **found,
         "pooled": pooled,
+        "batch_slopes": slope_values(study.trials, _rule(inputs)),
         "published": None if figure is None else held_beside(figure, found["accuracy"]),
         "convergence": [
             convergence(study.runs, quantity, target, study.plan.alpha) for quantity, target in _targets(study, inputs)

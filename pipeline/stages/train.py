@@ -25,12 +25,14 @@ from pipeline.energy import UNTOLD, total
 from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
+from pipeline.stats.sequential import SequentialDesign
 from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA, Splits, row_of, run_cell
 from pipeline.training.checkpoints import ABANDONED_S, clear_runs
 from pipeline.training.fingerprint import Identity, identify
 from pipeline.training.in_turn import was_begun
 from pipeline.training.interruptions import end_and_due, make_pauses
 from pipeline.training.ledger import CellResult, Ledger
+from pipeline.training.stopping import needed_seeds
 from pipeline.training.study import Cell, DataSummary, Variant, cells_of, members_of, variant_of
 from pipeline.training.workers import plan_of, transport_of
 
@@ -41,11 +43,18 @@ def train_study(context: StageContext, ranks: Ranks) -> None:
     cells, members, identities = resolve_cells(context, data, ranks)
     keys = keys_of(identities)
     ledger = Ledger(context.work.cells)
-    keep = context.params.studies[str(context.item)].keep_weights
-    todo = distributed.broadcast(missing_cells(cells, keys, ledger, keep))  # rank 0's disk decides
-    _run(todo, context, ranks, data, cells, members, identities, ledger)
+    n_test, ran = len(data.test.labels), []
+    # Rank 0's disk decides.
+    while todo := distributed.broadcast(next_cells(context, cells, keys, ledger, n_test) if ranks.is_main else []):
+        _run(todo, context, ranks, data, cells, members, identities, ledger)
+        ran += [keys[i] for i in todo]
     if ranks.is_main:
-        _count_work(context, cells, keys, [keys[i] for i in todo], ledger)
+        used = _used_cells(context, cells, keys, ledger, n_test)
+        cells, keys = [cells[i] for i in used], [keys[i] for i in used]
+        if looks := context.params.studies[str(context.item)].looks:
+            seeds = len({cell.settings.seed for cell in cells})
+            context.log.info(f"{context.name}: complete with {seeds} seeds, of looks at {list(looks)}")
+        _count_work(context, cells, keys, ran, ledger)
         _assemble(context, cells, keys, ledger)
         # Of settings that this study no longer has.
         clear_runs(context.work.checkpoints(context.name), unused_s=ABANDONED_S)
@@ -93,6 +102,23 @@ def _check_draws_differ(keep: Mapping[str, NDArray[np.bool_]], context: StageCon
 def keys_of(identities: Sequence[Identity | None]) -> list[str]:
     """Names in the ledger; empty for what is skipped."""
     return [identity.key if identity else "" for identity in identities]
+
+
+def next_cells(context: StageContext, cells: list[Cell], keys: list[str], ledger: Ledger, n_test: int) -> list[int]:
+    """Which cells are to be trained before the next look, or all that are missing; none when the study is complete."""
+    keep = context.params.studies[str(context.item)].keep_weights
+    used = set(_used_cells(context, cells, keys, ledger, n_test))
+    return [i for i in missing_cells(cells, keys, ledger, keep) if i in used]
+
+
+def _used_cells(context: StageContext, cells: list[Cell], keys: list[str], ledger: Ledger, n_test: int) -> list[int]:
+    """Those of the seeds up to the next look, or to the one that decided; all without looks."""
+    study, report = context.params.studies[str(context.item)], context.params.report
+    design = None
+    if study.looks:
+        design = SequentialDesign(looks=study.looks, margin=report.margin / 100, alpha=report.alpha)
+    seeds = needed_seeds(cells, keys, ledger, design=design, control=report.primary, n_images=n_test)
+    return [i for i, cell in enumerate(cells) if cell.settings.seed in seeds]
 
 
 def missing_cells(cells: list[Cell], keys: list[str], ledger: Ledger, keep: KeepWeights) -> list[int]:

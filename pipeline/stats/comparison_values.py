@@ -56,6 +56,7 @@ def verdict_values(verdict: Verdict) -> Values:
         "comparisons": verdict.comparisons,
         "pairs_needed": verdict.pairs_needed,
         "too_few_pairs": verdict.too_few_pairs,
+        "looks": _looks(verdict),
         "p": tests
         and {
             "t": tests.t,
@@ -67,6 +68,16 @@ def verdict_values(verdict: Verdict) -> Values:
         "equivalence_low": tests and 100 * tests.equivalence_low,
         "equivalence_high": tests and 100 * tests.equivalence_high,
     }
+
+
+def _looks(verdict: Verdict) -> Values | None:
+    """Numbers of seeds stated, the one of this verdict (0 before the first look), the levels of a look, and how many
+    seeds were trained beyond it; None without looks."""
+    stated = verdict.rule.looks
+    if not stated:
+        return None
+    taken = verdict.seeds if verdict.seeds >= stated[0] else 0
+    return {"stated": list(stated), "taken": taken, **verdict.levels._asdict(), "unused": verdict.unused}
 
 
 def in_points(estimate: Estimate) -> Values:

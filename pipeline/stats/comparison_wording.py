@@ -52,7 +52,7 @@ def settings_note(comparison: Comparison) -> str:
 
 def _at_best(verdict: Verdict) -> str:
     assert verdict.tests is not None
-    pairs, least, alpha = verdict.tests.pairs, verdict.tests.smallest_difference, verdict.rule.alpha
+    pairs, least, alpha = verdict.tests.pairs, verdict.tests.smallest_difference, verdict.levels.difference
     after = f", after Holm for {verdict.comparisons} settings," if verdict.comparisons > 1 else ""
     what = verdict.unit if pairs == verdict.estimate.n else "seed"
     return (

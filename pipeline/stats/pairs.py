@@ -1,6 +1,6 @@
 """Which runs of a study are pairs: equal in setting, seed and draw of the filter, but of different arms."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,14 +49,20 @@ def seeds_of(runs: Sequence[Run]) -> list[int]:
     return sorted({run.seed for run in runs})
 
 
-def find_pairs(runs: Sequence[Run], control: str) -> list[Pairs]:
-    """Of each setting, sorted."""
+def find_pairs(runs: Sequence[Run], control: str, seeds: Sequence[int] | None = None) -> list[Pairs]:
+    """Of each setting, sorted.
+
+    Args:
+        seeds: those that count, sorted; None for all.
+    """
+    if seeds is None:
+        seeds = seeds_of(runs)
     finished = {
         (run.setting, run.arm, "" if run.arm == SHARED else run.filter_network, run.seed): row
         for row, run in enumerate(runs)
         if run.top1 is not None
     }
-    draws, seeds = draws_of(runs), seeds_of(runs)
+    draws = draws_of(runs)
     found = []
     for setting in settings_of(runs):
         both: dict[tuple[str, int], tuple[int, int]] = {}
@@ -69,8 +75,24 @@ def find_pairs(runs: Sequence[Run], control: str) -> list[Pairs]:
         kept = complete_seeds(both, draws)
         rows = np.array([[both[draw, seed] for seed in kept] for draw in draws], dtype=np.int64)
         rows = rows.reshape(len(draws), len(kept), 2)
-        complete = bool(kept) and kept == seeds
+        complete = bool(kept) and kept == list(seeds)
         found.append(Pairs(setting=setting, treated=rows[..., 0], control=rows[..., 1], complete=complete))
+    return found
+
+
+def seed_differences(top1: Mapping[tuple[Setting, str, int], float | None], control: str) -> NDArray[np.float64]:
+    """(seeds, settings), both ascending: treated - control in accuracy, -1 to 1; NaN where a run did not finish.
+
+    Args:
+        top1: by setting, arm and seed, 0 to 1, None for runs without a result; of one draw of the filter.
+    """
+    settings, seeds = sorted({setting for setting, _, _ in top1}), sorted({seed for _, _, seed in top1})
+    found = np.full((len(seeds), len(settings)), np.nan)
+    for row, seed in enumerate(seeds):
+        for column, setting in enumerate(settings):
+            treated, other = top1.get((setting, TREATED, seed)), top1.get((setting, control, seed))
+            if treated is not None and other is not None:
+                found[row, column] = treated - other
     return found
 
 

@@ -77,7 +77,7 @@ def class_differences(settings: Sequence[ArmPair], labels: ArrayLike, confidence
     Raises:
         ValueError: as `class_accuracies`, or arms that do not pair.
     """
-    shared = check_pairs(settings)
+    check_pairs(settings)
     of_classes, of_worst = (
         np.mean([measure(treated, labels) - measure(control, labels) for treated, control in settings], axis=0)
         for measure in (class_accuracies, worst_class_accuracy)
@@ -87,15 +87,13 @@ def class_differences(settings: Sequence[ArmPair], labels: ArrayLike, confidence
     each = zip(np.moveaxis(of_classes, -1, 0), blurs, strict=True)
     return ClassDifferences(
         classes=tuple(classes.tolist()),
-        estimates=tuple(
-            level_estimate(table, confidence, shared_control=shared, rounding=blur) for table, blur in each
-        ),
-        worst=level_estimate(of_worst, confidence, shared_control=shared, rounding=max(blurs)),
+        estimates=tuple(level_estimate(table, confidence, rounding=blur) for table, blur in each),
+        worst=level_estimate(of_worst, confidence, rounding=max(blurs)),
     )
 
 
-def check_pairs(settings: Sequence[ArmPair]) -> bool:
-    """Whether several draws (draws, seeds, images) share one control (1, seeds, images).
+def check_pairs(settings: Sequence[ArmPair]) -> None:
+    """See that arms are (draws, seeds, images), the control of that shape or (1, seeds, images).
 
     Raises:
         ValueError: no settings, or shapes that do not pair.
@@ -107,4 +105,3 @@ def check_pairs(settings: Sequence[ArmPair]) -> bool:
             "expected (draws, seeds, images), and a control of that shape or with one draw, alike in all settings, got "
             f"{[(treated.shape, control.shape) for treated, control in settings]}"
         )
-    return bool(control[0] < treated[0])

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pipeline.stats.estimates import Estimate
 from pipeline.stats.levels import level_estimate, level_mean, level_sign_flip, n_pairs
-from pipeline.stats.pairs import SHARED, controls_of, draws_of, find_pairs, seeds_of
+from pipeline.stats.pairs import controls_of, draws_of, find_pairs, seeds_of
 from pipeline.stats.runs import Run, Setting
 from pipeline.stats.sign_flip import smallest_p
 
@@ -78,9 +78,9 @@ def _ratio(runs: Sequence[Run], control: str, logs: NDArray[np.float64], alpha: 
     }
     if not known:
         return Ratio(**of_all, outcome="undecided", mean=None, low=None, high=None, n=0, p=None, least_p=None)
-    table, shared = np.mean(list(known.values()), axis=0), control == SHARED
-    estimate = level_estimate(table, 1 - alpha, shared_control=shared)
-    p = _p_difference(table, estimate, shared_control=shared)
+    table = np.mean(list(known.values()), axis=0)
+    estimate = level_estimate(table, 1 - alpha)
+    p = _p_difference(table, estimate)
     claimed: RatioOutcome = "lower" if estimate.mean < 0 else "higher"
     return Ratio(
         **of_all,
@@ -90,12 +90,11 @@ def _ratio(runs: Sequence[Run], control: str, logs: NDArray[np.float64], alpha: 
         high=None if estimate.high is None else float(np.exp(estimate.high)),
         n=estimate.n,
         p=p,
-        least_p=None if p is None else smallest_p(n_pairs(table.shape, shared_control=shared)),
+        least_p=None if p is None else smallest_p(n_pairs(table.shape)),
     )
 
 
-def _p_difference(table: NDArray[np.float64], estimate: Estimate, *, shared_control: bool) -> float | None:
+def _p_difference(table: NDArray[np.float64], estimate: Estimate) -> float | None:
     if estimate.low is None:
         return None
-    t = level_mean(table, shared_control=shared_control).p_difference()
-    return float(max(t, level_sign_flip(table, shared_control=shared_control)))
+    return float(max(level_mean(table).p_difference(), level_sign_flip(table)))

@@ -81,8 +81,9 @@ def crossed_mean(values: ArrayLike) -> StudentMean:
 
     With d_ij = m + a_i + b_j + e_ij, the variance of the mean is var(a)/I + var(b)/J + var(e)/(IJ). The means of the
     rows have the variance var(a) + var(e)/J between them, those of the columns var(b) + var(e)/I, so that the sum of
-    both divided by their numbers is never too small. Degrees of freedom after Satterthwaite (1946,
-    doi:10.2307/3002019), an approximation.
+    both divided by their numbers is never too small on average. The degrees of freedom are those of the factor with
+    fewer values. Satterthwaite's (1946, doi:10.2307/3002019) are more, and uncertain where a factor has few values:
+    with two draws or two seeds its test errs in up to 12 % instead of 5 %, with three in up to 7 %.
     """
     table = np.asarray(values, dtype=np.float64)
     sizes = table.shape[-2:]
@@ -90,9 +91,7 @@ def crossed_mean(values: ArrayLike) -> StudentMean:
     rows = table.mean(axis=-1).var(axis=-1, ddof=1) / sizes[0]
     columns = table.mean(axis=-2).var(axis=-1, ddof=1) / sizes[1]
     variance = rows + columns
-    parts = rows**2 / (sizes[0] - 1) + columns**2 / (sizes[1] - 1)
-    # Without any variance the interval has no width, whatever the degrees of freedom.
-    freedom = np.divide(variance**2, parts, out=np.ones_like(variance), where=parts > 0)
+    freedom = np.full(variance.shape, min(sizes) - 1.0)
     return StudentMean(mean=table.mean(axis=(-2, -1)), error=np.sqrt(variance), freedom=freedom)
 
 

@@ -31,7 +31,7 @@ def finding(verdict: Verdict, *, of_a_filter: bool = True, left_out: int = 0, fa
         family: of what Holm's adjustment covers several, where it does.
     """
     counted = replicates(verdict.estimate.n, verdict.unit, seeds=verdict.seeds, settings=verdict.settings)
-    parts = [_estimate(verdict), counted, *_p_values(verdict, family), *_limits(verdict)]
+    parts = [_estimate(verdict), counted, *_p_values(verdict, family), *_looks(verdict), *_limits(verdict)]
     if of_a_filter and verdict.draws == 1:
         parts.append(CONDITIONAL)
     if left_out:
@@ -97,6 +97,27 @@ def _p_values(verdict: Verdict, family: str) -> list[str]:
     return found
 
 
+def _looks(verdict: Verdict) -> list[str]:
+    """At which look the study stopped, at which levels, and what the interval and the sign flips are then."""
+    planned = verdict.rule.looks
+    if not planned:
+        return []
+    of_all = f"of looks stated at {', '.join(map(str, planned[:-1]))} and {planned[-1]} seeds"
+    if len(planned) == 1:
+        of_all = f"of one look stated at {planned[0]} seeds"
+    if verdict.seeds < planned[0]:
+        return [f"no look taken yet, {of_all}"]
+    levels = verdict.levels
+    each = f"{number(levels.difference)} (difference) and {number(levels.equivalence)} (each side of equivalence)"
+    said = [
+        f"look at {plural(verdict.seeds, 'seed')}, {of_all}",
+        f"the t test decides, at levels {each} a look; the interval holds at all looks together",
+    ]
+    if verdict.unused:
+        said.append(f"{plural(verdict.unused, 'later seed')} not used")
+    return said
+
+
 def _limits(verdict: Verdict) -> list[str]:
     limits = []
     if verdict.tests is None:
@@ -106,6 +127,6 @@ def _limits(verdict: Verdict) -> list[str]:
         what = verdict.unit if pairs == verdict.estimate.n else "seed"
         limits.append(
             f"too few to claim a difference: with {plural(pairs, what)} the sign-flip test gives {number(least)} "
-            f"at best, and reaches {number(verdict.rule.alpha)} from {verdict.pairs_needed} on"
+            f"at best, and reaches {number(verdict.levels.difference)} from {verdict.pairs_needed} on"
         )
     return limits

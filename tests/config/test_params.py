@@ -13,6 +13,7 @@ from pipeline.config.params import check_params, load_params
 from pipeline.errors import InputError
 
 _DIGITS = digits_tree()
+_LOOKS = {**_DIGITS["studies"]["digits"], "looks": [2, 3]}
 _LOW_RANK = {"compression": "powersgd", "powersgd_rank": 2, "overlap": False}
 _BETWEEN_NODES = {"compression": "bf16", "hierarchical": True}
 
@@ -58,6 +59,14 @@ _BAD = [
     ("studies.digits.batch_sizes", [32, 1], "studies.digits.batch_sizes.1: 1 is not allowed"),
     ("studies.digits.arms", ["full", "ful"], 'studies.digits.arms.1: "ful" is not allowed'),
     ("studies.digits.seeds", [1, 1], "studies.digits: seeds names a value twice: [1, 1]"),
+    ("studies.digits.looks", [6, 12], "studies.digits: looks: the last is 12 and seeds has 3"),
+    ("studies.digits.looks", [3, 2], "studies.digits: looks: [3, 2] do not grow"),
+    ("studies.digits.looks", [], "studies.digits.looks: [] is not allowed"),
+    ("studies.digits.looks", [1, 3], "studies.digits.looks.0: 1 is not allowed"),
+    ("studies.digits", _LOOKS | {"filter_draws": 2}, "studies.digits: looks: count seeds of one draw of the filter"),
+    ("studies.digits", _LOOKS | {"seeds": [2, 1, 0]}, "studies.digits: looks: take the seeds in ascending order"),
+    ("studies.digits", _LOOKS | {"arms": ["full", "random"]}, "studies.digits.looks: compare filtered with random"),
+    ("studies.digits", _LOOKS | {"arms": ["full", "filtered"]}, "studies.digits.looks: compare filtered with random"),
     ("studies.digits.filter_network", "resnet50", "studies.digits.filter_network: resnet50 is not one of networks"),
     ("studies.digits.recipe", {"stemm": "cifar"}, "studies.digits.recipe.stemm: unknown key; did you mean `stem`?"),
     ("studies.digits.recipe", {"stem": "vgg"}, 'studies.digits.recipe.stem: "vgg" is not allowed'),

@@ -5,8 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 from made_up_report import params_with, write_artifacts
+from test_document import render as render_document
+from test_page import render as render_page
 
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.artifacts.trials import read_trials
@@ -14,7 +17,7 @@ from pipeline.config.params import Params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from pipeline.reporting.inputs import load_inputs
-from pipeline.reporting.sentences import sentence_table
+from pipeline.reporting.sentences import sentence_table, slope_table
 from pipeline.reporting.summary import build_summary
 from pipeline.stats.sentences import SENTENCES
 
@@ -49,6 +52,28 @@ def test_what_can_be_tested_is_and_the_rest_says_what_it_needs(project: tuple[Pa
     assert "n = 5 batch sizes, each over 3 settings" in grows[2]
     extractor = table[SENTENCES["best_extractor"].meaning]
     assert extractor[3:] == ("–", SENTENCES["best_extractor"].needs)
+
+
+def _growing(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Filtering gains one image of 40 with each doubling of the batch size."""
+    gain = np.log2(row["batch_size"] / 32) / 40 if row["arm"] == "filtered" else 0.0
+    return {"top1": 0.5 + gain + (row["seed"] % 2) / 40 * (row["arm"] == "full"), "balanced_accuracy": 0.9}
+
+
+def test_the_growth_of_the_gain_is_a_table_of_its_study_and_a_sentence(tmp_path: Path) -> None:
+    params, data = params_with(["resnet18"], seeds=SEEDS, batch_sizes=SIZES), DataPaths(root=tmp_path)
+    write_artifacts(data, params, _growing)
+    summary = build_summary(load_inputs(params, data))
+    (study,) = summary["studies"]
+    controls = {row["control"]: row["evidence"] for row in study["batch_slopes"]}
+    assert controls["full"]["mean"] == controls["random"]["mean"] == pytest.approx(2.5)
+    rows = slope_table(study, 0.95).rows
+    assert [row[:2] for row in rows] == [("filtered − full", "+2.50"), ("filtered − random", "+2.50")]
+    assert rows[0][5] == "6 seeds"
+    (headline,) = (row for row in summary["sentences"] if row["name"] == "gain_by_batch")
+    assert headline["outcome"] == "supported"
+    for text in (render_page(params, data), render_document(params, data)[0]):
+        assert "growth per doubling of the batch size" in text
 
 
 def test_settings_that_cannot_be_read_are_one_line(project: tuple[Params, DataPaths]) -> None:

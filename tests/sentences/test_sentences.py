@@ -94,7 +94,24 @@ def _gain(gain: float) -> Level:
     return lambda t: 0.9 + gain * (t.arm == "filtered")
 
 
+def _gain_by_batch(against_full: float, against_random: float) -> Level:
+    """What filtered gains on both arms grows by so much with each doubling of the batch size."""
+
+    def level(trial: Trial) -> float:
+        doublings = math.log2(trial.batch_size / 16)
+        growth = {"filtered": 0.0, "full": against_full, "random": against_random}[trial.arm]
+        return 0.9 - 0.01 * doublings - growth * doublings
+
+    return level
+
+
+_ARMS = ["full", "filtered", "random"]
+
 CASES: Mapping[str, Case] = {
+    "gain_by_batch": Case(
+        *(grid(_gain_by_batch(*growths), arm=_ARMS, batch_size=_SIZES)
+          for growths in ((0.005, 0.005), (0.005, -0.005), (0.005, 0.0)))
+    ),
     "best_batch": Case(*(grid(_moving_peak(moves), batch_size=_SIZES, learning_rate=_RATES) for moves in (1, 0, 0))),
     "parting_curves": Case(
         *(grid(_curves_by_rate(*parts), noise=0.002, batch_size=_SIZES, learning_rate=_RATES, model=_NETS)

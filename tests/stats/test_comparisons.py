@@ -5,14 +5,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from made_up_runs import PLAN, Draws, made_draws, made_runs
 
-from pipeline.stats import crossed_difference, mean_estimate
+from pipeline.stats import crossed_difference
 from pipeline.stats.comparison_values import pooled_values, setting_values
 from pipeline.stats.comparison_wording import needed_sentence, settings_note
 from pipeline.stats.comparisons import Comparison, comparisons, replicates_needed
+from pipeline.stats.pairs import seed_differences
 from pipeline.stats.power import seeds_for_both_tests
 from pipeline.stats.runs import Run
+from pipeline.stats.sequential import decide
+from pipeline.stats.verdict import Verdict
 
 
 def compare(runs: list[Run], control: str = "random") -> Comparison:
@@ -68,16 +73,18 @@ def test_draws_of_the_filter_are_a_level_of_their_own() -> None:
     against_full, against_random = compare(study, "full"), compare(study)
     assert against_full.pooled is not None
     assert against_random.pooled is not None
-    # Against what all draws have in common, seeds vary too: the interval is that of both factors.
+    # Draws share their seeds, whatever the control: the interval is that of both factors.
     assert against_full.pooled.estimate.low == pytest.approx(
         crossed_difference([[0.02, 0.04], [-0.02, -0.04]], 0.95).low
     )
-    assert against_random.pooled.estimate.low == pytest.approx(mean_estimate([0.02, 0.0], 0.95).low, rel=1e-4)
+    assert against_random.pooled.estimate.low == pytest.approx(
+        crossed_difference([[0.01, 0.03], [0.01, -0.01]], 0.95).low, rel=1e-4
+    )
     assert (against_random.pooled.unit, against_random.pooled.draws, against_random.pooled.seeds) == ("draw", 2, 2)
     assert "conditional" not in pooled_values(against_random, PLAN)["sentence"]
     assert "conditional on this one draw" in pooled_values(compare(pair([1, 2, 3])), PLAN)["sentence"]
     # No single number of seeds tells what two factors need.
-    assert replicates_needed(against_full) is None
+    assert replicates_needed(against_full) is replicates_needed(against_random) is None
     assert needed_sentence(against_full) == ""
 
 
@@ -119,3 +126,68 @@ def test_values_are_percentage_points_and_p_values() -> None:
     assert first["verdict"]["p"]["adjusted_difference"] == pytest.approx(2**-5)
     assert first["verdict"]["equivalence_low"] == pytest.approx(0.905, abs=1e-3)
     assert second["verdict"]["too_few_pairs"]
+
+
+LOOKS = replace(PLAN, looks=(3, 5))
+
+
+def three(filtered: Sequence[float | None], against_full: Sequence[float | None], batch_size: int = 32) -> list[Run]:
+    """Filtered minus random, and minus full, in percentage points by seed."""
+    treated = [None if value is None else 0.8 + value / 100 for value in filtered]
+    full = [0.8 if a is None or b is None else 0.8 + (a - b) / 100 for a, b in zip(filtered, against_full, strict=True)]
+    return made_runs({"filtered": treated, "random": [0.8] * len(filtered), "full": full}, batch_size)
+
+
+def test_all_comparisons_stop_with_the_primary_one() -> None:
+    """Against the full arm the later seeds would decide; they are shown and not used."""
+    runs = three([2.0, 2.1, 1.9, 2.0, 2.0], [0.0, 3.0, -3.0, 9.0, 9.0])
+    found = {row.control: row.pooled for row in comparisons(runs, LOOKS)}
+    assert found["random"] is not None
+    assert found["full"] is not None
+    assert [(row.outcome, row.seeds, row.unused) for row in (found["random"], found["full"])] == [
+        ("helps", 3, 2),
+        ("undecided", 3, 2),
+    ]
+
+
+def test_an_undecided_study_goes_on_to_its_last_look() -> None:
+    runs = three([2.0, -2.0, 1.0, -1.0, 0.5], [1.0] * 5)
+    (pooled,) = (row.pooled for row in comparisons(runs, LOOKS) if row.primary)
+    assert pooled is not None
+    assert (pooled.outcome, pooled.seeds, pooled.unused) == ("undecided", 5, 0)
+    (pooled,) = (row.pooled for row in comparisons([run for run in runs if run.seed < 4], LOOKS) if row.primary)
+    assert pooled is not None
+    assert (pooled.outcome, pooled.seeds, pooled.unused) == ("undecided", 3, 1)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.5, 1.0, 3.0]))
+def test_the_verdict_is_the_decision_that_stopped_the_training(seed: int, shift: float) -> None:
+    """Some run diverged: its setting is left out from the look that has its seed, in both."""
+    rng = np.random.default_rng(seed)
+    values = [[round(float(value), 2) for value in rng.normal(shift, 0.5, 5)] for _ in range(2)]
+    missing: list[float | None] = list(values[1])
+    missing[int(rng.integers(5))] = None
+    runs = [*pair(values[0], 32), *pair(missing, 64)]
+    assert LOOKS.rule.design is not None
+    decision = decide(
+        LOOKS.rule.design,
+        seed_differences({(run.setting, run.arm, run.seed): run.top1 for run in runs}, "random"),
+        step=1 / PLAN.n_images,
+    )
+    pooled = compare_at_looks(runs)
+    assert (pooled.outcome, pooled.seeds) == (decision.outcome, decision.seeds)
+
+
+def compare_at_looks(runs: list[Run]) -> Verdict:
+    (found,) = comparisons(runs, LOOKS)
+    assert found.pooled is not None
+    return found.pooled
+
+
+def test_looks_are_among_the_values() -> None:
+    found = comparisons(three([2.0, 2.1, 1.9, 2.0], [0.0] * 4), LOOKS)[0]
+    looks = pooled_values(found, LOOKS)["verdict"]["looks"]
+    assert (looks["stated"], looks["taken"], looks["unused"]) == ([3, 5], 3, 1)
+    assert 0.02 < looks["difference"] < looks["equivalence"] < 0.05
+    assert replicates_needed(found) is None
+    assert pooled_values(compare(pair([1, 2, 3])), PLAN)["verdict"]["looks"] is None

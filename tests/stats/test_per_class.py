@@ -31,10 +31,10 @@ def arms() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return treated, control, np.arange(60) % 5
 
 
-def estimate(differences: np.ndarray, *, shared: bool = False, settings: int = 1) -> Estimate:
+def estimate(differences: np.ndarray, *, settings: int = 1) -> Estimate:
     """Of one class of 12 images, from differences (draws, seeds), each a count of them in both arms."""
     blur = rounding_sd(1 / 12) * (2 / settings) ** 0.5
-    return level_estimate(differences, 0.9, shared_control=shared, rounding=blur)
+    return level_estimate(differences, 0.9, rounding=blur)
 
 
 def test_differences_pair_by_seed(arms: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
@@ -47,13 +47,13 @@ def test_differences_pair_by_seed(arms: tuple[np.ndarray, np.ndarray, np.ndarray
     assert found.worst == estimate(worst[None])
 
 
-def test_draws_that_share_a_control_are_crossed_with_its_seeds(
+def test_draws_are_crossed_with_their_seeds(
     arms: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> None:
     treated, control, labels = arms
     found = class_differences([(treated, control[:1])], labels, 0.9)
     by_class = class_accuracies(treated, labels) - class_accuracies(control[:1], labels)
-    assert found.estimates[2] == estimate(by_class[:, :, 2], shared=True)
+    assert found.estimates[2] == estimate(by_class[:, :, 2])
     own = class_differences([(treated, control)], labels, 0.9)
     by_class = class_accuracies(treated, labels) - class_accuracies(control, labels)
     assert own.estimates[2] == estimate(by_class[:, :, 2])

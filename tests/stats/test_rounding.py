@@ -24,14 +24,14 @@ def _rounded(rng: np.random.Generator, difference: float, *, n: int, images: int
 
 
 def test_two_seeds_that_differ_by_one_image_each_are_not_equivalent() -> None:
-    found = pooled_verdict(np.full((1, 2, 1), 1 / 360), RULE, shared_control=True, step=1 / 360)
+    found = pooled_verdict(np.full((1, 2, 1), 1 / 360), RULE, step=1 / 360)
     assert found.outcome == "undecided"
     assert found.tests is not None
     assert min(found.tests.t, found.tests.equivalence) > 0.05
     assert found.estimate.low is not None
     assert found.estimate.high is not None
     assert found.estimate.low < 0 < 0.005 < found.estimate.high
-    (same,) = verdicts_by_setting([np.full((1, 2), 1 / 360)], RULE, shared_control=True, step=1 / 360)
+    (same,) = verdicts_by_setting([np.full((1, 2), 1 / 360)], RULE, step=1 / 360)
     assert same.tests == found.tests
 
 
@@ -39,7 +39,7 @@ def test_two_seeds_that_differ_by_one_image_each_are_not_equivalent() -> None:
 def test_equivalence_at_the_margin_is_claimed_no_oftener_than_stated(n: int, images: int, sd: float) -> None:
     rng = np.random.default_rng(n)
     values = _rounded(rng, RULE.margin, n=n, images=images, sd=sd)
-    found = [pooled_verdict(of[None, :, None], RULE, shared_control=False, step=1 / images) for of in values]
+    found = [pooled_verdict(of[None, :, None], RULE, step=1 / images) for of in values]
     wrong = np.mean([verdict.outcome == "equivalent" for verdict in found])
     assert wrong <= 0.05 + 4 * math.sqrt(0.05 * 0.95 / SIMULATIONS)
 

@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.stats import crossed_difference, mean_estimate
+from pipeline.stats.sequential import look_levels
 from pipeline.stats.verdict import Outcome, Rule, Verdict, pooled_verdict, verdicts_by_setting
 from pipeline.stats.verdict_wording import verdict_sentence
 
@@ -21,7 +24,7 @@ def _one_draw(seeds: np.ndarray) -> np.ndarray:
     [(0.005, 1, "helps"), (-0.005, 1, "hurts"), (0.0, 1, "equivalent"), (0.002, 5, "undecided")],
 )
 def test_each_outcome(shift: float, scale: float, outcome: Outcome) -> None:
-    found = pooled_verdict(_one_draw(shift + scale * NOISE), RULE, shared_control=True)
+    found = pooled_verdict(_one_draw(shift + scale * NOISE), RULE)
     assert found.outcome == outcome
     assert not found.too_few_pairs
     assert not found.certain_but_small
@@ -29,7 +32,7 @@ def test_each_outcome(shift: float, scale: float, outcome: Outcome) -> None:
 
 
 def test_a_certain_difference_smaller_than_the_margin_is_equivalent() -> None:
-    found = pooled_verdict(_one_draw(0.0018 + 0.5 * NOISE), RULE, shared_control=True)
+    found = pooled_verdict(_one_draw(0.0018 + 0.5 * NOISE), RULE)
     assert (found.outcome, found.certain_but_small) == ("equivalent", True)
     assert "equivalent within ±0.30 percentage points, the difference being certain but small (" in _sentence(found)
 
@@ -37,15 +40,13 @@ def test_a_certain_difference_smaller_than_the_margin_is_equivalent() -> None:
 @given(st.lists(st.floats(-0.01, 0.01).map(lambda value: round(value, 4)), min_size=2, max_size=8))
 def test_the_arms_exchanged_exchange_helps_and_hurts(seeds: list[float]) -> None:
     exchanged = {"helps": "hurts", "hurts": "helps"}
-    there, back = (
-        pooled_verdict(sign * _one_draw(np.array(seeds)), RULE, shared_control=False).outcome for sign in (1, -1)
-    )
+    there, back = (pooled_verdict(sign * _one_draw(np.array(seeds)), RULE).outcome for sign in (1, -1))
     assert back == exchanged.get(there, there)
 
 
 @given(st.lists(st.floats(-0.01, 0.01).map(lambda value: round(value, 4)), min_size=2, max_size=5))
 def test_five_seeds_or_fewer_never_claim_a_difference(seeds: list[float]) -> None:
-    found = pooled_verdict(_one_draw(np.array(seeds)), RULE, shared_control=False)
+    found = pooled_verdict(_one_draw(np.array(seeds)), RULE)
     assert found.outcome in ("equivalent", "undecided")
     assert found.too_few_pairs
 
@@ -53,30 +54,29 @@ def test_five_seeds_or_fewer_never_claim_a_difference(seeds: list[float]) -> Non
 def test_settings_are_averaged_per_seed_first() -> None:
     """Forty settings of one seed are no forty replicates."""
     sizes = np.broadcast_to(_one_draw(0.005 + NOISE), (1, 8, 40))
-    once, often = (pooled_verdict(values, RULE, shared_control=True) for values in (sizes[..., :1], sizes))
+    once, often = (pooled_verdict(values, RULE) for values in (sizes[..., :1], sizes))
     assert once.tests is not None
     assert often.tests is not None
     assert (often.estimate.n, often.settings, once.settings) == (8, 40, 1)
     assert often.tests.t == pytest.approx(once.tests.t)
 
 
-def test_draws_are_the_replicates_and_cross_a_shared_control() -> None:
+def test_draws_are_the_replicates_and_cross_the_seeds_that_they_share() -> None:
     values = 0.005 + NOISE[:7, None] + 0.1 * NOISE
-    own, shared = (pooled_verdict(values[..., None], RULE, shared_control=flag) for flag in (False, True))
-    assert (own.unit, own.draws, own.seeds, own.estimate.n) == ("draw", 7, 8, 7)
-    assert own.estimate == mean_estimate(values.mean(axis=1), 0.95)
-    assert shared.estimate == crossed_difference(values, 0.95)
-    assert own.outcome == shared.outcome == "helps"
-    few = pooled_verdict(values[:3, :, None], RULE, shared_control=True)
+    found = pooled_verdict(values[..., None], RULE)
+    assert (found.unit, found.draws, found.seeds, found.estimate.n) == ("draw", 7, 8, 7)
+    assert found.estimate == crossed_difference(values, 0.95)
+    assert found.outcome == "helps"
+    few = pooled_verdict(values[:3, :, None], RULE)
     assert few.tests is not None
     assert (few.tests.pairs, few.too_few_pairs, few.outcome) == (3, True, "undecided")
 
 
 def test_holm_asks_more_of_a_setting_among_others() -> None:
     values = 0.005 + NOISE[1:7]
-    (alone,) = verdicts_by_setting([values[None]], RULE, shared_control=True)
+    (alone,) = verdicts_by_setting([values[None]], RULE)
     assert (alone.outcome, alone.comparisons) == ("helps", 1)
-    among = verdicts_by_setting([values[None]] * 4, RULE, shared_control=True)
+    among = verdicts_by_setting([values[None]] * 4, RULE)
     for found in among:
         assert found.tests is not None
         assert (found.outcome, found.too_few_pairs, found.comparisons) == ("undecided", True, 4)
@@ -85,19 +85,19 @@ def test_holm_asks_more_of_a_setting_among_others() -> None:
 
 def test_a_setting_of_many_seeds_makes_room_for_one_of_few() -> None:
     """Holm rejects the one of 10 seeds first; the sign-flip test of 6 is then compared with alpha itself."""
-    many, few = verdicts_by_setting([[[0.005] * 10], [[0.005] * 6]], RULE, shared_control=True)
+    many, few = verdicts_by_setting([[[0.005] * 10], [[0.005] * 6]], RULE)
     assert (many.outcome, few.outcome, few.too_few_pairs) == ("helps", "helps", False)
 
 
 def test_a_setting_without_spread_is_undecided_and_counts_in_no_adjustment() -> None:
-    one, alone = verdicts_by_setting([[[0.01]], [0.005 + NOISE]], RULE, shared_control=True)
+    one, alone = verdicts_by_setting([[[0.01]], [0.005 + NOISE]], RULE)
     assert (one.outcome, one.tests, one.estimate.n) == ("undecided", None, 1)
     assert (alone.outcome, alone.comparisons) == ("helps", 1)
-    shared = pooled_verdict(np.full((3, 1, 2), 0.01), RULE, shared_control=True)
+    shared = pooled_verdict(np.full((3, 1, 2), 0.01), RULE)
     assert (shared.outcome, shared.tests) == ("undecided", None)
     assert "no interval" in _sentence(shared)
     assert "a single seed, hence no test" in _sentence(shared)
-    assert verdicts_by_setting([], RULE, shared_control=True) == []
+    assert verdicts_by_setting([], RULE) == []
 
 
 def _sentence(found: Verdict) -> str:
@@ -105,7 +105,7 @@ def _sentence(found: Verdict) -> str:
 
 
 def test_the_sentence_names_what_was_compared_what_was_found_and_what_it_rests_on() -> None:
-    found = pooled_verdict(_one_draw(0.005 + NOISE), RULE, shared_control=False)
+    found = pooled_verdict(_one_draw(0.005 + NOISE), RULE)
     assert _sentence(found) == (
         "filtered against random uniform at equal steps: helps, +0.50 percentage points of top-1 (mean +0.50, "
         "95 % interval +0.42 to +0.58; n = 8 seeds; p = 2.18e-06 (t), 0.007812 (sign flips), 0.9996 (equivalence); "
@@ -114,15 +114,15 @@ def test_the_sentence_names_what_was_compared_what_was_found_and_what_it_rests_o
 
 
 def test_the_sentence_says_what_it_cannot_say() -> None:
-    few = pooled_verdict(_one_draw(0.005 + NOISE[2:6]), RULE, shared_control=False)
+    few = pooled_verdict(_one_draw(0.005 + NOISE[2:6]), RULE)
     assert "undecided, with a margin of ±0.30 percentage points (" in _sentence(few)
     assert "with 4 seeds the sign-flip test gives 0.125 at best, and reaches 0.05 from 6 on" in _sentence(few)
-    draws = pooled_verdict(0.005 + NOISE[:7, None, None] + np.zeros((7, 2, 3)), RULE, shared_control=False)
+    draws = pooled_verdict(0.005 + NOISE[:7, None, None] + np.zeros((7, 2, 3)), RULE)
     assert "n = 7 draws of the filter, each the mean over 2 seeds and 3 settings" in _sentence(draws)
     assert "conditional" not in _sentence(draws)
-    crossed = pooled_verdict(0.005 + NOISE[:7, None, None] + np.zeros((7, 2, 1)), RULE, shared_control=True)
+    crossed = pooled_verdict(0.005 + NOISE[:7, None, None] + np.zeros((7, 2, 1)), RULE)
     assert "with 2 seeds the sign-flip test gives 0.5 at best" in _sentence(crossed)
-    (among, _) = verdicts_by_setting([[0.005 + NOISE]] * 2, RULE, shared_control=False)
+    (among, _) = verdicts_by_setting([[0.005 + NOISE]] * 2, RULE)
     assert "after Holm for 2 settings 0.01562 (difference), 1 (equivalence)" in _sentence(among)
 
 
@@ -131,10 +131,51 @@ def test_the_sentence_says_what_it_cannot_say() -> None:
 )
 def test_what_is_no_difference_of_accuracies_is_refused(wrong: np.ndarray) -> None:
     with pytest.raises(ValueError, match="difference"):
-        pooled_verdict(wrong, RULE, shared_control=False)
+        pooled_verdict(wrong, RULE)
 
 
 @pytest.mark.parametrize("wrong", [{"margin": 0.0}, {"margin": 1.0}, {"alpha": 0.0}, {"alpha": 0.5}])
 def test_what_is_no_rule_is_refused(wrong: dict[str, float]) -> None:
+    values = {"margin": 0.003, "alpha": 0.05} | wrong
     with pytest.raises(ValueError, match="margin"):
-        Rule(**({"margin": 0.003, "alpha": 0.05} | wrong))
+        Rule(margin=values["margin"], alpha=values["alpha"])
+
+
+def test_looks_decide_by_the_t_test_alone_at_the_levels_of_a_look() -> None:
+    """Differences and equivalence carry the same burden: the sign flips are shown and decide neither."""
+    rule = replace(RULE, looks=(4, 6, 8))
+    found = pooled_verdict(_one_draw(0.01 + NOISE[:4]), rule)
+    assert found.tests is not None
+    assert (found.outcome, found.tests.sign_flip, found.too_few_pairs) == ("helps", 0.125, False)
+    levels = look_levels((4, 6, 8), 0.05)
+    assert found.levels == levels
+    assert found.estimate == mean_estimate(0.01 + NOISE[:4], 1 - levels.difference)
+    low, high = (found.tests.equivalence_low, found.tests.equivalence_high)
+    expected = mean_estimate(0.01 + NOISE[:4], 1 - 2 * levels.equivalence)
+    assert (low, high) == pytest.approx((expected.low, expected.high))
+
+
+def test_between_two_looks_nothing_is_decided() -> None:
+    rule = replace(RULE, looks=(4, 6, 8))
+    outcomes = [pooled_verdict(_one_draw(0.01 + NOISE[:n]), rule).outcome for n in (3, 4, 5, 6)]
+    assert outcomes == ["undecided", "helps", "undecided", "helps"]
+
+
+def test_settings_at_a_look_share_its_level_after_holm() -> None:
+    rule = replace(RULE, looks=(4, 6, 8))
+    found = verdicts_by_setting([(0.01 + NOISE[:6])[None]] * 2, rule)
+    assert {verdict.levels for verdict in found} == {(0.05 / 3, 0.05 / 3)}
+    assert {verdict.outcome for verdict in found} == {"helps"}
+
+
+def test_the_sentence_of_a_look_names_it_its_levels_and_what_is_not_used() -> None:
+    rule = replace(RULE, looks=(6, 8))
+    found = replace(pooled_verdict(_one_draw(0.005 + NOISE[:6]), rule), unused=2)
+    levels = look_levels((6, 8), 0.05)
+    assert "0.03125 (sign flips)" in _sentence(found)
+    assert (
+        "look at 6 seeds, of looks stated at 6 and 8 seeds; the t test decides, at levels "
+        f"{levels.difference:.4g} (difference) and {levels.equivalence:.4g} (each side of equivalence) a look; "
+        "the interval holds at all looks together; 2 later seeds not used"
+    ) in _sentence(found)
+    assert "no look taken yet" in _sentence(pooled_verdict(_one_draw(0.005 + NOISE[:5]), rule))

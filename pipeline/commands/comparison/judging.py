@@ -105,8 +105,7 @@ def compare_study(
     draws = sorted({draw for found in tables.values() for draw, _ in found if draw})
     by_setting = {setting: _table(found, _own(setting, draws)) for setting, found in tables.items()}
     by_setting = {setting: table for setting, table in by_setting.items() if table.size}
-    # Each draw of the filter has runs of its own in both experiments: no control is shared.
-    verdicts = verdicts_by_setting(list(by_setting.values()), rule, shared_control=False, step=step)
+    verdicts = verdicts_by_setting(list(by_setting.values()), rule, step=step)
     return StudyComparison(
         study=study,
         runs_a=len(a),
@@ -170,7 +169,7 @@ def _by_arm(tables: Mapping[Setting, Differences], draws: Sequence[str], rule: R
     of_arm = {arm: {setting: found for setting, found in tables.items() if setting.arm == arm} for arm in arms}
     complete = {arm: _complete(found, draws) for arm, found in of_arm.items()}
     columns = [np.stack(found, axis=-1) for found in complete.values() if found]
-    verdicts = iter(pooled_verdicts(columns, rule, shared_control=False, step=step))
+    verdicts = iter(pooled_verdicts(columns, rule, step=step))
     return [
         ArmVerdict(arm=arm, verdict=next(verdicts) if found else None, left_out=len(of_arm[arm]) - len(found))
         for arm, found in complete.items()

@@ -16,7 +16,7 @@ from pipeline.distributed import Ranks, choose_workers, threads_for
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
 from pipeline.stages.harness import StageContext
-from pipeline.stages.train import keys_of, missing_cells, resolve_cells
+from pipeline.stages.train import keys_of, missing_cells, next_cells, resolve_cells
 from pipeline.training.ledger import Ledger
 from pipeline.training.study import Cell, DataSummary, cells_of
 from pipeline.training.workers import plan_of
@@ -38,15 +38,19 @@ class StudyPlan:
 
 
 def plan_from_ledger(params: Params, name: str, data: DataPaths, work: WorkPaths) -> StudyPlan:
-    """What the train stage would do now, with its inputs as they are on disk."""
+    """What the train stage would do now, with its inputs as they are on disk.
+
+    Of a study with looks that is not decided yet all that it may take.
+    """
     context = StageContext(stage="train", item=name, params=params, data=data, work=work, log=RunLog.silent())
     recipe = params.studies[name].effective_recipe(params.train)
     workers = workers_of(recipe)
     ranks = Ranks(rank=0, count=workers, device=device_of(workers))
     prepared = load_prepared(data, folder=context.image_folder)
     cells, _, identities = resolve_cells(context, prepared, ranks, threads=threads_of(recipe))
-    keep = params.studies[name].keep_weights
-    todo = missing_cells(cells, keys_of(identities), Ledger(work.cells), keep)
+    keys, ledger = keys_of(identities), Ledger(work.cells)
+    complete = not next_cells(context, cells, keys, ledger, len(prepared.test.labels))
+    todo = [] if complete else missing_cells(cells, keys, ledger, params.studies[name].keep_weights)
     return StudyPlan(total=len(cells), skipped=_skipped(cells), missing=[cells[i] for i in todo])
 
 

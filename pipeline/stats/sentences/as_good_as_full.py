@@ -28,7 +28,7 @@ def as_good_as_full(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
         if differences:
             values[key] = differences
     return evidence_of(
-        replicates_of(values), rule, QUANTITY, threshold=-rule.margin, scale=100, shared_control=True,
+        replicates_of(values), rule, QUANTITY, threshold=-rule.margin, scale=100,
         rounding=2**0.5 * accuracy_rounding(trials),
     )  # fmt: skip
 

@@ -33,7 +33,7 @@ def augmentation(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
                     runs.setdefault(setting, []).extend([*augmented[name], *plain[name]])
     rounding = 2 * accuracy_rounding(trials)
     kept = {setting: values[setting] for setting in distinct(runs)}
-    return evidence_of(replicates_of(kept), rule, QUANTITY, scale=100, shared_control=True, rounding=rounding)
+    return evidence_of(replicates_of(kept), rule, QUANTITY, scale=100, rounding=rounding)
 
 
 class _Pair(NamedTuple):

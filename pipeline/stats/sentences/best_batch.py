@@ -44,7 +44,7 @@ def best_batch(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
     if evidence is None:
         return None
     blur = rounding / found_replicates.settings**0.5
-    mean = level_mean(found_replicates.table, shared_control=False, rounding=blur)
+    mean = level_mean(found_replicates.table, rounding=blur)
     studies = {study for study, *_ in values}
     bounded = all(best.all_rates and best.step <= BOUND for (study, *_), best in bests.items() if study in studies)
     against = float(mean.p_equivalence(BOUND)) if bounded else 1.0

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.stats.levels import is_crossed, level_mean
+from pipeline.stats.levels import level_mean
 from pipeline.stats.sentences.trials import Replicates, Trial
 from pipeline.stats.student import rounding_sd
 
@@ -24,6 +24,8 @@ class Evidence:
         unit: of them: seeds of one draw of the filter, draws, or batch sizes.
         settings: that each replicate is the mean over.
         left_out: settings that lack some of the replicates.
+        sign_flip: two-sided p of the sign-flip test over the replicates, shown beside the t test and deciding nothing;
+            None where it was not made.
     """
 
     p_for: float
@@ -37,6 +39,7 @@ class Evidence:
     unit: str
     settings: int
     left_out: int = 0
+    sign_flip: float | None = None
 
     @property
     def p(self) -> float:
@@ -64,24 +67,22 @@ def evidence_of(
     *,
     threshold: float = 0.0,
     scale: float = 1.0,
-    shared_control: bool = False,
     rounding: float = 0.0,
 ) -> Evidence | None:
-    """Student's t test of the replicates' mean against a threshold; None with fewer than two replicates.
+    """Student's t test of the replicates' mean against a threshold; None with fewer than two seeds.
 
     Args:
         found: values of which the sentence says that they are above the threshold.
         threshold: in their unit.
         scale: of the estimate as it is shown, 100 for percentage points.
-        shared_control: whether all draws are compared with the same runs.
         rounding: standard deviation that rounding gives a value of one setting, in its unit.
     """
-    if found is None or not enough(found, shared_control=shared_control):
+    if found is None or not enough(found):
         return None
     draws, seeds = found.table.shape
     # Settings are rounded independently, and averaged.
     blur = rounding / found.settings**0.5
-    mean = level_mean(found.table - threshold, shared_control=shared_control, rounding=blur)
+    mean = level_mean(found.table - threshold, rounding=blur)
     low, high = mean.interval(1 - rule.alpha)
     half = float(mean.p_difference()) / 2
     above = float(mean.mean) > 0
@@ -105,12 +106,9 @@ def accuracy_rounding(trials: Sequence[Trial]) -> float:
     return max((rounding_sd(1 / trial.n_images) for trial in trials), default=0.0)
 
 
-def enough(found: Replicates, *, shared_control: bool = False) -> bool:
-    """Whether there are two replicates, without which there is no test."""
-    draws, seeds = found.table.shape
-    if is_crossed(found.table, shared_control=shared_control):
-        return bool(min(draws, seeds) > 1)
-    return bool(max(draws, seeds) > 1)
+def enough(found: Replicates) -> bool:
+    """Whether there are two seeds, without which there is no test: all draws share the luck of a single one."""
+    return bool(found.table.shape[1] > 1)
 
 
 def slope(x: np.ndarray, y: np.ndarray) -> np.ndarray:

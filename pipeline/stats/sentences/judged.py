@@ -12,6 +12,7 @@ from pipeline.stats.sentences.batch_norm import batch_norm
 from pipeline.stats.sentences.best_batch import best_batch
 from pipeline.stats.sentences.best_extractor import best_extractor
 from pipeline.stats.sentences.evidence import Evidence, Rule
+from pipeline.stats.sentences.gain_slopes import gain_by_batch
 from pipeline.stats.sentences.parting_curves import parting_curves
 from pipeline.stats.sentences.sudden_drop import sudden_drop
 from pipeline.stats.sentences.trials import Trial
@@ -39,6 +40,12 @@ class Sentence:
 
 
 SENTENCES: Mapping[str, Sentence] = {
+    "gain_by_batch": Sentence(
+        meaning="Filtering helps more the larger the batch is, against all images and against as many random ones.",
+        needs="filtered, full and random arm, 2 batch_sizes, match: steps, 2 seeds or more that have all sizes",
+        judge=gain_by_batch,
+        decides="more seeds; batch_sizes further apart",
+    ),
     "best_batch": Sentence(
         meaning="Which batch size is best depends on the learning rate.",
         needs="full arm, 2 learning_rates, 3 batch_sizes that reach beyond the best one at both ends, 2 seeds or more",

@@ -32,10 +32,9 @@ def weight_decay(trials: Sequence[Trial], rule: Rule) -> Evidence | None:
     values: dict[object, dict[Replicate, float]] = {
         (key, control): _falls(found, control, decays_of[key]) for (key, control), found in distinct(groups).items()
     }
-    shared = any(trial.arm == "full" for trial in trials)
     # Of the line through several differences it moves the ends by no more than that of each.
     rounding = 2 * accuracy_rounding(trials)
-    return evidence_of(replicates_of(values), rule, QUANTITY, scale=100, shared_control=shared, rounding=rounding)
+    return evidence_of(replicates_of(values), rule, QUANTITY, scale=100, rounding=rounding)
 
 
 def _falls(trials: Sequence[Trial], control: str, decays: NDArray[np.float64]) -> dict[Replicate, float]:
