@@ -49,7 +49,7 @@ def test_small_groups_pass_together() -> None:
     """So that four simulated workers take one pass of their images, not four."""
 
     def sizes(batch: int, simulated: int, workers: int = 1, **changes: Any) -> list[int]:
-        return cost.part_sizes(_settings(batch_size=batch, simulated_workers=simulated, **changes), workers)
+        return cost.part_sizes(_settings(batch_size=batch, simulated_workers=simulated, **changes), workers)[batch]
 
     assert sizes(128, 4) == [128]
     assert sizes(128, 4, workers=2) == [64]
