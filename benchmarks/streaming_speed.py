@@ -63,7 +63,8 @@ def ours(folder: Path, arguments: argparse.Namespace, device: torch.device) -> C
     steps = len(paths) // arguments.batch_size
 
     def batches(epoch: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        return (stream.batch(step, arguments.batch_size) for step in range(epoch * steps, (epoch + 1) * steps))
+        size = arguments.batch_size
+        return (stream.samples(step * size, size) for step in range(epoch * steps, (epoch + 1) * steps))
 
     def run(epoch: int) -> None:
         with images.prefetch(batches(epoch)):

@@ -29,6 +29,19 @@ class Part:
         return int(self.rows.stop - self.rows.start)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RankBatch:
+    """How one rank computes its share of a global batch.
+
+    Attributes:
+        leaves: the parts whose gradients are added one by one, where they are.
+        passes: the same images as they pass forward together.
+    """
+
+    leaves: Sequence[Part]
+    passes: Sequence[Part]
+
+
 def worker_parts(batch_size: int, simulated_workers: int, bn_group: int | None = None) -> list[Part]:
     """The part of a global batch that each simulated worker sees, in its BatchNorm groups.
 
@@ -116,8 +129,8 @@ class SampleStream:
     """An endless sequence of training samples: epoch after epoch, without a gap between them.
 
     All rows of the data set are permuted, then those outside the arm are left out. So two arms
-    with the same seed meet the images they share in the same order. Batches are cut from the
-    stream regardless of epoch borders: nothing is dropped and every batch is full.
+    with the same seed meet the images they share in the same order. Batches, of whatever sizes, are
+    cut from the stream regardless of epoch borders: nothing is dropped and every batch is full.
 
     Args:
         members: (N,) bool, the arm's rows of the data set.
@@ -131,11 +144,10 @@ class SampleStream:
         self._orders: dict[int, NDArray[np.int64]] = {}
         self.n_train = int(members.sum())
 
-    def batch(self, step: int, batch_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Sample ids and the epoch of each, both (batch_size,), of optimizer step `step` from 0."""
-        positions = np.arange(step * batch_size, (step + 1) * batch_size)
-        epochs, places = np.divmod(positions, self.n_train)
-        ids = np.empty(batch_size, dtype=np.int64)
+    def samples(self, start: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Sample ids and the epoch of each, both (count,), from sample `start` of the stream on, counted from 0."""
+        epochs, places = np.divmod(np.arange(start, start + count), self.n_train)
+        ids = np.empty(count, dtype=np.int64)
         for epoch in np.unique(epochs):
             here = epochs == epoch
             ids[here] = self._order(int(epoch))[places[here]]

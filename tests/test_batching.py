@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pipeline.batching import Part, SampleStream, fitting_ranks, micro_batches, rank_parts, worker_parts
+from pipeline.durations import BatchSizes, BatchStage
 
 _BATCHES = st.integers(1, 400)
 _WORKERS = st.integers(1, 48)
@@ -155,7 +156,7 @@ def test_rows_that_are_not_neighbours_do_not_pass_together() -> None:
 def _first_epochs(stream: SampleStream, epochs: int, batch: int) -> NDArray[np.int64]:
     """(epochs, n_train): the ids of whole epochs, joined from batches that ignore their borders."""
     steps = -(-epochs * stream.n_train // batch)
-    ids = np.concatenate([stream.batch(step, batch)[0] for step in range(steps)])
+    ids = np.concatenate([stream.samples(step * batch, batch)[0] for step in range(steps)])
     return ids[: epochs * stream.n_train].reshape(epochs, stream.n_train)
 
 
@@ -169,17 +170,46 @@ def test_every_epoch_is_a_permutation_of_the_members(members: NDArray[np.bool_],
 @given(members=_MEMBERS, seed=_SEEDS, batch=st.integers(1, 150))
 def test_the_epoch_of_each_sample_is_told(members: NDArray[np.bool_], seed: int, batch: int) -> None:
     stream = SampleStream(members, seed)
-    epochs = np.concatenate([stream.batch(step, batch)[1] for step in range(4)])
+    epochs = np.concatenate([stream.samples(step * batch, batch)[1] for step in range(4)])
     assert epochs.tolist() == [position // stream.n_train for position in range(4 * batch)]
 
 
 @given(members=_MEMBERS, seed=_SEEDS, batch=st.integers(1, 100), order=st.permutations(range(6)))
 def test_random_access_equals_sequential(members: NDArray[np.bool_], seed: int, batch: int, order: list[int]) -> None:
     sequential, shuffled = SampleStream(members, seed), SampleStream(members, seed)
-    expected = [sequential.batch(step, batch) for step in range(6)]
+    expected = [sequential.samples(step * batch, batch) for step in range(6)]
     for step in order:
-        for got, wanted in zip(shuffled.batch(step, batch), expected[step], strict=True):
+        for got, wanted in zip(shuffled.samples(step * batch, batch), expected[step], strict=True):
             np.testing.assert_array_equal(got, wanted)
+
+
+@given(
+    members=_MEMBERS,
+    seed=_SEEDS,
+    final=st.integers(1, 150),
+    stages=st.lists(st.tuples(st.integers(1, 150), st.integers(1, 5)), max_size=4),
+)
+def test_batches_of_changing_sizes_are_one_stream(
+    members: NDArray[np.bool_], seed: int, final: int, stages: list[tuple[int, int]]
+) -> None:
+    """No image twice or left out in an epoch, wherever sizes change, and the same order for all sizes."""
+    ends = np.cumsum([steps for _, steps in stages], dtype=int).tolist()
+    sizes = BatchSizes(
+        final=final,
+        stages=tuple(
+            BatchStage(batch_size=size, until_step=end) for (size, _), end in zip(stages, ends, strict=True)
+        ),
+    )  # fmt: skip
+    stream, steps = SampleStream(members, seed), sizes.steps_for(3 * members.sum())
+    ids, epochs = (
+        np.concatenate(each)
+        for each in zip(*(stream.samples(sizes.examples(step), sizes.at(step)) for step in range(steps)), strict=True)
+    )
+    assert len(ids) == sizes.examples(steps)
+    plain = SampleStream(members, seed).samples(0, len(ids))
+    np.testing.assert_array_equal((ids, epochs), plain)
+    for epoch in range(3):
+        assert sorted(ids[epochs == epoch]) == np.flatnonzero(members).tolist()
 
 
 @given(pair=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=60), seed=_SEEDS)
@@ -201,7 +231,7 @@ def test_order_differs_between_epochs_and_seeds() -> None:
 
 def test_a_stream_leaves_the_global_generator_alone() -> None:
     before = np.random.get_state(legacy=False)  # noqa: NPY002
-    SampleStream(np.ones(10, dtype=np.bool_), 0).batch(0, 5)
+    SampleStream(np.ones(10, dtype=np.bool_), 0).samples(0, 5)
     after = np.random.get_state(legacy=False)  # noqa: NPY002
     np.testing.assert_equal(after, before)
 

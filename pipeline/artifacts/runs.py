@@ -33,7 +33,7 @@ _RUN_COLUMNS = (
     "critical_batch_high",
 )
 _HISTORY_COLUMNS = ("fingerprint", "examples", "train_loss", "top1")
-_LATER_HISTORY_COLUMNS = ("test_loss",)
+_LATER_HISTORY_COLUMNS = ("test_loss", "step")
 
 
 def read_runs(runs: Path, history: Path) -> list[dict[str, Any]]:
@@ -41,8 +41,8 @@ def read_runs(runs: Path, history: Path) -> list[dict[str, Any]]:
 
     Returns:
         The columns named above; `history`: (training images processed, training loss in nats or None where it was
-        not finite), ascending; `accuracy` and `test_loss`: (training images processed, top-1 or test loss in nats)
-        where that was measured.
+        not finite), ascending; `history_steps`: the optimizer steps of these, empty unless the batch grew;
+        `accuracy` and `test_loss`: (training images processed, top-1 or test loss in nats) where that was measured.
 
     Raises:
         InputError: a file is missing or damaged, holds values that no study can give, or the two are of
@@ -60,7 +60,7 @@ def read_runs(runs: Path, history: Path) -> list[dict[str, Any]]:
     recorded, finished = set(curves), {row["fingerprint"] for row in rows if row["status"] == "finished"}
     if not finished <= recorded <= {row["fingerprint"] for row in rows}:
         raise InputError(f"{history}: its runs are not those of {runs}; if no study is being trained, run `dvc repro`")
-    return [{**row, **_as_curves(curves.get(row["fingerprint"], []))} for row in rows]
+    return [{**row, **_as_curves(curves.get(row["fingerprint"], []), row["batch_size"])} for row in rows]
 
 
 def _has_result(row: Mapping[str, Any]) -> bool:
@@ -77,10 +77,12 @@ def _read_curves(path: Path) -> Mapping[str, list[dict[str, Any]]]:
     return curves
 
 
-def _as_curves(records: list[dict[str, Any]]) -> dict[str, tuple[tuple[int, float | None], ...]]:
+def _as_curves(records: list[dict[str, Any]], batch_size: int) -> dict[str, tuple[Any, ...]]:
     ordered = sorted(records, key=itemgetter("examples"))
+    grew = any(record.get("step", 0) * batch_size > record["examples"] for record in ordered)
     return {
         "history": tuple((record["examples"], record["train_loss"]) for record in ordered),
+        "history_steps": tuple(record["step"] for record in ordered) if grew else (),
         "accuracy": _measured(ordered, "top1"),
         "test_loss": _measured(ordered, "test_loss"),
     }

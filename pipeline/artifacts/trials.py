@@ -22,7 +22,7 @@ _NOT_RECIPE = frozenset(
     {
         "network", "batch_size", "weight_decay", "bn_group", "simulated_workers", "seed", "steps", "crop_padding",
         "crop_area", "flip", "threads", "reduction", "noise_scale_steps",
-        "accuracy_steps", "format",
+        "accuracy_steps", "accuracy_examples", "format",
     }
 )  # fmt: skip
 

@@ -10,6 +10,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.config.base import LARGEST_SEED, Section
+from pipeline.config.batch_schedule import no_later
 from pipeline.config.dask import DaskConfig
 from pipeline.config.duration import Duration
 from pipeline.config.extract import ExtractConfig
@@ -120,7 +121,8 @@ def _check_across_sections(params: Params, source: str) -> None:
     _check_maps(f"{source}: reduce", params.reduce)
     _check_recipe(f"{source}: finetune", params.finetune, params.prepare)
     _check_batch(f"{source}: finetune.batch_size", params.finetune.batch_size, params.finetune)
-    _check_warmup(f"{source}: finetune", params.finetune, params.finetune.budget)
+    _check_batch_stages(f"{source}: finetune", params.finetune.batch_size, params.finetune)
+    _check_budget(f"{source}: finetune", params.finetune, params.finetune.budget)
     _check_replicates(f"{source}: finetune.seed", params.finetune.seed, params.networks)
     _check_replicates(f"{source}: reduce.tsne.random_state", params.reduce.tsne.random_state, params.networks)
     for name, study in params.studies.items():
@@ -143,9 +145,10 @@ def _check_across_sections(params: Params, source: str) -> None:
             )
         section = f"{key}.recipe" if study.recipe else f"{source}: train"
         _check_recipe(section, recipe, params.prepare)
-        _check_warmup(section, recipe, study.budget)
+        _check_budget(section, recipe, study.budget)
         for batch in study.batch_sizes:
             _check_batch(f"{key}.batch_sizes", batch, recipe)
+            _check_batch_stages(section, batch, recipe)
         if study.accuracy_every and recipe.post_local_sgd:
             raise InputError(
                 f"{key}.accuracy_every: with post_local_sgd workers have weights of their own between averages; "
@@ -228,8 +231,13 @@ def _check_recipe(key: str, recipe: Recipe, prepare: PrepareConfig) -> None:
         )
 
 
-def _check_warmup(key: str, recipe: Recipe, budget: Duration) -> None:
+def _check_budget(key: str, recipe: Recipe, budget: Duration) -> None:
     """What holds for every data set and batch; units that differ, and LEGW, are compared in steps by the stages."""
+    if recipe.batch_schedule is not None and (short := no_later(budget, recipe.batch_schedule.stages[-1].until)):
+        raise InputError(
+            f"{key}.batch_schedule: the budget of {short} of the last stage, so that no step has the whole batch; "
+            "shorten the stages or lengthen the budget"
+        )
     warmup: Duration | None = getattr(recipe.schedule, "warmup", None)
     if warmup is None or (recipe.lr_scaling is not None and recipe.lr_scaling.rule == "legw"):
         return
@@ -240,6 +248,18 @@ def _check_warmup(key: str, recipe: Recipe, budget: Duration) -> None:
                 f"{key}.schedule.warmup: {length:g} {unit}, but the budget is {available:g} {unit}; "
                 "shorten the warm-up or lengthen the budget"
             )
+
+
+def _check_batch_stages(section: str, batch: int, recipe: Recipe) -> None:
+    if recipe.batch_schedule is None:
+        return
+    try:
+        sizes = recipe.batch_schedule.sizes(batch)
+    except ValueError as error:
+        raise InputError(f"{section}.batch_schedule.{error}") from None
+    for number, size in enumerate(sizes):
+        share = recipe.batch_schedule.stages[number].share
+        _check_batch(f"{section}.batch_schedule.stages.{number}.share: {share:g} of batch {batch}", size, recipe)
 
 
 def _check_batch(key: str, batch: int, recipe: Recipe) -> None:

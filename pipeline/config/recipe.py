@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from pipeline.config.base import NonNegative, NonNegativeFloat, Positive, PositiveFloat, Section, Share
+from pipeline.config.batch_schedule import BatchSchedule
 from pipeline.config.duration import Budget, Duration
 from pipeline.config.optimizers import Optimizer, SgdConfig
 from pipeline.config.schedules import ConstantSchedule, Schedule
@@ -140,6 +141,14 @@ def _legw_has_epochs(recipe: "Recipe") -> None:
         )
 
 
+def _warmup_start_has_a_reference(recipe: "Recipe") -> None:
+    if getattr(recipe.schedule, "warmup_start_factor", None) == "reference" and recipe.lr_scaling is None:
+        raise ValueError(
+            "schedule.warmup_start_factor: reference is the batch size of lr_scaling, which is not given; add "
+            "`lr_scaling`, or give a factor such as 0.1"
+        )
+
+
 def _tree_is_alone(recipe: "Recipe") -> None:
     if recipe.reduction == "tree" and recipe.micro_batch != "auto":
         raise ValueError("micro_batch: reduction tree runs one simulated worker at a time; remove the key")
@@ -214,6 +223,7 @@ class Recipe(Section):
     Attributes:
         stem: `imagenet` (7x7 stride 2 and max-pooling) or `cifar` (3x3, no pooling).
         lr_scaling: null leaves the learning rate as written.
+        batch_schedule: null, or smaller batches at the start of a run, as shares of its batch size.
         decay_norm_and_bias: whether weight decay also acts on BatchNorm parameters and biases.
         clip_norm: largest norm of the gradient of a global batch; null: no clipping.
         ema_decay: evaluate, and hand out, an exponential moving average of the weights with this
@@ -255,6 +265,7 @@ class Recipe(Section):
     optimizer: Optimizer = SgdConfig()
     schedule: Schedule = ConstantSchedule(name="constant")
     lr_scaling: LrScaling | None = None
+    batch_schedule: BatchSchedule | None = None
     decay_norm_and_bias: bool = True
     label_smoothing: Share = 0.0
     augmentation: Augmentation = Augmentation()
@@ -285,6 +296,7 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _rules_fit_together(self) -> Self:
         _legw_has_epochs(self)
+        _warmup_start_has_a_reference(self)
         _tree_is_alone(self)
         _noise_has_parts(self)
         _post_local_fits(self)

@@ -70,7 +70,7 @@ def _sentence(ratio: Mapping[str, Any], found: Mapping[str, Any], alpha: float) 
         ratio,
         alpha,
         what=f"to {target_in_words(found)}",
-        unit="times as many steps and images",
+        unit="times as many images" if found["batch_grew"] else "times as many steps and images",
         words=_WORDS,
         left_out=left_out,
     )

@@ -17,7 +17,11 @@ SCHEDULES: dict[str, Callable[..., float]] = {
     "polynomial": polynomial,
     "step": step_decay,
 }
-"""By the name used in params.yaml. Each takes (step, total_steps, **its own options)."""
+"""By the name used in params.yaml. Each takes (step, total_steps, **its own options).
+
+Steps are counted in batches of the final size: where the batch size changes on the way, an optimizer step of half of it
+counts half, so that a schedule goes by images.
+"""
 
 __all__ = [
     "SCHEDULES",

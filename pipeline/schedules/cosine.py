@@ -3,7 +3,7 @@
 import math
 
 
-def cosine(step: int, total_steps: int) -> float:
+def cosine(step: float, total_steps: float) -> float:
     """From 1 at step 0 towards 0, which the step after the last would have."""
     assert 0 <= step < total_steps
     return 0.5 * (1.0 + math.cos(math.pi * step / total_steps))

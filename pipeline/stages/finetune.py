@@ -145,7 +145,7 @@ def _train_all(
     )
     for own, size, run in zip(settings, sizes, runs, strict=True):
         _check_finite(run.train_loss, config.learning_rate, str(context.item))
-        context.images.append(run.steps * own.batch_size)
+        context.images.append(own.batch_sizes.examples(run.steps))
         context.earlier_seconds.append(run.earlier_seconds)
         if run.begun_before:
             context.other_joules.append(UNTOLD)

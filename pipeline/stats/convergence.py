@@ -81,7 +81,7 @@ def _first_rise(points: Sequence[tuple[float, float]], target: float) -> Crossin
 def convergence(runs: Sequence[Run], quantity: TargetQuantity, target: float, alpha: float) -> dict[str, Any]:
     """Each arm's steps and images to the target, and the treated arm's against each other one's, as plain values.
 
-    All pairs have the same batch size, so that the ratio of images is that of steps too.
+    All pairs have the same batch size, so that the ratio of images is that of steps too, unless the batch grew.
 
     Args:
         runs: of one study.
@@ -93,6 +93,7 @@ def convergence(runs: Sequence[Run], quantity: TargetQuantity, target: float, al
     return {
         "quantity": quantity,
         "target": target,
+        "batch_grew": any(run.history_steps for run in runs),
         "arms": [
             {**asdict(row), "setting": row.setting._asdict()} for row in _arms(runs, reached) if row.n
         ],
@@ -120,14 +121,15 @@ def _arms(runs: Sequence[Run], reached: Sequence[Crossing]) -> list[ArmConvergen
     found = []
     for setting in settings_of(runs):
         for arm in dict.fromkeys(run.arm for run in runs):
-            values = [
-                images
+            own = [
+                (run, images)
                 for run, images in zip(runs, reached, strict=True)
                 if run.setting == setting and run.arm == arm and run.finished
             ]
+            values = [value for _, value in own]
             images = [value for value in values if not isinstance(value, str)]
-            mean = float(np.exp(np.mean(np.log(images)))) if images and len(images) == len(values) else None
-            steps = None if mean is None else mean / setting.batch_size
+            steps = [run.steps_after(value) for run, value in own if not isinstance(value, str)]
+            all_reached = len(images) == len(values) > 0
             found.append(
                 ArmConvergence(
                     setting=setting,
@@ -135,8 +137,12 @@ def _arms(runs: Sequence[Run], reached: Sequence[Crossing]) -> list[ArmConvergen
                     n=len(values),
                     reached=len(images),
                     at_once=values.count("at once"),
-                    steps=steps,
-                    images=mean,
+                    steps=_geometric_mean(steps) if all_reached else None,
+                    images=_geometric_mean(images) if all_reached else None,
                 )
             )
     return found
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return float(np.exp(np.mean(np.log(values))))

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 EQUAL_EPOCHS = 0.01
 """Arms of unlike size whose epochs differ by no larger share had as many. A run ends after a whole step: three steps of
 a large batch may be 1.88 epochs of one arm and 1.98 of another."""
@@ -25,6 +27,7 @@ class Run:
 
     Attributes:
         history: (training images processed, training loss in nats or None where it was not finite), ascending.
+        history_steps: optimizer steps at each of `history`; empty where all batches had the same size.
         accuracy: (training images processed, top-1 of the test images 0 to 1) where it was measured before the run's
             end, ascending.
         test_loss: the same of the test images' mean loss in nats.
@@ -46,6 +49,7 @@ class Run:
     balanced_accuracy: float | None
     loss: float | None
     history: tuple[tuple[int, float | None], ...]
+    history_steps: tuple[int, ...] = ()
     accuracy: tuple[tuple[int, float], ...] = ()
     test_loss: tuple[tuple[int, float], ...] = ()
     critical_batch: float | None = None
@@ -55,6 +59,13 @@ class Run:
     @property
     def finished(self) -> bool:
         return self.status == "finished"
+
+    def steps_after(self, images: float) -> float:
+        """Optimizer steps that process so many training images; of a growing batch by a line between two records."""
+        if not self.history_steps:
+            return images / self.setting.batch_size
+        processed = [0, *(at for at, _ in self.history)]
+        return float(np.interp(images, processed, [0, *self.history_steps]))
 
     @property
     def accuracy_to_end(self) -> list[tuple[int, float]]:

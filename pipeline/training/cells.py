@@ -118,7 +118,7 @@ def row_of(study: str, cell: Cell, key: str, result: CellResult | None) -> dict[
     settings = cell.settings
     # A run that diverged stopped early.
     steps = result.history[-1].step if result else 0
-    examples = steps * settings.batch_size
+    examples = settings.batch_sizes.examples(steps)
     noise = (result.critical_batch if result else None) or {}
     return {
         "study": study,

@@ -4,7 +4,6 @@ A wrong label is believed late, if at all: the mean over the epochs (the confide
 al., 2020, Dataset Cartography, section 2.1) still doubts what the trained network has learned by heart.
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline import distributed
+from pipeline.durations import BatchSizes
 
 # Sums are of whole numbers of this unit, so that no order of images, ranks or interruptions changes them.
 _UNIT = 2.0**-24
 
 
-def first_tracked_step(steps: int, n_train: int, batch_size: int) -> int:
-    """Where tracking begins: the second half of training, or its last two epochs if that is more.
+def first_tracked_step(steps: int, n_train: int, batch_sizes: BatchSizes) -> int:
+    """Where tracking begins: the second half of the steps, or the last two epochs if that is more.
 
     A young network doubts everything; two epochs show every image at least once.
     """
-    return max(0, min(steps // 2, steps - math.ceil(2 * n_train / batch_size)))
+    before_two_epochs = batch_sizes.examples(steps) - 2 * n_train
+    if before_two_epochs <= 0:
+        return 0
+    return min(steps // 2, batch_sizes.steps_within(before_two_epochs))
 
 
 class ConfidenceTrack:

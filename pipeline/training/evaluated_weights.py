@@ -1,13 +1,13 @@
 """The weights that a run is judged by: averaged where it averages, with BatchNorm statistics of their own."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 
 from pipeline import distributed
-from pipeline.batching import Part, SampleStream
+from pipeline.batching import RankBatch, SampleStream
 from pipeline.training.batch_norm import recompute_statistics
 from pipeline.training.compiling import eager
 from pipeline.training.gradient import GlobalBatch, Objective
@@ -22,17 +22,16 @@ _SHARE = 1 / 16
 _FEWEST_IMAGES = 512
 
 
-def statistics_batches(steps: int, batch_size: int) -> int:
+def statistics_batches(trained_on: int, batch_size: int) -> int:
     """Global batches of the recomputed BatchNorm statistics, at least 1: a function of the settings alone.
 
     They hold a sixteenth of the images that the run has trained on, repeats counted, but between 512 and 2,048, and
     no more than that number. The last batch is a whole one.
 
     Args:
-        steps: that the run has done, at least 1.
+        trained_on: images of all steps that the run has done, repeats counted; at least one batch.
         batch_size: images of a global batch, at least 1.
     """
-    trained_on = steps * batch_size
     n_images = min(STATISTICS_IMAGES, trained_on, max(_FEWEST_IMAGES, math.ceil(_SHARE * trained_on)))
     return math.ceil(n_images / batch_size)
 
@@ -40,7 +39,10 @@ def statistics_batches(steps: int, batch_size: int) -> int:
 class EvaluatedWeights:
     """Turns the weights of a run, at its end or as if it ended where it stands, into those to evaluate.
 
-    Every rank must call its methods at the same step.
+    Every rank must call its methods at the same step, after the first.
+
+    Args:
+        batches: how this rank computes a batch of each size.
     """
 
     def __init__(
@@ -49,10 +51,10 @@ class EvaluatedWeights:
         state: TrainState,
         objective: Objective,
         stream: SampleStream,
-        passes: Sequence[Part],
+        batches: Mapping[int, RankBatch],
     ) -> None:
         self._settings, self._state, self._objective = settings, state, objective
-        self._stream, self._passes = stream, passes
+        self._stream, self._batches = stream, batches
 
     def set(self) -> None:
         """For good."""
@@ -62,12 +64,18 @@ class EvaluatedWeights:
             with torch.no_grad():
                 for name, parameter in state.model.named_parameters():
                     parameter.copy_(averaged[name])
-        n_batches = statistics_batches(state.step, settings.batch_size)
-        batches = [GlobalBatch.of(self._stream, state.step + index, settings.batch_size) for index in range(n_batches)]
+        # In the groups of the last step.
+        size, done = settings.batch_sizes.at(state.step - 1), settings.batch_sizes.examples(state.step)
+        batches = [
+            GlobalBatch.of(self._stream, start=done + index * size, size=size)
+            for index in range(statistics_batches(done, size))
+        ]
         tree = settings.reduction == "tree"
         sum_over_ranks_ = distributed.tree_sum_ if tree else distributed.all_reduce_sum_
         with eager():
-            recompute_statistics(state.model, self._objective, batches, self._passes, sum_over_ranks_=sum_over_ranks_)
+            recompute_statistics(
+                state.model, self._objective, batches, self._batches[size].passes, sum_over_ranks_=sum_over_ranks_
+            )  # fmt: skip
 
     @contextmanager
     def for_a_while(self) -> Iterator[None]:

@@ -28,9 +28,9 @@ class GlobalBatch:
     epochs: NDArray[np.int64]
 
     @classmethod
-    def of(cls, stream: SampleStream, step: int, batch_size: int) -> Self:
-        """That of step `step`, counted from 0."""
-        ids, epochs = stream.batch(step, batch_size)
+    def of(cls, stream: SampleStream, *, start: int, size: int) -> Self:
+        """From sample `start` of the stream on, counted from 0."""
+        ids, epochs = stream.samples(start, size)
         return cls(ids=ids, epochs=epochs)
 
     @property

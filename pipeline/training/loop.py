@@ -1,7 +1,7 @@
 """One training run from settings to weights."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from typing import Concatenate, Literal, ParamSpec, TypeVar
@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline import distributed
-from pipeline.batching import Part, SampleStream, fitting_ranks, groups_of, micro_batches, rank_parts, worker_parts
+from pipeline.batching import (
+    Part,
+    RankBatch,
+    SampleStream,
+    fitting_ranks,
+    groups_of,
+    micro_batches,
+    rank_parts,
+    worker_parts,
+)
 from pipeline.datasets.training_images import Request, TrainingImages
 from pipeline.distributed import Ranks, Transport
 from pipeline.errors import InputError, explaining_out_of_memory
@@ -80,8 +89,8 @@ def _in_its_precision(
 
 def _too_large(settings: TrainSettings, micro_batch: int) -> str:
     """What to say where memory runs out after `micro_batch` has been chosen."""
-    workers = worker_parts(settings.batch_size, settings.simulated_workers, settings.bn_group)
-    group = max(size for part in workers for size in part.group_sizes)
+    groups = [size for parts in _workers(settings).values() for part in parts for size in part.group_sizes]
+    group = max(groups)
     mend = "give more simulated_workers or a smaller bn_group, which change the result"
     if micro_batch > group and settings.reduction != "tree":
         mend = f"give micro_batch: {max(group, micro_batch // 2)}, at least {group}; or {mend.removeprefix('give ')}"
@@ -118,7 +127,7 @@ def train(
         micro_batch: images that pass forward at a time; changes the result by rounding alone.
         transport: of gradients; changes the result by rounding alone. None: torch's defaults.
         pauses: where to save the run's state and go on from; None: nowhere.
-        evaluation_of: of a network on test images, the same on all ranks, for settings with `accuracy_steps`.
+        evaluation_of: of a network on test images, the same on all ranks, for settings that ask for it on the way.
         track_confidence: return how sure the network was of each image's label while it trained.
 
     Raises:
@@ -126,7 +135,8 @@ def train(
         OutOfMemory: a BatchNorm group, or a pass of so many images, does not fit the memory.
         Terminated: the process was asked to end, after the state was saved.
     """
-    assert settings.accuracy_steps is None or evaluation_of is not None, "nobody to tell the accuracy"
+    measured = settings.accuracy_steps is not None or settings.accuracy_examples is not None
+    assert not measured or evaluation_of is not None, "nobody to tell the accuracy"
     transport = transport or Transport()
     _check_ranks(settings, ranks)
     _check_compression(settings, ranks, transport)
@@ -142,12 +152,11 @@ def train(
         seed=settings.seed,
     )
     stream = SampleStream(members, settings.seed)
-    workers = rank_parts(
-        worker_parts(settings.batch_size, settings.simulated_workers, settings.bn_group),
-        rank=ranks.rank,
-        ranks=ranks.count,
-    )
-    first = GlobalBatch.of(stream, 0, settings.batch_size)
+    sizes = settings.batch_sizes
+    workers = {
+        size: rank_parts(parts, rank=ranks.rank, ranks=ranks.count) for size, parts in _workers(settings).items()
+    }
+    first = GlobalBatch.of(stream, start=0, size=settings.batch_size)
     # A run that goes on does so with what it chose, but what was asked for since goes before.
     if micro_batch == "auto" and state.micro_batch:
         micro_batch = state.micro_batch
@@ -157,18 +166,15 @@ def train(
         compile_network(state.model, ranks.device, cuda_graphs=graphs)
     state.places = list(dict.fromkeys([*state.places, _place(ranks, state.micro_batch, transport)]))
     run = TrainedRun(model=state.model, micro_batch=state.micro_batch)
-    tree = settings.reduction == "tree"
-    passes = workers if tree else micro_batches(workers, state.micro_batch)
-    # To tell the noise of gradients, the finest parts that have one of their own.
-    leaves = workers if tree else [group for worker in workers for group in groups_of(worker)]
+    batches = {size: _rank_batch(parts, settings, state.micro_batch) for size, parts in workers.items()}
     stepper = Stepper(
-        settings, state, objective, leaves=leaves, passes=passes, pair=_pair(first), ranks=ranks, transport=transport,
-        track_from=first_tracked_step(settings.steps, stream.n_train, settings.batch_size),
+        settings, state, objective, batches=batches, pair=_pair(first), ranks=ranks, transport=transport,
+        track_from=first_tracked_step(settings.steps, stream.n_train, sizes),
     )  # fmt: skip
     # Twenty records a run: enough for a curve, and few enough not to hold up the device.
     record_every = max(1, settings.steps // 20)
-    requests = _requests(stream, state.step, settings, passes)
-    final = EvaluatedWeights(settings, state, objective, stream, passes)
+    requests = _requests(stream, state.step, settings, batches)
+    final = EvaluatedWeights(settings, state, objective, stream, batches)
     too_large = _too_large(settings, state.micro_batch)
     with (
         explaining_out_of_memory(too_large),
@@ -179,9 +185,9 @@ def train(
         while state.step < settings.steps and not run.diverged:
             if graphs:
                 begin_step()
-            stepper.take(GlobalBatch.of(stream, state.step, settings.batch_size))
+            stepper.take(GlobalBatch.of(stream, start=sizes.examples(state.step), size=sizes.at(state.step)))
             progress.update()
-            judged = _is_judged(state.step, settings)
+            judged = settings.measures_accuracy_after(state.step)
             if judged or state.step % record_every == 0 or state.step == settings.steps:
                 run.diverged = not _record(state, settings, stream.n_train)
             if judged and not run.diverged:
@@ -239,13 +245,29 @@ def _check_compression(settings: TrainSettings, ranks: Ranks, transport: Transpo
         )
 
 
+def _workers(settings: TrainSettings) -> dict[int, list[Part]]:
+    """By batch size, the parts of the simulated workers."""
+    return {
+        size: worker_parts(size, settings.simulated_workers, settings.bn_group) for size in settings.batch_sizes.all
+    }
+
+
+def _rank_batch(workers: list[Part], settings: TrainSettings, micro_batch: int) -> RankBatch:
+    if settings.reduction == "tree":
+        return RankBatch(leaves=workers, passes=workers)
+    # To tell the noise of gradients, the finest parts that have one of their own.
+    groups = [group for worker in workers for group in groups_of(worker)]
+    return RankBatch(leaves=groups, passes=micro_batches(workers, micro_batch))
+
+
 def _requests(
-    stream: SampleStream, first_step: int, settings: TrainSettings, passes: Sequence[Part]
+    stream: SampleStream, first_step: int, settings: TrainSettings, batches: Mapping[int, RankBatch]
 ) -> Iterator[Request]:
     """What this rank will ask for, pass by pass."""
     for step in range(first_step, settings.steps):
-        ids, epochs = stream.batch(step, settings.batch_size)
-        for part in passes:
+        size = settings.batch_sizes.at(step)
+        ids, epochs = stream.samples(settings.batch_sizes.examples(step), size)
+        for part in batches[size].passes:
             yield ids[part.rows], epochs[part.rows]
 
 
@@ -264,14 +286,14 @@ def _micro_batch(
     state: TrainState,
     objective: Objective,
     batch: GlobalBatch,
-    workers: list[Part],
+    workers: Mapping[int, list[Part]],
     micro_batch: int | Literal["auto"],
     ranks: Ranks,
     transport: Transport,
 ) -> int:
-    """Images that pass forward together, at most."""
+    """Images that pass forward together, at most; `workers` are this rank's, by batch size."""
     if settings.reduction == "tree":
-        return max(part.size for part in workers)
+        return max(part.size for parts in workers.values() for part in parts)
     state.model.train()
     group = Part(rows=slice(0, 2), group_sizes=(2,))
 
@@ -282,7 +304,7 @@ def _micro_batch(
     def try_pass(at_most: int) -> None:
         # What the optimizer and the exchange of gradients will take is there in the first step at last.
         reserved = [torch.empty_like(parameter) for parameter in state.model.parameters() for _ in range(copies)]
-        objective.loss_sum(state.model, batch, micro_batches(workers, at_most)[0]).backward()
+        objective.loss_sum(state.model, batch, micro_batches(workers[batch.size], at_most)[0]).backward()
         state.model.zero_grad(set_to_none=True)
         del reserved
 
@@ -295,17 +317,12 @@ def _micro_batch(
 
     return choose_micro_batch(
         micro_batch,
-        workers,
+        list(workers.values()),
         device=ranks.device,
         bytes_per_image=bytes_per_image,
         try_pass=try_pass,
         ranks_here=distributed.ranks_on_this_node(),
     )
-
-
-def _is_judged(step: int, settings: TrainSettings) -> bool:
-    """After the last step everybody evaluates."""
-    return settings.accuracy_steps is not None and step % settings.accuracy_steps == 0 and step < settings.steps
 
 
 def _with_evaluation(record: Record, found: Evaluation) -> Record:
@@ -318,7 +335,7 @@ def _record(state: TrainState, settings: TrainSettings, n_train: int) -> bool:
     state.loss_sum.zero_()
     state.counted = 0
     finite = math.isfinite(loss)
-    examples = state.step * settings.batch_size
+    examples = settings.batch_sizes.examples(state.step)
     record = Record(
         epoch=examples / n_train,
         step=state.step,

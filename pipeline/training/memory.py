@@ -30,7 +30,7 @@ def _free_at_start() -> int:
 
 def choose_micro_batch(
     requested: int | Literal["auto"],
-    parts: Sequence[Part],
+    parts: Sequence[Sequence[Part]],
     *,
     device: torch.device,
     bytes_per_image: Callable[[], float],
@@ -45,7 +45,7 @@ def choose_micro_batch(
 
     Args:
         requested: images at most.
-        parts: this rank's simulated workers.
+        parts: this rank's simulated workers, in a batch of each size that the run has.
         bytes_per_image: kept by a forward pass for its backward pass.
         try_pass: runs a forward and a backward pass of at most so many images and raises
             an error that `is_out_of_memory` if it must.
@@ -55,8 +55,9 @@ def choose_micro_batch(
         InputError: a single BatchNorm group is more than was requested, or than fits.
     """
     # Shares of a batch may differ by an image; what is chosen must hold for every rank.
-    shares = distributed.all_gather([size for part in parts for size in part.group_sizes])
-    group, whole = max(max(sizes) for sizes in shares), max(sum(sizes) for sizes in shares)
+    shares = distributed.all_gather([[size for part in batch for size in part.group_sizes] for batch in parts])
+    groups_of_batches = [sizes for of_rank in shares for sizes in of_rank]
+    group, whole = (max(measure(sizes) for sizes in groups_of_batches) for measure in (max, sum))
     if requested != "auto":
         if requested < group:
             raise InputError(

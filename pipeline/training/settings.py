@@ -1,5 +1,6 @@
 """The effective settings of one training run: everything that decides its result, and nothing else."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -8,7 +9,7 @@ from typing import Any, Literal
 from pipeline.config.duration import Duration
 from pipeline.config.recipe import Recipe
 from pipeline.distributed import CompressionKind
-from pipeline.durations import to_steps
+from pipeline.durations import BatchSizes, BatchStage, to_steps
 from pipeline.errors import InputError
 from pipeline.schedules import SCHEDULES, scaled_rate, scaled_warmup, warmed_up
 from pipeline.training.precision import Precision
@@ -41,12 +42,18 @@ class TrainSettings:
     transport, checkpoint, eval_batch_size) is not here: it changes a result by rounding at most, and retrains nothing.
 
     Attributes:
+        batch_size: images of a global batch, after the last of `batch_stages`.
+        batch_stages: the smaller batches before.
+        batch_lr_scaling: how the learning rate follows their size; None: not at all.
+        warmup_start_factor: see `schedules.warmed_up`.
         local_from_step: from this step on workers step alone and average their weights every
             `local_period` steps; None: never.
         compression: what a worker sends of its gradient.
         powersgd_rank: exactly with `powersgd`.
         workers_per_node: not workers compress, but nodes of so many, the mean of their gradients; None: workers.
-        accuracy_steps: every so many steps the test images are classified; None: after the last one alone.
+        accuracy_steps: every so many steps the test images are classified.
+        accuracy_examples: or after so many training images, and the step that completes them. With neither, after the
+            last step alone.
         threads: CPU threads of a process, where the bits of the result are promised.
     """
 
@@ -58,6 +65,8 @@ class TrainSettings:
     crop_area: float = DEFAULT_CROP_AREA
     flip: bool
     batch_size: int
+    batch_stages: tuple[BatchStage, ...] = ()
+    batch_lr_scaling: Literal["linear", "sqrt"] | None = None
     simulated_workers: int
     bn_group: int | None = None
     reduction: Literal["ddp", "tree"] = "ddp"
@@ -73,6 +82,7 @@ class TrainSettings:
     schedule: str
     schedule_options: Mapping[str, Any]
     warmup_steps: int
+    warmup_start_factor: float | None = None
     label_smoothing: float
     clip_norm: float | None = None
     ema_decay: float | None = None
@@ -83,12 +93,36 @@ class TrainSettings:
     workers_per_node: int | None = None
     noise_scale_steps: int | None = None
     accuracy_steps: int | None = None
+    accuracy_examples: int | None = None
     seed: int
+
+    @property
+    def batch_sizes(self) -> BatchSizes:
+        return BatchSizes(final=self.batch_size, stages=self.batch_stages)
 
     def rate(self, step: int) -> float:
         """The learning rate of optimizer step `step`, counted from 0."""
-        factor = SCHEDULES[self.schedule](step, self.steps, **self.schedule_options)
-        return self.learning_rate * warmed_up(factor, step, self.warmup_steps)
+        size = self.batch_sizes.at(step)
+        before, total, warmup = (
+            self.batch_sizes.examples(steps) / self.batch_size for steps in (step, self.steps, self.warmup_steps)
+        )
+        factor = warmed_up(
+            SCHEDULES[self.schedule](before, total, **self.schedule_options), before, warmup,
+            start_factor=self.warmup_start_factor, length=size / self.batch_size,
+        )  # fmt: skip
+        peak = scaled_rate(
+            self.learning_rate, size, rule=self.batch_lr_scaling, reference_batch_size=self.batch_size
+        )  # fmt: skip
+        return peak * factor
+
+    def measures_accuracy_after(self, steps: int) -> bool:
+        """Whether the test images are classified on the way, after the first `steps` steps; not after the last."""
+        if steps >= self.steps:
+            return False
+        if self.accuracy_examples is not None:
+            before, after = (self.batch_sizes.examples(count) // self.accuracy_examples for count in (steps - 1, steps))
+            return after > before
+        return self.accuracy_steps is not None and steps % self.accuracy_steps == 0
 
 
 def effective_settings(
@@ -113,15 +147,19 @@ def effective_settings(
     Args:
         n_epoch: images that count as one epoch wherever a duration is given in epochs.
         accuracy_every: see `Study`.
-        skipped: the run is only described, so its warm-up need not fit the budget.
+        skipped: the run is only described, so its warm-up need not fit the budget, and it has no batch schedule.
 
     Raises:
-        InputError: the crop is larger than the stored images, or the warm-up longer than the budget.
+        InputError: the crop is larger than the stored images, the warm-up or the batch schedule longer than the
+            budget, or a stage of the batch schedule shorter than a step.
     """
-    in_steps = partial(_in_steps, n_train=n_epoch, batch_size=batch_size)
+    batch_sizes = BatchSizes(final=batch_size, stages=() if skipped else _batch_stages(recipe, batch_size, n_epoch))
+    in_steps = partial(_in_steps, n_train=n_epoch, batch_sizes=batch_sizes)
     steps, warmup_steps = max(1, in_steps(budget)), in_steps(_warmup(recipe, batch_size))
     if not skipped:
+        _check_batch_stages(batch_sizes, steps)
         _check_warmup(warmup_steps, steps, batch_size)
+    peak_rate = _peak_rate(recipe, learning_rate, batch_size)
     local = recipe.post_local_sgd
     return TrainSettings(
         network=network,
@@ -132,6 +170,8 @@ def effective_settings(
         crop_area=recipe.augmentation.crop_area or DEFAULT_CROP_AREA,
         flip=recipe.augmentation.flip,
         batch_size=batch_size,
+        batch_stages=batch_sizes.stages,
+        batch_lr_scaling=recipe.batch_schedule.lr_scaling if recipe.batch_schedule else None,
         simulated_workers=recipe.simulated_workers,
         bn_group=recipe.bn_group,
         reduction=recipe.reduction,
@@ -141,12 +181,13 @@ def effective_settings(
         steps=steps,
         optimizer=recipe.optimizer.name,
         optimizer_options=recipe.optimizer.model_dump(exclude={"name"}),
-        learning_rate=_peak_rate(recipe, learning_rate, batch_size),
+        learning_rate=peak_rate,
         weight_decay=weight_decay,
         decay_norm_and_bias=recipe.decay_norm_and_bias,
         schedule=recipe.schedule.name,
-        schedule_options=_schedule_options(recipe, in_steps),
+        schedule_options=_schedule_options(recipe, in_steps, batch_sizes),
         warmup_steps=warmup_steps,
+        warmup_start_factor=_warmup_start_factor(recipe, learning_rate / peak_rate),
         label_smoothing=recipe.label_smoothing,
         clip_norm=recipe.clip_norm,
         ema_decay=recipe.ema_decay,
@@ -156,18 +197,56 @@ def effective_settings(
         powersgd_rank=recipe.communication.powersgd_rank,
         workers_per_node=recipe.communication.workers_per_node,
         noise_scale_steps=recipe.noise_scale_steps,
-        accuracy_steps=max(1, in_steps(accuracy_every)) if accuracy_every else None,
+        **_accuracy_every(accuracy_every, in_steps, n_epoch, batch_sizes),
         seed=seed,
     )
 
 
-def _in_steps(duration: Duration, *, n_train: int, batch_size: int) -> int:
+def _batch_stages(recipe: Recipe, batch_size: int, n_epoch: int) -> tuple[BatchStage, ...]:
+    if recipe.batch_schedule is None:
+        return ()
+    found: tuple[BatchStage, ...] = ()
+    sizes = recipe.batch_schedule.sizes(batch_size)
+    for number, (stage, size) in enumerate(zip(recipe.batch_schedule.stages, sizes, strict=True)):
+        begin = found[-1].until_step if found else 0
+        until = _in_steps(stage.until, n_train=n_epoch, batch_sizes=BatchSizes(final=size, stages=found))
+        if until <= begin:
+            raise InputError(
+                f"batch_schedule.stages.{number}.until: at batch {batch_size} the stage would begin after step {begin} "
+                f"and end after step {until}; give a later end, or remove the stage"
+            )
+        found = (*found, BatchStage(batch_size=size, until_step=until))
+    return found
+
+
+def _check_batch_stages(batch_sizes: BatchSizes, steps: int) -> None:
+    if batch_sizes.stages and batch_sizes.stages[-1].until_step >= steps:
+        raise InputError(
+            f"batch_schedule: its last stage ends after step {batch_sizes.stages[-1].until_step} at batch "
+            f"{batch_sizes.final}, but the budget is {steps} steps, so that no step has the whole batch; shorten the "
+            "stages or lengthen the budget"
+        )
+
+
+def _accuracy_every(
+    period: Duration | None, in_steps: Callable[[Duration], int], n_epoch: int, batch_sizes: BatchSizes
+) -> dict[str, int]:
+    """A period in epochs or images is one of equally many steps, unless steps differ in their images."""
+    if period is None:
+        return {}
+    if period.steps is not None or not batch_sizes.stages:
+        return {"accuracy_steps": max(1, in_steps(period))}
+    examples = period.examples if period.examples is not None else (period.epochs or 0.0) * n_epoch
+    return {"accuracy_examples": max(1, math.ceil(round(examples, 9)))}
+
+
+def _in_steps(duration: Duration, *, n_train: int, batch_sizes: BatchSizes) -> int:
     return to_steps(
         epochs=duration.epochs,
         steps=duration.steps,
         examples=duration.examples,
         n_train=n_train,
-        batch_size=batch_size,
+        batch_sizes=batch_sizes,
     )
 
 
@@ -206,8 +285,20 @@ def _check_warmup(warmup_steps: int, steps: int, batch_size: int) -> None:
         )
 
 
-def _schedule_options(recipe: Recipe, in_steps: Callable[[Duration], int]) -> dict[str, Any]:
-    options = recipe.schedule.model_dump(exclude={"name", "warmup"})
+def _warmup_start_factor(recipe: Recipe, reference_factor: float) -> float | None:
+    """Of a rate as written and the peak that it was scaled to, which may be less."""
+    if recipe.schedule.name == "one_cycle":
+        return None
+    start = recipe.schedule.warmup_start_factor
+    return min(1.0, reference_factor) if start == "reference" else start
+
+
+def _schedule_options(recipe: Recipe, in_steps: Callable[[Duration], int], batch_sizes: BatchSizes) -> dict[str, Any]:
+    options = recipe.schedule.model_dump(exclude={"name", "warmup", "warmup_start_factor"})
     if recipe.schedule.name == "step":
-        options["milestones"] = [in_steps(milestone) for milestone in recipe.schedule.milestones]
+        # Counted as schedules do, in batches of the final size.
+        marks = [in_steps(milestone) for milestone in recipe.schedule.milestones]
+        options["milestones"] = [
+            batch_sizes.examples(mark) / batch_sizes.final if batch_sizes.stages else mark for mark in marks
+        ]
     return options

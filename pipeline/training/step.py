@@ -1,13 +1,13 @@
 """One optimizer step: the gradient of a global batch, and what acts once per step on it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from pipeline import distributed
-from pipeline.batching import Part
+from pipeline.batching import Part, RankBatch
 from pipeline.distributed import Ranks, Transport
 from pipeline.training.compiling import eager
 from pipeline.training.gradient import GlobalBatch, Objective, accumulate_gradients, tree_gradients
@@ -20,8 +20,7 @@ class Stepper:
     """Takes the steps of one run.
 
     Args:
-        leaves: this rank's images in the parts whose gradients are added one by one.
-        passes: the same images as they pass forward together.
+        batches: how this rank computes a batch of each size.
         pair: any two images that the run trains on.
         track_from: the step from which `state.track`, if there is one, notes labels' probabilities.
     """
@@ -32,8 +31,7 @@ class Stepper:
         state: TrainState,
         objective: Objective,
         *,
-        leaves: Sequence[Part],
-        passes: Sequence[Part],
+        batches: Mapping[int, RankBatch],
         pair: GlobalBatch,
         track_from: int,
         ranks: Ranks,
@@ -41,7 +39,7 @@ class Stepper:
     ) -> None:
         self._settings, self._state, self._objective = settings, state, objective
         self._tracking, self._track_from = replace(objective, track=state.track), track_from
-        self._leaves, self._passes, self._ranks = leaves, passes, ranks
+        self._batches, self._ranks = batches, ranks
         tree = settings.reduction == "tree"
         self._parallel: nn.Module = state.model
         if not tree:
@@ -66,7 +64,7 @@ class Stepper:
             self._tree_step(objective, batch, metered=metered)
         else:
             state.loss_sum += accumulate_gradients(
-                self._parallel, objective, batch, self._passes,
+                self._parallel, objective, batch, self._batches[batch.size].passes,
                 ranks=self._ranks.count, local=local, loss_scale=self._loss_scale(),
             )  # fmt: skip
         self._update()
@@ -82,14 +80,13 @@ class Stepper:
         return first is None or step <= first or (step - first) % period == 0 or step == self._settings.steps
 
     def _tree_step(self, objective: Objective, batch: GlobalBatch, *, metered: bool) -> None:
-        sums = tree_gradients(
-            self._state.model, objective, batch, self._leaves, loss_scale=self._loss_scale()
-        )  # fmt: skip
+        leaves = self._batches[batch.size].leaves
+        sums = tree_gradients(self._state.model, objective, batch, leaves, loss_scale=self._loss_scale())
         # The sum of all ranks, which records add up over ranks.
         self._state.loss_sum += sums.loss if self._ranks.is_main else torch.zeros_like(sums.loss)
         if metered:
             sample = NoiseSample(
-                small_batch=batch.size / (len(self._leaves) * self._ranks.count),
+                small_batch=batch.size / (len(leaves) * self._ranks.count),
                 big_batch=batch.size,
                 mean_small_sq_norm=float(sums.leaf_square),
                 big_sq_norm=float(sums.square),

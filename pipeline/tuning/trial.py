@@ -84,7 +84,8 @@ def trial_run(params: Params, search: str, values: Mapping[str, Any], data: Data
         **dataclasses.asdict(data),
     )
     ends = tuple(
-        to_steps(epochs=epoch, n_train=n_train, batch_size=batch_size) for epoch in range(1, tuning.epochs + 1)
+        to_steps(epochs=epoch, n_train=n_train, batch_sizes=settings.batch_sizes)
+        for epoch in range(1, tuning.epochs + 1)
     )
     assert ends[-1] == settings.steps, (ends, settings.steps)
     return TrialRun(settings=settings, recipe=recipe, ends=ends, processes=asked_processes(recipe))

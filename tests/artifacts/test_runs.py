@@ -1,6 +1,8 @@
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from made_up_report import params_with, write_study
 
@@ -76,3 +78,16 @@ def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
     write_parquet(data.runs("digits"), read_parquet(data.runs("digits")).slice(0, 0))
     with pytest.raises(InputError, match=r"digits.parquet: holds no run; delete it and run `dvc repro`"):
         read_runs(data.runs("digits"), data.history("digits"))
+
+
+@pytest.mark.parametrize(("steps", "read"), [((1, 15, 45), ()), ((3, 20, 50), (3, 20, 50))])
+def test_steps_are_read_where_images_do_not_say_them(
+    tmp_path: Path, steps: tuple[int, ...], read: tuple[int, ...]
+) -> None:
+    """A run that began with smaller batches has more steps than images / batch size."""
+    data = DataPaths(root=tmp_path)
+    write_study(data, params_with(), "digits")
+    file = data.history("digits")
+    records = [{**record, "step": step} for record, step in zip(read_parquet(file).to_pylist(), cycle(steps))]
+    write_parquet(file, pa.Table.from_pylist(records))
+    assert {row["history_steps"] for row in read_runs(data.runs("digits"), file)} == {read}

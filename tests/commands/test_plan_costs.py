@@ -15,6 +15,7 @@ from pipeline.commands.planning.cells import plan_from_sizes
 from pipeline.commands.planning.speed import Workload, measure, thin_out
 from pipeline.config.extract import ExtractConfig
 from pipeline.config.reduce import ReduceConfig
+from pipeline.durations import BatchStage
 from pipeline.training.settings import TrainSettings
 
 # What it takes
@@ -45,11 +46,25 @@ def test_time_of_a_run_is_its_steps_and_what_every_run_has() -> None:
     assert seconds(1000) == pytest.approx(0.1 + 1000 * 0.81 + (2048 + 359) * 1e-3, abs=0.01)
 
 
+def test_a_batch_that_grows_costs_the_passes_of_each_size() -> None:
+    """Steps of 32 images take 0.2 s, of 128 images 0.8 s, and both an update."""
+    steady = _settings(steps=14, batch_size=128, simulated_workers=4)
+    growing = replace(steady, batch_stages=(BatchStage(batch_size=32, until_step=4),))
+    seconds = [cost.run_seconds(settings, SPEED, DIGITS, workers=1) for settings in (steady, growing)]
+    assert cost.part_sizes(growing, 1) == {32: [32], 128: [128]}
+    # The fewer images a short run trains on, the fewer its statistics are of.
+    assert seconds[0] - seconds[1] == pytest.approx(4 * 0.6, abs=0.4)
+    often = replace(growing, accuracy_examples=256)  # 1,408 images
+    evaluations = cost.run_seconds(often, SPEED, DIGITS, workers=1) - seconds[1]
+    assert evaluations == pytest.approx(5 * (512 + 359) * 1e-3, rel=0.01)
+    assert cost.run_memory(growing, SPEED, DIGITS, workers=1) == cost.run_memory(steady, SPEED, DIGITS, workers=1)
+
+
 def test_small_groups_pass_together() -> None:
     """So that four simulated workers take one pass of their images, not four."""
 
     def sizes(batch: int, simulated: int, workers: int = 1, **changes: Any) -> list[int]:
-        return cost.part_sizes(_settings(batch_size=batch, simulated_workers=simulated, **changes), workers)
+        return cost.part_sizes(_settings(batch_size=batch, simulated_workers=simulated, **changes), workers)[batch]
 
     assert sizes(128, 4) == [128]
     assert sizes(128, 4, workers=2) == [64]

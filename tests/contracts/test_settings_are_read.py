@@ -20,7 +20,7 @@ from pipeline.schedules import SCHEDULES
 from pipeline.selection.scorers import SCORERS
 
 # These models go as a whole (`model_dump`) to a function with parameters of the same names; their
-# `name` chooses it and `warmup` is read for itself.
+# `name` chooses it, and `warmup` and where it starts are read for themselves.
 _HANDED_ON: dict[type[BaseModel], Callable[..., Any]] = {
     optimizers.AdamwConfig: OPTIMIZERS["adamw"],
     schedules.ConstantSchedule: SCHEDULES["constant"],
@@ -50,7 +50,7 @@ _HANDED_ON: dict[type[BaseModel], Callable[..., Any]] = {
     scorers.SmoothedConfidenceScorer: SCORERS["smoothed_confidence"].values,
     scorers.SelfConfidenceScorer: SCORERS["self_confidence"].values,
 }
-_READ_FOR_THEMSELVES = {"name", "warmup"}
+_READ_FOR_THEMSELVES = {"name", "warmup", "warmup_start_factor"}
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -167,15 +167,15 @@ def test_an_epoch_in_the_order_of_the_stream(files: list[Path], decoded: list[in
     members = np.arange(_N) != 5
     stream, batch_size = SampleStream(members, seed=1), 7
     plain = _streaming(files, workers=0)
-    whole = [plain.training_batch(*stream.batch(step, batch_size)) for step in range(7)]
+    whole = [plain.training_batch(*stream.samples(step * batch_size, batch_size)) for step in range(7)]
     decoded.clear()
 
     def run(first: int, last: int) -> list[Tensor]:
         images = _streaming(files)
         batches = []
-        with images.prefetch(stream.batch(step, batch_size) for step in range(first, last)):
+        with images.prefetch(stream.samples(step * batch_size, batch_size) for step in range(first, last)):
             for step in range(first, last):
-                ids, epochs = stream.batch(step, batch_size)
+                ids, epochs = stream.samples(step * batch_size, batch_size)
                 parts = [images.training_batch(ids[part], epochs[part]) for part in (slice(0, 3), slice(3, 7))]
                 batches.append(torch.cat(parts))
         return batches
@@ -183,7 +183,7 @@ def test_an_epoch_in_the_order_of_the_stream(files: list[Path], decoded: list[in
     for got, expected in zip(run(0, 2) + run(2, 7), whole, strict=True):
         assert torch.equal(got, expected)
     assert len(decoded) == 7 * batch_size
-    seen = np.concatenate([stream.batch(step, batch_size)[0] for step in range(7)])[: members.sum()]
+    seen = np.concatenate([stream.samples(step * batch_size, batch_size)[0] for step in range(7)])[: members.sum()]
     assert sorted(seen) == list(np.flatnonzero(members))
 
 

@@ -63,7 +63,7 @@ class _CountsPasses(Stepper):
 
     def take(self, batch: GlobalBatch) -> None:
         steps = self._state.step
-        self._state.step = min(self._settings.steps - 1, steps * len(self._passes))
+        self._state.step = min(self._settings.steps - 1, steps * len(self._batches[batch.size].passes))
         super().take(batch)
         self._state.step = steps + 1
 

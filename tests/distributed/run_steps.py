@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from pipeline import distributed, models
 from pipeline.distributed import Ranks, Transport
+from pipeline.durations import BatchStage
 from pipeline.errors import InputError, Terminated
 from pipeline.run_log import RunLog
 from pipeline.training import evaluated_weights, state
@@ -63,6 +64,8 @@ _LAMB: dict[str, Any] = {
 }
 _SMOOTH: dict[str, Any] = {"clip_norm": 0.5, "ema_decay": 0.9}
 SEVERAL = replace(PLAIN, steps=6, warmup_steps=2, learning_rate=0.05, **_SMOOTH)
+GROWING = replace(SEVERAL, batch_stages=(BatchStage(batch_size=18, until_step=3),), batch_lr_scaling="linear")
+"""Three steps of 18 images and three of 66; what interrupts a run does so among the first."""
 _UNEVEN_AT_MOST = 25
 """Images that pass together of 66 in eighths: 24, 25 and 17 of them on one rank, 24 and 9 on each of two."""
 
@@ -102,6 +105,9 @@ def _float64_cases() -> Iterator[tuple[str, Case]]:
     yield "small_cnn several", Case(settings=SEVERAL)
     yield "small_cnn micro-batch", Case(settings=SEVERAL, micro_batch=18)
     yield "small_cnn interrupted", Case(settings=SEVERAL, interrupted=True)
+    yield "small_cnn growing", Case(settings=GROWING)
+    yield "small_cnn growing micro-batch", Case(settings=GROWING, micro_batch=18)
+    yield "small_cnn growing interrupted", Case(settings=GROWING, interrupted=True)
     uneven = replace(PLAIN, simulated_workers=8, steps=6, warmup_steps=2, noise_scale_steps=4)
     yield "small_cnn uneven", Case(settings=uneven, micro_batch=_UNEVEN_AT_MOST)
     clipped = replace(uneven, clip_norm=0.1)
@@ -114,6 +120,9 @@ def _tree_cases() -> Iterator[tuple[str, Case]]:
     yield "tree small_cnn sgd", Case(settings=replace(SEVERAL, **tree))
     yield "tree small_cnn lamb", Case(settings=replace(SEVERAL, **tree, **_LAMB))
     yield "tree small_cnn interrupted", Case(settings=replace(SEVERAL, **tree), interrupted=True)
+    growing = replace(GROWING, **tree)
+    yield "tree small_cnn growing", Case(settings=growing)
+    yield "tree small_cnn growing interrupted", Case(settings=growing, interrupted=True)
     yield "long resnet18 sgd", Case(settings=replace(RESNET, steps=4, **tree))
     yield "long resnet18 lamb", Case(settings=replace(RESNET, steps=4, **tree, **_SMOOTH, **_LAMB))
     twelve: dict[str, Any] = {"reduction": "tree", "simulated_workers": 12, "batch_size": 50}

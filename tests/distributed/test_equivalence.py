@@ -35,12 +35,25 @@ SEVERAL_STEPS = pytest.mark.parametrize(
         ("several", "several"),
         ("micro-batch", "several"),
         ("interrupted", "several"),
+        ("growing", "growing"),
+        ("growing micro-batch", "growing"),
+        ("growing interrupted", "growing"),
         ("uneven", "uneven"),
         ("uneven clipped", "uneven clipped"),
     ],
 )
 MUTANT = pytest.mark.parametrize(("mutant", "case"), [pair for pair in MUTATED.items() if pair[1].startswith("ddp")])
-TREE = pytest.mark.parametrize("case", ["resnet18 sgd", "small_cnn sgd", "small_cnn lamb", "small_cnn interrupted"])
+TREE = pytest.mark.parametrize(
+    "case",
+    [
+        "resnet18 sgd",
+        "small_cnn sgd",
+        "small_cnn lamb",
+        "small_cnn interrupted",
+        "small_cnn growing",
+        "small_cnn growing interrupted",
+    ],
+)
 
 
 def _launch(ranks: int, folder: Path, *groups: str) -> Mapping[str, Any]:
@@ -195,8 +208,10 @@ def test_a_meter_that_counts_passes_takes_another_number_of_samples(results: Res
 
 
 @pytest.mark.parametrize("ranks", [1, 2, FOUR])
-def test_a_run_goes_on_in_the_same_bits(results: Results, ranks: int) -> None:
-    assert_equal_bits(results[ranks]["ddp small_cnn several"], results[ranks]["ddp small_cnn interrupted"])
+@pytest.mark.parametrize(("straight", "interrupted"), [("several", "interrupted"), ("growing", "growing interrupted")])
+def test_a_run_goes_on_in_the_same_bits(results: Results, ranks: int, straight: str, interrupted: str) -> None:
+    """Also one that is interrupted before its batch has grown."""
+    assert_equal_bits(results[ranks][f"ddp small_cnn {straight}"], results[ranks][f"ddp small_cnn {interrupted}"])
 
 
 @SHARED
@@ -211,6 +226,8 @@ def test_other_jobs_are_further_apart_than_rounding(results: Results) -> None:
     """What the bounds rule out: another number of simulated workers is another result."""
     four, eight = results[1]["ddp resnet18 X=4"], results[1]["ddp resnet18 X=8"]
     assert distance(four["state"], eight["state"]) > 1e-3
+    several, growing = results[1]["ddp small_cnn several"], results[1]["ddp small_cnn growing"]
+    assert distance(several["state"], growing["state"]) > 1e-3
     sgd, lamb = results[1]["tree small_cnn sgd"], results[1]["tree small_cnn lamb"]
     assert distance(sgd["state"], lamb["state"]) > 1e-3
 
@@ -230,6 +247,7 @@ def test_a_sum_in_another_order_has_other_bits(results: Results, ranks: int) -> 
 
 def test_a_tree_goes_on_in_the_same_bits(results: Results) -> None:
     assert_equal_bits(results[1]["tree small_cnn sgd"], results[1]["tree small_cnn interrupted"])
+    assert_equal_bits(results[1]["tree small_cnn growing"], results[1]["tree small_cnn growing interrupted"])
 
 
 @pytest.mark.slow

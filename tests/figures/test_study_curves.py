@@ -80,3 +80,12 @@ def test_no_interval_of_an_accuracy_leaves_0_to_100_percent() -> None:
     full, filtered = accuracy_curves(study)
     assert [*full.high, *filtered.low] == [100.0, 0.0]
     assert full.values == pytest.approx([98.45])
+
+
+def test_losses_stand_at_the_steps_of_runs_whose_batch_grew() -> None:
+    steady = _runs("full")
+    growing = [replace(run, history_steps=(4, 13)) for run in steady]
+    for runs, expected in ((steady, (1, 10)), (growing, (4, 13))):
+        lines = run_curves(study_summary("made-up", runs, PLAN), runs, 32)
+        assert [[step for step, _ in line.mean] for line in lines] == [list(expected)] * len(lines)
+        assert {tuple(step for step, _ in run.points) for line in lines for run in line.runs} == {expected}

@@ -123,6 +123,29 @@ def test_warm_up_rises_evenly_to_the_factor(factor: float, warmup: int) -> None:
         assert factors[warmup - 1] == factor
 
 
+@pytest.mark.parametrize("start_factor", [0.05, 0.5, 1.0])
+@pytest.mark.parametrize("warmup", [1, 2, 7])
+def test_warm_up_from_a_start_factor_is_torchs(start_factor: float, warmup: int) -> None:
+    expected = _of_torch(
+        lambda opt: torch.optim.lr_scheduler.LinearLR(opt, start_factor, total_iters=warmup), warmup + 3
+    )
+    got = [warmed_up(1.0, step, warmup, start_factor=start_factor) for step in range(warmup + 3)]
+    assert got == pytest.approx(expected)
+    assert (got[0], got[warmup]) == (start_factor, 1.0)
+
+
+@given(lengths=st.lists(st.floats(0.01, 1), min_size=1, max_size=30), start=st.none() | st.floats(0.01, 1))
+def test_warm_up_over_steps_of_unlike_lengths_never_falls(lengths: list[float], start: float | None) -> None:
+    """Short steps of small batches go a shorter way."""
+    before = [0.0, *itertools.accumulate(lengths)]
+    factors = [
+        warmed_up(1.0, step, before[-1], start_factor=start, length=length)
+        for step, length in zip(before, [*lengths, 1.0], strict=True)
+    ]
+    assert all(earlier <= later + 1e-12 for earlier, later in itertools.pairwise(factors))
+    assert factors[-1] == 1
+
+
 def test_scaling_by_hand() -> None:
     def scaled(rule: Any) -> float:
         return scaled_rate(0.1, 1024, rule=rule, reference_batch_size=256)

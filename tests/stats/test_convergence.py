@@ -101,3 +101,16 @@ def test_the_end_of_a_run_counts_as_a_measurement() -> None:
     measured = Run(**{**vars(run), "accuracy": ((500, 0.4),)})
     (row,) = convergence([measured], "top1", 0.5, 0.05)["arms"]
     assert (row["reached"], row["images"]) == (1, pytest.approx(750))
+
+
+def test_steps_are_those_of_runs_whose_batch_grew() -> None:
+    """Of 2,000 images the first 1,000 in steps of 10, the others in steps of 32, the batch size of the runs."""
+    steady = [_falling(arm, seed, 0.9) for arm in ("full", "random") for seed in range(3)]
+    steps = tuple(round(at / 10) if at <= 1000 else round(100 + (at - 1000) / 32) for at, _ in steady[0].history)
+    growing = [Run(**{**vars(run), "history_steps": steps}) for run in steady]
+    one, other = (convergence(runs, "train_loss", 1.0, 0.05) for runs in (steady, growing))
+    assert (one["batch_grew"], other["batch_grew"]) == (False, True)
+    (images, *_), (grown, *_) = one["arms"], other["arms"]
+    assert images["images"] == grown["images"] == pytest.approx(1000 / 0.9)
+    assert images["steps"] == pytest.approx(images["images"] / 32)
+    assert grown["steps"] == pytest.approx(100 + (images["images"] - 1000) / 32, rel=0.01)

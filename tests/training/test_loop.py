@@ -72,7 +72,7 @@ def test_history_is_even_and_ends_with_the_last_step() -> None:
 @pytest.mark.usefixtures("in_float64")
 def test_the_first_loss_is_that_of_the_fresh_network() -> None:
     settings = replace(TINY, steps=1, simulated_workers=1)
-    ids, epochs = SampleStream(np.ones(N, dtype=np.bool_), settings.seed).batch(0, settings.batch_size)
+    ids, epochs = SampleStream(np.ones(N, dtype=np.bool_), settings.seed).samples(0, settings.batch_size)
     pixels, labels = bright_images(N)
     images = load_images(pixels, settings, training=True, device=ALONE.device)
     model = build_float64(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed).train()
@@ -85,7 +85,7 @@ def test_the_first_loss_is_that_of_the_fresh_network() -> None:
 def test_one_step_is_that_of_torch() -> None:
     """The rate of the schedule's first step, momentum that starts at nothing, and no decay of vectors."""
     settings = replace(TINY, steps=1, simulated_workers=1, warmup_steps=4, weight_decay=0.1)
-    ids, epochs = SampleStream(np.ones(N, dtype=np.bool_), settings.seed).batch(0, settings.batch_size)
+    ids, epochs = SampleStream(np.ones(N, dtype=np.bool_), settings.seed).samples(0, settings.batch_size)
     pixels, labels = bright_images(N)
     images = load_images(pixels, settings, training=True, device=ALONE.device)
     model = build_float64(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed).train()
@@ -106,7 +106,7 @@ def test_batch_norm_statistics_are_of_the_final_weights() -> None:
     pixels, labels = bright_images(N)
     images = load_images(pixels, TINY, training=True, device=ALONE.device)
     model, stream = copy.deepcopy(run.model), SampleStream(everything, TINY.seed)
-    batches = [GlobalBatch(ids=ids, epochs=epochs) for ids, epochs in (stream.batch(step, 20) for step in (2, 3))]
+    batches = [GlobalBatch(ids=ids, epochs=epochs) for ids, epochs in (stream.samples(start, 20) for start in (40, 60))]
     objective = Objective(images=images, labels=torch.from_numpy(labels), label_smoothing=TINY.label_smoothing)
     recompute_statistics(model, objective, batches, micro_batches(worker_parts(20, TINY.simulated_workers), 20))
     for name, tensor in run.model.state_dict().items():

@@ -15,6 +15,7 @@ import torch
 from made_up_loop import train_bright, weights_of
 from made_up_training import ALONE, TINY
 
+from pipeline.durations import BatchStage
 from pipeline.errors import Terminated
 from pipeline.models.network import Network
 from pipeline.training.checkpoints import Checkpoints
@@ -36,10 +37,23 @@ class _StopAfter(Pauses):
         super().offer(state, local=local)
 
 
+_GROWING: dict[str, Any] = {
+    "batch_stages": (BatchStage(batch_size=8, until_step=3), BatchStage(batch_size=12, until_step=6)),
+    "batch_lr_scaling": "linear",
+}
+"""Stopped in the middle of either stage."""
+
+
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"reduction": "tree", "noise_scale_steps": 2}, {"network": "small_cnn", "ema_decay": 0.9, "clip_norm": 0.1}],
-    ids=["ddp", "tree", "dropout"],
+    [
+        {},
+        {"reduction": "tree", "noise_scale_steps": 2},
+        {"network": "small_cnn", "ema_decay": 0.9, "clip_norm": 0.1},
+        {**_GROWING, "noise_scale_steps": 2},
+        {**_GROWING, "reduction": "tree"},
+    ],
+    ids=["ddp", "tree", "dropout", "growing", "growing tree"],
 )
 def test_a_run_that_was_asked_to_end_goes_on_to_the_same_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
     settings = replace(TINY, steps=7, **changes)
@@ -74,7 +88,11 @@ def test_a_run_goes_on_with_the_micro_batch_it_chose_or_with_the_one_now_asked_f
         assert resumed.micro_batch == taken
 
 
-@pytest.mark.parametrize("options", [{}, {"ema_decay": 0.8}, {"reduction": "tree"}], ids=["plain", "ema", "tree"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"ema_decay": 0.8}, {"reduction": "tree"}, {"batch_stages": (BatchStage(batch_size=8, until_step=3),)}],
+    ids=["plain", "ema", "tree", "growing"],
+)
 def test_what_is_measured_on_the_way_is_of_a_run_that_ends_there(options: dict[str, Any]) -> None:
     whole, judged = replace(TINY, steps=6, schedule="constant", schedule_options={}, **options), []
 
@@ -87,7 +105,11 @@ def test_what_is_measured_on_the_way_is_of_a_run_that_ends_there(options: dict[s
     found = [(record.step, record.top1, record.test_loss) for record in measured.history if record.top1 is not None]
     assert found == [(2, 0.25, 1.5), (4, 0.25, None)]
     for step, weights in zip((2, 4), judged, strict=True):
-        alone = train_bright(replace(whole, steps=step)).model.state_dict()
+        # A run that ends in a stage is one of that stage's batches.
+        ended = replace(whole, steps=step)
+        if ended.batch_stages and step == 2:
+            ended = replace(ended, batch_size=8, batch_stages=())
+        alone = train_bright(ended).model.state_dict()
         assert all(torch.equal(weights[name], alone[name]) for name in alone)
     # And the run goes on as if nothing had been.
     assert torch.equal(weights_of(measured), weights_of(train_bright(whole)))

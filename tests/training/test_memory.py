@@ -39,7 +39,7 @@ def _choose(requested: Any = "auto", *, batch: int = 64, workers: int = 4, **opt
         "ranks_here": 1,
         **options,
     }
-    return choose_micro_batch(requested, worker_parts(batch, workers), **arguments)
+    return choose_micro_batch(requested, [worker_parts(batch, workers)], **arguments)
 
 
 def test_halving_by_hand() -> None:
@@ -166,7 +166,7 @@ def test_what_is_chosen_can_be_planned(batch: int, workers: int, room: int) -> N
     if room < max(part.size for part in parts):
         return
     chosen = choose_micro_batch(
-        "auto", parts, device=_GPU, bytes_per_image=lambda: 1.0, try_pass=_Memory(room), ranks_here=1
+        "auto", [parts], device=_GPU, bytes_per_image=lambda: 1.0, try_pass=_Memory(room), ranks_here=1
     )
     assert max(part.size for part in micro_batches(parts, chosen)) <= room
 

@@ -25,16 +25,18 @@ _STEPS, _BATCHES = st.integers(1, 10**6), st.integers(2, 20480)
     ],
 )
 def test_the_number_of_batches(steps: int, batch_size: int, batches: int) -> None:
-    assert statistics_batches(steps, batch_size) == batches
+    assert statistics_batches(steps * batch_size, batch_size) == batches
 
 
 @given(_STEPS, _BATCHES)
 def test_passes_take_a_sixteenth_of_the_steps_and_512_images_at_most(steps: int, batch_size: int) -> None:
-    batches = statistics_batches(steps, batch_size)
+    batches = statistics_batches(steps * batch_size, batch_size)
     assert 1 <= batches <= min(steps, max(math.ceil(steps / 16), math.ceil(512 / batch_size)))
     assert batches * batch_size < STATISTICS_IMAGES + batch_size
 
 
 @given(_STEPS, _BATCHES)
 def test_a_longer_run_has_no_fewer(steps: int, batch_size: int) -> None:
-    assert statistics_batches(steps + 1, batch_size) >= statistics_batches(steps, batch_size)
+    assert statistics_batches((steps + 1) * batch_size, batch_size) >= statistics_batches(
+        steps * batch_size, batch_size
+    )

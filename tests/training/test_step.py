@@ -10,7 +10,7 @@ import torch
 from made_up_training import ALONE, NAMES, TINY, distance, parameters_of, random_objective
 from torch import Tensor, nn
 
-from pipeline.batching import Part, micro_batches, worker_parts
+from pipeline.batching import Part, RankBatch, micro_batches, worker_parts
 from pipeline.distributed import Transport
 from pipeline.models import build
 from pipeline.training import step as step_module
@@ -46,8 +46,7 @@ def _start(settings: TrainSettings, objective: Objective = _OBJECTIVE, at_most: 
         settings,
         state,
         objective,
-        leaves=workers,
-        passes=micro_batches(workers, at_most),
+        batches={settings.batch_size: RankBatch(leaves=workers, passes=micro_batches(workers, at_most))},
         pair=pair,
         track_from=0,
         ranks=ALONE,
@@ -131,7 +130,7 @@ class _SchedulePerMicroStep(Stepper):
 
     def take(self, batch: GlobalBatch) -> None:
         steps = self._state.step
-        self._state.step = min(SETTINGS.steps - 1, steps * len(self._passes))
+        self._state.step = min(SETTINGS.steps - 1, steps * len(self._batches[batch.size].passes))
         super().take(batch)
         self._state.step = steps + 1
 

@@ -89,3 +89,11 @@ def test_post_local_sgd_is_refused_in_one_line(simulated_workers: int, tmp_path:
     values = {"recipe.post_local_sgd": _LOCAL, "recipe.simulated_workers": simulated_workers}
     with pytest.raises(InputError, match=r"^post_local_sgd: a trial is laid down after every epoch, .*remove the key$"):
         run_of(params_of(tmp_path), **values)
+
+
+def test_epochs_of_a_trial_whose_batch_grows_end_where_their_images_do(tmp_path: Path) -> None:
+    """45 images an epoch: 6 steps of 8 in the first, then steps of 16, of which 3 reach 90 images and 6 reach 135."""
+    stages = {"stages": [{"share": 0.5, "until": {"epochs": 1}}]}
+    run = run_of(params_of(tmp_path), **{"recipe.batch_schedule": stages})
+    assert run.ends[:3] == (6, 9, 12)
+    assert run.ends[-1] == run.settings.steps

@@ -115,9 +115,17 @@ def run_curves(study: Mapping[str, Any], runs: Sequence[Run], batch_size: int) -
         if run.setting.batch_size == batch_size and run.history:
             key = LineKey(run.arm, describe(run.setting, study["varying"]))
             lines[key].append(_run_curve(run, several))
+    # Of growing batches the steps at each record; of others the images say them.
+    grown = {
+        examples: step
+        for run in runs
+        if run.setting.batch_size == batch_size and run.history_steps
+        for (examples, _), step in zip(run.history, run.history_steps, strict=True)
+    }
     means = {
         LineKey(row["arm"], row["variant"]): [
-            (examples // batch_size, loss) for examples, loss in zip(row["examples"], row["values"], strict=True)
+            (grown.get(examples, examples // batch_size), loss)
+            for examples, loss in zip(row["examples"], row["values"], strict=True)
         ]
         for row in study["learning"]["train_loss"]
         if row["batch_size"] == batch_size
@@ -133,7 +141,7 @@ def _run_curve(run: Run, several_draws: bool) -> RunCurve:
     names = [f"seed {run.seed}", f"filter of {run.filter_network}" if several_draws else "", run.status]
     return RunCurve(
         name=", ".join(name for name in names if name not in ("", "finished")),
-        points=[(examples // run.setting.batch_size, loss) for examples, loss in run.history if loss is not None],
+        points=[(round(run.steps_after(images)), loss) for images, loss in run.history if loss is not None],
         diverged=run.status == "diverged",
     )
 

@@ -85,8 +85,12 @@ def step_seconds(training: Training, n_steps: int, on_step: Callable[[], object]
     distributed.barrier()
     with suppress(_Enough):
         train(
-            # Steps that sample the noise of gradients or measure the accuracy are none like the others.
-            replace(training.settings, steps=steps, noise_scale_steps=None, accuracy_steps=None),
+            # Steps that sample the noise of gradients or measure the accuracy are none like the others, nor are those
+            # of smaller batches before.
+            replace(
+                training.settings, steps=steps, batch_stages=(), noise_scale_steps=None, accuracy_steps=None,
+                accuracy_examples=None,
+            ),
             training.images, training.labels, training.members,
             ranks=ranks, log=clock, title="", micro_batch=training.micro_batch, transport=training.transport,
         )  # fmt: skip

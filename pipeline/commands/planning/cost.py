@@ -71,9 +71,13 @@ def prepare_cost(config: PrepareConfig, size: DataSize) -> Cost:
     )
 
 
-def part_sizes(settings: TrainSettings, workers: int) -> list[int]:
-    """Images of the passes that one of `workers` processes makes in an optimizer step, one after another."""
-    everyones = worker_parts(settings.batch_size, settings.simulated_workers, settings.bn_group)
+def part_sizes(settings: TrainSettings, workers: int) -> dict[int, list[int]]:
+    """By batch size, images of the passes that one of `workers` processes makes in an optimizer step, in order."""
+    return {size: _part_sizes(size, settings, workers) for size in settings.batch_sizes.all}
+
+
+def _part_sizes(batch_size: int, settings: TrainSettings, workers: int) -> list[int]:
+    everyones = worker_parts(batch_size, settings.simulated_workers, settings.bn_group)
     parts = rank_parts(everyones, rank=0, ranks=workers)
     if settings.reduction == "ddp":
         parts = micro_batches(parts, max(CPU_IMAGES, *(size for part in parts for size in part.group_sizes)))
@@ -85,21 +89,32 @@ def run_seconds(settings: TrainSettings, speed: Speed, size: DataSize, *, worker
 
     Exchanging gradients between processes is not in it. Decoding files counts as if a GPU waited for it.
     """
-    parts = sum(speed.part_s(images) for images in part_sizes(settings, workers))
-    statistics = statistics_batches(settings.steps, settings.batch_size) * settings.batch_size / workers
-    evaluations = 1 if settings.accuracy_steps is None else math.ceil(settings.steps / settings.accuracy_steps)
+    parts_of, examples = part_sizes(settings, workers), settings.batch_sizes.examples(settings.steps)
+    passes = sum(
+        steps * speed.part_s(images)
+        for batch_size, steps in settings.batch_sizes.steps_of_each(settings.steps)
+        for images in parts_of[batch_size]
+    )
+    statistics = statistics_batches(examples, settings.batch_size) * settings.batch_size / workers
+    evaluations = _evaluations(settings, examples)
     if size.decode_s:
-        loading = size.decode_s * (
-            settings.steps * settings.batch_size + evaluations * (statistics * workers + size.n_test)
-        )
+        loading = size.decode_s * (examples + evaluations * (statistics * workers + size.n_test))
     else:
         loading = _resident_bytes(settings, size.n_train) / _COPY_BYTES_PER_S
     return (
         speed.build_s
         + loading
-        + settings.steps * (parts + speed.update_s)
+        + passes
+        + settings.steps * speed.update_s
         + evaluations * (statistics + size.n_test / workers) * speed.evaluation_s
     )
+
+
+def _evaluations(settings: TrainSettings, examples: int) -> int:
+    """Times that the test images are classified, that after the last step among them."""
+    if settings.accuracy_examples is not None:
+        return math.ceil(examples / settings.accuracy_examples)
+    return 1 if settings.accuracy_steps is None else math.ceil(settings.steps / settings.accuracy_steps)
 
 
 def _resident_bytes(settings: TrainSettings, images: int) -> float:
@@ -109,7 +124,7 @@ def _resident_bytes(settings: TrainSettings, images: int) -> float:
 
 def run_memory(settings: TrainSettings, speed: Speed, size: DataSize, *, workers: int) -> float:
     """Weights, gradients and momentum; the images; and what the largest part keeps for its backward pass."""
-    largest = max(part_sizes(settings, workers))
+    largest = max(images for passes in part_sizes(settings, workers).values() for images in passes)
     images = 0.0 if size.decode_s else _resident_bytes(settings, size.n_train + size.n_test)
     return _BASE_MEMORY_WITH_TORCH + 3 * speed.weight_bytes + images + largest * speed.activation_bytes
 

@@ -73,7 +73,7 @@ def measure_all(runs: Iterable[Run]) -> dict[Workload, Speed]:
     sizes: dict[Workload, set[int]] = {}
     workers: dict[Workload, int] = {}
     for run in runs:
-        sizes.setdefault(run.workload, set()).update(cost.part_sizes(run.settings, run.workers))
+        sizes.setdefault(run.workload, set()).update(*cost.part_sizes(run.settings, run.workers).values())
         workers[run.workload] = run.workers
     threads = torch.get_num_threads()
     deadline = time.monotonic() + _MEASURING_S
