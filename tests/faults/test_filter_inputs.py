@@ -267,10 +267,11 @@ def _fails(
     ("stage", "change", "message"),
     [
         ("reduce", {"reduce__tsne__perplexity": 20.0}, "reduce.tsne.perplexity"),
-        (
+        pytest.param(
             "filter",
             {"filter__scorer__min_samples": 21},
             "filter.scorer.min_samples: 21, but class 'class0' has 20 images",
+            marks=pytest.mark.slow,
         ),
     ],
 )
