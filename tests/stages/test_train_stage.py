@@ -230,3 +230,25 @@ def test_a_real_divergence_ends_the_cell_and_not_the_study(tmp_path: Path) -> No
     rows = runs_of(data)
     assert [(row["learning_rate"], row["status"]) for row in rows] == [(1e30, "diverged"), (0.05, "finished")]
     assert rows[0]["reason"] == "the loss stopped being finite"
+
+
+def test_a_study_whose_batch_grows(tmp_path: Path) -> None:
+    """From params.yaml to the tables: of 60 images an epoch, 3 steps of 10 and then batches of 20."""
+    grows = {
+        "batch_schedule": {"stages": [{"share": 0.5, "until": {"epochs": 0.5}}], "lr_scaling": "linear"},
+        "schedule": {"name": "constant", "warmup": {"epochs": 0.75}, "warmup_start_factor": "reference"},
+        "lr_scaling": {"rule": "linear", "reference_batch_size": 10},
+    }
+    study = {"arms": ["full"], "seeds": [0], "budget": {"epochs": 1.5}, "accuracy_every": {"epochs": 1}}
+    data = write_project(tmp_path, study={**study, "recipe": grows})
+    assert stage("train", tmp_path) == 0
+    (row,) = runs_of(data)
+    assert (row["batch_size"], row["steps"], row["examples"], row["epochs"]) == (20, 6, 90, 1.5)
+    assert (row["peak_learning_rate"], row["warmup_steps"]) == (0.1, 4)
+    history = pyarrow.parquet.read_table(data.history("tiny")).to_pylist()
+    assert [(record["step"], record["examples"]) for record in history] == [
+        (1, 10), (2, 20), (3, 30), (4, 50), (5, 70), (6, 90),
+    ]  # fmt: skip
+    # Half of a rate that rises from that of the reference batch over 50 images, then the whole.
+    assert [record["lr"] for record in history] == pytest.approx([0.025, 0.03, 0.035, 0.08, 0.1, 0.1])
+    assert [record["step"] for record in history if record["top1"] is not None] == [5]

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,9 +46,7 @@ def _plain() -> Tensor:
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("reduction", ["ddp", "tree"])
 @pytest.mark.parametrize("micro_batch", ["auto", 7])
-def test_steps_are_those_of_a_plain_loop(
-    monkeypatch: pytest.MonkeyPatch, reduction: str, micro_batch: str | int
-) -> None:
+def test_steps_are_those_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch, reduction: Any, micro_batch: Any) -> None:
     """The reference knows no dropout keys, so both go without."""
     monkeypatch.setattr("pipeline.models.keyed_dropout.KeyedDropout.forward", lambda _, values: values)
     settings = replace(GROWING, reduction=reduction, bn_group=3)
@@ -92,7 +91,7 @@ def test_a_pass_holds_the_largest_group_of_any_stage() -> None:
 
 
 @pytest.mark.parametrize("reduction", ["ddp", "tree"])
-def test_a_stage_of_its_own_is_the_run_that_begins_with_it(reduction: str) -> None:
+def test_a_stage_of_its_own_is_the_run_that_begins_with_it(reduction: Any) -> None:
     """Until the batch grows, the run has the bits of one that always has the smaller batch."""
     still = replace(GROWING, network="resnet18", schedule="constant", warmup_steps=0, batch_lr_scaling=None)
     growing = train_bright(replace(still, reduction=reduction, steps=3, batch_stages=_STAGES[:1], batch_size=20))

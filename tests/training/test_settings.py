@@ -116,7 +116,7 @@ def test_a_batch_no_larger_than_the_reference_starts_at_its_peak(batch_size: int
 
 
 def _growing(
-    *stages: tuple[float, dict[str, float]], lr_scaling: str | None = None, **options: Any
+    *stages: tuple[float, dict[str, Any]], lr_scaling: str | None = None, **options: Any
 ) -> TrainSettings:  # fmt: skip
     found = tuple({"share": share, "until": until} for share, until in stages)
     return _settings(batch_schedule={"stages": found, "lr_scaling": lr_scaling}, **options)
