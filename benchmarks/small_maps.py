@@ -44,7 +44,7 @@ LAYERS = (
 
 def compare_loops(arguments: argparse.Namespace, size: int, batch: int, ranks: Ranks) -> dict[str, float]:
     """Images/s of both loops; the ratio is ours over bare."""
-    steps = max(2, math.ceil(_IMAGES_A_ROUND / batch))
+    steps = math.ceil(_IMAGES_A_ROUND / batch)
     settings = settings_for(argparse.Namespace(image_size=size, network=arguments.network, batch_size=batch))
     # One step more than is timed: the first one begins with a cold start.
     settings = replace(settings, steps=steps + 1)

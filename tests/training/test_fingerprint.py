@@ -18,6 +18,7 @@ from pipeline.artifacts.code import code_digest, import_closure
 from pipeline.config.duration import Duration
 from pipeline.config.recipe import Recipe
 from pipeline.config.study import TrainConfig
+from pipeline.durations import BatchStage
 from pipeline.training import fingerprint as module
 from pipeline.training.fingerprint import Identity, cpu_arithmetic, identify, this_machine, worker_machine
 from pipeline.training.settings import TrainSettings, effective_settings
@@ -47,6 +48,8 @@ def _another(value: Any) -> Any:
             return value + 1
         case str():
             return value + "x"
+        case ():
+            return (BatchStage(batch_size=10, until_step=1),)
         case tuple():
             return (*value[:-1], _another(value[-1]))
         case None:
@@ -86,6 +89,7 @@ _WHICH: dict[str, Any] = {
     "stem": "cifar",
     "optimizer": {"name": "lars"},
     "schedule": {"name": "cosine"},
+    "batch_schedule": {"stages": ({"share": 0.5, "until": {"steps": 1}},)},
     "lr_scaling": {"rule": "linear", "reference_batch_size": 10},
     "decay_norm_and_bias": False,
     "label_smoothing": 0.1,
