@@ -130,6 +130,7 @@ def test_workers_that_would_give_other_bits_are_refused(monkeypatch: pytest.Monk
         pass
 
 
+@pytest.mark.slow
 def test_a_task_whose_workers_are_gone_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.fanout.in_order._LOOKS_EVERY_S", 0.5)
     monkeypatch.setattr("pipeline.fanout.in_order._WITHOUT_WORKERS_S", 2.0)
@@ -155,11 +156,13 @@ def _rest(seconds: float) -> None:
     time.sleep(seconds)
 
 
+@pytest.mark.slow
 def test_a_worker_that_joins_later_with_two_threads_is_refused() -> None:
     with running_pool() as pool, pytest.raises(InputError, match=r"has 2 threads.*--nthreads 1"):
         _work_while_one_joins(pool, threads=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lacking", ["test_fanout", "pipeline"])
 def test_a_worker_that_cannot_import_a_task_is_refused(lacking: str, tmp_path: Path) -> None:
     """Wherever the project may be installed. One without all of it leaves by itself if it joins later."""
@@ -171,6 +174,7 @@ def test_a_worker_that_cannot_import_a_task_is_refused(lacking: str, tmp_path: P
         _work_while_one_joins(pool, at_once=lacking == "pipeline", environ=environ)
 
 
+@pytest.mark.slow
 def test_a_moment_without_workers_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.fanout.in_order._LOOKS_EVERY_S", 0.2)
     with running_pool() as pool:
@@ -195,6 +199,7 @@ def test_as_many_tasks_are_on_their_way_as_those_who_have_joined_can_use() -> No
     assert on_their_way == [2, 2, 32, 32]
 
 
+@pytest.mark.slow
 def test_workers_take_turns_at_the_gpus() -> None:
     with fan_out("local", workers=3, threads=1, gpus=["4", "GPU-8f6"]) as run:
         seen = dict(run(_place_and_gpu, range(12)))

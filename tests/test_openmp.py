@@ -28,6 +28,7 @@ def test_what_the_user_has_set_wins(name: str) -> None:
     assert found == {"GOMP_SPINCOUNT": "None", "OMP_WAIT_POLICY": "None", name: value}
 
 
+@pytest.mark.slow
 def test_openmp_reads_it_in_time() -> None:
     """libgomp prints the settings that it has read when it is loaded, with torch."""
     shown = "import pipeline.models.resnet, torch"

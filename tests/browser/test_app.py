@@ -48,6 +48,7 @@ def test_map_legend_hover_and_card(shared: Served, page: Page) -> None:
     page.wait_for_function("[...document.querySelectorAll('#card img')].every((image) => image.naturalWidth === 16)")
 
 
+@pytest.mark.slow
 def test_moving_eps_reclusters(shared: Served, page: Page) -> None:
     open_page(page, shared.url)
     pick(page, "judge", "DBSCAN on the map")
@@ -97,6 +98,7 @@ def _span(page: Page) -> tuple[float, float]:
     return (low + high) / 2, high - low
 
 
+@pytest.mark.slow
 def test_a_link_restores_the_view(shared: Served, page: Page) -> None:
     rule = rule_to_json(Rule(judge="dbscan", limit=Limit(threshold=0.5, min_samples=3)))
     open_page(page, shared.link(network=NETWORK, rule=rule, coloring="class", classes=[1], list="shown", sort="class"))
@@ -106,6 +108,7 @@ def test_a_link_restores_the_view(shared: Served, page: Page) -> None:
     expect(page.locator("#place")).to_contain_text("60 images")
 
 
+@pytest.mark.slow
 def test_comparing_two_settings(shared: Served, page: Page) -> None:
     source = Source(shared.data)
     points = source.points(NETWORK)
@@ -136,6 +139,7 @@ def test_comparing_two_settings(shared: Served, page: Page) -> None:
     expect(page.locator("#right .dcc-tooltip-bounding-box")).to_contain_text(f"#{alone(points)}")
 
 
+@pytest.mark.slow
 def test_parameters_are_written_after_their_difference_was_shown(served: Served, page: Page) -> None:
     rule = rule_to_json(Rule(judge="dbscan", limit=Limit(threshold=0.75, min_samples=4)))
     before = served.params.read_text()
@@ -150,6 +154,7 @@ def test_parameters_are_written_after_their_difference_was_shown(served: Served,
     expect(page.locator("#dialog")).not_to_be_visible()
 
 
+@pytest.mark.slow
 def test_selection_as_csv(shared: Served, page: Page) -> None:
     source = Source(shared.data)
     points = source.points(NETWORK)
@@ -212,6 +217,7 @@ def _open_at(page: Page, served: Served, view: str, width: str) -> None:
     expect(page.locator("#page")).to_have_class(f"{view.lower()} {chosen}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("judge", ["as the filter did", "DBSCAN on the map"])
 def test_five_lines_of_the_table_are_seen_on_a_small_screen(shared: Served, page: Page, judge: str) -> None:
     page.set_viewport_size({"width": 1280, "height": 720})
@@ -225,6 +231,7 @@ def test_five_lines_of_the_table_are_seen_on_a_small_screen(shared: Served, page
         expect(lines.nth(line)).to_be_in_viewport(ratio=1)
 
 
+@pytest.mark.slow
 def test_missing_artefacts_say_what_to_run(served: Served, page: Page) -> None:
     served.data.points(NETWORK).unlink()
     page.goto(served.url)

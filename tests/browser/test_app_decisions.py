@@ -53,6 +53,7 @@ def test_lasso_feeds_the_pictures_and_decisions_of_a_selection_are_saved(served:
     assert served.overrides() == []
 
 
+@pytest.mark.slow
 def test_keys_choose_keep_drop_and_undo(served: Served, page: Page) -> None:
     points = served.points
     order = np.argsort(-points.scores, kind="stable")
@@ -73,6 +74,7 @@ def test_keys_choose_keep_drop_and_undo(served: Served, page: Page) -> None:
     assert served.overrides() == [(first, "keep", "")]
 
 
+@pytest.mark.slow
 def test_quick_keys_decide_one_image_after_the_other(served: Served, page: Page) -> None:
     paths = [path for _, path in _ranked(served)]
     _open_first(page, served)
@@ -89,6 +91,7 @@ def test_quick_keys_decide_one_image_after_the_other(served: Served, page: Page)
     assert served.overrides() == [(path, "drop", "") for path in (paths[0], paths[1], paths[3])]
 
 
+@pytest.mark.slow
 def test_a_note_is_of_one_decision_and_stands_on_the_card(served: Served, page: Page) -> None:
     (row, first), (_, second) = _ranked(served)[:2]
     _open_first(page, served)
@@ -175,6 +178,7 @@ def test_a_server_that_keeps_silent_is_said_to(served: Served, page: Page) -> No
     assert served.overrides() == [(paths[0], "drop", ""), (paths[1], "keep", "")]
 
 
+@pytest.mark.slow
 def test_decisions_elsewhere_are_seen_and_taken_back_after_loading_the_page_again(served: Served, page: Page) -> None:
     (row, first), (second_row, second) = _ranked(served)[:2]
     points = served.points
@@ -194,6 +198,7 @@ def test_decisions_elsewhere_are_seen_and_taken_back_after_loading_the_page_agai
     assert served.overrides() == []
 
 
+@pytest.mark.slow
 def test_replaced_files_are_noticed_and_nothing_is_decided_on_old_ones(served: Served, page: Page) -> None:
     _open_first(page, served)
     table = read_parquet(served.data.points(NETWORK))

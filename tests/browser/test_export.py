@@ -90,6 +90,7 @@ def _by_score(verdict: Verdict, rows: NDArray[np.int64]) -> list[int]:
     return ordered
 
 
+@pytest.mark.slow
 def test_hovering_tells_picture_label_prediction_score_and_reason(
     opened: Page, exported: tuple[Path, Points, Verdict]
 ) -> None:
@@ -120,6 +121,7 @@ def test_names_paths_and_notes_stay_text(opened: Page, exported: tuple[Path, Poi
     expect(opened.locator("#card")).to_contain_text(points.paths[_BY_HAND].as_py())
 
 
+@pytest.mark.slow
 def test_markup_that_gets_into_the_page_does_not_run(browser: Browser, exported: tuple[Path, Points, Verdict]) -> None:
     """Nor can it fetch: the policy, for what a mistake of the page would let through."""
     page = browser.new_page()

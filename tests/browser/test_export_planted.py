@@ -25,6 +25,7 @@ expect = pytest.importorskip("playwright.sync_api", reason="the package playwrig
 _N = 60
 
 
+@pytest.mark.slow
 def test_it_says_how_many_and_shows_the_true_labels(page: Page, tmp_path: Path) -> None:
     data = DataPaths(root=tmp_path / "data")
     images = np.zeros((_N, 16, 16, 3), dtype=np.uint8)

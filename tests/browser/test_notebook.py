@@ -59,6 +59,7 @@ def notebook(explorer: Explorer, tmp_path: Path) -> Iterator[str]:
     server.server_close()
 
 
+@pytest.mark.slow
 def test_the_cell_shows_the_map_and_gives_the_selection_back(explorer: Explorer, notebook: str, page: Page) -> None:
     page.goto(notebook)
     frame = page.frame_locator("iframe")

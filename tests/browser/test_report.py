@@ -63,6 +63,7 @@ def test_the_verdict_is_on_the_first_screen_and_every_chart_is_drawn(opened: Pag
         assert chart.locator("svg.main-svg").first.is_visible()
 
 
+@pytest.mark.slow
 def test_an_arm_can_be_hidden(opened: Page) -> None:
     chart = opened.locator(".js-plotly-plot").first
     lines = chart.locator(".scatterlayer .trace")
@@ -73,6 +74,7 @@ def test_an_arm_can_be_hidden(opened: Page) -> None:
                              arg=[chart.element_handle(), shown])  # fmt: skip
 
 
+@pytest.mark.slow
 def test_on_paper_nothing_is_cut_off_and_nothing_is_there_to_click(opened: Page) -> None:
     opened.set_viewport_size({"width": _A4_WIDTH, "height": 1000})
     opened.emulate_media(media="print")

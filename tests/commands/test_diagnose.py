@@ -74,6 +74,7 @@ def _table(*words: str) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "seconds"), [("slow_loader", 0.05), ("none", 0.05)])
 def test_a_slow_loader_is_found_on_one_process(fault: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "_WARM_UP", 1)

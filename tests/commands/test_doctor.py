@@ -40,6 +40,7 @@ def test_sound_installation_has_no_problems() -> None:
     assert answer.stdout.splitlines()[-1].startswith("problems: 0")
 
 
+@pytest.mark.slow
 def test_torchvision_of_another_source_is_recognised(tmp_path: Path) -> None:
     """The import error that a CPU-only torch with the package index's torchvision gives."""
     (tmp_path / "torchvision").mkdir()

@@ -49,6 +49,7 @@ def test_the_images_kept_are_a_prepared_data_set_of_their_own(
     assert (metrics["n_test"], metrics["n_val"]) == (24, sum(manifest["val"].to_pylist()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folds", [1, 2])
 def test_the_extractor_of_the_images_kept_is_one_of_all(tmp_path: Path, folds: int) -> None:
     """Images that no fold's network saw have the fold of a draw over all; the others keep their own."""

@@ -128,6 +128,7 @@ def _has_checkpoint(folder: Path) -> bool:
     return bool(files_below(round_folder(folder, 1) / "work", "step-*.pt"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sent", "code", "said"),
     [
@@ -166,6 +167,7 @@ def _stopped(folder: Path, condition: Callable[[], bool], sent: signal.Signals) 
         kill(process, *alive(below))
 
 
+@pytest.mark.slow
 def test_a_stage_that_fails_has_the_last_word_and_its_exit_code_is_passed_on(tmp_path: Path) -> None:
     """Round 0 leaves too few images for a batch."""
     write_project(tmp_path, finetune={"batch_size": N})

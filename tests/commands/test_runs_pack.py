@@ -39,6 +39,7 @@ def _pack(folder: Path, file: Path) -> int:
     return main(["runs", "pack", str(file), *_places(folder)])
 
 
+@pytest.mark.slow
 def test_it_gives_the_report_again(project: Path, tmp_path: Path) -> None:
     packed, other = tmp_path / "results.tar.xz", tmp_path / "other"
     assert _pack(project, packed) == 0

@@ -44,6 +44,7 @@ def round_robin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_what_a_search_leaves(round_robin: Path) -> None:
     data = DataPaths(root=round_robin / "data")
     rows, summary = leaderboard_of(data), read_json(data.tuning_summary(NAME))
@@ -77,6 +78,7 @@ def test_the_figures_of_a_search_are_files_for_papers_too(round_robin: Path) -> 
         assert path.name in written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 6, 8])
 def test_trials_of_one_value_that_stopped_at_other_epochs_have_no_figure_of_the_keys(tmp_path: Path, seed: int) -> None:
     """Three simulated workers do not divide the batch: those trials fail, and all others have the same value."""
@@ -267,6 +269,7 @@ def test_images_replaced_while_a_search_runs_are_not_taken_for_those_it_saw(
     assert tune(tmp_path) == 0
 
 
+@pytest.mark.slow
 def test_a_search_that_begins_anew_beside_an_earlier_one_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,6 +36,7 @@ def _with_two(folder: Path, *, lr: Mapping[str, Any] | None = None, **changes: A
     return data
 
 
+@pytest.mark.slow
 def test_searches_of_one_size_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = _with_two(tmp_path)
     assert tune(tmp_path, "lr", "adam") == 0
@@ -53,6 +54,7 @@ def test_searches_of_one_size_are_compared(tmp_path: Path, capsys: pytest.Captur
     assert f"intervals over the {n} images" in said
 
 
+@pytest.mark.slow
 def test_a_winner_that_stopped_early_is_compared_at_the_end(tmp_path: Path) -> None:
     """With no tolerance the better of two trials alone remains after an epoch."""
     lead = {"name": "lead", "amount": 0.0, "kind": "absolute"}

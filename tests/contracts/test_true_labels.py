@@ -87,6 +87,7 @@ def _results(data: DataPaths) -> dict[str, bytes]:
     return files
 
 
+@pytest.mark.slow
 def test_other_true_labels_change_no_result(project: DataPaths) -> None:
     first = _results(project)
     manifest = read_parquet(project.manifest("train"))

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,21 +67,24 @@ def _launch(ranks: int, folder: Path, *groups: str) -> Mapping[str, Any]:
     return saved
 
 
-class _Launches(dict[int, Mapping[str, Any]]):
-    def __init__(self, folder: Path) -> None:
+class Launches(dict[int, Mapping[str, Any]]):
+    """What each number of ranks saved, launched when it is first asked for."""
+
+    def __init__(self, launch: Callable[[int], Mapping[str, Any]]) -> None:
         super().__init__()
-        self._folder = folder
+        self._launch = launch
 
     def __missing__(self, ranks: int) -> Mapping[str, Any]:
         self[ranks] = {}  # of a launch that fails; it is not tried again
-        self[ranks] = _launch(ranks, self._folder, "ddp", "tree", "local", "mutant")
+        self[ranks] = self._launch(ranks)
         return self[ranks]
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Of 1, 2 and 4 ranks; each number is launched once, when it is first asked for."""
-    return _Launches(tmp_path_factory.mktemp("ranks"))
+    """Of 1, 2 and 4 ranks."""
+    folder = tmp_path_factory.mktemp("ranks")
+    return Launches(lambda ranks: _launch(ranks, folder, "ddp", "tree", "local", "mutant"))
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from made_up import ROOT
 from made_up_training import run
 
@@ -21,6 +22,7 @@ with distributed.session(1) as ranks:
 """
 
 
+@pytest.mark.slow
 def test_who_is_kept_waiting_fails(tmp_path: Path) -> None:
     script, start = tmp_path / "script.py", time.monotonic()
     script.write_text(_SCRIPT)

@@ -230,6 +230,7 @@ def test_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypat
     assert _contents(data) == before
 
 
+@pytest.mark.slow
 def test_killed_and_run_again(tmp_path: Path) -> None:
     """SIGKILL while it decodes; the next run ends as if nothing had been."""
     files = {name: photo(seed, (3000, 2000), "JPEG") for seed, name in enumerate(split_tree(n_train=12, n_test=3))}

@@ -11,6 +11,9 @@ from interrupted_study import INTERVAL, Study, steps_gone_on_from
 
 BOTH_NETWORKS = {"models": ["small_cnn", "resnet18"], "seeds": [0], "budget": {"steps": 6}}
 
+# Each test needs trained networks or a launched study.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Study:
@@ -49,7 +52,6 @@ def test_kills_inside_a_checkpoint_and_a_ledger_entry(tree: Study, tmp_path: Pat
     _assert_equal(study, tree)
 
 
-@pytest.mark.slow
 def test_sigterm_to_the_launching_stage_saves_and_ends_as_resumable(tree: Study, tmp_path: Path) -> None:
     study = Study.write(tmp_path / "study", reduction="tree", workers=2)
     ended = study.fault("SIGTERM", "launcher", "step-000000006", 0)
@@ -85,7 +87,6 @@ def test_sigterm_to_one_process_loses_nothing(
     _assert_equal(study, tree)
 
 
-@pytest.mark.slow
 def test_of_three_processes_two_train_and_the_third_waits(tree: Study, tmp_path: Path) -> None:
     study = Study.write(tmp_path / "study", reduction="tree")
     study.finish(ranks=3)
@@ -93,7 +94,6 @@ def test_of_three_processes_two_train_and_the_third_waits(tree: Study, tmp_path:
     assert set(pyarrow.parquet.read_table(study.data.runs("tiny"))["workers"].to_pylist()) == {2}
 
 
-@pytest.mark.slow
 def test_three_processes_are_refused_where_a_number_was_asked_for(tmp_path: Path) -> None:
     study = Study.write(tmp_path / "study", workers=2)
     refused = study.run(ranks=3)
@@ -104,7 +104,6 @@ def test_three_processes_are_refused_where_a_number_was_asked_for(tmp_path: Path
     assert not study.cells()
 
 
-@pytest.mark.slow
 def test_twenty_kills_in_one_study(tmp_path: Path) -> None:
     longer = {"budget": {"steps": 60}, "seeds": [0, 1, 2, 3, 4, 5]}
     whole = Study.write(tmp_path / "whole", study=longer)
@@ -120,7 +119,6 @@ def test_twenty_kills_in_one_study(tmp_path: Path) -> None:
     _assert_equal(study, whole)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("reduction", ["ddp", "tree"])
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_kills_of_a_rank_and_of_the_launcher(tmp_path: Path, reduction: str, workers: int) -> None:
@@ -137,7 +135,6 @@ def test_kills_of_a_rank_and_of_the_launcher(tmp_path: Path, reduction: str, wor
     _assert_equal(study, whole)
 
 
-@pytest.mark.slow
 def test_a_tree_goes_on_with_other_numbers_of_processes(tmp_path: Path) -> None:
     longer = {**BOTH_NETWORKS, "budget": {"steps": 16}}
     whole = Study.write(tmp_path / "whole", study=longer, reduction="tree")
@@ -151,7 +148,6 @@ def test_a_tree_goes_on_with_other_numbers_of_processes(tmp_path: Path) -> None:
     assert any("4 processes" in place and "1 processes" in place for place in places), places
 
 
-@pytest.mark.slow
 def test_a_divergence_on_two_ranks_ends_the_cell_and_not_the_study(tmp_path: Path) -> None:
     rates = {"learning_rates": [1e30, 0.05], "seeds": [0]}
     study = Study.write(tmp_path / "study", study=rates, workers=2)

@@ -80,6 +80,7 @@ def test_groups_have_their_colours_and_only_those_with_members_a_name(xy: NDArra
     assert rgb("#445566") not in found
 
 
+@pytest.mark.slow
 def test_what_is_drawn_above_hides_what_lies_below() -> None:
     xy = np.repeat([[0.0, 0.0], [1.0, 1.0]], 2, axis=0)
     groups = Groups(codes=np.array([0, 1, 0, 1]), names=["low", "high"], colors=["#112233", "#778899"])

@@ -26,6 +26,7 @@ def _command(folder: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "benchmarks.gpu_day", "--dry-run", "--out", str(folder), *options]
 
 
+@pytest.mark.slow
 def test_killed_and_started_again_it_ends_with_a_result_of_every_step(tmp_path: Path) -> None:
     """Without what the training path can do without."""
     (tmp_path / "site").mkdir()
@@ -57,6 +58,7 @@ def test_killed_and_started_again_it_ends_with_a_result_of_every_step(tmp_path: 
     assert {path: path.read_bytes() for path in out.iterdir()} == before
 
 
+@pytest.mark.slow
 def test_where_a_package_is_missing_one_line_says_so(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['pydantic'] = None")
     done = run(_command(tmp_path / "out"), environ={"PYTHONPATH": str(tmp_path)})
@@ -75,6 +77,7 @@ def test_a_real_run_has_cases_of_every_network_precision_and_batch_size() -> Non
     assert cases["bits"][:4] == ["bf16", "fp32", "fp16", "tf32"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     done = run([sys.executable, "-m", "benchmarks.gpu_day", "--out", str(tmp_path / "out")])

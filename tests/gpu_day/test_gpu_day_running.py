@@ -34,6 +34,7 @@ def _values(result: dict[str, Any]) -> dict[str, Any]:
     return {row["case"]: row.get("value", row.get("error")) for row in result["rows"]}
 
 
+@pytest.mark.slow
 def test_neither_a_failure_nor_a_limit_nor_a_crash_stops_the_rest(tmp_path: Path) -> None:
     found = _results(tmp_path, "raises", "dies", "sleeps", "one_case_raises", "sound")
     assert {name: result["status"] for name, result in found.items()} == {
@@ -71,10 +72,12 @@ def test_what_has_ended_is_not_run_again(tmp_path: Path) -> None:
     assert all(path.read_bytes() == content for path, content in before.items())
 
 
+@pytest.mark.slow
 def test_no_step_is_started_that_cannot_end_in_time(tmp_path: Path) -> None:
     assert [*_results(tmp_path, "waits", "sleeps", minutes="5")] == ["sleeps"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["toy", "another"])
 def test_a_killed_call_leaves_no_process_and_goes_on(tmp_path: Path, device: str) -> None:
     """From the rows that it has of the same machine."""

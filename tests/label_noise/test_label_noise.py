@@ -48,6 +48,7 @@ def test_speed_is_that_of_the_steps_alone_however_fast_they_are() -> None:
     assert from_two_lengths(lambda steps: 3 + 0.001 * steps) == pytest.approx(0.001)
 
 
+@pytest.mark.slow
 def test_bad_input_gets_one_line_and_exit_code_2(tmp_path: Path) -> None:
     write_project(tmp_path)
     done = run(_command(tmp_path, "--images", "12", *_CHEAP))

@@ -78,6 +78,7 @@ def test_the_vote_by_hand() -> None:
     np.testing.assert_allclose(knn_vote(Evidence(labels=labels), features)[[0, 1, 26]], [1, 1 / 25, 0])
 
 
+@pytest.mark.slow
 def test_results_hold_measures_costs_and_the_advantage_of_the_default(tmp_path: Path) -> None:
     folder = tmp_path / "made-up"
     wrong = write_case(folder)
@@ -106,6 +107,7 @@ def test_results_hold_measures_costs_and_the_advantage_of_the_default(tmp_path: 
     assert "out of fold probabilities; the filter dropped 2, 100.0% of them wrong, and found 8.3%" in heading(results)
 
 
+@pytest.mark.slow
 def test_the_summary_holds_all_cases_and_means_of_what_ran_in_each(tmp_path: Path) -> None:
     for name, scorers in (("a", ["self_confidence", "margin"]), ("b", ["self_confidence"])):
         write_case(tmp_path / name, n_per_class=30, kind=name)

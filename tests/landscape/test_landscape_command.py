@@ -25,6 +25,10 @@ def _arguments(folder: Path, *more: str) -> list[str]:
     return [*given, *(str(part) for pair in places.items() for part in pair)]
 
 
+# Each test needs trained networks or a launched study.
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("landscape")

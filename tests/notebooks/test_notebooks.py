@@ -135,6 +135,7 @@ def by_stem(stem: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_chance_is_not_shown_as_the_first_class_alone(project: Path) -> None:
     """Rows of an image folder are sorted by class."""
     write_results(DataPaths(root=project / "data"))
@@ -143,6 +144,7 @@ def test_chance_is_not_shown_as_the_first_class_alone(project: Path) -> None:
     assert shown.endswith("rising: False of 6\n")
 
 
+@pytest.mark.slow
 def test_features_without_pca_are_no_obstacle(project: Path) -> None:
     data = DataPaths(root=project / "data")
     write_results(data)

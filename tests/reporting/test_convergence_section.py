@@ -51,6 +51,7 @@ def test_an_accuracy_stands_before_the_loss_and_is_interpolated(tmp_path: Path) 
     assert {row[2] for row in accuracy["table"].rows} == {"8"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accuracy_every", [None, {"steps": 1}])
 def test_accuracy_and_loss_over_training_are_drawn_where_they_were_measured(
     tmp_path: Path, accuracy_every: dict[str, Any] | None

@@ -96,6 +96,7 @@ def test_the_gallery_has_the_label_the_prediction_and_the_truth_most_suspect_fir
     assert scores == sorted(scores, reverse=True)
 
 
+@pytest.mark.slow
 def test_every_figure_of_planted_labels_says_so(tmp_path: Path) -> None:
     """The line below makes each figure other than without it."""
     inputs = _inputs(tmp_path)

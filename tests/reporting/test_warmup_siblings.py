@@ -64,6 +64,7 @@ def test_siblings_tell_how_the_best_warm_up_grows(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_law_is_drawn_beside_what_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     params = _params(0.0, 4.0, 1.0, 2.0)
     data = _write(tmp_path, params)

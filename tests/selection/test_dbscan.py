@@ -25,6 +25,7 @@ def _noise(points: np.ndarray, eps: float, min_samples: int) -> np.ndarray:
     return np.asarray(labels == -1)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=80)
 @given(points=st.one_of(_GRIDS, _CLOUDS), min_samples=st.integers(1, 8))
 def test_a_point_is_noise_exactly_below_its_release_radius(points: np.ndarray, min_samples: int) -> None:

@@ -132,6 +132,7 @@ def test_equal_seeds_give_equal_intervals_and_others_differ() -> None:
     assert first != other
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
     """Of the AUROC of normal values with planted ones shifted by 1, which is Phi(1 / sqrt 2) = 0.7602."""
     held = []

@@ -61,6 +61,7 @@ def _table(path: Path) -> dict[str, NDArray[Any]]:
     return {name: table[name].to_numpy() for name in table.column_names}
 
 
+@pytest.mark.slow
 def test_one_file_holds_the_networks_and_the_metrics_are_of_each_and_their_mean(three: Path) -> None:
     data, (images, labels) = _data(three), bright_images(22, seed=1)
     extractor = load_folded(data.extractor(NETWORK))

@@ -83,6 +83,7 @@ def test_the_backbone_stays_and_predictions_are_those_of_the_fitted_model(weight
     assert "optimizer" not in metrics["settings"]
 
 
+@pytest.mark.slow
 def test_folds_of_one_backbone_have_its_features(weights: Path, tmp_path: Path) -> None:
     """So that nothing is left to align."""
     written = []

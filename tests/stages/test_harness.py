@@ -213,6 +213,7 @@ def _start(argv: list[str], **environment: str) -> "subprocess.Popen[str]":
     return process
 
 
+@pytest.mark.slow
 def test_a_second_run_is_kept_out_until_the_first_is_dead(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with _start(argv) as first:
         with pytest.raises(SystemExit) as raised:

@@ -43,6 +43,7 @@ def test_without_planted_labels_the_tables_have_their_columns_alone(data: DataPa
     assert dropped.column_names == ["sample_id", "path", "label_name", "score", "reason"]
 
 
+@pytest.mark.slow
 def test_page_document_figures_log_and_summary_say_how_many_were_changed_and_found(
     data: DataPaths, capsys: pytest.CaptureFixture[str]
 ) -> None:

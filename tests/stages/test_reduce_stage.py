@@ -100,6 +100,7 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
     assert _files(data) == first
 
 
+@pytest.mark.slow
 def test_further_maps_are_those_of_their_own_settings_wherever_they_are_made(tmp_path: Path) -> None:
     found = []
     for name, dask in (("here", {}), ("workers", {"scheduler": "local", "workers": 2})):

@@ -47,6 +47,7 @@ def test_it_writes_page_summary_and_figures(project: Path) -> None:
     assert sorted(digests(project / "data/report")) == sorted([*others, *(f"figures/{name}" for name in figures)])
 
 
+@pytest.mark.slow
 def test_it_records_the_margin_that_it_was_made_with(project: Path) -> None:
     """`python -m pipeline compare` takes it from there."""
     run()
@@ -54,6 +55,7 @@ def test_it_records_the_margin_that_it_was_made_with(project: Path) -> None:
     assert recorded["parameters"]["report"]["margin"] == params_with().report.margin
 
 
+@pytest.mark.slow
 def test_equal_inputs_give_equal_bytes_and_times_change_what_dvc_does_not_track(project: Path) -> None:
     run()
     first = digests(project / "data/report")
@@ -68,6 +70,7 @@ def test_equal_inputs_give_equal_bytes_and_times_change_what_dvc_does_not_track(
     }
 
 
+@pytest.mark.slow
 def test_what_a_renamed_study_and_an_earlier_report_left_is_not_shown(project: Path) -> None:
     run()
     before = digests(project / "data/report")

@@ -258,6 +258,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.slow
 def test_kills_at_random_moments_lose_at_most_the_save_they_hit(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     with _start(_LOOP) as process:

@@ -29,6 +29,7 @@ def _passes(seed: int) -> list[tuple[Tensor, Tensor, Tensor]]:
     return [(own, own % _CLASSES, 9 * torch.randn(5, _CLASSES, generator=generator)) for own in ids]
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1))
 def test_means_are_those_of_the_softmax_and_unmet_images_have_none(seed: int) -> None:
     track = ConfidenceTrack(_N, _CPU)

@@ -231,6 +231,7 @@ def test_what_a_run_ran_on_is_told() -> None:
     assert run.places == [f"1 processes of {threads} threads on cpu, 20 images at a time"]
 
 
+@pytest.mark.slow
 def test_a_metered_step_in_half_precision_does_not_overflow() -> None:
     """The loss scale starts at 65536; the sum over a batch of gradients times that would."""
     half = replace(TINY, network="small_cnn", precision="fp16", batch_size=256, steps=2, noise_scale_steps=1)

@@ -50,8 +50,8 @@ _GROWING: dict[str, Any] = {
         {},
         {"reduction": "tree", "noise_scale_steps": 2},
         {"network": "small_cnn", "ema_decay": 0.9, "clip_norm": 0.1},
-        {**_GROWING, "noise_scale_steps": 2},
-        {**_GROWING, "reduction": "tree"},
+        pytest.param({**_GROWING, "noise_scale_steps": 2}, marks=pytest.mark.slow),
+        pytest.param({**_GROWING, "reduction": "tree"}, marks=pytest.mark.slow),
     ],
     ids=["ddp", "tree", "dropout", "growing", "growing tree"],
 )
@@ -90,7 +90,12 @@ def test_a_run_goes_on_with_the_micro_batch_it_chose_or_with_the_one_now_asked_f
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"ema_decay": 0.8}, {"reduction": "tree"}, {"batch_stages": (BatchStage(batch_size=8, until_step=3),)}],
+    [
+        {},
+        {"ema_decay": 0.8},
+        pytest.param({"reduction": "tree"}, marks=pytest.mark.slow),
+        {"batch_stages": (BatchStage(batch_size=8, until_step=3),)},
+    ],
     ids=["plain", "ema", "tree", "growing"],
 )
 def test_what_is_measured_on_the_way_is_of_a_run_that_ends_there(options: dict[str, Any]) -> None:

@@ -48,6 +48,7 @@ def _state(task: EpochTask) -> Any:
     return state
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.subprocess
 def test_two_processes_come_to_the_bits_of_one(tmp_path: Path) -> None:

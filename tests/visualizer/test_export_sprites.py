@@ -44,6 +44,7 @@ def test_pictures_fit_the_budget_and_look_like_their_image(side: int) -> None:
         assert 10 * np.log10(255**2 / error) > 24
 
 
+@pytest.mark.slow
 def test_more_bytes_never_look_worse() -> None:
     images = _scenes(300, 64)
     rungs = [choose_rung(images, budget) for budget in (1, 60, 120, 190, 10_000)]

@@ -113,6 +113,7 @@ def test_a_full_disk_leaves_the_old_file(
     assert file.read_text() == "old"
 
 
+@pytest.mark.slow
 def test_exports_need_no_server() -> None:
     script = (
         "import sys, viz.__main__, viz.commands.export, viz.commands.figure\n"

@@ -224,6 +224,7 @@ def test_files_that_are_no_parameters_are_refused(tmp_path: Path, content: bytes
         propose(file, {"filter.drop_share": 0.1})
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(value=st.floats(1e-12, 1e12), share=st.floats(0, 0.99))
 def test_numbers_of_six_digits_come_back(tmp_path_factory: pytest.TempPathFactory, value: float, share: float) -> None:

@@ -245,6 +245,7 @@ def test_what_has_been_replaced_is_not_drawn_over_what_a_page_shows(client: Any,
         assert answer.status_code == 204, output
 
 
+@pytest.mark.slow
 def test_torch_is_never_imported() -> None:
     modules = ("viz.app", "viz.commands.serve", "viz.notebook", "viz.__main__")
     closure = {name for module in modules for name in import_closure(module)}
