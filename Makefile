@@ -54,7 +54,8 @@ quick: setup ## a minute of tests about the files that differ from the last comm
 test: setup ## the fast tests
 	@$(PYTEST)
 
-# What computes with torch. A processor with AVX-512 then rounds as one without it does.
+# What computes with torch. torch and oneDNN then round as on a processor without AVX-512; so does MKL on Intel, while on
+# AMD it ignores the variable.
 test-avx2: setup ## the numeric ones of them, as on a processor without AVX-512
 	@ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 $(PYTEST) \
 	  tests/distributed tests/training tests/models tests/optim

@@ -115,8 +115,10 @@ _PRECISIONS_OF_CPUS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")  # tf32 is
 def _probe(precision: Precision) -> list[Tensor]:
     """Loss and gradients, float32, of the kinds of layers that networks have, on 4 images of 16 x 16 pixels."""
     shapes = {"stem": (64, 3, 7, 7), "same": (64, 64, 3, 3), "half": (128, 64, 3, 3), "one": (128, 64, 1, 1)}
+    # Kernels split a sum of 4,608 products, the longest of ResNet-18, by the sizes of caches.
+    shapes |= {"wide": (512, 128, 1, 1), "long": (32, 512, 3, 3)}
     weights = {name: _numbers(*shape).to(memory_format=torch.channels_last) for name, shape in shapes.items()}
-    weights |= {"scale": _numbers(64) + 1.0, "shift": _numbers(64), "head": _numbers(10, 512)}
+    weights |= {"scale": _numbers(64) + 1.0, "shift": _numbers(64), "head": _numbers(10, 128)}
     for weight in weights.values():
         weight.requires_grad_()
     with autocast(precision, torch.device("cpu")):
@@ -125,6 +127,7 @@ def _probe(precision: Precision) -> list[Tensor]:
         found = F.relu(F.batch_norm(found, None, None, weights["scale"], weights["shift"], training=True))
         found = F.relu(F.conv2d(found, weights["same"], padding=1))
         found = F.conv2d(found, weights["half"], stride=2, padding=1) + F.conv2d(found, weights["one"], stride=2)
+        found = F.conv2d(F.relu(F.conv2d(found, weights["wide"])), weights["long"], padding=1)
         logits = F.linear(F.adaptive_avg_pool2d(found, 2).flatten(1), weights["head"])
     loss = F.cross_entropy(logits.float(), torch.arange(4), label_smoothing=0.1)
     return [loss, *torch.autograd.grad(loss, list(weights.values()))]

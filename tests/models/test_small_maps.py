@@ -106,7 +106,7 @@ def test_compiles_without_a_graph_break(side: int, kernel: int, stride: int) -> 
 
 @CASE
 def test_autocast_takes_half_precision(side: int, kernel: int, stride: int) -> None:
-    """Operands and result are rounded once each, to 8 bits: three relative errors of 2**-9 at most."""
+    """Operands, both partial products of a 2x2 map and their sum are rounded to 8 bits: four relative errors of 2**-9."""
     layer = _layer(kernel, stride).to(memory_format=torch.channels_last)
     x = _maps(3, 5, side, side, dtype=torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -114,7 +114,7 @@ def test_autocast_takes_half_precision(side: int, kernel: int, stride: int) -> N
     assert [tensor.dtype for tensor in found] == [torch.bfloat16, torch.float32, torch.float32]
     exact = F.conv2d(x.abs().double(), layer.weight.abs().double(), None, stride, kernel // 2)
     plain = F.conv2d(x.double(), layer.weight.double(), None, stride, kernel // 2)
-    assert bool(((found[0].double() - plain).abs() <= 3.1 * 2**-9 * exact).all())
+    assert bool(((found[0].double() - plain).abs() <= 4.1 * 2**-9 * exact).all())
 
 
 @pytest.mark.parametrize("shape", [(1, 5, 1, 1), (1, 5, 2, 2), (3, 5, 1, 2), (3, 5, 3, 3), (3, 5, 4, 4)])
