@@ -106,7 +106,7 @@ def test_compiles_without_a_graph_break(side: int, kernel: int, stride: int) -> 
 
 @CASE
 def test_autocast_takes_half_precision(side: int, kernel: int, stride: int) -> None:
-    """Operands, both partial products of a 2x2 map and their sum are rounded to 8 bits: four relative errors of 2**-9."""
+    """Operands, partial products of a 2x2 map and their sum are rounded to 8 bits: four relative errors of 2**-9."""
     layer = _layer(kernel, stride).to(memory_format=torch.channels_last)
     x = _maps(3, 5, side, side, dtype=torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
