@@ -20,6 +20,9 @@ from pipeline.training.fingerprint import Identity, this_machine
 
 _STUDY = {"models": ["small_cnn"], "arms": ["full"], "seeds": [0], "batch_sizes": [20]}
 
+# Each test needs the runs of a trained study.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -80,7 +83,6 @@ def test_a_second_import_changes_nothing(tmp_path: Path, node: Path, capsys: pyt
     assert read_json(_entry(tmp_path / "work") / "result.json")["imported_from"] is None
 
 
-@pytest.mark.slow
 def test_an_import_and_a_study_keep_each_other_out(
     tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ def test_it_gives_the_report_again(project: Path, tmp_path: Path) -> None:
         assert (other / "data/report" / name).read_bytes() == (project / "data/report" / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_packed_twice_it_has_the_same_bytes_and_no_images(project: Path, tmp_path: Path) -> None:
     files = [tmp_path / "a.tar.xz", tmp_path / "b.tar.xz"]
     assert [_pack(project, file) for file in files] == [0, 0]

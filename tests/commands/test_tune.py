@@ -61,6 +61,7 @@ def test_what_a_search_leaves(round_robin: Path) -> None:
     assert "<script src" not in page
 
 
+@pytest.mark.slow
 def test_the_figures_of_a_search_are_files_for_papers_too(round_robin: Path) -> None:
     data = DataPaths(root=round_robin / "data")
     rows = leaderboard_of(data)
@@ -193,6 +194,7 @@ def test_where_all_fail_the_reason_is_said_and_the_next_search_begins_anew(
     assert not list((tmp_path / "work").rglob("journal.log"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "trials"),
     [({"name": "successive_halving", "factor": 2}, 4), ({"name": "hyperband", "factor": 2}, None)],
@@ -300,6 +302,7 @@ def test_the_importance_of_keys_is_their_share_in_the_variance() -> None:
     assert shares(0.5) == pytest.approx({"a": 0.8, "b": 0.2}, abs=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["round_robin", "sequential", "parallel"])
 def test_sigterm_ends_a_search_so_that_it_can_go_on(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

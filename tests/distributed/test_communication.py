@@ -11,9 +11,7 @@ import torch
 from made_up_training import kill, run, start
 from run_communication import TRANSPORTS, WITH_RESNET
 from test_equivalence import (
-    FOUR,
     TORCHRUN,
-    Launches,
     Results,
     assert_equal_bits,
     beyond_rounding,
@@ -28,8 +26,9 @@ _ENVIRON = {"PYTHONPATH": f"{SCRIPT.parents[1]}:{SCRIPT.parents[2]}"}
 WAYS = [f"{network} {way}" for way in TRANSPORTS for network in ("small_cnn", "resnet18")]
 WAYS = [way for way in WAYS if way.startswith("small_cnn") or way.removeprefix("resnet18 ") in WITH_RESNET]
 WAY = pytest.mark.parametrize("way", WAYS)
-SLOW = pytest.mark.slow
-SHARED = pytest.mark.parametrize("ranks", [2, FOUR])
+# Three launches, one of four ranks, take a minute.
+pytestmark = pytest.mark.slow
+SHARED = pytest.mark.parametrize("ranks", [2, 4])
 
 
 def _loaded(output: Path) -> Mapping[str, Any]:
@@ -70,12 +69,8 @@ def _launch_nodes(folder: Path, sizes: tuple[int, ...], *groups: str) -> Mapping
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """Of 1 and 2 ranks on one node, and of 4 on two."""
     folder = tmp_path_factory.mktemp("ways")
-    launch = {
-        1: lambda: _launch(1, folder, "alone"),
-        2: lambda: _launch(2, folder, "pair", "exchanges"),
-        4: lambda: _launch_nodes(folder, (2, 2), "nodes", "exchanges"),
-    }
-    return Launches(lambda ranks: launch[ranks]())
+    alone, two = _launch(1, folder, "alone"), _launch(2, folder, "pair", "exchanges")
+    return {1: alone, 2: two, 4: _launch_nodes(folder, (2, 2), "nodes", "exchanges")}
 
 
 def _same_step(one: Mapping[str, Any], other: Mapping[str, Any], first: Mapping[str, Any], case: str) -> bool:
@@ -89,9 +84,10 @@ def _moved_by(results: Results, ranks: int, way: str) -> float:
     return distance(plain, other)
 
 
-@pytest.mark.parametrize(("ranks", "nodes"), [(1, [[0]]), (2, [[0, 1]]), pytest.param(4, [[0, 1], [2, 3]], marks=SLOW)])
-def test_nodes_are_told_apart(results: Results, ranks: int, nodes: list[list[int]]) -> None:
-    assert results[ranks]["nodes"] == nodes
+def test_nodes_are_told_apart(results: Results) -> None:
+    assert results[1]["nodes"] == [[0]]
+    assert results[2]["nodes"] == [[0, 1]]
+    assert results[4]["nodes"] == [[0, 1], [2, 3]]
 
 
 @SHARED
@@ -136,7 +132,6 @@ def test_half_precision_is_as_far_away_as_its_rounding(
     assert 1e-5 < moved < 4 * 2**-bits
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", ["bf16 between nodes", "bf16 between nodes in one message"])
 def test_half_precision_between_nodes_rounds_less_often_than_everywhere(results: Results, way: str) -> None:
     assert 1e-5 < _moved_by(results, 4, way) < 4 * 2**-8
@@ -150,9 +145,8 @@ def test_powersgd_of_a_rank_that_saves_nothing_is_exact(results: Results, ranks:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "case"),
-    [(2, "powersgd"), *(pytest.param(4, case, marks=SLOW) for case in ("powersgd", "powersgd between nodes"))],
-)
+    ("ranks", "case"), [(2, "powersgd"), (4, "powersgd"), (4, "powersgd between nodes")]
+)  # fmt: skip
 def test_powersgd_of_rank_one_learns(results: Results, ranks: int, case: str) -> None:
     losses = results[ranks][case]["losses"]
     assert losses[-1] < 0.8 * losses[0]
@@ -184,10 +178,7 @@ def test_powersgd_gets_over_a_gradient_of_zeros(results: Results, ranks: int, ra
 
 @pytest.mark.parametrize(
     ("ranks", "case"),
-    [
-        *((2, case) for case in ("bf16", "powersgd")),
-        *(pytest.param(4, case, marks=SLOW) for case in ("bf16", "powersgd", "powersgd between nodes")),
-    ],
+    [(2, "bf16"), (4, "bf16"), (2, "powersgd"), (4, "powersgd"), (4, "powersgd between nodes")],
 )
 def test_a_compressed_run_goes_on_in_the_same_bits(results: Results, ranks: int, case: str) -> None:
     """What was not sent before the interruption is sent after it."""
@@ -202,7 +193,6 @@ def test_compression_is_refused_where_workers_are_simulated(results: Results) ->
     )
 
 
-@pytest.mark.slow
 def test_nodes_of_different_sizes_average_over_ranks(results: Results, tmp_path: Path) -> None:
     """And what is between nodes is refused, as it would depend on their sizes."""
     uneven = _launch_nodes(tmp_path, (1, 3), "nodes")

@@ -67,7 +67,7 @@ def _launch(ranks: int, folder: Path, *groups: str) -> Mapping[str, Any]:
     return saved
 
 
-class Launches(dict[int, Mapping[str, Any]]):
+class _Launches(dict[int, Mapping[str, Any]]):
     """What each number of ranks saved, launched when it is first asked for."""
 
     def __init__(self, launch: Callable[[int], Mapping[str, Any]]) -> None:
@@ -84,7 +84,7 @@ class Launches(dict[int, Mapping[str, Any]]):
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """Of 1, 2 and 4 ranks."""
     folder = tmp_path_factory.mktemp("ranks")
-    return Launches(lambda ranks: _launch(ranks, folder, "ddp", "tree", "local", "mutant"))
+    return _Launches(lambda ranks: _launch(ranks, folder, "ddp", "tree", "local", "mutant"))
 
 
 @pytest.fixture(scope="module")

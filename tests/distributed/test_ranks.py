@@ -102,6 +102,7 @@ def test_a_rank_outside_its_session_is_a_bug(monkeypatch: pytest.MonkeyPatch) ->
         distributed.barrier()
 
 
+@pytest.mark.slow
 def test_a_rank_whose_launcher_died_while_it_was_starting_does_not_start() -> None:
     code = "from pipeline import distributed\nwith distributed.session(1): print('trains')"
     places = {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}

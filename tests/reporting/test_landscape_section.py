@@ -98,6 +98,7 @@ def test_a_network_that_converges_by_no_split_is_one(tmp_path: Path) -> None:
     assert page.count(reason) == page.count("1 setting left out") == 2
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_slices_of_the_very_numbers_beside_them(tmp_path: Path) -> None:
     _write(tmp_path)
     before = _slices(_page(tmp_path))

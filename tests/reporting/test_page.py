@@ -162,6 +162,7 @@ def test_the_verdict_names_what_the_arms_had_the_same_number_of(tmp_path: Path) 
     assert "filtered against random at equal epochs: " in Parsed(render(params, data)).text
 
 
+@pytest.mark.slow
 def test_arms_that_whole_steps_leave_at_unequal_epochs_are_said_to_be_so(tmp_path: Path) -> None:
     params, data = params_with(["resnet18"], match="epochs", batch_sizes=[32, 128]), DataPaths(root=tmp_path)
 

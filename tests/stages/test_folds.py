@@ -78,6 +78,7 @@ def test_one_file_holds_the_networks_and_the_metrics_are_of_each_and_their_mean(
     assert not list((three / "work").rglob("*.pt"))
 
 
+@pytest.mark.slow
 def test_each_training_image_is_judged_by_the_network_of_its_fold(three: Path) -> None:
     data, (images, labels) = _data(three), bright_images(N)
     extractor = load_folded(data.extractor(NETWORK))

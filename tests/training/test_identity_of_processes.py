@@ -38,6 +38,7 @@ def assert_keys_tell(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
     assert one["bits"] == other["bits"] or one["key"] != other["key"]
 
 
+@pytest.mark.slow
 def test_threads_of_a_process_are_in_its_key() -> None:
     one, two = trained(), trained(threads=2)
     assert_keys_tell(one, two)

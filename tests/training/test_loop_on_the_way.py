@@ -77,6 +77,7 @@ def test_a_run_that_was_asked_to_end_goes_on_to_the_same_bits(tmp_path: Path, ch
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_micro_batch_it_chose_or_with_the_one_now_asked_for(tmp_path: Path) -> None:
     """Who ran out of memory asks for less, and must get it."""
     settings = replace(TINY, steps=5)

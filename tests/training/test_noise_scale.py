@@ -97,6 +97,7 @@ def test_a_known_noise_scale_is_found(sizes: list[int]) -> None:
     assert truth / 1.1 < scale.low < truth < scale.high < truth * 1.1
 
 
+@pytest.mark.slow
 def test_the_mean_of_ratios_is_biased_and_not_what_is_returned() -> None:
     """A mutant that divides step by step is far off where a single step says little."""
     mean, sd = np.full(20, 0.25), np.full(20, 1.5)
@@ -170,6 +171,7 @@ def test_the_interval_holds_what_a_t_test_does_not_refuse(norms: NDArray[np.floa
         assert not held
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("truth", [4.0, 64.0, 1000.0])
 @pytest.mark.parametrize("n", [3, 20])
 def test_the_interval_covers_the_truth_as_often_as_stated(truth: float, n: int) -> None:
