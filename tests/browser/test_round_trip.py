@@ -14,6 +14,7 @@ import pytest
 from browser_app import serve_app
 from made_up import NETWORK
 from made_up_view import view_data
+from tiny_project import environment
 
 from pipeline.paths import DataPaths
 from viz.data import Source
@@ -29,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 def _repro(project: Path) -> None:
     """The filter by DVC, on the outputs of the stages before it as they are."""
     command = [sys.executable, "-m", "dvc", "repro", "--single-item", f"filter@{NETWORK}"]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=project, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
