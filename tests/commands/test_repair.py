@@ -28,6 +28,7 @@ from dvc.cli import main
 
 file, number, share, name = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 dump, dump_json, calls = yaml._dump, json.dump, [0]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
 
 def count(stream):
     calls[0] += os.path.basename(stream.name) == file
