@@ -72,7 +72,8 @@ def _changed(params: Path) -> tuple[frozenset[str] | None, str]:
 def _study_plan(
     params: Params, name: str, size: DataSize, running: frozenset[str], data: DataPaths, work: WorkPaths
 ) -> StudyPlan:
-    stage, networks = f"train@{name}", params.studies[name].filter_networks
+    stage, study = f"train@{name}", params.studies[name]
+    networks = study.filter_networks if set(study.arms) != {"full"} else ()
     filtered = {network: f"filter@{network}" not in running for network in networks}
     if "prepare" not in running and all(filtered.values()):
         plan = plan_from_ledger(params, name, data, work)

@@ -36,6 +36,9 @@ class Study(Section):
 
     Attributes:
         filter_network: whose kept images make the `filtered` arm and size the random ones.
+        needs: the folder in data/ that must be finished before the study runs, which dvc.yaml reads: `filter/<network>`
+            with one draw of the filter, `filter` with several, `prepare` with `arms: [full]`, which no filter changes.
+            `dvc repro` needs the key; null only where the stage is started by hand.
         filter_draws: how many filters drawn anew the study compares: that of `filter_network` and of its
             replicates -r1, -r2, ... in `networks`. With one, results are conditional on it.
         arms: `full`; `filtered`; `random` (as many of each class as the filter kept, drawn anew
@@ -57,6 +60,7 @@ class Study(Section):
     """
 
     filter_network: Network
+    needs: str | None = None
     filter_draws: Positive = 1
     models: Annotated[tuple[Model, ...], Field(min_length=1)]
     arms: Annotated[tuple[Arm, ...], Field(min_length=1)]
@@ -97,6 +101,22 @@ class Study(Section):
                 "or remove looks"
             )
         return self
+
+    @model_validator(mode="after")
+    def _needs_cover_the_arms(self) -> Self:
+        if self.needs not in (None, *self.possible_needs):
+            raise ValueError(
+                f"needs: {self.needs} is not what arms {list(self.arms)} of filter_network {self.filter_network} and "
+                f"filter_draws {self.filter_draws} need; write `needs: {self.possible_needs[0]}`"
+            )
+        return self
+
+    @property
+    def possible_needs(self) -> tuple[str, ...]:
+        """What `needs` may be, the least first."""
+        least = ("prepare",) if set(self.arms) == {"full"} else ()
+        of_one = (f"filter/{self.filter_network}",) if least or self.filter_draws == 1 else ()
+        return (*least, *of_one, "filter")
 
     @property
     def filter_networks(self) -> tuple[Network, ...]:

@@ -8,8 +8,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+import networkx
 import pytest
 import torch
+from dvc.repo import Repo
 from made_up import NETWORK, name_networks
 from made_up_images import split_tree, write_folder
 from made_up_plan import DIGITS, SPEED, digits_params, preset
@@ -108,7 +110,7 @@ def test_graph_is_that_of_dvc_yaml() -> None:
         while (grown := ancestors | {other for one in ancestors for other in graph[one]}) != ancestors:
             ancestors = grown
         needed = {dep.split("/")[1] for dep in described[stage.split("@")[0]]["deps"] if dep.startswith("data/")}
-        assert needed - {"overrides.csv"} <= {name.split("@")[0] for name in ancestors}, stage
+        assert needed - {"overrides.csv", "${item.needs}"} <= {name.split("@")[0] for name in ancestors}, stage
     assert list(dict.fromkeys(name.split("@")[0] for name in graph)) == list(described)
 
 
@@ -130,11 +132,30 @@ def test_a_study_follows_its_own_networks_filter_alone() -> None:
     params = preset("paper")
     graph = stages.stage_graph(params)
     others = {f"train@table1_{name}" for name in params.networks if name != "resnet101"}
-    studies = {f"train@{name}" for name in params.studies} - others
+    full = {f"train@{name}" for name, study in params.studies.items() if set(study.arms) == {"full"}}
+    assert full == {"train@fig4", "train@fig5", "train@batch_norm", "train@batch_norm_groups"}
+    studies = {f"train@{name}" for name in params.studies} - others - full
     own = stages.stages_to_run(graph, frozenset({"filter@resnet101"}))
     assert own == {"filter@resnet101", "report"} | studies
     another = stages.stages_to_run(graph, frozenset({"reduce@resnet50"}))
     assert another == {"reduce@resnet50", "filter@resnet50", "train@table1_resnet50", "report"}
+
+
+@pytest.mark.parametrize("name", ["paper", "mccord", "headline"])
+def test_dvc_orders_the_stages_as_the_graph_does(name: str, tmp_path: Path) -> None:
+    """What DVC runs before each stage, as it reads dvc.yaml; the studies of the full arm run without any filter."""
+    shutil.copy(_ROOT / "dvc.yaml", tmp_path)
+    shutil.copy(_ROOT / "presets" / f"{name}.yaml", tmp_path / "params.yaml")
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "--quiet"], cwd=tmp_path, check=True)
+    found = Repo(str(tmp_path)).index.graph
+    before = {stage.addressing: {other.addressing for other in networkx.descendants(found, stage)} for stage in found}
+    params = preset(name)
+    graph = stages.stage_graph(params)
+    ours = networkx.DiGraph((stage, other) for stage, others in graph.items() for other in others)
+    assert before == {stage: networkx.descendants(ours, stage) for stage in graph}
+    full = [name for name, study in params.studies.items() if set(study.arms) == {"full"}]
+    assert full
+    assert all(before[f"train@{name}"] == {"prepare"} for name in full)
 
 
 def test_dvc_names_the_stages_as_the_graph_does() -> None:
