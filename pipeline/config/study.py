@@ -4,7 +4,7 @@ import itertools
 import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from pipeline.config.base import NonNegativeFloat, Positive, PositiveFloat, Section, Seed
 from pipeline.config.duration import Budget, Duration
@@ -29,6 +29,23 @@ Figure = Literal[
 
 class TrainConfig(Recipe):
     """The `train` section: what all studies share unless their own `recipe` says otherwise."""
+
+
+Prose = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class PlanText(Section):
+    """What a preregistration says in words; everything else of a study's plan is in its other keys.
+
+    Attributes:
+        question: the research question.
+        hypotheses: what is expected, each as a statement that the runs can contradict.
+        rate_selection: how learning rates and weight decays were chosen, on which images, before the first run.
+    """
+
+    question: Prose
+    hypotheses: Annotated[tuple[Prose, ...], Field(min_length=1)]
+    rate_selection: Prose
 
 
 class Study(Section):
@@ -57,6 +74,8 @@ class Study(Section):
             null: after the last step alone.
         recipe: keys of the `train` section that differ in this study.
         figure: the published figure that the report holds the study beside; null: none. It changes no cell.
+        plan: the words of the study's plan, which the train stage writes to the ledger before the first run; with them
+            the report says when the plan was stated and what changed since. Null: no words. It changes no run.
     """
 
     filter_network: Network
@@ -75,6 +94,7 @@ class Study(Section):
     accuracy_every: Budget | None = None
     recipe: dict[str, Any] = Field(default={})
     figure: Figure | None = None
+    plan: PlanText | None = None
 
     @model_validator(mode="after")
     def _no_repeats(self) -> Self:
