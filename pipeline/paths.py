@@ -200,6 +200,15 @@ class WorkPaths:
         """The ledger of finished training cells, one folder per fingerprint."""
         return self.root / "cells"
 
+    @property
+    def plans_folder(self) -> Path:
+        """In the ledger, beside its entries."""
+        return self.cells / "plans"
+
+    def plans(self, study: str) -> Path:
+        """The plans of a study as they were stated, a file each, and when its runs were recorded."""
+        return self.plans_folder / study
+
     def checkpoints(self, stage: str) -> Path:
         """A folder a run, named by its fingerprint, of what the stage's runs that are not finished can go on from."""
         return self.root / "checkpoints" / stage

@@ -103,7 +103,7 @@ class Study:
 
     def cells(self) -> dict[str, int]:
         """The finished cells in the ledger, and when each was written."""
-        return {path.name: path.stat().st_mtime_ns for path in self.work.cells.glob("[!.]*")}
+        return {path.name: path.stat().st_mtime_ns for path in self.work.cells.glob("[0-9a-f]*")}
 
     def progress(self) -> tuple[object, ...]:
         """Changes with every checkpoint and every finished cell."""

@@ -50,7 +50,7 @@ def name_networks(path: Path, networks: Sequence[str]) -> None:
     tree = yaml.load(path.read_text())
     tree["networks"] = list(networks)
     for study in tree["studies"].values():
-        study["filter_network"] = networks[0]
+        study |= {"filter_network": networks[0], "needs": f"filter/{networks[0]}"}
     with path.open("w") as file:
         yaml.dump(tree, file)
 

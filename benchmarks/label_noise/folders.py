@@ -100,7 +100,7 @@ def case_params(params: Params, case: Case, *, steps: int | None, weights: Path 
     if steps is not None:
         finetune["budget"] = {"steps": steps}
         finetune["schedule"] = {"name": "cosine", "warmup": {"steps": steps // 10}}
-    studies = {name: {**study, "filter_network": network} for name, study in tree["studies"].items()}
+    studies = {name: {**study, "filter_network": network, "needs": "filter"} for name, study in tree["studies"].items()}
     return {**tree, "networks": [network], "finetune": finetune, "studies": studies}
 
 

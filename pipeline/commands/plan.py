@@ -9,7 +9,7 @@ import argparse
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -21,6 +21,7 @@ from pipeline.commands.planning.jobs import Run, finetune_run, measure_all, stag
 from pipeline.commands.planning.speed import Speed, Workload
 from pipeline.commands.planning.stages import changed_stages, stage_graph, stages_to_run
 from pipeline.config.params import Params, load_params
+from pipeline.config.plan import plan_hash, stated_plan
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.training.host_memory import total_bytes
 
@@ -56,7 +57,8 @@ def main(argv: Sequence[str]) -> int:
     speeds = measure_all(run for several in runs.values() for run in several)
     took = time.monotonic() - start
     costs = stage_costs(params, running, size, runs, speeds)
-    print("\n".join(table(list(graph), costs, studies)))
+    hashes = {f"train@{name}": _plan_hash(params, name) for name in params.studies}
+    print("\n".join(table(list(graph), costs, studies, hashes)))
     print("\n".join(remarks(costs, runs, speeds, studies, took)))
     return 0
 
@@ -72,7 +74,8 @@ def _changed(params: Path) -> tuple[frozenset[str] | None, str]:
 def _study_plan(
     params: Params, name: str, size: DataSize, running: frozenset[str], data: DataPaths, work: WorkPaths
 ) -> StudyPlan:
-    stage, networks = f"train@{name}", params.studies[name].filter_networks
+    stage, study = f"train@{name}", params.studies[name]
+    networks = study.filter_networks if set(study.arms) != {"full"} else ()
     filtered = {network: f"filter@{network}" not in running for network in networks}
     if "prepare" not in running and all(filtered.values()):
         plan = plan_from_ledger(params, name, data, work)
@@ -84,16 +87,23 @@ def _study_plan(
     return plan_from_sizes(params, name, size, kept)
 
 
-def table(stages: Sequence[str], costs: dict[str, Cost], studies: dict[str, StudyPlan]) -> Iterator[str]:
-    """One line a stage, and the total."""
-    rows = [("stage", "state", "cells", "time", "memory", "disk")]
+def _plan_hash(params: Params, name: str) -> str:
+    return plan_hash(stated_plan(name, params.studies[name], params.train, params.report))
+
+
+def table(
+    stages: Sequence[str], costs: dict[str, Cost], studies: dict[str, StudyPlan], hashes: Mapping[str, str]
+) -> Iterator[str]:
+    """One line a stage, and the total; of the hash of a study's stated plan the first 12 digits."""
+    rows = [("stage", "state", "cells", "time", "memory", "disk", "plan (SHA-256)")]
     for stage in stages:
         plan = studies.get(stage)
         cells = f"{len(plan.missing)} of {plan.total}" if plan else ""
         amounts = _amounts(costs[stage]) if stage in costs else ("", "", "")
-        rows.append((stage, "to run" if stage in costs else "up to date", cells, *amounts))
+        state = "to run" if stage in costs else "up to date"
+        rows.append((stage, state, cells, *amounts, hashes.get(stage, "")[:12]))
     missing = sum(len(plan.missing) for plan in studies.values())
-    rows.append(("total", f"{len(costs)} stages", f"{missing:,}", *_amounts(total_cost(list(costs.values())))))
+    rows.append(("total", f"{len(costs)} stages", f"{missing:,}", *_amounts(total_cost(list(costs.values()))), ""))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for name, state, *numbers in rows:
         right = "  ".join(f"{text:>{width}}" for text, width in zip(numbers, widths[2:], strict=True))

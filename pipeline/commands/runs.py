@@ -2,7 +2,7 @@
 
 A node without DVC trains a study by `torchrun -m pipeline.stages.train --study NAME`, which leaves
 its finished cells in its work folder. Once they are imported, `dvc repro` uses them as its own; the
-table of the study says on what they were trained.
+table of the study says on what they were trained. The plans of studies come with them, with their dates.
 
 `runs pack results.tar.xz` writes what the report is made of, without images, features and weights. Unpacked in another
 folder of the project, with the same images, it gives the report again:
@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from pipeline.artifacts.plans import copy_statements
 from pipeline.commands.planning.cells import threads_of
 from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError
@@ -79,9 +80,12 @@ def import_cells(source: Path, target: Path, params: Params) -> None:
     # A study that is being trained here writes to the same ledger.
     with locked(here.lock("train"), "train or runs import"):
         new = sum([_take_over(ours, other, identity, params, device) for identity in usable])
+        plans = copy_statements(WorkPaths(root=source).plans_folder, here.plans_folder)
     print(f"{source}: {len(found)} cells, {new} imported, {len(usable) - new} known already", end="")
     left = len(found) - len(usable)
     print(f", {left} of another version of the training code left out" if left else "")
+    if plans:
+        print(f"{source}: {plans} statements of plans imported")
 
 
 def _take_over(ours: Ledger, other: Ledger, identity: Identity, params: Params, device: torch.device) -> bool:

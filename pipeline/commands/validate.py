@@ -6,8 +6,9 @@ from math import prod
 from pathlib import Path
 
 from pipeline.artifacts.overrides import read_overrides
-from pipeline.config.params import load_params
+from pipeline.config.params import Params, load_params
 from pipeline.config.study import Study
+from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 
 
@@ -24,11 +25,19 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     path: Path = arguments.params
     params = load_params(path)
+    _check_needs(params, path)
     read_overrides(DataPaths(root=arguments.data).overrides)
     networks, studies = len(params.networks), len(params.studies)
     cells = sum(map(count_cells, params.studies.values()))
     print(f"{path}: valid; networks: {networks}, studies: {studies}, cells: {cells}")
     return 0
+
+
+def _check_needs(params: Params, path: Path) -> None:
+    """DVC stops at a study without `needs`, in words of its own."""
+    for name, study in params.studies.items():
+        if study.needs is None:
+            raise InputError(f"{path}: studies.{name}.needs: missing; add `needs: {study.possible_needs[0]}`")
 
 
 def count_cells(study: Study) -> int:

@@ -4,7 +4,7 @@ import itertools
 import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from pipeline.config.base import NonNegativeFloat, Positive, PositiveFloat, Section, Seed
 from pipeline.config.duration import Budget, Duration
@@ -31,11 +31,31 @@ class TrainConfig(Recipe):
     """The `train` section: what all studies share unless their own `recipe` says otherwise."""
 
 
+Prose = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class PlanText(Section):
+    """What a preregistration says in words; everything else of a study's plan is in its other keys.
+
+    Attributes:
+        question: the research question.
+        hypotheses: what is expected, each as a statement that the runs can contradict.
+        rate_selection: how learning rates and weight decays were chosen, on which images, before the first run.
+    """
+
+    question: Prose
+    hypotheses: Annotated[tuple[Prose, ...], Field(min_length=1)]
+    rate_selection: Prose
+
+
 class Study(Section):
     """One grid: every model x arm x batch size x learning rate x weight decay x seed is a cell.
 
     Attributes:
         filter_network: whose kept images make the `filtered` arm and size the random ones.
+        needs: the folder in data/ that must be finished before the study runs, which dvc.yaml reads: `filter/<network>`
+            with one draw of the filter, `filter` with several, `prepare` with `arms: [full]`, which no filter changes.
+            `dvc repro` needs the key; null only where the stage is started by hand.
         filter_draws: how many filters drawn anew the study compares: that of `filter_network` and of its
             replicates -r1, -r2, ... in `networks`. With one, results are conditional on it.
         arms: `full`; `filtered`; `random` (as many of each class as the filter kept, drawn anew
@@ -54,9 +74,12 @@ class Study(Section):
             null: after the last step alone.
         recipe: keys of the `train` section that differ in this study.
         figure: the published figure that the report holds the study beside; null: none. It changes no cell.
+        plan: the words of the study's plan, which the train stage writes to the ledger before the first run; with them
+            the report says when the plan was stated and what changed since. Null: no words. It changes no run.
     """
 
     filter_network: Network
+    needs: str | None = None
     filter_draws: Positive = 1
     models: Annotated[tuple[Model, ...], Field(min_length=1)]
     arms: Annotated[tuple[Arm, ...], Field(min_length=1)]
@@ -71,6 +94,7 @@ class Study(Section):
     accuracy_every: Budget | None = None
     recipe: dict[str, Any] = Field(default={})
     figure: Figure | None = None
+    plan: PlanText | None = None
 
     @model_validator(mode="after")
     def _no_repeats(self) -> Self:
@@ -97,6 +121,22 @@ class Study(Section):
                 "or remove looks"
             )
         return self
+
+    @model_validator(mode="after")
+    def _needs_cover_the_arms(self) -> Self:
+        if self.needs not in (None, *self.possible_needs):
+            raise ValueError(
+                f"needs: {self.needs} is not what arms {list(self.arms)} of filter_network {self.filter_network} and "
+                f"filter_draws {self.filter_draws} need; write `needs: {self.possible_needs[0]}`"
+            )
+        return self
+
+    @property
+    def possible_needs(self) -> tuple[str, ...]:
+        """What `needs` may be, the least first."""
+        least = ("prepare",) if set(self.arms) == {"full"} else ()
+        of_one = (f"filter/{self.filter_network}",) if least or self.filter_draws == 1 else ()
+        return (*least, *of_one, "filter")
 
     @property
     def filter_networks(self) -> tuple[Network, ...]:

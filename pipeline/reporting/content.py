@@ -13,6 +13,7 @@ from pipeline.reporting import comparison_tables, tables, warmup_tables
 from pipeline.reporting.best_batch import best_batch_table
 from pipeline.reporting.convergence import convergence_sections
 from pipeline.reporting.landscape import Landscapes, landscape_sentences, landscape_table
+from pipeline.reporting.plans import PlanHistories, plan_sentences
 from pipeline.reporting.planted import planted_headline, planted_statements
 from pipeline.reporting.published import NETWORK_FIGURES, THROUGHPUT
 from pipeline.reporting.sentences import sentence_table, slope_table
@@ -24,11 +25,14 @@ def report_content(
     params: Params,
     summary: Summary,
     landscapes: Landscapes = MappingProxyType({}),
+    plans: PlanHistories = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Names and values for the templates.
 
     Args:
-        landscapes: what `python -m pipeline landscape` measured, where it ran; all else is decided by `summary`.
+        landscapes: what `python -m pipeline landscape` measured, where it ran.
+        plans: what the ledger has of the plans of studies with a `plan` section. All else is decided by `params` and
+            `summary`.
     """
     confidence = params.report.confidence
     return {
@@ -55,7 +59,13 @@ def report_content(
         },
         "network_figures": NETWORK_FIGURES,
         "throughput": THROUGHPUT,
-        "studies": [_study(study, params, confidence, landscapes.get(study["name"])) for study in summary["studies"]],
+        "studies": [
+            {
+                **_study(study, params, confidence, landscapes.get(study["name"])),
+                "plan_sentences": plan_sentences(study["name"], params, plans.get(study["name"])),
+            }
+            for study in summary["studies"]
+        ],
         "warmup_slopes": [warmup_tables.slope_sentence(law, confidence) for law in summary["warmup_laws"]],
     }
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from pipeline.config.params import Params
 from pipeline.reporting.content import report_content, templates
 from pipeline.reporting.landscape import Landscapes
+from pipeline.reporting.plans import PlanHistories
 from pipeline.reporting.summary import Summary
 from pipeline.stats.study_tables import Table
 
@@ -18,6 +19,7 @@ def render_document(
     summary: Summary,
     figures: Sequence[str],
     landscapes: Landscapes = MappingProxyType({}),
+    plans: PlanHistories = MappingProxyType({}),
 ) -> str:
     """The page's text and tables, in its order; the arguments are those of `report_content`.
 
@@ -27,7 +29,7 @@ def render_document(
     environment = templates(autoescape=False)
     environment.filters.update(table=markdown_table, escape_markdown=escaped)
     template = environment.get_template("template.md")
-    text = template.render(**report_content(params, summary, landscapes), figures=figures)
+    text = template.render(**report_content(params, summary, landscapes, plans), figures=figures)
     # What a study lacks leaves its blank lines.
     return re.sub(r"\n{3,}", "\n\n", text)
 

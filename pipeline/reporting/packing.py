@@ -5,6 +5,7 @@ import tarfile
 from pathlib import Path
 
 from pipeline.artifacts.atomic import atomic_path
+from pipeline.artifacts.plans import plan_files
 from pipeline.config.params import load_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
@@ -14,7 +15,8 @@ from pipeline.reporting.inputs import files_beside_images, stage_names
 def pack(target: Path, *, params: Path, data: DataPaths, work: WorkPaths) -> int:
     """Write `target`, a tar archive compressed by xz whose names are those of a project's own folder.
 
-    It holds no images, features or weights: `prepare` makes the images again. Packed twice it has the same bytes.
+    It holds no images, features or weights: `prepare` makes the images again. The plans of the studies are in it.
+    Packed twice it has the same bytes.
 
     Returns:
         The number of files.
@@ -31,6 +33,8 @@ def pack(target: Path, *, params: Path, data: DataPaths, work: WorkPaths) -> int
         Path(".work/resources") / work.resources(name).name: work.resources(name) for name in stage_names(chosen)
     }
     files |= {name: path for name, path in records.items() if path.exists()}
+    plans = [path for name in chosen.studies for path in plan_files(work.plans(name))]
+    files |= {Path(".work") / path.relative_to(work.root): path for path in plans}
     files[Path("params.yaml")] = params
     with atomic_path(target) as temporary, tarfile.open(temporary, "w:xz") as archive:
         for name in sorted(files):

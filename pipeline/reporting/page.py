@@ -10,6 +10,7 @@ from pipeline.config.params import Params
 from pipeline.reporting.content import report_content, templates
 from pipeline.reporting.drawing import DroppedImage, data_uri
 from pipeline.reporting.landscape import Landscapes
+from pipeline.reporting.plans import PlanHistories
 from pipeline.reporting.summary import Summary
 from viz.figures.palette import N_CLASS_COLORS, NOISE, class_color
 from viz.figures.rendering import plotly_script
@@ -39,6 +40,7 @@ def render_page(
     summary: Summary,
     figures: PageFigures,
     landscapes: Landscapes = MappingProxyType({}),
+    plans: PlanHistories = MappingProxyType({}),
 ) -> str:
     """The whole page, its arguments those of `report_content`. Names are escaped wherever they stand.
 
@@ -49,7 +51,7 @@ def render_page(
         templates(autoescape=True)
         .get_template("template.html")
         .render(
-            **report_content(params, summary, landscapes),
+            **report_content(params, summary, landscapes, plans),
             classes=[(name, class_color(index)) for index, name in enumerate(classes)],
             n_class_colors=N_CLASS_COLORS,
             noise_color=NOISE,

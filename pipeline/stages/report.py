@@ -13,6 +13,7 @@ from pipeline.reporting.document import render_document
 from pipeline.reporting.inputs import ReportInputs, load_inputs, result_files, stage_names
 from pipeline.reporting.landscape import load_landscapes
 from pipeline.reporting.page import PageFigures, render_page
+from pipeline.reporting.plans import load_plans
 from pipeline.reporting.planted import planted_headline, planted_statements
 from pipeline.reporting.summary import Summary, build_summary
 from pipeline.stages.harness import StageContext, run_stage
@@ -25,11 +26,11 @@ def report(context: StageContext) -> None:
     summary = build_summary(inputs)
     write_json(paths.summary, summary)
     _write_figures(paths.figures, inputs, summary)
-    landscapes = load_landscapes(inputs.studies, paths)
-    page = render_page(context.params, summary, _page_figures(inputs, summary), landscapes)
+    landscapes, plans = load_landscapes(inputs.studies, paths), load_plans(context.params, context.work)
+    page = render_page(context.params, summary, _page_figures(inputs, summary), landscapes, plans)
     write_text(paths.report_page, page)
     figures = sorted(path.name for path in paths.figures.iterdir())
-    write_text(paths.report_document, render_document(context.params, summary, figures, landscapes))
+    write_text(paths.report_document, render_document(context.params, summary, figures, landscapes, plans))
     _write_costs(context, inputs)
     write_provenance(
         paths.provenance("report"),

@@ -5,6 +5,7 @@ import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +16,12 @@ from pipeline import distributed
 from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.atomic import atomic_path, remove_leftovers
 from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.plans import state_plan, timestamp, write_run_dates
 from pipeline.artifacts.planted import PLANTED_COLUMN
 from pipeline.artifacts.prepared import PreparedData, digest_of, load_prepared, prepared_files
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import read_csv, read_parquet, write_parquet
+from pipeline.config.plan import plan_hash, stated_plan
 from pipeline.config.study import KeepWeights, TrainConfig
 from pipeline.distributed import Ranks
 from pipeline.energy import UNTOLD, total
@@ -42,6 +45,8 @@ def train_study(context: StageContext, ranks: Ranks) -> None:
     data = load_prepared(context.data, folder=context.image_folder)
     cells, members, identities = resolve_cells(context, data, ranks)
     keys = keys_of(identities)
+    if ranks.is_main:
+        _state_plans(context)
     ledger = Ledger(context.work.cells)
     n_test, ran = len(data.test.labels), []
     # Rank 0's disk decides.
@@ -58,6 +63,15 @@ def train_study(context: StageContext, ranks: Ranks) -> None:
         _assemble(context, cells, keys, ledger)
         # Of settings that this study no longer has.
         clear_runs(context.work.checkpoints(context.name), unused_s=ABANDONED_S)
+
+
+def _state_plans(context: StageContext) -> None:
+    """State those of all studies: a run that two of them share is then older than neither plan."""
+    params, now = context.params, datetime.now(UTC)
+    for name, study in params.studies.items():
+        plan = stated_plan(name, study, params.train, params.report)
+        if state_plan(context.work.plans(name), plan, now):
+            context.log.info(f"{context.name}: plan of study {name} stated, SHA-256 {plan_hash(plan)}")
 
 
 def resolve_cells(
@@ -187,7 +201,8 @@ def _run(
                 transport=transport_of(recipe), pauses=pauses,
             )  # fmt: skip
             drawn = context.joules() - before
-            result = replace(result, joules=UNTOLD if begun_before else drawn)
+            joules = UNTOLD if begun_before else drawn
+            result = replace(result, joules=joules, recorded=timestamp(datetime.now(UTC)))
             if ranks.is_main:
                 ledger.add(identity, result, weights if result.status == "finished" else None)
                 pauses.finished()
@@ -213,7 +228,7 @@ def _count_work(context: StageContext, cells: list[Cell], keys: list[str], ran: 
 
 
 def _assemble(context: StageContext, cells: list[Cell], keys: list[str], ledger: Ledger) -> None:
-    """Write the study's tables, the per-image results, the metrics and the best network."""
+    """Write the study's tables, the per-image results, the metrics and the best network, and when its runs ended."""
     name = str(context.item)
     study, paths = context.params.studies[name], context.data
     remove_leftovers(paths.runs(name).parent)
@@ -233,6 +248,8 @@ def _assemble(context: StageContext, cells: list[Cell], keys: list[str], ledger:
     correct = [result.correct if result and result.correct is not None else nothing for result in results]
     write_array(paths.correct(name), np.stack(correct))
     write_json(paths.train_metrics(name), _accuracies(cells, results))
+    recorded = {key: result.recorded for key, result in zip(keys, results, strict=True) if result}
+    write_run_dates(context.work.plans(name), recorded)
     outputs = [paths.runs(name), paths.history(name), paths.correct(name), paths.train_metrics(name)]
     kept = [paths.kept(network) for network in study.filter_networks if set(study.arms) != {"full"}]
     with atomic_path(paths.trained_weights(name)) as temporary:

@@ -19,6 +19,9 @@ from pipeline.training.fingerprint import Identity
 from pipeline.training.state import Record
 from pipeline.training.weights import load_trained
 
+# Kept beside the result, not in it.
+_TIMING = ("seconds", "joules", "recorded")
+
 
 @dataclass(frozen=True, kw_only=True)
 class CellResult:
@@ -35,6 +38,8 @@ class CellResult:
         seconds: wall time; kept beside the result, not in it.
         joules: that the devices of all ranks drew meanwhile, kept likewise; untold where the run went on from what an
             earlier process had saved, since that process's part is not known.
+        recorded: when the run ended, UTC, as `2026-11-23T18:45:12.000000Z`; kept likewise. None in entries of
+            versions that stated no plans.
     """
 
     status: Literal["finished", "diverged"]
@@ -51,6 +56,7 @@ class CellResult:
     imported_from: Mapping[str, Any] | None = None
     seconds: float
     joules: Energy = UNTOLD
+    recorded: str | None = None
 
 
 class Ledger:
@@ -80,7 +86,7 @@ class Ledger:
         building.mkdir(parents=True)
         record = dataclasses.asdict(result)
         record.pop("correct")
-        write_json(building / "timing.json", {name: record.pop(name) for name in ("seconds", "joules")})
+        write_json(building / "timing.json", {name: record.pop(name) for name in _TIMING})
         if result.correct is not None:
             write_array(building / "correct.npy", result.correct)
         if weights is not None:
@@ -140,11 +146,13 @@ class Ledger:
             history = tuple(Record(**entry) for entry in record.pop("history"))
             correct = np.load(folder / "correct.npy") if record["status"] == "finished" else None
             timing = read_json(folder / "timing.json")
-            # Entries of before energy was measured have none.
+            # Entries of before energy was measured have none, nor have those of before plans were stated a date.
             seconds, joules = float(timing["seconds"]), Energy.read_back(timing.get("joules"))
+            recorded: str | None = timing.get("recorded")
             places = tuple(record.pop("places"))
             return CellResult(
-                **record, history=history, places=places, correct=correct, seconds=seconds, joules=joules
+                **record, history=history, places=places, correct=correct, seconds=seconds, joules=joules,
+                recorded=recorded,
             )  # fmt: skip
         except (AttributeError, TypeError, KeyError, ValueError, OSError, EOFError):
             raise _damaged(folder) from None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from browser_app import serve_app
-from made_up import NETWORK
+from made_up import NETWORK, name_networks
 from made_up_view import view_data
 from tiny_project import environment
 
@@ -46,6 +46,7 @@ def project(tmp_path: Path) -> Path:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "dvc.yaml", tmp_path)
     shutil.copy(ROOT / "tests" / "params.yaml", tmp_path / "params.yaml")
+    name_networks(tmp_path / "params.yaml", [NETWORK])  # with what the study needs, which DVC asks for
     data = view_data(tmp_path)
     data.overrides.write_text("path,sha256,decision,note,timestamp\n")
     for command in (["git", "init", "--quiet"], [sys.executable, "-m", "dvc", "init", "--quiet"]):

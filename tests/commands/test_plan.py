@@ -1,10 +1,12 @@
 """What plan says before a run: what would run, and what it would take."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from pipeline.commands.planning.cells import StudyPlan, counted_once, plan_from_
 from pipeline.commands.planning.data import DataSize, data_size, kept_images
 from pipeline.commands.planning.speed import Speed, Workload
 from pipeline.config.params import load_params
+from pipeline.config.plan import plan_hash, stated_plan
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
 
@@ -55,6 +58,9 @@ def test_paper_is_planned_without_data_or_network(
     total = next(line for line in shown.splitlines() if line.startswith("total"))
     assert " 2,246 " in total
     assert total.rstrip().endswith("GB")
+    params = preset("paper")
+    plan = stated_plan("fig5", params.studies["fig5"], params.train, params.report)
+    assert rows["train@fig5"].endswith(f" {plan_hash(plan)[:12]}")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -97,18 +103,31 @@ def test_bad_parameters_and_missing_folders_end_with_one_line(
 
 # Which stages
 
+# DVC's own graph: stage -> all stages that run before it.
+_PRINT_GRAPH = """
+import json, networkx
+from dvc.repo import Repo
+graph = Repo().index.graph
+print(json.dumps({stage.addressing: [one.addressing for one in networkx.descendants(graph, stage)] for stage in graph}))
+"""
+
+
+def _ancestors(graph: stages.Graph, stage: str) -> set[str]:
+    found = set(graph[stage])
+    while (grown := found | {other for one in found for other in graph[one]}) != found:
+        found = grown
+    return found
+
 
 def test_graph_is_that_of_dvc_yaml() -> None:
     """Every data dependency in dvc.yaml is made by a stage from which the graph leads here."""
     described: dict[str, dict[str, Any]] = YAML(typ="safe").load(_ROOT / "dvc.yaml")["stages"]
     described = {name: entry.get("do", entry) for name, entry in described.items()}
     graph = stages.stage_graph(preset("paper"))
-    for stage, before in graph.items():
-        ancestors = set(before)
-        while (grown := ancestors | {other for one in ancestors for other in graph[one]}) != ancestors:
-            ancestors = grown
+    for stage in graph:
+        ancestors = _ancestors(graph, stage)
         needed = {dep.split("/")[1] for dep in described[stage.split("@")[0]]["deps"] if dep.startswith("data/")}
-        assert needed - {"overrides.csv"} <= {name.split("@")[0] for name in ancestors}, stage
+        assert needed - {"overrides.csv", "${item.needs}"} <= {name.split("@")[0] for name in ancestors}, stage
     assert list(dict.fromkeys(name.split("@")[0] for name in graph)) == list(described)
 
 
@@ -130,11 +149,31 @@ def test_a_study_follows_its_own_networks_filter_alone() -> None:
     params = preset("paper")
     graph = stages.stage_graph(params)
     others = {f"train@table1_{name}" for name in params.networks if name != "resnet101"}
-    studies = {f"train@{name}" for name in params.studies} - others
+    full = {f"train@{name}" for name, study in params.studies.items() if set(study.arms) == {"full"}}
+    assert full == {"train@fig4", "train@fig5", "train@batch_norm", "train@batch_norm_groups"}
+    studies = {f"train@{name}" for name in params.studies} - others - full
     own = stages.stages_to_run(graph, frozenset({"filter@resnet101"}))
     assert own == {"filter@resnet101", "report"} | studies
     another = stages.stages_to_run(graph, frozenset({"reduce@resnet50"}))
     assert another == {"reduce@resnet50", "filter@resnet50", "train@table1_resnet50", "report"}
+
+
+@pytest.mark.parametrize("name", ["paper", "mccord", "headline"])
+def test_dvc_orders_the_stages_as_the_graph_does(name: str, tmp_path: Path) -> None:
+    """What DVC runs before each stage, as it reads dvc.yaml; the studies of the full arm run without any filter."""
+    shutil.copy(_ROOT / "dvc.yaml", tmp_path)
+    shutil.copy(_ROOT / "presets" / f"{name}.yaml", tmp_path / "params.yaml")
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "--quiet"], cwd=tmp_path, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _PRINT_GRAPH], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    before = {stage: set(others) for stage, others in json.loads(done.stdout).items()}
+    params = preset(name)
+    graph = stages.stage_graph(params)
+    assert before == {stage: _ancestors(graph, stage) for stage in graph}
+    full = [name for name, study in params.studies.items() if set(study.arms) == {"full"}]
+    assert full
+    assert all(before[f"train@{name}"] == {"prepare"} for name in full)
 
 
 def test_dvc_names_the_stages_as_the_graph_does() -> None:
@@ -211,6 +250,13 @@ def test_every_cell_of_the_grid_is_missing_where_nothing_ran() -> None:
     assert (plan.total, len(plan.missing), plan.skipped) == (27, 27, {})
 
 
+def test_runs_of_other_threads_are_not_shared() -> None:
+    """Threads are part of a run's key on a CPU."""
+    plan = plan_from_sizes(digits_params(), "digits", DIGITS, {NETWORK: 1366})
+    plans = {"a": replace(plan, threads=2), "b": replace(plan, threads=2), "c": replace(plan, threads=1)}
+    assert [len(plan.missing) for plan in counted_once(plans).values()] == [27, 0, 27]
+
+
 def test_ledger_says_which_cells_are_left(tmp_path: Path) -> None:
     """After a real run none is; without one of its entries, one; with another rate, all."""
     data = write_project(tmp_path, study={"seeds": [0]})
@@ -219,7 +265,7 @@ def test_ledger_says_which_cells_are_left(tmp_path: Path) -> None:
     assert len(plan_from_ledger(params, "tiny", data, work).missing) == 3
     assert run_stage("train", tmp_path) == 0
     assert plan_from_ledger(params, "tiny", data, work).missing == []
-    next(work.cells.iterdir()).rename(tmp_path / "lost")
+    next(work.cells.glob("[0-9a-f]*")).rename(tmp_path / "lost")
     assert len(plan_from_ledger(params, "tiny", data, work).missing) == 1
     write_project(tmp_path, study={"seeds": [0], "learning_rates": [0.123]})
     assert len(plan_from_ledger(load_params(tmp_path / "params.yaml"), "tiny", data, work).missing) == 3

@@ -12,6 +12,7 @@ from made_up_training import command, run, stage, write_project
 
 from pipeline.__main__ import main
 from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.artifacts.plans import read_run_dates, read_statements
 from pipeline.artifacts.tables import read_parquet
 from pipeline.paths import WorkPaths
 from pipeline.stages import harness
@@ -46,7 +47,7 @@ def _import(theirs: Path, project: Path) -> int:
 
 
 def _entry(work: Path) -> Path:
-    (entry,) = (path for path in (work / "cells").iterdir() if not path.name.startswith("."))
+    (entry,) = (work / "cells").glob("[0-9a-f]*")
     return entry
 
 
@@ -81,6 +82,19 @@ def test_a_second_import_changes_nothing(tmp_path: Path, node: Path, capsys: pyt
         assert _import(node / "work", tmp_path) == 0
         assert expected in capsys.readouterr().out
     assert read_json(_entry(tmp_path / "work") / "result.json")["imported_from"] is None
+
+
+def test_plans_come_along_with_the_dates_of_plans_and_runs(
+    tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs, ours = (WorkPaths(root=folder).plans("tiny") for folder in (node / "work", tmp_path / "work"))
+    for expected in (True, False):
+        assert _import(node / "work", tmp_path) == 0
+        assert ("statements of plans imported" in capsys.readouterr().out) == expected
+    assert stage("train", tmp_path) == 0
+    assert read_statements(ours) == read_statements(theirs)
+    assert len(read_statements(ours)) == 1
+    assert read_run_dates(ours) == read_run_dates(theirs)
 
 
 def test_an_import_and_a_study_keep_each_other_out(

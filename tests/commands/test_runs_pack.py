@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import tarfile
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,17 +12,28 @@ from ruamel.yaml import YAML
 
 from pipeline.__main__ import main
 from pipeline.artifacts.json_file import write_json
-from pipeline.paths import DataPaths
+from pipeline.artifacts.plans import state_plan, write_run_dates
+from pipeline.config.plan import stated_plan
+from pipeline.paths import DataPaths, WorkPaths
 from pipeline.stages.harness import run_stage
 from pipeline.stages.report import report
+
+_TEXT = {"question": "Does it help?", "hypotheses": ["It does."], "rate_selection": "On val."}
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With a report; the stages before it are made up."""
     folder = tmp_path_factory.mktemp("project")
-    write_artifacts(DataPaths(root=folder / "data"), params_with())
-    YAML().dump(params_tree(), folder / "params.yaml")
+    params = params_with(plan=_TEXT)
+    write_artifacts(DataPaths(root=folder / "data"), params)
+    YAML().dump(params_tree(plan=_TEXT), folder / "params.yaml")
+    plans, plan = (
+        WorkPaths(root=folder / ".work").plans("digits"),
+        stated_plan("digits", params.studies["digits"], params.train, params.report),
+    )
+    state_plan(plans, plan, datetime(2026, 11, 23, tzinfo=UTC))
+    write_run_dates(plans, {"digits-0": "2026-11-24T00:00:00.000000Z"})
     write_json(folder / ".work/resources/extract@resnet18.json", {"wall_s": 2.5, "peak_memory_mb": 9})
     _report(folder)
     return folder
@@ -50,6 +62,7 @@ def test_it_gives_the_report_again(project: Path, tmp_path: Path) -> None:
     _report(other)
     for name in ("summary.json", "report.html", "report.md"):
         assert (other / "data/report" / name).read_bytes() == (project / "data/report" / name).read_bytes()
+    assert "stated 2026-11-23 before the first run" in (other / "data/report/report.md").read_text()
 
 
 @pytest.mark.slow

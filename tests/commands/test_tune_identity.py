@@ -15,6 +15,7 @@ from pipeline.commands.tuning.inputs import Inputs
 from pipeline.config.duration import Duration
 from pipeline.config.params import Params, load_params
 from pipeline.config.recipe import CheckpointInterval
+from pipeline.config.study import PlanText
 from pipeline.training.checkpoints import ABANDONED_S
 
 
@@ -47,7 +48,8 @@ def key_of(params: Params, *, study: dict[str, Any] | None = None, train: dict[s
         {"study": {"arms": ("full", "random")}},
         {"study": {"learning_rates": (0.05, 0.5)}},
         {"study": {"figure": "mccord-2021-fig8", "keep_weights": "all"}},
-        {"study": {"filter_draws": 2}},
+        {"study": {"filter_draws": 2, "needs": "filter"}},
+        {"study": {"plan": PlanText(question="q", hypotheses=("h",), rate_selection="r")}},
         {"study": {"accuracy_every": Duration(epochs=1)}},
     ],
 )

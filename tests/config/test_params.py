@@ -14,6 +14,7 @@ from pipeline.errors import InputError
 
 _DIGITS = digits_tree()
 _LOOKS = {**_DIGITS["studies"]["digits"], "looks": [2, 3]}
+_ASKED = "arms ['full', 'filtered', 'random'] of filter_network resnet18 and filter_draws"
 _LOW_RANK = {"compression": "powersgd", "powersgd_rank": 2, "overlap": False}
 _BETWEEN_NODES = {"compression": "bf16", "hierarchical": True}
 
@@ -68,6 +69,22 @@ _BAD = [
     ("studies.digits", _LOOKS | {"arms": ["full", "random"]}, "studies.digits.looks: compare filtered with random"),
     ("studies.digits", _LOOKS | {"arms": ["full", "filtered"]}, "studies.digits.looks: compare filtered with random"),
     ("studies.digits.filter_network", "resnet50", "studies.digits.filter_network: resnet50 is not one of networks"),
+    (
+        "studies.digits.needs",
+        "prepare",
+        "studies.digits: needs: prepare is not what arms ['full', 'filtered', 'random']",
+    ),
+    (
+        "studies.digits.needs",
+        "filter/resnet34",
+        f"studies.digits: needs: filter/resnet34 is not what {_ASKED} 1 need; write `needs: filter/resnet18`",
+    ),
+    (
+        "studies.digits",
+        _DIGITS["studies"]["digits"] | {"needs": "filter/resnet18", "filter_draws": 2},
+        f"studies.digits: needs: filter/resnet18 is not what {_ASKED} 2 need; write `needs: filter`",
+    ),
+    ("studies.digits.plan", {"question": " "}, 'studies.digits.plan.question: " " is not allowed'),
     ("studies.digits.recipe", {"stemm": "cifar"}, "studies.digits.recipe.stemm: unknown key; did you mean `stem`?"),
     ("studies.digits.recipe", {"stem": "vgg"}, 'studies.digits.recipe.stem: "vgg" is not allowed'),
     ("studies.digits.recipe", {"augmentation": {"crop_size": 20}}, "studies.digits.recipe.augmentation.crop_size: 20"),

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 from source_tree import ROOT, modules, tree
 
 from pipeline.artifacts.code import import_closure
-from pipeline.config.params import Params
+from pipeline.config.params import Params, load_params
 from pipeline.paths import TUNING_FIGURES, DataPaths
 
 _DVC: dict[str, Any] = YAML(typ="safe").load(ROOT / "dvc.yaml")
@@ -137,8 +137,16 @@ def test_data_dependencies_are_made_by_earlier_stages(stage: str) -> None:
     folders = {f"data/{other}" for other in earlier}
     for path in _paths(stage, "deps"):
         if path.startswith("data/") and path != str(DataPaths().overrides):
-            # A study says itself which network's filter it takes.
-            assert path.replace("${item.filter_network}", _NETWORK) in made | folders, path
+            # A study says itself what decides its images.
+            possible = [path.replace("${item.needs}", needs) for needs in ("prepare", "filter", f"filter/{_NETWORK}")]
+            assert set(possible) <= made | folders | {f"data/filter/{_NETWORK}"}, path
+
+
+@pytest.mark.parametrize("path", [ROOT / "params.yaml", *sorted((ROOT / "presets").glob("*.yaml"))], ids=str)
+def test_studies_wait_for_nothing_that_cannot_change_them(path: Path) -> None:
+    """Templates of DVC cannot work this out, so the parameter file says it."""
+    for name, study in load_params(path).studies.items():
+        assert study.needs == study.possible_needs[0], name
 
 
 def _code_of(stage: str) -> set[Path]:

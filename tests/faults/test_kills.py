@@ -43,7 +43,7 @@ def test_kills_inside_a_checkpoint_and_a_ledger_entry(tree: Study, tmp_path: Pat
     # At most the interval that the kill was in is lost.
     assert study.checkpoints()[-1] in (step - INTERVAL, step)
     saved = study.checkpoints()[-1]
-    killed = study.fault("SIGKILL", "self", "/cells/", rng.randint(4, 12))
+    killed = study.fault("SIGKILL", "self", "/cells/.", rng.randint(4, 12))
     assert killed.returncode == -signal.SIGKILL
     assert steps_gone_on_from(killed.stdout + killed.stderr) == [saved]
     assert len(study.cells()) <= 1
@@ -69,7 +69,7 @@ def test_sigterm_to_the_launching_stage_saves_and_ends_as_resumable(tree: Study,
     ("part", "number", "finished"),
     [
         pytest.param("step-000000006", 0, 0, marks=pytest.mark.slow, id="in training"),
-        pytest.param("/cells/", 1, 1, id="after the last step"),  # while the cell is recorded
+        pytest.param("/cells/.", 1, 1, id="after the last step"),  # while the cell is recorded
     ],
 )
 def test_sigterm_to_one_process_loses_nothing(

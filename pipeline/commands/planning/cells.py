@@ -29,12 +29,14 @@ class StudyPlan:
     Attributes:
         skipped: reason -> cells.
         shared: cells that are missing too, and are trained with an earlier study.
+        threads: CPU threads of each process that trains, which are part of a run's key; None on a GPU.
     """
 
     total: int
     skipped: dict[str, int]
     missing: list[Cell]
     shared: int = 0
+    threads: int | None = None
 
 
 def plan_from_ledger(params: Params, name: str, data: DataPaths, work: WorkPaths) -> StudyPlan:
@@ -51,7 +53,9 @@ def plan_from_ledger(params: Params, name: str, data: DataPaths, work: WorkPaths
     keys, ledger = keys_of(identities), Ledger(work.cells)
     complete = not next_cells(context, cells, keys, ledger, len(prepared.test.labels))
     todo = [] if complete else missing_cells(cells, keys, ledger, params.studies[name].keep_weights)
-    return StudyPlan(total=len(cells), skipped=_skipped(cells), missing=[cells[i] for i in todo])
+    return StudyPlan(
+        total=len(cells), skipped=_skipped(cells), missing=[cells[i] for i in todo], threads=_deciding_threads(recipe)
+    )
 
 
 def plan_from_sizes(params: Params, name: str, size: DataSize, n_kept: Mapping[str, int]) -> StudyPlan:
@@ -59,10 +63,14 @@ def plan_from_sizes(params: Params, name: str, size: DataSize, n_kept: Mapping[s
     summary = DataSummary(
         n_classes=size.n_classes, image_size=params.prepare.image_size, mean=(0.5,) * 3, std=(0.25,) * 3
     )
-    cells = cells_of(params.studies[name], params.train, summary, size.n_train, n_kept)
+    study = params.studies[name]
+    cells = cells_of(study, params.train, summary, size.n_train, n_kept)
     return StudyPlan(
-        total=len(cells), skipped=_skipped(cells), missing=[cell for cell in cells if not cell.skipped]
-    )  # fmt: skip
+        total=len(cells),
+        skipped=_skipped(cells),
+        missing=[cell for cell in cells if not cell.skipped],
+        threads=_deciding_threads(study.effective_recipe(params.train)),
+    )
 
 
 def counted_once(plans: Mapping[str, StudyPlan]) -> dict[str, StudyPlan]:
@@ -70,17 +78,17 @@ def counted_once(plans: Mapping[str, StudyPlan]) -> dict[str, StudyPlan]:
     seen: set[str] = set()
     once = {}
     for name, plan in plans.items():
-        runs = [_run_of(cell) for cell in plan.missing]
+        runs = [_run_of(cell, plan.threads) for cell in plan.missing]
         own = [cell for cell, run in zip(plan.missing, runs, strict=True) if run not in seen]
         once[name] = dataclasses.replace(plan, missing=own, shared=len(runs) - len(own))
         seen.update(runs)
     return once
 
 
-def _run_of(cell: Cell) -> str:
+def _run_of(cell: Cell, threads: int | None) -> str:
     """What tells a cell's run from all others of the same data."""
     images = [cell.arm] if cell.arm == "full" else [cell.arm, cell.filter_network]
-    return json.dumps([images, dataclasses.asdict(cell.settings)], sort_keys=True)
+    return json.dumps([images, dataclasses.asdict(cell.settings), threads], sort_keys=True)
 
 
 def workers_of(recipe: Recipe) -> int:
@@ -92,6 +100,10 @@ def workers_of(recipe: Recipe) -> int:
 def threads_of(recipe: Recipe) -> int:
     """CPU threads of each process that trains by `recipe`."""
     return threads_for(plan_of(recipe).threads, workers_of(recipe))
+
+
+def _deciding_threads(recipe: Recipe) -> int | None:
+    return threads_of(recipe) if device_of(workers_of(recipe)).type == "cpu" else None
 
 
 def device_of(workers: int) -> torch.device:

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.config.params import Params
@@ -20,9 +20,17 @@ def stage_graph(params: Params) -> Graph:
         for network in params.networks:
             graph[f"{stage}@{network}"] = (before if before == "prepare" else f"{before}@{network}",)
     for name, study in params.studies.items():
-        graph[f"train@{name}"] = tuple(f"filter@{network}" for network in study.filter_networks)
+        graph[f"train@{name}"] = _stages_before(study.needs or study.possible_needs[0], params.networks)
     graph["report"] = tuple(stage for stage in graph if stage.startswith(("filter", "train")))
     return graph
+
+
+def _stages_before(needs: str, networks: Sequence[str]) -> tuple[str, ...]:
+    """Of a study, by its key `needs`."""
+    stage, _, network = needs.partition("/")
+    if stage == "prepare":
+        return ("prepare",)
+    return (f"{stage}@{network}",) if network else tuple(f"{stage}@{name}" for name in networks)
 
 
 def changed_stages(project: Path) -> frozenset[str] | None:

@@ -21,7 +21,7 @@ _DECIDING = frozenset(
 )  # fmt: skip
 # They say how a run is done, and no trial's accuracy.
 _PASSIVE_KEYS = ("checkpoint", "timeout_seconds", "workers")
-_PASSIVE_STUDY_KEYS = ("figure", "keep_weights", "accuracy_every")
+_PASSIVE_STUDY_KEYS = ("figure", "keep_weights", "accuracy_every", "needs", "plan")
 
 
 def fingerprint(params: Params, tuning: Tuning, inputs: Inputs) -> str:

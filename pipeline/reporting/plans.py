@@ -1,0 +1,80 @@
+"""What the report says of a study's plan: its hash, when it was stated, and what changed since."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pipeline.artifacts.plans import Statement, read_run_dates, read_statements
+from pipeline.config.params import Params
+from pipeline.config.plan import changed_lines, plan_hash, stated_plan
+from pipeline.paths import WorkPaths
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanHistory:
+    """What the ledger has of one study.
+
+    Attributes:
+        statements: the oldest first; empty where no plan was stated.
+        run_dates: fingerprint -> when the run was recorded, UTC; None of a version that stated no plans.
+    """
+
+    statements: list[Statement]
+    run_dates: Mapping[str, str | None]
+
+    def recorded_before(self, date: str) -> int:
+        """Runs that are older than `date`, or of a version that stated no plans."""
+        return sum(recorded is None or recorded < date for recorded in self.run_dates.values())
+
+
+PlanHistories = Mapping[str, PlanHistory]
+"""Study -> its plans; studies without a `plan` section are missing."""
+
+
+def load_plans(params: Params, work: WorkPaths) -> PlanHistories:
+    """Of the studies with a `plan` section. The page of any other has no date, and equal bytes in every clone.
+
+    Raises:
+        InputError: a statement is damaged.
+    """
+    return {
+        name: PlanHistory(statements=read_statements(work.plans(name)), run_dates=read_run_dates(work.plans(name)))
+        for name, study in params.studies.items()
+        if study.plan
+    }
+
+
+def plan_sentences(name: str, params: Params, history: PlanHistory | None) -> list[str]:
+    """The words of the plan, if it has some, then its hash with what `history` says of it."""
+    text = params.studies[name].plan
+    plan = stated_plan(name, params.studies[name], params.train, params.report)
+    digest = f"SHA-256 of the plan: {plan_hash(plan)}"
+    if text is None or history is None:
+        return [f"{digest}."]
+    words = [
+        f"Question: {text.question}",
+        f"Hypotheses: {' '.join(text.hypotheses)}",
+        f"Choice of the rates: {text.rate_selection}",
+    ]
+    if not history.statements:
+        return [*words, f"{digest}; the ledger has no statement of it."]
+    changes = list(_changes(history, plan))
+    return [*words, f"{digest}; {_stated(history)}{'; changed since: ' if changes else ''}{'; '.join(changes)}."]
+
+
+def _stated(history: PlanHistory) -> str:
+    first = history.statements[0].date
+    older, runs = history.recorded_before(first), len(history.run_dates)
+    if older:
+        return f"stated {first[:10]}; {older} of {runs} runs are older than the plan"
+    return f"stated {first[:10]} before the first run"
+
+
+def _changes(history: PlanHistory, plan: Mapping[str, object]) -> Iterator[str]:
+    """Each later statement against the one before, then params.yaml against the last."""
+    before, *later = history.statements
+    for statement in later:
+        after = f"{history.recorded_before(statement.date)} of {len(history.run_dates)} runs"
+        yield f"{', '.join(changed_lines(before.plan, statement.plan))} ({statement.date[:10]}, after {after})"
+        before = statement
+    if unstated := changed_lines(before.plan, plan):
+        yield f"{', '.join(unstated)} (in params.yaml, not stated)"

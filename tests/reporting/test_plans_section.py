@@ -1,0 +1,105 @@
+"""What the report says of the plans of studies."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up_report import params_with, write_artifacts
+
+from pipeline.artifacts.plans import state_plan, timestamp, write_run_dates
+from pipeline.config.params import Params
+from pipeline.config.plan import plan_hash, stated_plan
+from pipeline.paths import DataPaths, WorkPaths
+from pipeline.reporting.document import render_document
+from pipeline.reporting.inputs import load_inputs
+from pipeline.reporting.page import PageFigures, render_page
+from pipeline.reporting.plans import load_plans, plan_sentences
+from pipeline.reporting.summary import build_summary
+
+_TEXT = {"question": "Does it <b>help</b>?", "hypotheses": ["It does."], "rate_selection": "On val."}
+_NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
+
+
+def _state(work: WorkPaths, params: Params, *, days: int = 0) -> str:
+    plan = stated_plan("digits", params.studies["digits"], params.train, params.report)
+    state_plan(work.plans("digits"), plan, _NOON + timedelta(days=days))
+    return plan_hash(plan)
+
+
+def _record(work: WorkPaths, days: Mapping[str, float | None]) -> None:
+    dates = {key: None if day is None else timestamp(_NOON + timedelta(days=day)) for key, day in days.items()}
+    write_run_dates(work.plans("digits"), dates)
+
+
+def _last(params: Params, work: WorkPaths) -> str:
+    return plan_sentences("digits", params, load_plans(params, work).get("digits"))[-1]
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> WorkPaths:
+    return WorkPaths(root=tmp_path / ".work")
+
+
+def _params(**study: Any) -> Params:
+    return params_with(["resnet18"], plan=_TEXT, **study)
+
+
+def test_without_words_the_hash_stands_alone_whatever_the_ledger_has(work: WorkPaths) -> None:
+    params = params_with(["resnet18"])
+    digest = _state(work, params)
+    assert plan_sentences("digits", params, load_plans(params, work).get("digits")) == [
+        f"SHA-256 of the plan: {digest}."
+    ]
+
+
+def test_a_plan_from_before_the_first_run_has_its_date(work: WorkPaths) -> None:
+    digest = _state(work, _params())
+    assert _last(_params(), work) == f"SHA-256 of the plan: {digest}; stated 2026-11-23 before the first run."
+    _record(work, {"a": 0, "b": 1})
+    assert _last(_params(), work) == f"SHA-256 of the plan: {digest}; stated 2026-11-23 before the first run."
+
+
+def test_runs_that_are_older_are_counted_and_undated_ones_are_older(work: WorkPaths) -> None:
+    _state(work, _params())
+    _record(work, {"a": -1, "b": None, "c": 1})
+    assert _last(_params(), work).endswith("; stated 2026-11-23; 2 of 3 runs are older than the plan.")
+
+
+def test_lines_that_changed_afterwards_are_named_with_what_was_known_then(work: WorkPaths) -> None:
+    _state(work, _params(seeds=[0, 1]))
+    _state(work, _params(seeds=[0, 1, 2]), days=2)
+    _record(work, {"a": 1, "b": 1, "c": 3})
+    now = _params(seeds=[0, 1, 2], match="epochs")
+    assert _last(now, work).partition("; ")[2] == (
+        "stated 2026-11-23 before the first run; changed since: seeds [0, 1] -> [0, 1, 2] (2026-11-25, after 2 of 3 "
+        'runs); match "steps" -> "epochs" (in params.yaml, not stated).'
+    )
+
+
+def test_a_plan_that_was_never_stated_is_said_to_be(work: WorkPaths) -> None:
+    assert _last(_params(), work).endswith("; the ledger has no statement of it.")
+
+
+def test_page_and_document_say_it_and_take_no_word_for_markup(tmp_path: Path, work: WorkPaths) -> None:
+    params, data = _params(), DataPaths(root=tmp_path / "data")
+    write_artifacts(data, params)
+    digest = _state(work, params)
+    summary, plans = build_summary(load_inputs(params, data)), load_plans(params, work)
+    figures = PageFigures(
+        studies={"digits": {}},
+        filter={"classes": "", "eps": ""},
+        maps={"resnet18": defaultdict(str)},
+        dropped={"resnet18": []},
+    )
+    page, document = (
+        render_page(params, summary, figures, plans=plans),
+        render_document(params, summary, [], plans=plans),
+    )
+    for text in (page, document):
+        assert digest in text
+        assert "stated 2026-11-23 before the first run" in text
+    assert "Question: Does it &lt;b&gt;help&lt;/b&gt;?" in page
+    assert "Question: Does it \\<b\\>help" in document
