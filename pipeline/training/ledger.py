@@ -16,7 +16,7 @@ from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.energy import UNTOLD, Energy
 from pipeline.errors import InputError
 from pipeline.training.fingerprint import Identity
-from pipeline.training.state import Record
+from pipeline.training.state import Link, Record
 from pipeline.training.weights import load_trained
 
 
@@ -31,6 +31,7 @@ class CellResult:
         skipped_steps: left out for a gradient that was not finite.
         micro_batch: images that passed forward at a time.
         critical_batch: in images, with its interval, if the gradient noise scale was sampled.
+        links: its hash chain, see `hash_chain`; empty where an earlier version of the code trained it.
         imported_from: the machine that trained it, if that was another.
         seconds: wall time; kept beside the result, not in it.
         joules: that the devices of all ranks drew meanwhile, kept likewise; untold where the run went on from what an
@@ -48,6 +49,7 @@ class CellResult:
     skipped_steps: int
     micro_batch: int
     critical_batch: Mapping[str, float | int | str | None] | None
+    links: tuple[Link, ...] = ()
     imported_from: Mapping[str, Any] | None = None
     seconds: float
     joules: Energy = UNTOLD
@@ -138,13 +140,14 @@ class Ledger:
         record: dict[str, Any] = read_json(folder / "result.json")
         try:
             history = tuple(Record(**entry) for entry in record.pop("history"))
+            links = tuple(Link(**entry) for entry in record.pop("links", ()))
             correct = np.load(folder / "correct.npy") if record["status"] == "finished" else None
             timing = read_json(folder / "timing.json")
             # Entries of before energy was measured have none.
             seconds, joules = float(timing["seconds"]), Energy.read_back(timing.get("joules"))
             places = tuple(record.pop("places"))
             return CellResult(
-                **record, history=history, places=places, correct=correct, seconds=seconds, joules=joules
+                **record, history=history, links=links, places=places, correct=correct, seconds=seconds, joules=joules
             )  # fmt: skip
         except (AttributeError, TypeError, KeyError, ValueError, OSError, EOFError):
             raise _damaged(folder) from None

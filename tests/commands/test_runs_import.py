@@ -69,6 +69,7 @@ def test_imported_cells_are_not_trained_again(tmp_path: Path, node: Path, capsys
     assert [(row["status"], row["workers"]) for row in rows] == [("finished", 2)]
     theirs = read_parquet(node / "data/train/tiny.parquet").to_pylist()
     assert rows[0]["top1"] == theirs[0]["top1"]
+    assert rows[0]["chain_end"] == theirs[0]["chain_end"] is not None
     assert read_json(_entry(tmp_path / "work") / "result.json")["imported_from"] == elsewhere
     assert (tmp_path / "data/train/tiny/best.pt").read_bytes() == (node / "data/train/tiny/best.pt").read_bytes()
 
