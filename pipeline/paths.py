@@ -201,7 +201,7 @@ class WorkPaths:
         return self.root / "cells"
 
     def checkpoints(self, stage: str) -> Path:
-        """A folder a run, named by its fingerprint, of what the stage's runs that are not finished can go on from."""
+        """A folder a run, named by its fingerprint and code, of what unfinished runs of the stage can go on from."""
         return self.root / "checkpoints" / stage
 
     def recursion(self, network: str) -> Path:

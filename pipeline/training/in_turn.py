@@ -19,7 +19,7 @@ from pipeline.models import build
 from pipeline.models.network import Network
 from pipeline.run_log import RunLog
 from pipeline.training.checkpoints import Checkpoints
-from pipeline.training.fingerprint import identify
+from pipeline.training.fingerprint import identify, unfinished_name
 from pipeline.training.interruptions import end_and_due, make_pauses
 from pipeline.training.loop import train
 from pipeline.training.settings import TrainSettings
@@ -76,14 +76,15 @@ def train_in_turn(
     for number, (own, rows) in enumerate(zip(settings, members, strict=True)):
         threads = torch.get_num_threads()
         key = identify(own, rows, data_digest=data_digest, device=ranks.device, threads=threads).key
+        unfinished = folder / unfinished_name(key)
         named = title if len(settings) == 1 else f"{title} fold {number}"
         kept = Checkpoints(folder / f"{key}-finished", keep=1)
         if finished := _find(kept, own, ranks, log):
             log.info(f"{named}: finished before")
             yield finished
             continue
-        begun_before = was_begun(folder / key)
-        pauses = make_pauses(interval, folder / key, agreement, ranks)
+        begun_before = was_begun(unfinished)
+        pauses = make_pauses(interval, unfinished, agreement, ranks)
         with pauses.watching():
             run = train(
                 own,

@@ -111,18 +111,17 @@ class Ledger:
                 raise _damaged(folder)
             yield identity
 
-    def take_over(self, other: "Ledger", identity: Identity, machine: Mapping[str, Any]) -> bool:
-        """Copy an entry of `other`, as if it had been trained on `machine`; returns whether it was new here.
+    def take_over(self, other: "Ledger", identity: Identity, here: Identity) -> bool:
+        """Copy the entry `identity` of `other` under the identity that it has here; returns whether it was new.
 
         Raises:
             InputError: the entry is damaged.
         """
-        here = replace(identity, machine=machine)
         weights = other.weights(identity.key) if other.weights(identity.key).is_file() else None
         if self.has(here.key, with_weights=weights is not None):
             return False
         result = other.get(identity.key)
-        if identity.machine != machine and result.imported_from is None:
+        if identity.machine != here.machine and result.imported_from is None:
             result = replace(result, imported_from=identity.machine)
         if weights is None:
             self.add(here, result)

@@ -16,7 +16,9 @@ from pipeline.artifacts.tables import read_parquet
 from pipeline.paths import WorkPaths
 from pipeline.stages import harness
 from pipeline.stages.harness import locked
-from pipeline.training.fingerprint import Identity, this_machine
+from pipeline.training import code_families
+from pipeline.training.code_families import Family
+from pipeline.training.fingerprint import Identity, this_machine, training_code
 
 _STUDY = {"models": ["small_cnn"], "arms": ["full"], "seeds": [0], "batch_sizes": [20]}
 
@@ -79,6 +81,18 @@ def test_a_second_import_changes_nothing(tmp_path: Path, node: Path, capsys: pyt
         assert _import(node / "work", tmp_path) == 0
         assert expected in capsys.readouterr().out
     assert read_json(_entry(tmp_path / "work") / "result.json")["imported_from"] is None
+
+
+def test_a_cell_of_code_that_joined_a_family_later_is_filed_under_its_name(
+    tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained_by = read_json(_entry(node / "work") / "identity.json")["job"]["code"]
+    members = dict.fromkeys(["0" * 64, trained_by, training_code()])
+    monkeypatch.setattr(code_families, "_listed", lambda: (Family(members=tuple(members), records=()),))
+    assert _import(node / "work", tmp_path) == 0
+    assert read_json(_entry(tmp_path / "work") / "identity.json")["job"]["code"] == "0" * 64
+    assert stage("train", tmp_path) == 0
+    assert "top-1" not in capsys.readouterr().err, "it was trained"
 
 
 @pytest.mark.slow
