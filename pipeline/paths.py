@@ -204,6 +204,10 @@ class WorkPaths:
         """A folder a run, named by its fingerprint and code, of what unfinished runs of the stage can go on from."""
         return self.root / "checkpoints" / stage
 
+    def finished(self, stage: str) -> Path:
+        """A folder for each result of the stage that is kept, named by all that decides its bits."""
+        return self.root / "finished" / stage
+
     def recursion(self, network: str) -> Path:
         """The rounds of `python -m pipeline recurse`, a folder each."""
         return self.root / "recursive" / network

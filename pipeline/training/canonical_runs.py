@@ -8,7 +8,7 @@ of cores. A job that is changed gets another name: hashes of equal names are com
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,9 +24,12 @@ from pipeline.artifacts.prepared import ImageFiles, ImageSource
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.distributed import Ranks
 from pipeline.durations import BatchStage
+from pipeline.models import build
+from pipeline.models.network import Network
 from pipeline.run_log import RunLog
 from pipeline.training.evaluate import Evaluation, evaluate
 from pipeline.training.images import load_images
+from pipeline.training.initial_weights import initialiser
 from pipeline.training.loop import train
 from pipeline.training.settings import ImageFormat, TrainSettings
 
@@ -34,6 +37,7 @@ STEPS = 20
 _N_IMAGES = 96
 _N_CLASSES = 4
 _IN_FILES = "images in files"
+_FROM_A_FILE = "resnet18 bf16 from a file"
 _ALONE = Ranks(rank=0, count=1, device=torch.device("cpu"))
 
 _COMMON: Mapping[str, Any] = {
@@ -55,7 +59,7 @@ _JOBS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
         "network": "resnet18", "simulated_workers": 2, "reduction": "tree", "threads": 1, "ema_decay": 0.9,
         "clip_norm": 0.5, "schedule": "polynomial", "schedule_options": {"power": 2.0},
     }),
-    "resnet18 bf16": (16, {"network": "resnet18", "precision": "bf16"}),
+    _FROM_A_FILE: (16, {"network": "resnet18", "precision": "bf16"}),
     "resnet18 cifar lars": (8, {
         "network": "resnet18", "stem": "cifar", "bn_group": 8, "optimizer": "lars", "learning_rate": 5.0,
         "optimizer_options": {"momentum": 0.9, "nesterov": False, "trust_coefficient": 0.001},
@@ -109,21 +113,35 @@ def canonical_hashes() -> dict[str, str]:
 
 def _hash_of(name: str, settings: TrainSettings) -> str:
     size = settings.format.image_size
+    initialise = _from_a_file(settings) if name == _FROM_A_FILE else None
     with _source(name, _images(size, seed=0)) as images, _source(name, _images(size, seed=1)) as test_images:
-        return _trained(settings, images, test_images)
+        return _trained(settings, images, test_images, initialise)
 
 
-def _trained(settings: TrainSettings, images: ImageSource, test_images: ImageSource) -> str:
+def _from_a_file(settings: TrainSettings) -> Callable[[Network], None] | None:
+    """Starts at the weights of a network of another seed and number of classes."""
+    with TemporaryDirectory() as folder:
+        other = build(settings.network, _N_CLASSES + 1, stem=settings.stem, seed=settings.seed + 1)
+        torch.save(other.state_dict(), Path(folder, "weights.pt"))
+        return initialiser(f"{folder}/weights.pt", settings.network)
+
+
+def _trained(
+    settings: TrainSettings,
+    images: ImageSource,
+    test_images: ImageSource,
+    initialise: Callable[[Network], None] | None,
+) -> str:
     labels = torch.arange(_N_IMAGES) % _N_CLASSES
     test = load_images(test_images, settings, training=False, device=_ALONE.device)
 
-    def evaluation_of(model: Any) -> Evaluation:
+    def evaluation_of(model: Network) -> Evaluation:
         return evaluate(model, test, labels, batch_size=40, ranks=_ALONE)
 
     run = train(
         settings, load_images(images, settings, training=True, device=_ALONE.device), labels,
         np.arange(_N_IMAGES) % 8 > 0, ranks=_ALONE, log=RunLog.silent(), title="", micro_batch=16,
-        evaluation_of=evaluation_of, track_confidence=True,
+        initialise=initialise, evaluation_of=evaluation_of, track_confidence=True,
     )  # fmt: skip
     assert not run.diverged
     assert run.confidence is not None

@@ -21,8 +21,8 @@ from pipeline.training.code_families import code_name
 from pipeline.training.precision import Precision, autocast
 from pipeline.training.settings import TrainSettings
 
-# With what they import: a run's images, the run, and its evaluation.
-_DECIDING = ("images", "loop", "evaluate")
+# With what they import: a run's images, where its weights start, the run, and its evaluation.
+_DECIDING = ("images", "initial_weights", "loop", "evaluate")
 # Their own code cannot change a result: words for people, and finding what the hash of the data covers.
 _PASSIVE = frozenset({"pipeline"}) | frozenset(
     f"pipeline.{name}" for name in ("run_log", "errors", "processes", "datasets", "paths", "artifacts.prepared")
