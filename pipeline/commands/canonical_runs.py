@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from pipeline import distributed
 from pipeline.errors import InputError
 from pipeline.training.canonical_runs import canonical_hashes
 from pipeline.training.code_families import LIST, Family, Hashes, add_to_families, read_families, write_families
@@ -47,7 +48,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--record", action="store_true", help="write the list")
     parser.add_argument("--json", action="store_true", help="print digest, machine and hashes, and compare nothing")
     arguments = parser.parse_args(argv)
-    found = run_here()
+    with distributed.session(1):
+        found = run_here()
     if arguments.json:
         print(json.dumps(dataclasses.asdict(found)))
         return 0

@@ -171,15 +171,15 @@ def _fit_heads(
     settings = _settings(context, data, n)
     keys = _head_keys(context, settings, members, ranks) if ranks.is_main else [""] * len(members)
     kept = KeptNetworks(context.work.finished(context.name))
-    found = distributed.broadcast([kept.find(key) for key in keys] if ranks.is_main else [])
+    found = distributed.broadcast(_kept_heads(kept, keys) if ranks.is_main else [])
     context.images.append(n)
-    if all(found):
+    if found:
         context.log.info(f"{context.name}: finished before, and not fitted again")
         context.other_joules.append(UNTOLD)
         # All were fitted on the same features.
-        context.earlier_seconds.append(max(head.seconds for head in found))
-        for rows, head in zip(members, found, strict=True):
-            yield _head_of(head, settings, rows, ranks)
+        context.earlier_seconds.append(max(one.seconds for one in found))
+        for rows, one in zip(members, found, strict=True):
+            yield _head_of(one, settings, rows, ranks)
         return
     start = time.monotonic()
     initialise = _initialise(config.weights, settings.network, ranks)
@@ -205,6 +205,12 @@ def _fit_heads(
             if ranks.is_main:
                 kept.keep(keys[number], fitted_head, steps=0)
             yield _head_of(fitted_head, settings, rows, ranks)
+
+
+def _kept_heads(kept: KeptNetworks, keys: Sequence[str]) -> list[KeptNetwork]:
+    """All of them, or none where one is missing."""
+    found = [network for key in keys if (network := kept.find(key))]
+    return found if len(found) == len(keys) else []
 
 
 def _head_of(head: KeptNetwork, settings: TrainSettings, rows: NDArray[np.bool_], ranks: Ranks) -> TrainedExtractor:

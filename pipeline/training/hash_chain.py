@@ -64,7 +64,7 @@ class HashChain:
         digest = hashlib.sha256(f"{last.sha256} {state.step}\n".encode())
         for step in range(last.step, state.step):
             ids, _ = self._stream.samples(self._sizes.examples(step), self._sizes.at(step))
-            digest.update(np.ascontiguousarray(ids, dtype="<i8"))
+            digest.update(np.ascontiguousarray(ids, dtype="<i8").data)
         parts: dict[str, Mapping[str, Any]] = {
             "model": state.model.state_dict(),
             "optimizer": dict(_optimizer_state(state.model, state.optimizer)),
@@ -97,4 +97,4 @@ def _memory_of(tensor: Tensor) -> memoryview:
     """The bytes of a tensor in the order in which they lie in memory: without a copy on a CPU, where it is dense."""
     host = tensor.detach().cpu()
     axes = sorted(range(host.ndim), key=host.stride, reverse=True)
-    return memoryview(host.permute(axes).contiguous().flatten().view(torch.uint8).numpy())
+    return host.permute(axes).contiguous().flatten().view(torch.uint8).numpy().data

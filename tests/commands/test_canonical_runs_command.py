@@ -12,6 +12,7 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.commands import canonical_runs as module
 from pipeline.commands.canonical_runs import Outcome, earlier_hashes
+from pipeline.errors import InputError
 from pipeline.training.code_families import LIST, Family, Record, read_families, write_families
 
 MACHINE = {"torch": "2"}
@@ -115,5 +116,5 @@ def test_earlier_code_that_fails_is_said(tmp_path: Path, commit: Commit) -> None
     (tmp_path / "pipeline/__main__.py").write_text("raise SystemExit('no such package')\n")
     commit_again = ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-qa", "--amend", "-m", "x"]
     subprocess.run(commit_again, cwd=tmp_path, check=True)
-    with pytest.raises(module.InputError, match=r"canonical runs fail here \(no such package"):
+    with pytest.raises(InputError, match=r"canonical runs fail here \(no such package"):
         earlier_hashes(_family(A, C), HERE, tmp_path)

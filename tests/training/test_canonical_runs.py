@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+from pipeline import batching, distributed
 from pipeline.commands.canonical_runs import earlier_hashes, run_here
 from pipeline.config.recipe import Recipe
 from pipeline.optim import OPTIMIZERS
 from pipeline.schedules import SCHEDULES
-from pipeline.training import canonical_runs, evaluate, gradient, hash_chain, step
+from pipeline.training import canonical_runs, evaluate, step
 from pipeline.training.canonical_runs import STEPS, canonical_hashes, canonical_jobs
 from pipeline.training.code_families import LIST, canonical_runs_cover, family_of, read_families
 
@@ -82,13 +83,13 @@ _evaluate = evaluate.evaluate
 _MUTANTS: dict[str, tuple[Any, str, Any, set[str]]] = {
     "clipping": (step, "nn", _Nn, {"small_cnn muon"}),
     "tree sum": (
-        gradient.distributed,
+        distributed,
         "pairwise_sum",
         lambda values: sum(list(values)[::-1]) * (1 + 2**-20),
         {"small_cnn radam bf16 tree"},
     ),
     "evaluation": (canonical_runs, "evaluate", _wrong_by_one, set(QUICK)),
-    "order of samples": (hash_chain.SampleStream, "_order", lambda self, epoch: self._members.nonzero()[0], set(QUICK)),
+    "order of samples": (batching.SampleStream, "_order", lambda self, epoch: self._members.nonzero()[0], set(QUICK)),
 }
 
 

@@ -166,7 +166,7 @@ def test_runs_of_equal_settings_have_equal_chains_and_others_none_in_common(
 def test_a_difference_shows_from_its_step_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rates that part at the third step."""
     monkeypatch.setattr(hash_chain, "LINK_EXAMPLES", 20)
-    steps = {"schedule": "step", "schedule_options": {"milestones": [2], "factor": 0.1}}
+    steps: dict[str, Any] = {"schedule": "step", "schedule_options": {"milestones": [2], "factor": 0.1}}
     constant = replace(SMALL, schedule="constant", schedule_options={})
     ours, theirs = (train_bright(settings).links for settings in (constant, replace(constant, **steps)))
     assert [one == other for one, other in zip(ours, theirs, strict=True)] == [True, True, False, False]

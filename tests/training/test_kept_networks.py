@@ -47,7 +47,7 @@ def _flip(path: Path) -> None:
 _DAMAGE: dict[str, Callable[[Path], object]] = {
     "another bit": _flip,
     "torn": lambda path: os.truncate(path, 1000),
-    "of another kind": lambda path: (path.unlink(), Checkpoints(path.parent).save(9, {"model": {}})),
+    "of another kind": lambda path: Checkpoints(path.parent, keep=1).save(10, {"model": {}}),
 }
 
 
