@@ -14,6 +14,7 @@ from pipeline.errors import InputError, mend_of
 # doctor must start on an installation where nothing else does.
 _COMMANDS = {
     "calibrate": "find the map, space, min_samples and eps with which DBSCAN finds planted noise best",
+    "canonical-runs": "say whether the training code computes what listed versions of it compute",
     "compare": "say what one experiment changed against another, with paired tests",
     "diagnose": "say what bounds a study's training steps: compute, communication, input or synchronisation",
     "doctor": "name every mismatch of the installation, with its repair",

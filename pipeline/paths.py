@@ -210,8 +210,12 @@ class WorkPaths:
         return self.plans_folder / study
 
     def checkpoints(self, stage: str) -> Path:
-        """A folder a run, named by its fingerprint, of what the stage's runs that are not finished can go on from."""
+        """A folder a run, named by its fingerprint and code, of what unfinished runs of the stage can go on from."""
         return self.root / "checkpoints" / stage
+
+    def finished(self, stage: str) -> Path:
+        """A folder for each result of the stage that is kept, named by all that decides its bits."""
+        return self.root / "finished" / stage
 
     def recursion(self, network: str) -> Path:
         """The rounds of `python -m pipeline recurse`, a folder each."""

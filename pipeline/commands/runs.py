@@ -13,7 +13,7 @@ folder of the project, with the same images, it gives the report again:
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.reporting.packing import pack
 from pipeline.stages.harness import add_folders, locked
+from pipeline.training.code_families import code_name
 from pipeline.training.fingerprint import Identity, this_machine, training_code, worker_machine
 from pipeline.training.ledger import Ledger
 
@@ -70,11 +71,11 @@ def import_cells(source: Path, target: Path, params: Params) -> None:
     here = WorkPaths(root=target)
     ours, other = Ledger(here.cells), Ledger(theirs)
     found = list(other.identities())
-    usable = [identity for identity in found if identity.job.get("code") == training_code()]
+    usable = [identity for identity in found if _code_of(identity) == code_name(training_code(), _settings(identity))]
     if found and not usable:
         raise InputError(
             f"{source}: its {len(found)} cells were trained by another version of the training code, and would be "
-            "trained again; check out the same commit on both machines"
+            "trained again; check out the same commit on both machines, or another of its family"
         )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # A study that is being trained here writes to the same ledger.
@@ -90,8 +91,22 @@ def import_cells(source: Path, target: Path, params: Params) -> None:
 
 def _take_over(ours: Ledger, other: Ledger, identity: Identity, params: Params, device: torch.device) -> bool:
     """Copy a cell as `dvc repro` would look for it here; returns whether that was new."""
-    new = [ours.take_over(other, identity, machine) for machine in _machines(identity, params, device)]
+    job = {**identity.job, "code": _code_of(identity)}
+    new = [
+        ours.take_over(other, identity, Identity(job=job, machine=machine))
+        for machine in _machines(identity, params, device)
+    ]
     return any(new)
+
+
+def _code_of(identity: Identity) -> str:
+    """As it is named here, where the list of families may be newer than the cell."""
+    return code_name(str(identity.job.get("code")), _settings(identity))
+
+
+def _settings(identity: Identity) -> Mapping[str, Any]:
+    settings: Mapping[str, Any] = identity.job.get("settings", {})
+    return settings
 
 
 def _machines(identity: Identity, params: Params, device: torch.device) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from pipeline.artifacts.prepared import PreparedData
 from pipeline.config.finetune import FinetuneConfig
 from pipeline.models.network import Network
-from pipeline.training.checkpoints import Checkpoints
 from pipeline.training.evaluate import Evaluation
 from pipeline.training.settings import TrainSettings
 
@@ -24,7 +23,6 @@ class TrainedExtractor:
         n_train: images that it was trained on.
         train_loss: in nats.
         confidence: (N,) float32, how sure it was of each image's label while it trained; NaN where it was not.
-        kept: where it waits until it is saved elsewhere, if anywhere.
     """
 
     model: Network
@@ -32,7 +30,6 @@ class TrainedExtractor:
     n_train: int
     train_loss: float
     confidence: NDArray[np.float32]
-    kept: Checkpoints | None = None
 
 
 def mean_confidence(networks: Sequence[TrainedExtractor]) -> NDArray[np.float32]:

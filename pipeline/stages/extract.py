@@ -1,5 +1,6 @@
 """Penultimate features of the training and the test images."""
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,17 +13,22 @@ from numpy.typing import NDArray
 from pipeline import distributed
 from pipeline.artifacts.arrays import create_array, open_array
 from pipeline.artifacts.atomic import remove_leftovers
+from pipeline.artifacts.finished import FinishedFiles
 from pipeline.artifacts.json_file import write_json
-from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_files
-from pipeline.artifacts.provenance import write_provenance
+from pipeline.artifacts.prepared import PreparedData, digest_of, load_prepared, prepared_files
+from pipeline.artifacts.provenance import sha256_of_file, write_provenance
 from pipeline.artifacts.tables import write_parquet
 from pipeline.config.networks import architecture_of
 from pipeline.distributed import Ranks, WorkerPlan
+from pipeline.energy import UNTOLD
 from pipeline.errors import InputError, explaining_out_of_memory
 from pipeline.features.extract import extract_by_fold, extract_features
+from pipeline.features.identity import features_key
 from pipeline.models import feature_dimension
+from pipeline.paths import DataPaths
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
+from pipeline.training.checkpoints import ABANDONED_S
 from pipeline.training.evaluate import rows_of_rank
 from pipeline.training.weights import FoldedNetworks, load_folded
 
@@ -31,32 +37,59 @@ _MOST_PROCESSES = 4096
 
 
 def extract(context: StageContext, ranks: Ranks) -> None:
-    """Embed both splits with the fine-tuned network, or with those of its folds."""
+    """Embed both splits with the fine-tuned network, or with those of its folds, unless that was done before."""
     name, paths = str(context.item), context.data
     extractor = load_folded(paths.extractor(name), ranks.device)
     data = load_prepared(paths, folder=context.image_folder)
     _check_fits(context, extractor, data)
     if ranks.is_main:
         remove_leftovers(paths.features(name).parent)
-    with explaining_out_of_memory(
-        f"extract.batch_size: a pass of {context.params.extract.batch_size} images does not fit the memory; give less"
-    ):
-        _extract_train(context, ranks, extractor, data)
-        _extract_test(context, ranks, extractor, data)
+    finished = FinishedFiles(context.work.finished(context.name))
+    files, key = _files(paths, name), _key(context, ranks) if ranks.is_main else ""
+    start = time.monotonic()
+    # Rank 0's disk decides.
+    before_s = distributed.broadcast(finished.restore(key, files) if ranks.is_main else None)
+    if before_s is None:
+        with explaining_out_of_memory(
+            f"extract.batch_size: a pass of {context.params.extract.batch_size} images does not fit the memory; "
+            "give less"
+        ):
+            _extract_train(context, ranks, extractor, data)
+            _extract_test(context, ranks, extractor, data)
+    passes = len(extractor.networks) * (2 if context.params.extract.mirror else 1)
+    context.images.append((len(data.train.labels) + len(data.test.labels)) * passes)
     if not ranks.is_main:
         return
-    splits = ("train", "test")
+    if before_s is None:
+        finished.keep(key, files, seconds=time.monotonic() - start)
+    else:
+        context.log.info(f"{name}: features were extracted before; the same files are written")
+        context.earlier_seconds.append(before_s)
+        context.other_joules.append(UNTOLD)
+    finished.clear(unused_s=ABANDONED_S)
     write_provenance(
         paths.provenance("extract", name),
         stage=context.name,
         parameters=context.params.extract.model_dump(mode="json"),
         inputs=[*prepared_files(paths), paths.extractor(name)],
-        outputs=[
-            *(path for split in splits for path in (paths.features(name, split), paths.predictions(name, split))),
-            paths.probabilities(name),
-            paths.extract_metrics(name),
-        ],
+        outputs=[*files.values()],
     )
+
+
+def _files(paths: DataPaths, name: str) -> dict[str, Path]:
+    """What the stage writes, by file name."""
+    of_splits = [file(name, split) for split in ("train", "test") for file in (paths.features, paths.predictions)]
+    return {path.name: path for path in (*of_splits, paths.probabilities(name), paths.extract_metrics(name))}
+
+
+def _key(context: StageContext, ranks: Ranks) -> str:
+    """Of all that decides the bits of these files."""
+    values = {
+        "network": sha256_of_file(context.data.extractor(str(context.item))),
+        "data": digest_of(context.data),
+        "settings": context.params.extract.model_dump(mode="json"),
+    }
+    return features_key(values, module="pipeline.stages.extract", ranks=ranks)
 
 
 def _check_fits(context: StageContext, extractor: FoldedNetworks, data: PreparedData) -> None:
@@ -90,7 +123,6 @@ def _extract_train(context: StageContext, ranks: Ranks, extractor: FoldedNetwork
             ranks=ranks,
             progress=progress,
         )
-    context.images.append(n * len(extractor.networks) * (2 if context.params.extract.mirror else 1))
     if not ranks.is_main:
         return
     table = _predictions(open_array(paths.probabilities(name), dtype=np.float32, ndim=2, rows=n))
@@ -120,7 +152,6 @@ def _extract_test(context: StageContext, ranks: Ranks, extractor: FoldedNetworks
             progress=progress,
         )
     sure = distributed.all_reduce_sum_(torch.from_numpy(sure).to(ranks.device)).cpu().numpy()
-    context.images.append(n * len(extractor.networks) * (2 if context.params.extract.mirror else 1))
     if ranks.is_main:
         write_parquet(paths.predictions(name, "test"), _predictions(sure))
 

@@ -1,7 +1,9 @@
 """Fine-tune (or train) one extractor: a network on all training images, or one for each fold without it."""
 
 import dataclasses
+import hashlib
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from pipeline.distributed import Ranks
 from pipeline.energy import UNTOLD
 from pipeline.errors import InputError
 from pipeline.features.frozen import frozen_networks
+from pipeline.features.identity import features_key
 from pipeline.features.trained import TrainedExtractor, mean_confidence, metrics_of
 from pipeline.models.network import Network
 from pipeline.stages.harness import StageContext
@@ -31,6 +34,7 @@ from pipeline.training.evaluate import Evaluation, evaluate, rows_of_rank
 from pipeline.training.images import load_images
 from pipeline.training.in_turn import train_in_turn
 from pipeline.training.initial_weights import IMAGENET_MEAN, IMAGENET_STD, initialiser
+from pipeline.training.kept_networks import KeptNetwork, KeptNetworks
 from pipeline.training.settings import TrainSettings, effective_settings
 from pipeline.training.weights import save_folded, save_trained
 from pipeline.training.workers import plan_of, transport_of
@@ -69,10 +73,8 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
         inputs=[context.data.images("train"), context.data.manifest("train")],
         outputs=[path, context.data.training_confidence(name), context.data.finetune_metrics(name)],
     )
-    for trained in networks:
-        if trained.kept is not None:
-            trained.kept.clear()
     clear_runs(context.work.checkpoints(context.name), unused_s=ABANDONED_S)
+    KeptNetworks(context.work.finished(context.name)).clear(unused_s=ABANDONED_S)
     top1 = np.mean([result.top1 for result in results])
     context.log.info(f"{name}: top-1 {top1:.4f} on the {len(data.test.labels)} test images")
 
@@ -134,6 +136,7 @@ def _train_all(
         load_images(data.train.source, settings[0], training=True, device=ranks.device),
         torch.from_numpy(data.train.labels).to(ranks.device),
         folder=context.work.checkpoints(context.name),
+        kept=KeptNetworks(context.work.finished(context.name)),
         data_digest=distributed.broadcast(_digest(context, config.weights) if ranks.is_main else ""),
         interval=config.checkpoint,
         micro_batch=config.micro_batch,
@@ -145,13 +148,12 @@ def _train_all(
     )
     for own, size, run in zip(settings, sizes, runs, strict=True):
         _check_finite(run.train_loss, config.learning_rate, str(context.item))
-        context.images.append(own.batch_sizes.examples(run.steps))
+        context.images.append(own.batch_sizes.examples(own.steps))
         context.earlier_seconds.append(run.earlier_seconds)
         if run.begun_before:
             context.other_joules.append(UNTOLD)
         yield TrainedExtractor(
-            model=run.model, settings=own, n_train=size, train_loss=run.train_loss, confidence=run.confidence,
-            kept=run.kept,
+            model=run.model, settings=own, n_train=size, train_loss=run.train_loss, confidence=run.confidence
         )  # fmt: skip
 
 
@@ -167,6 +169,19 @@ def _fit_heads(
             "set trained: all, or give training images of every class"
         )
     settings = _settings(context, data, n)
+    keys = _head_keys(context, settings, members, ranks) if ranks.is_main else [""] * len(members)
+    kept = KeptNetworks(context.work.finished(context.name))
+    found = distributed.broadcast(_kept_heads(kept, keys) if ranks.is_main else [])
+    context.images.append(n)
+    if found:
+        context.log.info(f"{context.name}: finished before, and not fitted again")
+        context.other_joules.append(UNTOLD)
+        # All were fitted on the same features.
+        context.earlier_seconds.append(max(one.seconds for one in found))
+        for rows, one in zip(members, found, strict=True):
+            yield _head_of(one, settings, rows, ranks)
+        return
+    start = time.monotonic()
     initialise = _initialise(config.weights, settings.network, ranks)
     assert initialise is not None, "the configuration asks for weights"
     with context.log.progress(context.name, len(rows_of_rank(n, ranks)), "images") as progress:
@@ -183,11 +198,44 @@ def _fit_heads(
         for number, (rows, (model, head)) in enumerate(zip(members, fitted, strict=True)):
             if not head.converged:
                 context.log.info(f"the head of fold {number} stopped after {head.iterations} iterations, unconverged")
-            unknown = np.full(n, np.nan, dtype=np.float32)  # a head is fitted, not trained step by step
-            yield TrainedExtractor(
-                model=model, settings=settings, n_train=int(rows.sum()), train_loss=head.train_loss, confidence=unknown
+            fitted_head = KeptNetwork(
+                state=model.state_dict(), train_loss=head.train_loss, seconds=time.monotonic() - start,
+                confidence=np.full(n, np.nan, dtype=np.float32),  # a head is fitted, not trained step by step
             )  # fmt: skip
-    context.images.append(n)
+            if ranks.is_main:
+                kept.keep(keys[number], fitted_head, steps=0)
+            yield _head_of(fitted_head, settings, rows, ranks)
+
+
+def _kept_heads(kept: KeptNetworks, keys: Sequence[str]) -> list[KeptNetwork]:
+    """All of them, or none where one is missing."""
+    found = [network for key in keys if (network := kept.find(key))]
+    return found if len(found) == len(keys) else []
+
+
+def _head_of(head: KeptNetwork, settings: TrainSettings, rows: NDArray[np.bool_], ranks: Ranks) -> TrainedExtractor:
+    return TrainedExtractor(
+        model=head.model(settings, ranks.device), settings=settings, n_train=int(rows.sum()),
+        train_loss=head.train_loss, confidence=head.confidence,
+    )  # fmt: skip
+
+
+def _head_keys(
+    context: StageContext, settings: TrainSettings, members: Sequence[NDArray[np.bool_]], ranks: Ranks
+) -> list[str]:
+    """Of all that decides the bits of each head on a backbone that stays as it is."""
+    config = context.params.finetune
+    common = {
+        "network": [settings.network, settings.stem, settings.n_classes, settings.seed],
+        "format": dataclasses.asdict(settings.format),
+        "batch_size": config.eval_batch_size,
+        "data": _digest(context, config.weights),
+    }
+    digests = [hashlib.sha256(np.packbits(rows).tobytes()).hexdigest() for rows in members]
+    return [
+        features_key({**common, "members": digest}, module="pipeline.features.frozen", ranks=ranks)
+        for digest in digests
+    ]
 
 
 def _digest(context: StageContext, weights: str) -> str:

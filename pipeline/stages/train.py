@@ -31,7 +31,7 @@ from pipeline.stages.parallel import run_parallel_stage
 from pipeline.stats.sequential import SequentialDesign
 from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA, Splits, row_of, run_cell
 from pipeline.training.checkpoints import ABANDONED_S, clear_runs
-from pipeline.training.fingerprint import Identity, identify
+from pipeline.training.fingerprint import Identity, identify, unfinished_name
 from pipeline.training.in_turn import was_begun
 from pipeline.training.interruptions import end_and_due, make_pauses
 from pipeline.training.ledger import CellResult, Ledger
@@ -190,7 +190,7 @@ def _run(
         title = f"{context.name} {count}/{len(todo)}: {what}"
         kept = _keeps_weights(cells[i], cells, context.params.studies[str(context.item)].keep_weights)
         weights = context.work.cells / f".{identity.key}.weights.{os.getpid()}.tmp" if kept else None
-        folder = context.work.checkpoints(context.name) / identity.key
+        folder = context.work.checkpoints(context.name) / unfinished_name(identity.key)
         begun_before = was_begun(folder)
         pauses = make_pauses(recipe.checkpoint, folder, agreement, ranks)
         with pauses.watching():

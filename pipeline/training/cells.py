@@ -103,6 +103,7 @@ def run_cell(
         skipped_steps=run.skipped_steps,
         micro_batch=run.micro_batch,
         critical_batch=dataclasses.asdict(run.noise_scale) if run.noise_scale else None,
+        links=tuple(run.links),
         seconds=run.earlier_seconds + time.monotonic() - start,
     )
 
@@ -152,6 +153,7 @@ def row_of(study: str, cell: Cell, key: str, result: CellResult | None) -> dict[
         "loss": result.loss if result else None,
         "skipped_steps": result.skipped_steps if result else None,
         **{name: noise.get(key) for name, key in _CRITICAL_BATCH.items()},
+        "chain_end": result.links[-1].sha256 if result and result.links else None,
         "settings": json.dumps(dataclasses.asdict(settings), sort_keys=True),
     }
 
@@ -178,6 +180,7 @@ RUNS_SCHEMA = pa.schema(
         *((name, pa.float64()) for name in ("top1", "balanced_accuracy", "loss")),
         ("skipped_steps", pa.int64()),
         *((name, pa.float64()) for name in _CRITICAL_BATCH),
+        ("chain_end", pa.string()),
         ("settings", pa.string()),
     ]
 )

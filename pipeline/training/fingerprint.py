@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.artifacts.code import code_digest
+from pipeline.training.code_families import code_name
 from pipeline.training.precision import Precision, autocast
 from pipeline.training.settings import TrainSettings
 
-# With what they import: a run's images, the run, and its evaluation.
-_DECIDING = ("images", "loop", "evaluate")
+# With what they import: a run's images, where its weights start, the run, and its evaluation.
+_DECIDING = ("images", "initial_weights", "loop", "evaluate")
 # Their own code cannot change a result: words for people, and finding what the hash of the data covers.
 _PASSIVE = frozenset({"pipeline"}) | frozenset(
     f"pipeline.{name}" for name in ("run_log", "errors", "processes", "datasets", "paths", "artifacts.prepared")
@@ -33,8 +34,8 @@ class Identity:
     """What decides a cell's result; plain values.
 
     Attributes:
-        job: settings, the rows trained on, the data, and the syntax trees of the training code (a
-            comment retrains nothing).
+        job: settings, the rows trained on, the data, and the training code: the name of its family, or where
+            it has none the digest of its syntax trees (a comment retrains nothing).
         machine: what else decides the bits: versions, and the kind of GPU, or the CPU's arithmetic
             and the threads of a worker. The number of processes is not in it: the result belongs to
             the simulated workers.
@@ -61,13 +62,22 @@ def identify(
         threads: CPU threads of each process that trains, where `settings` do not pin them. The caller may have
             another number.
     """
+    values = dataclasses.asdict(settings)
     job = {
-        "settings": dataclasses.asdict(settings),
+        "settings": values,
         "members": hashlib.sha256(np.packbits(members).tobytes()).hexdigest(),
         "data": data_digest,
-        "code": training_code(),
+        "code": code_name(training_code(), values),
     }
     return Identity(job=job, machine=worker_machine(device, settings.threads or threads))
+
+
+def unfinished_name(key: str) -> str:
+    """Name of the folder of what an unfinished run can go on from.
+
+    It has the digest of the code, not the name of its family: equal results do not promise equal checkpoints.
+    """
+    return f"{key}-{training_code()[:8]}"
 
 
 def worker_machine(device: torch.device, threads: int) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Several networks trained one after another, of which a kill loses no finished one."""
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,11 @@ from pipeline import distributed
 from pipeline.config.recipe import CheckpointInterval
 from pipeline.datasets.training_images import TrainingImages
 from pipeline.distributed import Ranks, Transport
-from pipeline.models import build
 from pipeline.models.network import Network
 from pipeline.run_log import RunLog
-from pipeline.training.checkpoints import Checkpoints
-from pipeline.training.fingerprint import identify
+from pipeline.training.fingerprint import identify, unfinished_name
 from pipeline.training.interruptions import end_and_due, make_pauses
+from pipeline.training.kept_networks import KeptNetwork, KeptNetworks
 from pipeline.training.loop import train
 from pipeline.training.settings import TrainSettings
 
@@ -31,20 +31,16 @@ class Finished:
 
     Attributes:
         train_loss: of the last steps, in nats; not finite where the run diverged.
-        steps: taken by this process.
-        begun_before: an earlier process took some of them.
-        earlier_seconds: that it took; those of a network that it finished are not known.
+        begun_before: an earlier process took some or all of its steps.
+        earlier_seconds: that earlier processes took.
         confidence: (N,) float32, see `loop.TrainedRun`.
-        kept: where the network waits, to be cleared once it is safe elsewhere.
     """
 
     model: Network
     train_loss: float
-    steps: int
     begun_before: bool
     earlier_seconds: float
     confidence: NDArray[np.float32]
-    kept: Checkpoints
 
 
 def train_in_turn(
@@ -54,6 +50,7 @@ def train_in_turn(
     labels: Tensor,
     *,
     folder: Path,
+    kept: KeptNetworks,
     data_digest: str,
     interval: CheckpointInterval,
     micro_batch: int | Literal["auto"],
@@ -67,6 +64,7 @@ def train_in_turn(
 
     Args:
         folder: of the checkpoints; each run has its own in it, under its fingerprint.
+        kept: where finished networks are found again, by rank 0.
         data_digest: of all that `images`, `labels` and `initialise` come from.
 
     Raises:
@@ -76,14 +74,18 @@ def train_in_turn(
     for number, (own, rows) in enumerate(zip(settings, members, strict=True)):
         threads = torch.get_num_threads()
         key = identify(own, rows, data_digest=data_digest, device=ranks.device, threads=threads).key
+        unfinished = folder / unfinished_name(key)
         named = title if len(settings) == 1 else f"{title} fold {number}"
-        kept = Checkpoints(folder / f"{key}-finished", keep=1)
-        if finished := _find(kept, own, ranks, log):
-            log.info(f"{named}: finished before")
-            yield finished
+        if found := distributed.broadcast(kept.find(key) if ranks.is_main else None):
+            log.info(f"{named}: finished before, and not trained again")
+            yield Finished(
+                model=found.model(own, ranks.device), train_loss=found.train_loss, begun_before=True,
+                earlier_seconds=found.seconds, confidence=found.confidence,
+            )  # fmt: skip
             continue
-        begun_before = was_begun(folder / key)
-        pauses = make_pauses(interval, folder / key, agreement, ranks)
+        start = time.monotonic()
+        begun_before = was_begun(unfinished)
+        pauses = make_pauses(interval, unfinished, agreement, ranks)
         with pauses.watching():
             run = train(
                 own,
@@ -102,30 +104,17 @@ def train_in_turn(
             assert run.confidence is not None
             loss = run.history[-1].train_loss
             if loss is not None and ranks.is_main:
-                state = {"model": run.model.state_dict(), "train_loss": loss}
-                kept.save(own.steps, {**state, "confidence": torch.from_numpy(run.confidence)})
+                network = KeptNetwork(
+                    state=run.model.state_dict(), train_loss=loss, confidence=run.confidence,
+                    seconds=run.earlier_seconds + time.monotonic() - start,
+                )  # fmt: skip
+                kept.keep(key, network, steps=own.steps)
             pauses.finished()
         train_loss = math.nan if loss is None else loss
         yield Finished(
-            model=run.model, train_loss=train_loss, steps=own.steps, begun_before=begun_before,
-            earlier_seconds=run.earlier_seconds, confidence=run.confidence, kept=kept,
+            model=run.model, train_loss=train_loss, begun_before=begun_before, earlier_seconds=run.earlier_seconds,
+            confidence=run.confidence,
         )  # fmt: skip
-
-
-def _find(kept: Checkpoints, settings: TrainSettings, ranks: Ranks, log: RunLog) -> Finished | None:
-    """The network that an interrupted process finished, on all ranks and in every bit as it was."""
-    found = distributed.broadcast(kept.newest(log.info) if ranks.is_main else None)
-    if found is None:
-        return None
-    _, saved = found
-    model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
-    model.load_state_dict(saved["model"])
-    model = model.to(ranks.device).to(memory_format=torch.channels_last)
-    confidence = np.asarray(saved["confidence"])
-    return Finished(
-        model=model, train_loss=saved["train_loss"], steps=0, begun_before=True, earlier_seconds=0.0,
-        confidence=confidence, kept=kept,
-    )  # fmt: skip
 
 
 def was_begun(folder: Path) -> bool:

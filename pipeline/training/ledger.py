@@ -16,7 +16,7 @@ from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.energy import UNTOLD, Energy
 from pipeline.errors import InputError
 from pipeline.training.fingerprint import Identity
-from pipeline.training.state import Record
+from pipeline.training.state import Link, Record
 from pipeline.training.weights import load_trained
 
 # Kept beside the result, not in it.
@@ -34,6 +34,7 @@ class CellResult:
         skipped_steps: left out for a gradient that was not finite.
         micro_batch: images that passed forward at a time.
         critical_batch: in images, with its interval, if the gradient noise scale was sampled.
+        links: its hash chain, see `hash_chain`; empty where an earlier version of the code trained it.
         imported_from: the machine that trained it, if that was another.
         seconds: wall time; kept beside the result, not in it.
         joules: that the devices of all ranks drew meanwhile, kept likewise; untold where the run went on from what an
@@ -53,6 +54,7 @@ class CellResult:
     skipped_steps: int
     micro_batch: int
     critical_batch: Mapping[str, float | int | str | None] | None
+    links: tuple[Link, ...] = ()
     imported_from: Mapping[str, Any] | None = None
     seconds: float
     joules: Energy = UNTOLD
@@ -115,18 +117,17 @@ class Ledger:
                 raise _damaged(folder)
             yield identity
 
-    def take_over(self, other: "Ledger", identity: Identity, machine: Mapping[str, Any]) -> bool:
-        """Copy an entry of `other`, as if it had been trained on `machine`; returns whether it was new here.
+    def take_over(self, other: "Ledger", identity: Identity, here: Identity) -> bool:
+        """Copy the entry `identity` of `other` under the identity that it has here; returns whether it was new.
 
         Raises:
             InputError: the entry is damaged.
         """
-        here = replace(identity, machine=machine)
         weights = other.weights(identity.key) if other.weights(identity.key).is_file() else None
         if self.has(here.key, with_weights=weights is not None):
             return False
         result = other.get(identity.key)
-        if identity.machine != machine and result.imported_from is None:
+        if identity.machine != here.machine and result.imported_from is None:
             result = replace(result, imported_from=identity.machine)
         if weights is None:
             self.add(here, result)
@@ -144,6 +145,7 @@ class Ledger:
         record: dict[str, Any] = read_json(folder / "result.json")
         try:
             history = tuple(Record(**entry) for entry in record.pop("history"))
+            links = tuple(Link(**entry) for entry in record.pop("links", ()))
             correct = np.load(folder / "correct.npy") if record["status"] == "finished" else None
             timing = read_json(folder / "timing.json")
             # Entries of before energy was measured have none, nor have those of before plans were stated a date.
@@ -151,8 +153,8 @@ class Ledger:
             recorded: str | None = timing.get("recorded")
             places = tuple(record.pop("places"))
             return CellResult(
-                **record, history=history, places=places, correct=correct, seconds=seconds, joules=joules,
-                recorded=recorded,
+                **record, history=history, links=links, places=places, correct=correct, seconds=seconds,
+                joules=joules, recorded=recorded,
             )  # fmt: skip
         except (AttributeError, TypeError, KeyError, ValueError, OSError, EOFError):
             raise _damaged(folder) from None

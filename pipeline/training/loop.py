@@ -32,11 +32,12 @@ from pipeline.training.confidence_track import first_tracked_step
 from pipeline.training.evaluate import Evaluation
 from pipeline.training.evaluated_weights import EvaluatedWeights
 from pipeline.training.gradient import GlobalBatch, Objective
+from pipeline.training.hash_chain import HashChain, link_is_due
 from pipeline.training.interruptions import Pauses
 from pipeline.training.memory import activation_bytes, choose_micro_batch
 from pipeline.training.noise_scale import NoiseScale, estimate
 from pipeline.training.settings import TrainSettings
-from pipeline.training.state import Record, TrainState, start_state
+from pipeline.training.state import Link, Record, TrainState, start_state
 from pipeline.training.step import Stepper
 
 P = ParamSpec("P")
@@ -55,6 +56,7 @@ class TrainedRun:
     """A finished run.
 
     Attributes:
+        links: its hash chain, see `hash_chain`; the last one is of the end.
         diverged: the loss stopped being finite, which ended it.
         noise_scale: None unless it was sampled.
         micro_batch: images that passed forward at a time.
@@ -65,6 +67,7 @@ class TrainedRun:
 
     model: Network
     history: list[Record] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
     diverged: bool = False
     skipped_steps: int = 0
     noise_scale: NoiseScale | None = None
@@ -175,6 +178,7 @@ def train(
     record_every = max(1, settings.steps // 20)
     requests = _requests(stream, state.step, settings, batches)
     final = EvaluatedWeights(settings, state, objective, stream, batches)
+    chain = HashChain(state, SampleStream(members, settings.seed), sizes, ranks)
     too_large = _too_large(settings, state.micro_batch)
     with (
         explaining_out_of_memory(too_large),
@@ -190,6 +194,8 @@ def train(
             judged = settings.measures_accuracy_after(state.step)
             if judged or state.step % record_every == 0 or state.step == settings.steps:
                 run.diverged = not _record(state, settings, stream.n_train)
+            if link_is_due(settings, state.step):
+                chain.add()
             if judged and not run.diverged:
                 assert evaluation_of is not None
                 with final.for_a_while():
@@ -208,6 +214,7 @@ def train(
     if not run.diverged:
         with explaining_out_of_memory(too_large):
             final.set()
+    run.links = chain.close()
     return run
 
 

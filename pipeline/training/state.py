@@ -43,6 +43,19 @@ class Record:
     test_loss: float | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """One link of a run's hash chain, see `hash_chain`.
+
+    Attributes:
+        step: optimizer steps done.
+        sha256: hex digest.
+    """
+
+    step: int
+    sha256: str
+
+
 @dataclass(kw_only=True)
 class TrainState:
     """A run between two optimizer steps.
@@ -54,6 +67,7 @@ class TrainState:
         skipped_steps: steps that a non-finite gradient left out.
         compression: of gradients, with what this rank has not sent yet.
         track: of the probabilities of labels; None where nobody asks for them.
+        links: of the hash chain so far; rank 0 has them, and every rank after a checkpoint.
         micro_batch: images that pass forward at a time; 0 before it is chosen.
         places: what the run has run on, in order, each once.
         earlier_seconds: wall time of the processes before this one, until they saved.
@@ -73,6 +87,7 @@ class TrainState:
     micro_batch: int = 0
     history: list[Record] = field(default_factory=list)
     noise: list[NoiseSample] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
     earlier_seconds: float = 0.0
     begun: float = field(default_factory=time.monotonic)
@@ -101,6 +116,7 @@ class TrainState:
             "skipped_steps": self.skipped_steps,
             "history": [dataclasses.asdict(record) for record in self.history],
             "noise": [dataclasses.asdict(sample) for sample in self.noise],
+            "links": [dataclasses.asdict(link) for link in self.links],
             "places": list(self.places),
             "seconds": self.earlier_seconds + time.monotonic() - self.begun,
         }
@@ -127,6 +143,7 @@ class TrainState:
         self.counted, self.step, self.skipped_steps = saved["counted"], saved["step"], saved["skipped_steps"]
         self.history = [Record(**record) for record in saved["history"]]
         self.noise = [NoiseSample(**sample) for sample in saved["noise"]]
+        self.links = [Link(**link) for link in saved["links"]]
         self.places = list(saved["places"])
         self.earlier_seconds = saved["seconds"]
 

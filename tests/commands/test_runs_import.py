@@ -17,7 +17,9 @@ from pipeline.artifacts.tables import read_parquet
 from pipeline.paths import WorkPaths
 from pipeline.stages import harness
 from pipeline.stages.harness import locked
-from pipeline.training.fingerprint import Identity, this_machine
+from pipeline.training import code_families
+from pipeline.training.code_families import Family
+from pipeline.training.fingerprint import Identity, this_machine, training_code
 
 _STUDY = {"models": ["small_cnn"], "arms": ["full"], "seeds": [0], "batch_sizes": [20]}
 
@@ -73,6 +75,7 @@ def test_imported_cells_are_not_trained_again(tmp_path: Path, node: Path, capsys
     assert [(row["status"], row["workers"]) for row in rows] == [("finished", 2)]
     theirs = read_parquet(node / "data/train/tiny.parquet").to_pylist()
     assert rows[0]["top1"] == theirs[0]["top1"]
+    assert rows[0]["chain_end"] == theirs[0]["chain_end"] is not None
     assert read_json(_entry(tmp_path / "work") / "result.json")["imported_from"] == elsewhere
     assert (tmp_path / "data/train/tiny/best.pt").read_bytes() == (node / "data/train/tiny/best.pt").read_bytes()
 
@@ -95,6 +98,18 @@ def test_plans_come_along_with_the_dates_of_plans_and_runs(
     assert read_statements(ours) == read_statements(theirs)
     assert len(read_statements(ours)) == 1
     assert read_run_dates(ours) == read_run_dates(theirs)
+
+
+def test_a_cell_of_code_that_joined_a_family_later_is_filed_under_its_name(
+    tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained_by = read_json(_entry(node / "work") / "identity.json")["job"]["code"]
+    members = dict.fromkeys(["0" * 64, trained_by, training_code()])
+    monkeypatch.setattr(code_families, "_listed", lambda: (Family(members=tuple(members), records=()),))
+    assert _import(node / "work", tmp_path) == 0
+    assert read_json(_entry(tmp_path / "work") / "identity.json")["job"]["code"] == "0" * 64
+    assert stage("train", tmp_path) == 0
+    assert "top-1" not in capsys.readouterr().err, "it was trained"
 
 
 def test_an_import_and_a_study_keep_each_other_out(

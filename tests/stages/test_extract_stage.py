@@ -1,5 +1,6 @@
 """Features on disk, the same from one process and from two that a person's torchrun started."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,6 +82,7 @@ def test_equal_runs_are_equal_bytes(data: DataPaths, tmp_path: Path) -> None:
         assert stage("extract", tmp_path) == 0
         files = sorted((data.root / "extract").iterdir())
         written.append([(file.name, file.read_bytes()) for file in files])
+        shutil.rmtree(tmp_path / "work")
     assert written[0] == written[1]
 
 

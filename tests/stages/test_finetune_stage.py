@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -48,6 +49,7 @@ def test_equal_runs_are_equal_bytes(tmp_path: Path) -> None:
         written.append([file.read_bytes() for file in files])
         for file in files:
             file.unlink()
+        shutil.rmtree(tmp_path / "work")
     assert written[0] == written[1]
 
 

@@ -25,6 +25,7 @@ from pipeline.paths import DataPaths, WorkPaths
 from pipeline.stages import parallel
 from pipeline.stages import train as train_stage
 from pipeline.training.checkpoints import Checkpoints
+from pipeline.training.fingerprint import unfinished_name
 from pipeline.training.ledger import CellResult
 from pipeline.training.state import Record
 from pipeline.training.study import Cell
@@ -148,7 +149,7 @@ def test_a_cell_that_went_on_does_not_tell_what_it_drew_in_all(
     (full,) = (row["fingerprint"] for row in runs_of(data) if row["arm"] == "full")
     work = WorkPaths(root=tmp_path / "work")
     shutil.rmtree(work.cells)
-    Checkpoints(work.checkpoints("train@tiny") / full).save(1, {})
+    Checkpoints(work.checkpoints("train@tiny") / unfinished_name(full)).save(1, {})
     trained_by(lambda cell: 0.5)
     _energy_by_cell(monkeypatch)
     assert stage("train", tmp_path) == 0

@@ -13,12 +13,12 @@ import pytest
 from made_up_training import TIMEOUT_S, environment
 
 from pipeline.artifacts.atomic import remove_leftovers
-from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.energy import UNTOLD, Energy
 from pipeline.errors import InputError
 from pipeline.training.fingerprint import Identity
 from pipeline.training.ledger import CellResult, Ledger
-from pipeline.training.state import Record
+from pipeline.training.state import Link, Record
 
 K, D = (Identity(job={"settings": {"seed": seed}}, machine={"torch": "2.0", "threads": None}) for seed in (0, 1))
 FINISHED = CellResult(
@@ -33,6 +33,7 @@ FINISHED = CellResult(
     skipped_steps=3,
     micro_batch=512,
     critical_batch={"critical_batch": 100.5, "n_samples": 7, "low": None},
+    links=(Link(step=2, sha256="0a" * 32), Link(step=3, sha256="f7" * 32)),
     seconds=1.5,
     joules=Energy(gpu=250.25, cpu=None, memory=0.5),
 )
@@ -74,6 +75,15 @@ def test_an_entry_of_before_energy_was_measured_does_not_tell_it(ledger: Ledger,
     ledger.add(K, FINISHED)
     write_json(tmp_path / "cells" / K.key / "timing.json", {"seconds": 1.5})
     _check_equal(ledger.get(K.key), replace(FINISHED, joules=UNTOLD))
+
+
+def test_an_entry_of_before_hash_chains_has_none(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.add(K, FINISHED)
+    path = tmp_path / "cells" / K.key / "result.json"
+    record = read_json(path)
+    del record["links"]
+    write_json(path, record)
+    _check_equal(ledger.get(K.key), replace(FINISHED, links=()))
 
 
 def test_an_imported_result_says_so(ledger: Ledger) -> None:
@@ -163,6 +173,9 @@ _DAMAGE: dict[str, Callable[[Path], object]] = {
     "a number": lambda entry: (entry / "result.json").write_text("3"),
     "another version": lambda entry: (entry / "result.json").write_text('{"status": "finished", "history": []}'),
     "binary result": lambda entry: (entry / "result.json").write_bytes(b"\xff\xfe\x00"),
+    "links of no chain": lambda entry: write_json(
+        entry / "result.json", {**read_json(entry / "result.json"), "links": [{"step": 3}]}
+    ),
     "no correct": lambda entry: (entry / "correct.npy").unlink(),
     "truncated correct": lambda entry: os.truncate(entry / "correct.npy", 130),
     "empty correct": lambda entry: os.truncate(entry / "correct.npy", 0),

@@ -18,6 +18,7 @@ from made_up_training import ALONE, TINY
 from pipeline.durations import BatchStage
 from pipeline.errors import Terminated
 from pipeline.models.network import Network
+from pipeline.training import hash_chain
 from pipeline.training.checkpoints import Checkpoints
 from pipeline.training.evaluate import Evaluation
 from pipeline.training.interruptions import Pauses, end_and_due
@@ -55,7 +56,10 @@ _GROWING: dict[str, Any] = {
     ],
     ids=["ddp", "tree", "dropout", "growing", "growing tree"],
 )
-def test_a_run_that_was_asked_to_end_goes_on_to_the_same_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_a_run_that_was_asked_to_end_goes_on_to_the_same_bits(
+    tmp_path: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hash_chain, "LINK_EXAMPLES", 30)  # links between the two interruptions, too
     settings = replace(TINY, steps=7, **changes)
     straight = train_bright(settings, track_confidence=True)
     begun = time.monotonic()
@@ -70,6 +74,8 @@ def test_a_run_that_was_asked_to_end_goes_on_to_the_same_bits(tmp_path: Path, ch
     assert 0 < resumed.earlier_seconds < before - begun  # of both that were stopped
     assert torch.equal(weights_of(resumed), weights_of(straight))
     assert resumed.history == straight.history
+    assert resumed.links == straight.links
+    assert len(straight.links) > 2
     assert resumed.noise_scale == straight.noise_scale
     assert resumed.confidence is not None
     np.testing.assert_array_equal(resumed.confidence, straight.confidence)
@@ -99,7 +105,10 @@ def test_a_run_goes_on_with_the_micro_batch_it_chose_or_with_the_one_now_asked_f
     ],
     ids=["plain", "ema", "tree", "growing"],
 )
-def test_what_is_measured_on_the_way_is_of_a_run_that_ends_there(options: dict[str, Any]) -> None:
+def test_what_is_measured_on_the_way_is_of_a_run_that_ends_there(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hash_chain, "LINK_EXAMPLES", 20)
     whole, judged = replace(TINY, steps=6, schedule="constant", schedule_options={}, **options), []
 
     def note(model: Network) -> Evaluation:
@@ -118,4 +127,6 @@ def test_what_is_measured_on_the_way_is_of_a_run_that_ends_there(options: dict[s
         alone = train_bright(ended).model.state_dict()
         assert all(torch.equal(weights[name], alone[name]) for name in alone)
     # And the run goes on as if nothing had been.
-    assert torch.equal(weights_of(measured), weights_of(train_bright(whole)))
+    plain = train_bright(whole)
+    assert torch.equal(weights_of(measured), weights_of(plain))
+    assert measured.links == plain.links

@@ -15,7 +15,7 @@ from pipeline.errors import InputError
 from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA, row_of
 from pipeline.training.ledger import CellResult
 from pipeline.training.noise_scale import NoiseScale
-from pipeline.training.state import Record
+from pipeline.training.state import Link, Record
 from pipeline.training.study import Cell, DataSummary, cells_of, members_of, variant_of
 
 DATA = DataSummary(n_classes=4, image_size=16, mean=(0.5,) * 3, std=(0.25,) * 3)
@@ -152,6 +152,7 @@ def _result(status: Any, step: int) -> CellResult:
         skipped_steps=1,
         micro_batch=7,
         critical_batch={"critical_batch": 33.0, "low": 20.0, "high": None} if finished else None,
+        links=(Link(step=1, sha256="aa"), Link(step=step, sha256="bb")) if finished else (),
         seconds=1.0,
     )
 
@@ -185,6 +186,12 @@ def test_what_a_cell_ran_on_and_in_which_groups_is_told() -> None:
     assert [row[key] for key in told] == [4, 2, 2, "4 processes; 2 processes", 7, 1, 33.0]
     skipped = row_of("s", cell, "", None)
     assert [skipped[key] for key in told] == [4, 2, None, None, None, None, None]
+
+
+def test_a_row_has_the_last_link_of_its_chain() -> None:
+    (cell, *_) = _cells()
+    results = _result("finished", 10), _result("diverged", 4), None
+    assert [row_of("s", cell, "k", result)["chain_end"] for result in results] == ["bb", None, None]
 
 
 def test_the_figure_that_a_study_is_held_beside_changes_no_cell() -> None:

@@ -89,7 +89,7 @@ class ColumnDifference:
 # What a run measured, and what says which cell it is.
 _RESULTS = frozenset(
     {"study", "fingerprint", "status", "reason", "top1", "balanced_accuracy", "loss", "skipped_steps"}
-    | {"critical_batch", "critical_batch_low", "critical_batch_high", "settings"}
+    | {"critical_batch", "critical_batch_low", "critical_batch_high", "chain_end", "settings"}
 )
 
 

@@ -1,0 +1,103 @@
+"""Files of finished work, kept under a key of all that decides their bits, so that nothing is computed twice."""
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifacts.atomic import atomic_path, remove_leftovers
+from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.artifacts.provenance import sha256_of_file
+from pipeline.errors import InputError
+
+_RECORD = "entry.json"
+# Where a file system has no hard links, or the folders are on two.
+_NO_LINK = (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK)
+
+
+class FinishedFiles:
+    """The entries under one folder, a folder each.
+
+    An entry appears by a single rename, so a killed process leaves a whole one or none.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def keep(self, key: str, files: Mapping[str, Path], *, seconds: float) -> None:
+        """Add an entry: hard links to `files`, or copies; an older entry is replaced.
+
+        Args:
+            files: by the name that each has in the entry.
+            seconds: wall time that they took.
+        """
+        self._root.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(self._root)
+        building, replaced = (self._root / f".{key}.{part}.{os.getpid()}.tmp" for part in ("new", "old"))
+        building.mkdir()
+        for name, path in files.items():
+            _link(path, building / name)
+        digests = {name: sha256_of_file(building / name) for name in files}
+        write_json(building / _RECORD, {"sha256": digests, "seconds": seconds})
+        if (self._root / key).exists():
+            (self._root / key).rename(replaced)
+        building.rename(self._root / key)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+    def restore(self, key: str, files: Mapping[str, Path]) -> float | None:
+        """Write an entry's files to `files`, each atomically.
+
+        Returns:
+            The seconds that they took; None where there is no such entry, and nothing is written.
+
+        Raises:
+            InputError: the entry is damaged.
+        """
+        folder = self._root / key
+        if not folder.is_dir():
+            return None
+        record = _record_of(folder)
+        if {name: _digest(folder / name) for name in files} != record["sha256"]:
+            raise _damaged(folder)
+        for name, path in files.items():
+            with atomic_path(path) as temporary:
+                shutil.copyfile(folder / name, temporary)
+        os.utime(folder)
+        return float(record["seconds"])
+
+    def clear(self, *, unused_s: float) -> None:
+        """Remove the entries that were neither made nor restored for so many seconds."""
+        for folder in self._root.glob("[0-9a-f]*"):
+            if folder.stat().st_mtime <= time.time() - unused_s:
+                shutil.rmtree(folder)
+
+
+def _record_of(folder: Path) -> dict[str, Any]:
+    try:
+        record = read_json(folder / _RECORD)
+    except InputError:
+        raise _damaged(folder) from None
+    whole = isinstance(record, dict) and isinstance(record.get("sha256"), dict)
+    if not whole or not isinstance(record.get("seconds"), int | float):
+        raise _damaged(folder)
+    return dict(record)
+
+
+def _damaged(folder: Path) -> InputError:
+    return InputError(f"{folder}: damaged entry; delete this folder and run again")
+
+
+def _digest(path: Path) -> str | None:
+    return sha256_of_file(path) if path.is_file() else None
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        shutil.copyfile(source, target)

@@ -1,0 +1,179 @@
+"""Short runs whose hashes say whether two versions of the training code compute the same bits.
+
+Together they use every optimizer, schedule and reduction, both stems, basic blocks and bottlenecks, images in memory
+and in files. They run on one process and one CPU thread, so that the hashes are those of an arithmetic, not of a number
+of cores. A job that is changed gets another name: hashes of equal names are compared.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from pipeline.artifacts.prepared import ImageFiles, ImageSource
+from pipeline.artifacts.provenance import sha256_of_file
+from pipeline.distributed import Ranks
+from pipeline.durations import BatchStage
+from pipeline.models import build
+from pipeline.models.network import Network
+from pipeline.run_log import RunLog
+from pipeline.training.evaluate import Evaluation, evaluate
+from pipeline.training.images import load_images
+from pipeline.training.initial_weights import initialiser
+from pipeline.training.loop import train
+from pipeline.training.settings import ImageFormat, TrainSettings
+
+STEPS = 20
+_N_IMAGES = 96
+_N_CLASSES = 4
+_IN_FILES = "images in files"
+_FROM_A_FILE = "resnet18 bf16 from a file"
+_ALONE = Ranks(rank=0, count=1, device=torch.device("cpu"))
+
+_COMMON: Mapping[str, Any] = {
+    "network": "small_cnn", "stem": "imagenet", "n_classes": _N_CLASSES, "crop_padding": 1, "flip": True,
+    "batch_size": 16, "simulated_workers": 1, "steps": STEPS, "optimizer": "sgd",
+    "optimizer_options": {"momentum": 0.9, "nesterov": True}, "learning_rate": 0.02, "weight_decay": 5e-4,
+    "decay_norm_and_bias": False, "schedule": "constant", "schedule_options": {}, "warmup_steps": 0,
+    "label_smoothing": 0.0, "seed": 1,
+}  # fmt: skip
+_MOMENTS = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6}
+# Side of the images, and what differs from `_COMMON`.
+_JOBS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
+    "resnet18 sgd": (28, {
+        "network": "resnet18", "batch_size": 24, "simulated_workers": 2, "noise_scale_steps": 7,
+        "schedule": "cosine", "warmup_steps": 4, "warmup_start_factor": 0.25, "label_smoothing": 0.1,
+        "accuracy_steps": 8,
+    }),
+    "resnet18 tree": (16, {
+        "network": "resnet18", "simulated_workers": 2, "reduction": "tree", "threads": 1, "ema_decay": 0.9,
+        "clip_norm": 0.5, "schedule": "polynomial", "schedule_options": {"power": 2.0},
+    }),
+    _FROM_A_FILE: (16, {"network": "resnet18", "precision": "bf16"}),
+    "resnet18 cifar lars": (8, {
+        "network": "resnet18", "stem": "cifar", "bn_group": 8, "optimizer": "lars", "learning_rate": 5.0,
+        "optimizer_options": {"momentum": 0.9, "nesterov": False, "trust_coefficient": 0.001},
+        "decay_norm_and_bias": True, "schedule": "step", "schedule_options": {"milestones": [10], "factor": 0.1},
+    }),
+    "resnet50 lamb": (16, {
+        "network": "resnet50", "batch_size": 8, "optimizer": "lamb", "optimizer_options": _MOMENTS,
+        "learning_rate": 0.005, "schedule": "one_cycle", "schedule_options": {"rise": 0.3, "initial_factor": 0.04},
+    }),
+    "small_cnn muon": (16, {
+        "optimizer": "muon", "optimizer_options": {"momentum": 0.95, "nesterov": True}, "clip_norm": 1.0,
+        "batch_stages": (BatchStage(batch_size=4, until_step=5), BatchStage(batch_size=8, until_step=12)),
+        "batch_lr_scaling": "linear", "schedule": "cosine", "warmup_steps": 6,
+    }),
+    "small_cnn adamw": (16, {
+        "optimizer": "adamw", "optimizer_options": _MOMENTS, "learning_rate": 0.002, "ema_decay": 0.99,
+        "local_from_step": 10, "local_period": 3,
+    }),
+    "small_cnn radam bf16 tree": (16, {
+        "optimizer": "radam", "optimizer_options": _MOMENTS, "learning_rate": 0.002, "simulated_workers": 4,
+        "reduction": "tree", "threads": 1, "precision": "bf16", "noise_scale_steps": 5,
+    }),
+    _IN_FILES: (24, {"crop_area": 0.25, "crop_padding": 0, "accuracy_examples": 100}),
+}  # fmt: skip
+
+
+def canonical_jobs() -> dict[str, TrainSettings]:
+    """The settings of each, by name."""
+    return {name: _settings(size, changes) for name, (size, changes) in _JOBS.items()}
+
+
+def _settings(size: int, changes: Mapping[str, Any]) -> TrainSettings:
+    values = {**_COMMON, **changes}
+    crop_size = 16 if values["crop_padding"] == 0 else size
+    image_format = ImageFormat(image_size=size, crop_size=crop_size, mean=(0.4, 0.45, 0.5), std=(0.25, 0.2, 0.3))
+    return TrainSettings(format=image_format, **values)
+
+
+def canonical_hashes() -> dict[str, str]:
+    """The hash of each job, 16 hex digits: of its chain, its history and what is measured of the network.
+
+    It takes seconds a job on one CPU thread, which this process has meanwhile.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return {name: _hash_of(name, settings) for name, settings in canonical_jobs().items()}
+    finally:
+        torch.set_num_threads(before)
+
+
+def _hash_of(name: str, settings: TrainSettings) -> str:
+    size = settings.format.image_size
+    initialise = _from_a_file(settings) if name == _FROM_A_FILE else None
+    with _source(name, _images(size, seed=0)) as images, _source(name, _images(size, seed=1)) as test_images:
+        return _trained(settings, images, test_images, initialise)
+
+
+def _from_a_file(settings: TrainSettings) -> Callable[[Network], None] | None:
+    """Starts at the weights of a network of another seed and number of classes."""
+    with TemporaryDirectory() as folder:
+        other = build(settings.network, _N_CLASSES + 1, stem=settings.stem, seed=settings.seed + 1)
+        torch.save(other.state_dict(), Path(folder, "weights.pt"))
+        return initialiser(f"{folder}/weights.pt", settings.network)
+
+
+def _trained(
+    settings: TrainSettings,
+    images: ImageSource,
+    test_images: ImageSource,
+    initialise: Callable[[Network], None] | None,
+) -> str:
+    labels = torch.arange(_N_IMAGES) % _N_CLASSES
+    test = load_images(test_images, settings, training=False, device=_ALONE.device)
+
+    def evaluation_of(model: Network) -> Evaluation:
+        return evaluate(model, test, labels, batch_size=40, ranks=_ALONE)
+
+    run = train(
+        settings, load_images(images, settings, training=True, device=_ALONE.device), labels,
+        np.arange(_N_IMAGES) % 8 > 0, ranks=_ALONE, log=RunLog.silent(), title="", micro_batch=16,
+        initialise=initialise, evaluation_of=evaluation_of, track_confidence=True,
+    )  # fmt: skip
+    assert not run.diverged
+    assert run.confidence is not None
+    result = evaluation_of(run.model)
+    values = {
+        "links": [dataclasses.asdict(link) for link in run.links],
+        "history": [dataclasses.asdict(record) for record in run.history],
+        "noise": dataclasses.asdict(run.noise_scale) if run.noise_scale else None,
+        "confidence": run.confidence.tobytes().hex(),
+        "correct": result.correct.tobytes().hex(),
+        "loss": result.loss,
+    }
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _images(size: int, *, seed: int) -> NDArray[np.uint8]:
+    """uint8 (N, size, size, 3), of classes that differ in their brightness."""
+    generator = np.random.default_rng([seed, size])
+    noise = generator.integers(0, 90, (_N_IMAGES, size, size, 3))
+    shade = 40 * (np.arange(_N_IMAGES) % _N_CLASSES)
+    return (noise + shade[:, None, None, None]).astype(np.uint8)
+
+
+@contextmanager
+def _source(name: str, pixels: NDArray[np.uint8]) -> Iterator[ImageSource]:
+    """The images, in memory or as files."""
+    if name != _IN_FILES:
+        yield pixels
+        return
+    with TemporaryDirectory() as folder:
+        names = [f"{row}.png" for row in range(len(pixels))]
+        for file, image in zip(names, pixels, strict=True):
+            Image.fromarray(image).save(Path(folder, file))
+        digests = [sha256_of_file(Path(folder, file)) for file in names]
+        yield ImageFiles(Path(folder), pa.chunked_array([names]), pa.chunked_array([digests]))

@@ -1,0 +1,205 @@
+"""Versions of the training code that compute the same bits count as one: `canonical_runs.json` lists them.
+
+The file holds families. A family has members, digests of training code of which the first names the family, and for
+each machine on which that was tried the hashes that `canonical_runs` gives there, for every member.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifacts.atomic import write_text
+from pipeline.errors import InputError
+
+LIST = Path(__file__).with_name("canonical_runs.json")
+COMMAND = "python -m pipeline canonical-runs --record"
+_PRECISIONS = ("fp32", "bf16")  # the others are of GPUs
+
+Hashes = Mapping[str, str]
+"""By the name of a job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """The hashes that every member of a family gives on one kind of machine, as `fingerprint.this_machine` has it."""
+
+    machine: Mapping[str, Any]
+    hashes: Hashes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Digests of training code that give equal hashes, oldest first."""
+
+    members: tuple[str, ...]
+    records: tuple[Record, ...]
+
+    @property
+    def name(self) -> str:
+        return self.members[0]
+
+    def hashes_on(self, machine: Mapping[str, Any]) -> Hashes | None:
+        """None where no member was run on such a machine."""
+        return next((record.hashes for record in self.records if record.machine == machine), None)
+
+
+def read_families(path: Path = LIST) -> list[Family]:
+    """The families of the list, oldest first; none where there is no list.
+
+    Raises:
+        InputError: the file is damaged, or has a digest twice.
+    """
+    if not path.exists():
+        return []
+    try:
+        families = [
+            Family(
+                members=tuple(entry["members"]), records=tuple(Record(**record) for record in entry["records"])
+            )
+            for entry in json.loads(path.read_text(encoding="utf-8"))["families"]
+        ]  # fmt: skip
+    except (ValueError, TypeError, KeyError):
+        raise InputError(f"{path}: not a list of families; restore it: git checkout {path.name}") from None
+    members = [member for family in families for member in family.members]
+    if len(set(members)) < len(members) or not all(family.members for family in families):
+        raise InputError(f"{path}: has a digest twice, or a family without members; leave each digest in one family")
+    return families
+
+
+def write_families(families: Sequence[Family], path: Path = LIST) -> None:
+    """Write the list, atomically; a digest and a machine are a line each."""
+    entries = ",\n".join(_as_text(family) for family in families)
+    write_text(path, f'{{"families": [\n{entries}\n]}}\n')
+
+
+def _as_text(family: Family) -> str:
+    members = ",\n".join(f"    {json.dumps(member)}" for member in family.members)
+    records = ",\n".join(
+        f'    {{"machine": {json.dumps(dict(record.machine), sort_keys=True)},\n'
+        f'     "hashes": {json.dumps(dict(record.hashes), sort_keys=True)}}}'
+        for record in family.records
+    )
+    return f'  {{"members": [\n{members}\n   ], "records": [\n{records}\n   ]}}'
+
+
+def family_of(code: str, families: Sequence[Family]) -> Family | None:
+    """The family that lists a digest."""
+    return next((family for family in families if code in family.members), None)
+
+
+def canonical_runs_cover(settings: Mapping[str, Any]) -> bool:
+    """Whether a change of what a run computes would show in the canonical runs.
+
+    Compiled code, compressed gradients and the precisions of GPUs are not in them.
+
+    Args:
+        settings: the items of `TrainSettings`.
+    """
+    plain = not settings.get("compile") and settings.get("compression") == "none"
+    return plain and settings.get("precision") in _PRECISIONS
+
+
+def code_name(code: str, settings: Mapping[str, Any]) -> str:
+    """What a run has as its code in its key: the name of the digest's family, or the digest itself.
+
+    Args:
+        settings: the items of `TrainSettings`.
+    """
+    family = family_of(code, _listed()) if canonical_runs_cover(settings) else None
+    return family.name if family else code
+
+
+@cache
+def _listed() -> tuple[Family, ...]:
+    return tuple(read_families())
+
+
+def add_to_families(
+    families: Sequence[Family],
+    code: str,
+    machine: Mapping[str, Any],
+    hashes: Hashes,
+    *,
+    hashes_of: Callable[[Family], Hashes | None],
+) -> tuple[list[Family], str]:
+    """Put the hashes that training code gives on a machine into the list.
+
+    Args:
+        code: digest of the training code.
+        hashes_of: of a family's earlier code, run on this machine; None where that code cannot be had.
+
+    Returns:
+        The families, and one line that says what became of the code.
+
+    Raises:
+        InputError: the list says that the code gives other hashes; or nothing says whether it gives the same.
+    """
+    own = family_of(code, families)
+    if own is not None:
+        known = own.hashes_on(machine)
+        if known is None and len(own.members) > 1:
+            known = _of_history(own, hashes_of)
+        _check_listed(code, hashes, known or hashes)
+        line = f"{code[:12]} is listed in family {own.name[:12]}; its {len(hashes)} hashes are "
+        line += "as recorded" if own.hashes_on(machine) else "now recorded for this machine"
+        return _replaced(families, own, _with_record(own, machine, hashes)), line
+    same = next((family for family in families if _equal(family.hashes_on(machine), hashes)), None)
+    if same is None and families and not any(family.hashes_on(machine) for family in families):
+        last = families[-1]
+        same = last if _equal(_of_history(last, hashes_of), hashes) else None
+    if same is not None:
+        line = f"{code[:12]} joins family {same.name[:12]}: its {len(hashes)} hashes are equal; runs stay valid"
+        joined = _with_record(replace(same, members=(*same.members, code)), machine, hashes)
+        return _replaced(families, same, joined), line
+    begun = Family(members=(code,), records=(Record(machine=machine, hashes=hashes),))
+    return [*families, begun], f"{code[:12]} begins a new family{_changes(families, machine, hashes)}"
+
+
+def _check_listed(code: str, hashes: Hashes, known: Hashes) -> None:
+    if not _equal(known, hashes):
+        raise InputError(
+            f"{LIST.name}: lists {code[:12]} with other hashes of {', '.join(_unequal(known, hashes))}; remove the "
+            f"digest from the list and run: {COMMAND}"
+        )
+
+
+def _of_history(family: Family, hashes_of: Callable[[Family], Hashes | None]) -> Hashes:
+    found = hashes_of(family)
+    if found is None:
+        raise InputError(
+            f"{LIST.name}: family {family.name[:12]} has no hashes of this machine, and its code is not in git's "
+            "history here; run the same command in a whole clone, or on a machine that is listed"
+        )
+    return found
+
+
+def _with_record(family: Family, machine: Mapping[str, Any], hashes: Hashes) -> Family:
+    if family.hashes_on(machine) == hashes:
+        return family
+    others = tuple(record for record in family.records if record.machine != machine)
+    return replace(family, records=(*others, Record(machine=machine, hashes=hashes)))
+
+
+def _replaced(families: Sequence[Family], old: Family, new: Family) -> list[Family]:
+    return [new if family is old else family for family in families]
+
+
+def _equal(known: Hashes | None, hashes: Hashes) -> bool:
+    """On the jobs that both have; a list of before a job was added lacks it."""
+    return known is not None and bool(known.keys() & hashes.keys()) and not _unequal(known, hashes)
+
+
+def _unequal(known: Hashes, hashes: Hashes) -> list[str]:
+    return sorted(name for name in known.keys() & hashes.keys() if known[name] != hashes[name])
+
+
+def _changes(families: Sequence[Family], machine: Mapping[str, Any], hashes: Hashes) -> str:
+    """Which jobs differ from those of the newest family that was run on this machine."""
+    known = [found for family in families if (found := family.hashes_on(machine))]
+    if not known:
+        return ""
+    differ = _unequal(known[-1], hashes)
+    return f": {len(differ)} of {len(hashes)} hashes differ ({', '.join(differ)}); earlier runs are trained again"

@@ -1,0 +1,100 @@
+"""A chain of hashes of a training run.
+
+Each link is the SHA-256 of the link before it, the optimizer step, the sample ids since that link, the weights and
+buffers, the optimizer's state and the weight average. An audit that trains the run again compares the chains: the
+first link that differs bounds the step at which the two runs part.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pipeline import distributed
+from pipeline.batching import SampleStream
+from pipeline.distributed import Ranks
+from pipeline.durations import BatchSizes
+from pipeline.training.settings import TrainSettings
+from pipeline.training.state import Link, TrainState
+
+LINK_EXAMPLES = 50_000
+"""Training images between two links, at least: docs/decisions/hash-chain.md has the costs."""
+MOST_LINKS = 16
+"""Links of a run before the last one, at most: on a GPU images are cheap and hashing is not."""
+
+
+def link_is_due(settings: TrainSettings, step: int) -> bool:
+    """Whether a link follows the first `step` optimizer steps; not at the end, where there is one in any case."""
+    sizes = settings.batch_sizes
+    spacing = max(LINK_EXAMPLES, math.ceil(sizes.examples(settings.steps) / MOST_LINKS))
+    crossed = sizes.examples(step) // spacing > sizes.examples(step - 1) // spacing
+    return crossed and step < settings.steps
+
+
+class HashChain:
+    """The chain of one run, which rank 0 computes.
+
+    Args:
+        state: of the run; holds the links, so that a checkpoint has them.
+        stream: of the run's samples, its own: the trainer's keeps the latest epochs alone.
+    """
+
+    def __init__(self, state: TrainState, stream: SampleStream, sizes: BatchSizes, ranks: Ranks) -> None:
+        self._state, self._stream, self._sizes, self._ranks = state, stream, sizes, ranks
+
+    def add(self) -> None:
+        """Append the link of the run as it stands."""
+        if self._ranks.is_main:
+            self._state.links.append(self._next())
+
+    def close(self) -> list[Link]:
+        """Append the last link, of the weights to evaluate, and return all; every rank must call it."""
+        self.add()
+        return distributed.broadcast(self._state.links)
+
+    def _next(self) -> Link:
+        state = self._state
+        last = state.links[-1] if state.links else Link(step=0, sha256="")
+        digest = hashlib.sha256(f"{last.sha256} {state.step}\n".encode())
+        for step in range(last.step, state.step):
+            ids, _ = self._stream.samples(self._sizes.examples(step), self._sizes.at(step))
+            digest.update(np.ascontiguousarray(ids, dtype="<i8").data)
+        parts: dict[str, Mapping[str, Any]] = {
+            "model": state.model.state_dict(),
+            "optimizer": dict(_optimizer_state(state.model, state.optimizer)),
+            "average": state.average.state_dict() if state.average else {},
+            "scaler": state.scaler.state_dict() if state.scaler else {},
+        }
+        for part, values in parts.items():
+            for name, value in values.items():
+                _update(digest, f"{part} {name}", value)
+        return Link(step=state.step, sha256=digest.hexdigest())
+
+
+def _optimizer_state(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
+    """What it remembers of each parameter, by the parameter's name, whatever its groups are."""
+    for name, parameter in model.named_parameters():
+        state: Mapping[str, Any] = optimizer.state.get(parameter, {})
+        for key in sorted(state):
+            yield f"{name} {key}", state[key]
+
+
+def _update(digest: "hashlib._Hash", name: str, value: Any) -> None:
+    if isinstance(value, Tensor):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(_memory_of(value))
+    else:
+        digest.update(f"{name} {json.dumps(value, sort_keys=True)}\n".encode())
+
+
+def _memory_of(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor in the order in which they lie in memory: without a copy on a CPU, where it is dense."""
+    host = tensor.detach().cpu()
+    axes = sorted(range(host.ndim), key=host.stride, reverse=True)
+    return host.permute(axes).contiguous().flatten().view(torch.uint8).numpy().data
