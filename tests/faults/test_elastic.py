@@ -15,6 +15,7 @@ STEPS = 400
 
 
 @pytest.mark.slow
+@pytest.mark.distributed
 def test_nodes_come_and_go(tmp_path: Path) -> None:
     """Processes: 1, 4, 2, 1, 4. The node that hosts the store stays."""
     keys: dict[str, Any] = {"reduction": "tree", "workers": "auto", "study": {"seeds": [0], "budget": {"steps": STEPS}}}
