@@ -9,7 +9,7 @@ import pytest
 from made_up_training import stage, write_project
 
 from pipeline.__main__ import main
-from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.artifacts.tables import read_parquet
 from pipeline.commands import landscape as command
 from pipeline.landscape import study as of_study
@@ -85,6 +85,19 @@ def test_without_a_number_it_takes_as_many_images_as_the_smaller_split_has(proje
     assert min(sizes) < max(sizes) < 500
     assert {row["n_images"] for row in read_parquet(data.landscape("tiny")).to_pylist()} == {min(sizes)}
     assert read_json(data.provenance("landscape", "tiny"))["parameters"]["images"] == min(sizes)
+
+
+def test_the_figure_and_the_command_say_how_many_labels_were_changed_on_purpose(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copied = shutil.copytree(project, tmp_path / "copied")
+    data = DataPaths(root=copied / "data")
+    # Keys alone: another manifest would be measured again.
+    write_json(data.prepare_metrics, {**read_json(data.prepare_metrics), "n_planted": 7})
+    assert command.main(_arguments(copied)) == 0
+    assert "labels changed on purpose: 7" in capsys.readouterr().out
+    assert b"labels changed on purpose: 7" in data.landscape_figure("tiny").read_bytes()
+    assert b"on purpose" not in DataPaths(root=project / "data").landscape_figure("tiny").read_bytes()
 
 
 def test_interrupted_between_its_files_it_leaves_no_figure_of_older_numbers(
