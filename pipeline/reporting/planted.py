@@ -87,8 +87,8 @@ def _found(network: Mapping[str, Any], n_wrong: int) -> Statement:
     return Statement(
         headline,
         f" ({percent(network['recall'], 1)} %) among the {plural(n_dropped, 'image')} that {network['name']} drops, of "
-        f"which {percent(network['precision'], 1)} % are wrong. A random choice of {plural(n_dropped, 'image')} finds "
-        f"{network['by_chance']:.1f} on average.",
+        f"which {percent(network['precision'], 1)} % are wrong. A random choice of as many images of each "
+        f"class finds {network['by_chance']:.1f} on average.",
     )
 
 
