@@ -21,7 +21,7 @@ from pipeline.artifacts.planted import count_planted, planted_note
 from pipeline.artifacts.prepared import PreparedSplit, digest_of, load_prepared
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import read_parquet, write_parquet
-from pipeline.errors import InputError
+from pipeline.errors import InputError, explaining_out_of_memory
 from pipeline.landscape.study import SCHEMA, SPLITS, Method, NetworkMeasurer, measured_rows
 from pipeline.paths import DataPaths
 from pipeline.reporting.landscape import slice_panels
@@ -107,7 +107,8 @@ def _measure(context: StageContext, splits: Mapping[str, PreparedSplit], method:
         device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
     )
     there = sum(_is_kept(run, ledger) for run in runs)
-    with context.log.progress(context.name, there, "networks") as progress:
+    too_many = f"--images {method.images}: a network and the loss of so many images do not fit the memory; give fewer"
+    with explaining_out_of_memory(too_many), context.log.progress(context.name, there, "networks") as progress:
         rows = measured_rows(runs, ledger.weights, measurer, progress.update)
     if not rows:
         raise InputError(
