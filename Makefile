@@ -29,7 +29,7 @@ repro: setup ## run the pipeline that params.yaml describes, as far as it is not
 	@python -m pipeline validate
 	@python -m pipeline repair
 	@dvc repro
-	@python -m pipeline verify
+	@python -m pipeline check-lock
 	@echo "report: $(CURDIR)/data/report/report.html"
 
 # On this machine alone, and without JupyterLab's own questions to the network: news, updates, extensions.

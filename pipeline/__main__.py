@@ -15,6 +15,7 @@ from pipeline.errors import InputError, mend_of
 _COMMANDS = {
     "calibrate": "find the map, space, min_samples and eps with which DBSCAN finds planted noise best",
     "canonical-runs": "say whether the training code computes what listed versions of it compute",
+    "check-lock": "say whether results differ from the last commit by rounding",
     "compare": "say what one experiment changed against another, with paired tests",
     "diagnose": "say what bounds a study's training steps: compute, communication, input or synchronisation",
     "doctor": "name every mismatch of the installation, with its repair",
@@ -29,7 +30,6 @@ _COMMANDS = {
     "simulate": "say what more GPUs would bring, by a model of data-parallel steps",
     "tune": "search for the settings of a study that train best",
     "validate": "check params.yaml",
-    "verify": "say whether results differ from the last commit by rounding",
 }
 
 

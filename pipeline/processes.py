@@ -55,6 +55,17 @@ def commands_below(folder: Path) -> dict[int, list[str]]:
     return found
 
 
+def is_hidden(pid: int) -> bool:
+    """Whether a living process does not show its working folder, as Linux hides that of another user's."""
+    try:
+        Path(f"/proc/{pid}/cwd").readlink()
+    except PermissionError:
+        return True
+    except OSError:
+        return False  # it has ended
+    return False
+
+
 def peak_memory_kib() -> int:
     """The most resident memory that this program has had, in KiB.
 

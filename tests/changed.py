@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose the files.
 
     Raises:
-        pytest.UsageError: nothing differs.
+        pytest.UsageError: nothing differs, or nobody knows.
     """
     if config.getoption("--changed"):
         changed = changed_files()
@@ -44,12 +44,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def changed_files() -> list[Path]:
-    """All that differs from the last commit, new files too, relative to the project."""
+    """All that differs from the last commit, new files too, relative to the project.
+
+    Raises:
+        pytest.UsageError: the project is no checkout of git, or git is missing.
+    """
     commands = (["diff", "--name-only", "HEAD"], ["ls-files", "--others", "--exclude-standard"])
-    texts = (
-        subprocess.run(["git", *command], cwd=_ROOT, capture_output=True, text=True, check=True).stdout
-        for command in commands
-    )
+    try:
+        texts = [
+            subprocess.run(["git", *command], cwd=_ROOT, capture_output=True, text=True, check=True).stdout
+            for command in commands
+        ]
+    except (OSError, subprocess.CalledProcessError):
+        raise pytest.UsageError("--changed: needs git and a checkout with a commit; run `make test` instead") from None
     return sorted({Path(line) for text in texts for line in text.splitlines()})
 
 

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {line}", file=sys.stderr)
         return 2
-    except OSError as error:
+    except Exception as error:
         if not (line := mend_of(error)):
             raise
         print(f"error: {line}", file=sys.stderr)

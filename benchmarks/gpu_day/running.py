@@ -165,6 +165,7 @@ def _describe(machine: str, *, dry_run: bool) -> Row:
 
 
 def _send_machine(machine: str, dry_run: bool, sender: Connection) -> None:
+    _end_with_parent()
     try:
         sender.send(pkgutil.resolve_name(machine)(dry_run=dry_run))
     except InputError as error:
@@ -203,8 +204,7 @@ def _reason(code: int) -> str:
 
 def _work(step: Step, rows: Path, log: Path, dry_run: bool, done: set[str]) -> None:
     """The process of a step: measure each case and append its row."""
-    os.setsid()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _end_with_parent()
     with log.open("ab", buffering=0) as output:
         for descriptor in (sys.stdout.fileno(), sys.stderr.fileno()):
             os.dup2(output.fileno(), descriptor)
@@ -226,7 +226,12 @@ def _work(step: Step, rows: Path, log: Path, dry_run: bool, done: set[str]) -> N
 
 
 def _end_with_parent() -> None:
-    """A call that was killed would leave its step running."""
+    """Have this process end, with all that it starts, when the call that started it is killed."""
+    os.setsid()
+    threading.Thread(target=_wait_for_the_end_of_the_parent, daemon=True).start()
+
+
+def _wait_for_the_end_of_the_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

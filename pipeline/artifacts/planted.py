@@ -21,14 +21,19 @@ def planted_note(n_planted: int) -> str:
     return f"labels changed on purpose: {n_planted:,}"
 
 
-def count_planted(data: DataPaths) -> int | None:
+def count_planted(data: DataPaths, among: NDArray[np.bool_] | None = None) -> int | None:
     """How many training labels `prepare` changed on purpose; None where it changed none.
 
+    Args:
+        among: (N,) the training images to count; None for all. A part needs the manifest too.
+
     Raises:
-        InputError: the metrics of `prepare` are missing or damaged.
+        InputError: a file of `prepare` is missing or damaged.
     """
     n_planted: int | None = read_json(data.prepare_metrics).get("n_planted")
-    return n_planted
+    if n_planted is None or among is None:
+        return n_planted
+    return int((_read_wrong(data, n_planted)[1] & among).sum()) or None
 
 
 def read_true_labels(data: DataPaths) -> NDArray[np.int64] | None:
@@ -39,15 +44,19 @@ def read_true_labels(data: DataPaths) -> NDArray[np.int64] | None:
     Raises:
         InputError: the manifest is missing or damaged, or not of the metrics of `prepare`.
     """
-    if (n_planted := count_planted(data)) is None:
-        return None
+    n_planted = count_planted(data)
+    return None if n_planted is None else _read_wrong(data, n_planted)[0]
+
+
+def _read_wrong(data: DataPaths, n_planted: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """(N,) true labels, and (N,) whether the label is another one, as `n_planted` of them are."""
     file = data.manifest("train")
     manifest = read_parquet(file, {"label": pa.int64(), TRUE_LABEL: pa.int64()})
     true_labels: NDArray[np.int64] = manifest[TRUE_LABEL].to_numpy()
-    n_wrong = int((true_labels != manifest["label"].to_numpy()).sum())
-    if n_wrong != n_planted:
+    wrong: NDArray[np.bool_] = true_labels != manifest["label"].to_numpy()
+    if (n_wrong := int(wrong.sum())) != n_planted:
         raise InputError(
             f"{file}: {n_wrong} labels differ from their {TRUE_LABEL}, and {data.prepare_metrics} says {n_planted}; "
             "run `dvc repro --force prepare`"
         )
-    return true_labels
+    return true_labels, wrong

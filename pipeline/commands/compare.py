@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from pipeline.artifacts.planted import planted_note
 from pipeline.commands.comparison.experiments import Experiment, is_margin, read_experiment
 from pipeline.commands.comparison.judging import (
     ArmVerdict,
@@ -54,6 +55,7 @@ class ExperimentComparison:
 
     Attributes:
         a, b: what the user calls them.
+        n_planted_a, n_planted_b: how many training labels were changed on purpose; None for none.
         alpha: chance of a false claim, of the `report.confidence` that B's report was made with.
         studies_only_a, studies_only_b: studies of one alone.
         networks_only_a, networks_only_b: networks with which one alone has filtered.
@@ -61,6 +63,8 @@ class ExperimentComparison:
 
     a: str
     b: str
+    n_planted_a: int | None
+    n_planted_b: int | None
     margin: Margin
     alpha: float
     studies: list[StudyComparison]
@@ -118,6 +122,8 @@ def compare(a: Experiment, b: Experiment, margin: Margin) -> ExperimentCompariso
     return ExperimentComparison(
         a=a.name,
         b=b.name,
+        n_planted_a=a.n_planted,
+        n_planted_b=b.n_planted,
         margin=margin,
         alpha=rule.alpha,
         studies=[
@@ -170,8 +176,8 @@ def _text(found: ExperimentComparison) -> str:
 
 
 def _lines(found: ExperimentComparison) -> Iterator[str]:
-    yield paragraph(f"A = {found.a}")
-    yield paragraph(f"B = {found.b}")
+    for side, name, n_planted in (("A", found.a, found.n_planted_a), ("B", found.b, found.n_planted_b)):
+        yield paragraph(f"{side} = {name}" if n_planted is None else f"{side} = {name}; {planted_note(n_planted)}")
     yield paragraph(f"margin ±{found.margin.points:g} percentage points, {_STATED[found.margin.stated]}")
     yield paragraph(f"each test has the level {found.alpha:g}: the chance that it finds what is not there")
     for study in found.studies:

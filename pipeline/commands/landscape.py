@@ -17,16 +17,17 @@ import pyarrow as pa
 import torch
 
 from pipeline.artifacts.atomic import atomic_path
+from pipeline.artifacts.planted import count_planted, planted_note
 from pipeline.artifacts.prepared import PreparedSplit, digest_of, load_prepared
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import read_parquet, write_parquet
-from pipeline.errors import InputError
+from pipeline.errors import InputError, explaining_out_of_memory
 from pipeline.landscape.study import SCHEMA, SPLITS, Method, NetworkMeasurer, measured_rows
 from pipeline.paths import DataPaths
 from pipeline.reporting.landscape import slice_panels
 from pipeline.stages.harness import StageContext, add_folders, exit_codes, locked, make_context
 from pipeline.training.ledger import Ledger
-from viz.figures.rendering import svg
+from viz.figures.rendering import noted, svg
 from viz.figures.slices import slice_figure
 
 _IMAGES = 500
@@ -50,7 +51,9 @@ def main(argv: Sequence[str]) -> int:
             splits = dict(zip(SPLITS, (data.train, data.test), strict=True))
             method = _method(arguments, {split: len(images.labels) for split, images in splits.items()})
             rows = _measure(context, splits, method)
-            _write(context, rows, method)
+            n_planted = count_planted(context.data)
+            note = None if n_planted is None else planted_note(n_planted)
+            _write(context, rows, method, note)
     study = str(context.item)
     seeds = sorted({row["seed"] for row in rows})
     networks = len({row["fingerprint"] for row in rows})
@@ -58,6 +61,8 @@ def main(argv: Sequence[str]) -> int:
     print(f"{context.data.landscape_figure(study)}: mean slices")
     if len(seeds) < len(context.params.studies[study].seeds):
         print(f"for the other seeds: set studies.{study}.keep_weights: all, run `dvc repro` and this command again")
+    if note:
+        print(note)
     print("to see it in the report: dvc repro --force --single-item report")
     return 0
 
@@ -102,7 +107,8 @@ def _measure(context: StageContext, splits: Mapping[str, PreparedSplit], method:
         device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
     )
     there = sum(_is_kept(run, ledger) for run in runs)
-    with context.log.progress(context.name, there, "networks") as progress:
+    too_many = f"--images {method.images}: a network and the loss of so many images do not fit the memory; give fewer"
+    with explaining_out_of_memory(too_many), context.log.progress(context.name, there, "networks") as progress:
         rows = measured_rows(runs, ledger.weights, measurer, progress.update)
     if not rows:
         raise InputError(
@@ -116,13 +122,14 @@ def _is_kept(run: Mapping[str, Any], ledger: Ledger) -> bool:
     return run["status"] == "finished" and ledger.weights(run["fingerprint"]).exists()
 
 
-def _write(context: StageContext, rows: Sequence[Mapping[str, Any]], method: Method) -> None:
+def _write(context: StageContext, rows: Sequence[Mapping[str, Any]], method: Method, note: str | None) -> None:
     paths, study = context.data, str(context.item)
     # Interrupted between the two, no figure of older numbers stays.
     paths.landscape_figure(study).unlink(missing_ok=True)
     write_parquet(paths.landscape(study), pa.Table.from_pylist(list(rows), schema=SCHEMA))
     with atomic_path(paths.landscape_figure(study)) as temporary:
-        temporary.write_bytes(svg(slice_figure(slice_panels(rows, read_parquet(paths.runs(study)).to_pylist()))))
+        figure = slice_figure(slice_panels(rows, read_parquet(paths.runs(study)).to_pylist()))
+        temporary.write_bytes(svg(noted(figure, note)))
     _write_provenance(paths, study, method)
 
 

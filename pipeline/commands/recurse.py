@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pipeline.artifacts.planted import count_planted, planted_note
 from pipeline.commands.recursion.first_round import FirstRound, inputs_of, read_first_round
 from pipeline.commands.recursion.processes import StageFailedError, StageProcesses
 from pipeline.commands.recursion.results import write_results
@@ -105,11 +106,13 @@ def _recurse(arguments: argparse.Namespace, params: Params, place: Workplace) ->
         write_results(place.data, network, first, verdicts, settle_at)
     rows = compare(verdicts)
     last, agreement = rows[-1]["round"], rows[-1]["jaccard"]
+    n_planted = count_planted(place.data)
     return [
         *table([{**row, "seconds": place.seconds(row["round"])} for row in rows]),
         f"settled in round {last}"
         if has_settled(verdicts, settle_at)
         else f"not settled: a Jaccard index of {agreement:.3f} is below {settle_at:g}; --rounds {last + 1} goes on",
+        *([] if n_planted is None else [planted_note(n_planted)]),
         f"to use round {last}: cp {place.data.recursive_overrides(network)} {place.data.overrides} && dvc repro",
     ]
 

@@ -70,7 +70,7 @@ def detection(network: NetworkInputs, wrong: NDArray[np.bool_]) -> dict[str, Any
 def planted_headline(planted: Mapping[str, Any]) -> str:
     """`Labels changed on purpose: 144 of 1,438 training labels (symmetric); test labels are as they were.`"""
     note, kind = planted_note(planted["n"]), f" ({planted['kind']})" if planted["kind"] else ""
-    return f"{_capitalized(note)} of {planted['n_train']:,} training labels{kind}; test labels are as they were."
+    return f"{note.capitalize()} of {planted['n_train']:,} training labels{kind}; test labels are as they were."
 
 
 def planted_statements(planted: Mapping[str, Any], studies: Sequence[Mapping[str, Any]]) -> list[Statement]:
@@ -87,8 +87,8 @@ def _found(network: Mapping[str, Any], n_wrong: int) -> Statement:
     return Statement(
         headline,
         f" ({percent(network['recall'], 1)} %) among the {plural(n_dropped, 'image')} that {network['name']} drops, of "
-        f"which {percent(network['precision'], 1)} % are wrong. A random choice of {plural(n_dropped, 'image')} finds "
-        f"{network['by_chance']:.1f} on average.",
+        f"which {percent(network['precision'], 1)} % are wrong. A random choice of as many images of each "
+        f"class finds {network['by_chance']:.1f} on average.",
     )
 
 
@@ -106,7 +106,3 @@ def _gains(study: Mapping[str, Any]) -> Iterator[Statement]:
             f" training on the rest instead of {_INSTEAD_OF[row['control']]} (study {study['name']}; "
             f"{confidence}{points_interval(estimate)}; {seeds}{p_values}).",
         )
-
-
-def _capitalized(text: str) -> str:
-    return text[0].upper() + text[1:]

@@ -159,7 +159,7 @@ def _describe(config: PrepareConfig, metrics: dict[str, Any]) -> str:
     size, where = config.image_size, ", left in their files" if config.storage == "files" else ""
     changed = f"labels changed by {config.labels}: {metrics['n_relabelled']}; " if config.labels else ""
     if config.plant_label_noise:
-        own = f", the files in {config.path} as they were" if config.plant_label_noise.on_own_data else ""
+        own = f", the files in {config.path} as they were" if config.path else ""
         changed = f"{planted_note(metrics['n_planted'])}{own}; "
     return (
         f"prepare: {config.dataset}: {metrics['n_train']} training images ({metrics['n_val']} for tuning) and "

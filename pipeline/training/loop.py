@@ -77,24 +77,44 @@ class TrainedRun:
     earlier_seconds: float = 0.0
 
 
-def _in_its_precision(
+def _as_its_settings_say(
     function: Callable[Concatenate[TrainSettings, P], R],
 ) -> Callable[Concatenate[TrainSettings, P], R]:
-    """Run `function` with the rounding of float32 that its settings ask for; see `float32_arithmetic`."""
+    """Run `function` with the rounding of float32 that its settings ask for, and name them where memory runs out.
+
+    See `float32_arithmetic`. Passes of a micro-batch say more; this is for what stands in memory before the first one.
+    """
 
     @wraps(function)
     def inside(settings: TrainSettings, /, *args: P.args, **options: P.kwargs) -> R:
-        with distributed.float32_arithmetic(tf32=settings.precision == "tf32"):
+        in_its_precision = distributed.float32_arithmetic(tf32=settings.precision == "tf32")
+        with in_its_precision, explaining_out_of_memory(_too_large_to_begin(settings)):
             return function(settings, *args, **options)
 
     return inside
 
 
+_SMALLER_GROUPS = "more simulated_workers or a smaller bn_group, which change the result"
+
+
+def _largest_group(settings: TrainSettings) -> int:
+    """Images of the largest BatchNorm group."""
+    return max(size for parts in _workers(settings).values() for part in parts for size in part.group_sizes)
+
+
+def _too_large_to_begin(settings: TrainSettings) -> str:
+    """What to say where memory runs out before `micro_batch` has been chosen."""
+    return (
+        f"network {settings.network}: does not fit the memory, before the first step of a batch of "
+        f"{settings.batch_size} in BatchNorm groups of {_largest_group(settings)}; choose a smaller network, "
+        f"give {_SMALLER_GROUPS}, or end other programs"
+    )
+
+
 def _too_large(settings: TrainSettings, micro_batch: int) -> str:
     """What to say where memory runs out after `micro_batch` has been chosen."""
-    groups = [size for parts in _workers(settings).values() for part in parts for size in part.group_sizes]
-    group = max(groups)
-    mend = "give more simulated_workers or a smaller bn_group, which change the result"
+    group = _largest_group(settings)
+    mend = f"give {_SMALLER_GROUPS}"
     if micro_batch > group and settings.reduction != "tree":
         mend = f"give micro_batch: {max(group, micro_batch // 2)}, at least {group}; or {mend.removeprefix('give ')}"
     return (
@@ -103,7 +123,7 @@ def _too_large(settings: TrainSettings, micro_batch: int) -> str:
     )
 
 
-@_in_its_precision
+@_as_its_settings_say
 def train(
     settings: TrainSettings,
     images: TrainingImages,

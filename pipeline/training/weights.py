@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pipeline import distributed
 from pipeline.artifacts.atomic import atomic_path
-from pipeline.errors import InputError
+from pipeline.errors import InputError, explaining_out_of_memory
 from pipeline.models import build
 from pipeline.models.network import Network
 from pipeline.training.images import evaluation_images
@@ -43,6 +43,7 @@ class TrainedNetwork:
 
         Raises:
             InputError: the images have another size or type.
+            OutOfMemory: the images, or a pass of `batch_size`, do not fit the memory.
         """
         size = self.format.image_size
         if images.dtype != np.uint8 or images.shape[1:] != (size, size, 3):
@@ -50,15 +51,19 @@ class TrainedNetwork:
                 f"images: {images.dtype} of shape {images.shape}; this network takes uint8 (N, {size}, {size}, 3)"
             )
         device = next(self.model.parameters()).device
-        loader = evaluation_images(images, self.format, device)
+        too_many = f"images: {len(images):,} of them, {batch_size:,} in a pass, do not fit the memory; give fewer, or "
         chunks = [np.arange(start, min(start + batch_size, len(images))) for start in range(0, len(images), batch_size)]
-        with distributed.float32_arithmetic(tf32=False):
+        with (
+            explaining_out_of_memory(f"{too_many}a smaller batch_size"),
+            distributed.float32_arithmetic(tf32=False),
+        ):
+            loader = evaluation_images(images, self.format, device)
             outputs = [self.model(loader.evaluation_batch(ids)).softmax(1).cpu() for ids in chunks]
         return torch.cat(outputs).numpy() if outputs else np.empty((0, len(self.class_names)), np.float32)
 
-    def predict(self, images: NDArray[np.uint8]) -> list[str]:
-        """The class name of each image."""
-        return [self.class_names[label] for label in self.probabilities(images).argmax(1)]
+    def predict(self, images: NDArray[np.uint8], batch_size: int = 256) -> list[str]:
+        """The class name of each image; arguments and errors as of `probabilities`."""
+        return [self.class_names[label] for label in self.probabilities(images, batch_size).argmax(1)]
 
 
 @dataclass(frozen=True, kw_only=True)

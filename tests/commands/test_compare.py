@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from made_up_experiments import cells, gains, write_experiment
 
 from pipeline.__main__ import main
+from pipeline.artifacts.json_file import write_json
+from pipeline.paths import DataPaths
 
 KEPT = {"resnet18": ["a", "b", "c"], "resnet34": ["a"]}
 
@@ -53,6 +55,19 @@ def test_verdict_table_and_filters_of_two_folders(
         "filters only in B: resnet50",
     ):
         assert line in shown.splitlines()
+
+
+def test_each_side_says_how_many_labels_were_changed_on_purpose(
+    folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = folders
+    write_json(DataPaths(root=a / "data").prepare_metrics, {"n_planted": 1440})
+    write_json(DataPaths(root=b).prepare_metrics, {"n_planted": None})
+    lines = said(capsys, a, b).splitlines()
+    assert "labels changed on purpose: 1,440" in " ".join(lines[: lines.index(f"B = {b}")])
+    assert "\n".join(lines).count("on purpose") == 1
+    found = json.loads(said(capsys, a, b, "--json"))
+    assert (found["n_planted_a"], found["n_planted_b"]) == (1440, None)
 
 
 def test_json_is_one_line_with_the_same_numbers(folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,7 @@ from pipeline.commands.diagnosing.wording import lines_of, verdict_lines
 from pipeline.costmodel.bottleneck import diagnose
 from pipeline.datasets.synthetic import SyntheticImages
 from pipeline.distributed import Ranks
+from pipeline.optim import OPTIMIZERS
 from pipeline.training.settings import TrainSettings
 
 
@@ -268,6 +269,20 @@ def test_what_is_wrong_is_said_in_one_line(
     shown = capsys.readouterr().err
     assert said in shown
     assert shown.count("\n") == 1
+
+
+@pytest.mark.usefixtures("threads_as_before")
+def test_memory_that_runs_out_names_network_batch_and_group(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any, **__: Any) -> Any:
+        return torch.empty(2**50, dtype=torch.uint8)
+
+    monkeypatch.setitem(OPTIMIZERS, "sgd", failing)
+    write_project(tmp_path, study={"models": ["small_cnn"]}, train={"optimizer": {"name": "sgd"}})
+    assert main(_command(tmp_path)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: network small_cnn: does not fit the memory, before the first step of a batch of 20 ")
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -60,7 +60,7 @@ def test_repro_validates_and_repairs_before_dvc_starts_and_verifies_afterwards(p
     for name in (".venv/bin/python", ".venv/.installed"):
         (project / name).touch()
     lines = _make(project, "-n", "repro").stdout.splitlines()
-    ours = [f"python -m pipeline {command}" for command in ("validate", "repair", "verify")]
+    ours = [f"python -m pipeline {command}" for command in ("validate", "repair", "check-lock")]
     assert lines[:4] == [*ours[:2], "dvc repro", ours[2]]
     assert lines[4].startswith('echo "report: ')
 

@@ -2,17 +2,20 @@
 
 import itertools
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pipeline.artifacts.overrides import Override
+from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.overrides import Override, read_overrides
 from pipeline.commands.recurse import table
 from pipeline.commands.recursion.first_round import FirstRound
-from pipeline.commands.recursion.results import decisions
+from pipeline.commands.recursion.results import decisions, write_results
 from pipeline.commands.recursion.rounds import Verdict, compare, has_settled, iterate
+from pipeline.paths import DataPaths
 
 _IMAGES = 8
 _NOISE = st.lists(st.booleans(), min_size=_IMAGES, max_size=_IMAGES).map(np.array)
@@ -103,3 +106,15 @@ def test_decisions_turn_round_0_into_the_last_and_never_contradict_people(
     assert {override.note for override in decided[len(own) :]} <= {f"recursive filter, round {len(noises) - 1}"}
     rows = {paths.index(override.path): override.decision for override in decided}
     assert np.array_equal(_verdict(noises[0], rows).keep, verdicts[-1].keep)
+
+
+def test_decisions_on_planted_labels_say_so(tmp_path: Path) -> None:
+    verdicts = [_verdict(_noise(0)), _verdict(_noise(1))]
+    names = [f"{row}.png" for row in range(_IMAGES)]
+    first = FirstRound(verdict=verdicts[0], paths=names, sha256=["aa"] * _IMAGES, overrides=[])
+    data = DataPaths(root=tmp_path)
+    for metrics, said in (({}, ""), ({"n_planted": 1440}, "; labels changed on purpose: 1,440")):
+        write_json(data.prepare_metrics, metrics)
+        write_results(data, "resnet18", first, verdicts, 0.95)
+        notes = {override.note for override in read_overrides(data.recursive_overrides("resnet18"))}
+        assert notes == {f"recursive filter, round 1{said}"}

@@ -5,11 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_up import NETWORK
+from made_up_planted import say_planted
 from made_up_recursion import CLASSES, SIZE, N, write_project
 from made_up_training import TINY, build_resnet
 
 from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.planted import count_planted
 from pipeline.artifacts.prepared import load_prepared
 from pipeline.artifacts.tables import read_parquet
 from pipeline.commands.recursion import kept_images
@@ -47,6 +49,18 @@ def test_the_images_kept_are_a_prepared_data_set_of_their_own(
     metrics = read_json(part.prepare_metrics)
     assert metrics["n_train"] == sum(metrics["class_counts"]["train"].values()) == keep.sum()
     assert (metrics["n_test"], metrics["n_val"]) == (24, sum(manifest["val"].to_pylist()))
+
+
+def test_planted_labels_are_counted_among_the_images_kept_and_true_ones_stay_out(tmp_path: Path) -> None:
+    whole, keep = write_project(tmp_path), np.arange(N) != 1
+    labels = read_parquet(whole.manifest("train"))["label"].to_pylist()
+    say_planted(whole, {row: (labels[row] + 1) % len(CLASSES) for row in (0, 1, 5)})
+    for rows, n_planted in ((keep, 2), (np.arange(N) > 5, None)):
+        part = DataPaths(root=tmp_path / f"kept-{n_planted}")
+        write_kept_images(whole, part, rows)
+        assert count_planted(part) == n_planted
+        columns = ["sample_id", "path", "label", "label_name", "sha256", "val"]
+        assert read_parquet(part.manifest("train")).column_names == columns
 
 
 @pytest.mark.slow

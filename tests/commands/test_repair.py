@@ -1,5 +1,6 @@
 """What a killed DVC leaves damaged is repaired, and no finished stage runs again. The processes are real."""
 
+import ctypes
 import itertools
 import json
 import os
@@ -12,6 +13,7 @@ import pytest
 from made_up import ROOT
 from made_up_training import wait_until
 
+from pipeline.artifacts.atomic import write_bytes
 from pipeline.commands.checks.dvc_files import check_dvc_files, is_whole, repair_dvc_files
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
@@ -210,6 +212,37 @@ def test_the_newest_whole_copy_takes_its_place(
     work.dvc_lock.unlink(missing_ok=True)
 
 
+def test_a_newer_commit_goes_before_the_copy_of_a_stage(finished: Project) -> None:
+    """As after git pull and dvc pull: the commit is of a later time than the copy."""
+    work, lock = WorkPaths(root=finished.folder / ".work"), finished.folder / "dvc.lock"
+    committed = lock.read_bytes()
+    write_bytes(work.dvc_lock, committed + b"# older\n")
+    dated = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=finished.folder, capture_output=True, check=True)
+    seconds = int(dated.stdout)
+    for age, expected in ((60, committed), (-60, committed + b"# older\n")):
+        os.utime(work.dvc_lock, (seconds - age, seconds - age))
+        lock.write_bytes(committed[:40])
+        (repair,) = repair_dvc_files(finished.folder, WorkPaths())
+        assert lock.read_bytes() == expected
+        assert ("that of the last commit" in repair.done) == (age > 0)
+    lock.write_bytes(committed)
+    work.dvc_lock.unlink()
+
+
+def test_a_damaged_commit_is_not_taken(project: Project) -> None:
+    (project.folder / "dvc.lock").write_text("schema: '2.0'\nstages:\n  first:\n    cmd: ec")
+    project.commit()
+    (line,) = project.repair()
+    assert "a new one, as there is no whole copy" in line
+
+
+def test_without_git_a_new_one_takes_its_place(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project.folder / "dvc.lock").write_text("schema: '2.0'\nstages:\n  first:\n    cmd: ec")
+    monkeypatch.setenv("PATH", "")
+    (repair,) = repair_dvc_files(project.folder, WorkPaths())
+    assert "a new one, as there is no whole copy" in repair.done
+
+
 def test_doctor_repairs_as_well(finished: Project) -> None:
     (finished.folder / _RWLOCK).write_text("")
     (finding,) = check_dvc_files(finished.folder)
@@ -246,6 +279,42 @@ def test_nothing_is_touched_while_dvc_runs(project: Project) -> None:
         os.killpg(dvc.pid, signal.SIGKILL)
         dvc.wait()
     assert len(repair_dvc_files(project.folder, WorkPaths())) == 1
+
+
+# As another user's process: Linux hides its working folder.
+_HIDDEN = """
+import ctypes, time
+PR_SET_DUMPABLE = 4
+ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
+print("hidden", flush=True)
+time.sleep(600)
+"""
+
+
+def _without_ptrace() -> None:
+    """Take from root what lets it read the working folder of every process; others do not have it."""
+    pr_capbset_drop, cap_sys_ptrace = 24, 19
+    ctypes.CDLL(None).prctl(pr_capbset_drop, cap_sys_ptrace)
+
+
+def test_a_holder_whose_folder_cannot_be_read_counts_as_alive(finished: Project) -> None:
+    rwlock = finished.folder / _RWLOCK
+    hidden = subprocess.Popen([sys.executable, "-c", _HIDDEN], stdout=subprocess.PIPE)
+    try:
+        assert hidden.stdout is not None
+        assert hidden.stdout.readline() == b"hidden\n"
+        content = json.dumps({"write": {"x": {"pid": hidden.pid, "cmd": "dvc repro"}}})
+        rwlock.write_text(content)
+        repaired = subprocess.run(
+            [sys.executable, "-m", "pipeline", "repair"], cwd=finished.folder, capture_output=True, check=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)}, preexec_fn=_without_ptrace,
+        )  # fmt: skip
+        assert repaired.stdout == b""
+        assert rwlock.read_text() == content
+    finally:
+        hidden.kill()
+        hidden.communicate()
+        rwlock.unlink(missing_ok=True)
 
 
 def test_conflicts_of_a_merge_are_left_to_the_person(finished: Project) -> None:

@@ -20,7 +20,7 @@ from running_dask import running_scheduler
 
 from pipeline.__main__ import main
 from pipeline.artifacts.arrays import write_array
-from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.commands.tuning.figures import importances, key_axis
 from pipeline.commands.tuning.inputs import Inputs, read_inputs
@@ -99,6 +99,18 @@ def test_where_all_trials_are_equally_good_no_figure_of_the_keys_stays(tmp_path:
     stale.write_text("of an earlier search")
     assert tune(tmp_path) == 0
     assert [figure for figure in TUNING_FIGURES if data.tuning_figure(NAME, figure).exists()] == ["curves"]
+
+
+@pytest.mark.slow
+def test_page_figure_and_print_say_how_many_labels_were_changed_on_purpose(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_search(tmp_path, trials=1, epochs=1, places=None)
+    write_json(data.prepare_metrics, {**read_json(data.prepare_metrics), "n_planted": 7})
+    assert tune(tmp_path) == 0
+    note = "abels changed on purpose: 7"
+    texts = [data.tuning_page(NAME).read_text(), data.tuning_figure(NAME, "curves").read_text()]
+    assert [text.count(note) for text in [*texts, capsys.readouterr().out]] == [1, 1, 1]
 
 
 def test_a_value_lies_on_its_keys_axis_where_its_ticks_say() -> None:

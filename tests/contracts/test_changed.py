@@ -4,6 +4,7 @@ from pathlib import Path
 
 import changed
 import pytest
+import tiny_project
 
 _FILES = {
     "pipeline/optim/__init__.py": "from pipeline.optim.lars import lars",
@@ -44,3 +45,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_tests_about_a_change(project: Path, file: str, tests: set[str]) -> None:
     found = changed.test_files_about([Path(file)])
     assert {str(path.relative_to(project / "tests")) for path in found} == {"contracts/test_layers.py", *tests}
+
+
+@pytest.mark.parametrize("git", ["no checkout", "no git"])
+def test_outside_a_checkout_it_says_what_to_run(git: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if git == "no git":
+        monkeypatch.setenv("PATH", "")
+    with pytest.raises(pytest.UsageError, match=r"^--changed: needs git and a checkout with a commit; run `make test`"):
+        changed.changed_files()
+    monkeypatch.setattr(tiny_project, "ROOT", project)
+    with pytest.raises(pytest.skip.Exception, match=r"^needs git and a checkout"):
+        tiny_project.write_tiny_project(project / "tiny")

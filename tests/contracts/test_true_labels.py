@@ -46,6 +46,34 @@ def test_nothing_else_names_them() -> None:
     assert [name for name in sorted(found - _OWNERS) if not name.startswith(_READERS)] == []
 
 
+def _whole_manifests(module: ast.Module) -> list[int]:
+    """Lines in which a manifest is read without a list of its columns."""
+    return [
+        node.lineno
+        for node in ast.walk(module)
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", getattr(node.func, "attr", "")) in ("read_parquet", "read_table")
+        and not (len(node.args) > 1 or any(keyword.arg == "columns" for keyword in node.keywords))
+        and "manifest" in ast.unparse(node)
+    ]
+
+
+def test_no_manifest_is_read_with_all_its_columns() -> None:
+    read = {name: _whole_manifests(tree(path)) for name, path in modules().items()}
+    assert {name: lines for name, lines in read.items() if lines} == {}
+
+
+def test_the_scan_sees_a_whole_manifest() -> None:
+    lines = [
+        'whole = read_parquet(data.manifest("train"))',
+        'part = read_parquet(data.manifest("train"), ["path"])',
+        "points = read_parquet(data.points(network))",
+        "columns = tables.read_parquet(manifest, columns=NAMES)",
+        "again = tables.read_parquet(manifest)",
+    ]
+    assert _whole_manifests(ast.parse("\n".join(lines))) == [1, 5]
+
+
 def test_the_scan_sees_names_and_strings_and_leaves_docstrings_out() -> None:
     lines = [
         "def f(true_label):",

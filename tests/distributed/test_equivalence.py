@@ -14,6 +14,7 @@ from torch import Tensor
 
 SCRIPT = Path(__file__).with_name("run_steps.py")
 _TIMEOUT_S = 400.0
+pytestmark = pytest.mark.timeout(2400)  # more than the five launches of `long_results` may take
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
 
 Results = Mapping[int, Mapping[str, Any]]

@@ -105,17 +105,18 @@ def test_a_killed_call_leaves_no_process_and_goes_on(tmp_path: Path, device: str
 
 def test_a_call_that_is_killed_before_its_first_step_leaves_no_process(tmp_path: Path) -> None:
     """While it asks what the machine is."""
-    asking = tmp_path / "asking"
+    asking, family = tmp_path / "asking", set[int]()
     call = start(_command(tmp_path, "sound"), environ={**_ENVIRONMENT, "TOY_ASKING": str(asking)})
     try:
         wait_until(asking.exists, call)
+        # The tracker and the server of multiprocessing, and the process that describes.
+        wait_until(lambda: len(descendants(call.pid)) >= 3, call)
         family = descendants(call.pid)
-        assert len(family) >= 3, "the tracker and the server of multiprocessing, and the process that describes"
         call.send_signal(signal.SIGKILL)
         call.wait()
         _wait_until_gone(family)
     finally:
-        kill(call)
+        kill(call, *alive(family))
 
 
 def _wait_until_gone(pids: set[int]) -> None:

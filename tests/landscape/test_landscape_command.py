@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from made_up_training import stage, write_project
 
 from pipeline.__main__ import main
-from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.json_file import read_json, write_json
 from pipeline.artifacts.tables import read_parquet
 from pipeline.commands import landscape as command
 from pipeline.landscape import study as of_study
 from pipeline.landscape.measure import measure
+from pipeline.models.small_cnn import SmallCnn
 from pipeline.paths import DataPaths, WorkPaths
 
 STUDY: dict[str, Any] = {"models": ["small_cnn"], "seeds": [0, 1], "keep_weights": "all"}
@@ -87,6 +89,19 @@ def test_without_a_number_it_takes_as_many_images_as_the_smaller_split_has(proje
     assert read_json(data.provenance("landscape", "tiny"))["parameters"]["images"] == min(sizes)
 
 
+def test_the_figure_and_the_command_say_how_many_labels_were_changed_on_purpose(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copied = shutil.copytree(project, tmp_path / "copied")
+    data = DataPaths(root=copied / "data")
+    # Keys alone: another manifest would be measured again.
+    write_json(data.prepare_metrics, {**read_json(data.prepare_metrics), "n_planted": 7})
+    assert command.main(_arguments(copied)) == 0
+    assert "labels changed on purpose: 7" in capsys.readouterr().out
+    assert b"labels changed on purpose: 7" in data.landscape_figure("tiny").read_bytes()
+    assert b"on purpose" not in DataPaths(root=project / "data").landscape_figure("tiny").read_bytes()
+
+
 def test_interrupted_between_its_files_it_leaves_no_figure_of_older_numbers(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +114,20 @@ def test_interrupted_between_its_files_it_leaves_no_figure_of_older_numbers(
     with pytest.raises(SystemExit):
         command.main(_arguments(copied))
     assert not DataPaths(root=copied / "data").landscape_figure("tiny").exists()
+
+
+def test_memory_that_runs_out_names_the_argument(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any) -> Any:
+        return torch.empty(2**50, dtype=torch.uint8)
+
+    monkeypatch.setattr(SmallCnn, "features", failing)
+    with pytest.raises(SystemExit) as ended:
+        main(["landscape", *_arguments(project, "--images", "20", "--seed", "5")])
+    assert ended.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "error: --images 20: a network and the loss of so many images do not fit the memory; give fewer"
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_the_first_sentences_say_what_was_found_by_chance_and_gained(tmp_path: P
     found, random, full = map(str, planted_statements(planted, summary["studies"]))
     assert found == (
         "3 of the 4 wrong labels found (75.0 %) among the 6 images that resnet18 drops, of which 50.0 % are wrong. "
-        f"A random choice of 6 images finds {planted['networks'][0]['by_chance']:.1f} on average."
+        f"A random choice of as many images of each class finds {planted['networks'][0]['by_chance']:.1f} on average."
     )
     for statement, words in ((random, "as many random images of each class"), (full, "all images")):
         assert statement.startswith(

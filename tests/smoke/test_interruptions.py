@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tiny_project import STAGES, environment, hashes, write_tiny_project
 
+from pipeline.processes import commands_below
+
 _TIMEOUT_S = 400
 # How far into its work each stage is when it is killed: its lock is there before it.
 _SECONDS = {"finetune": 1.5, "train": 3.0}
@@ -60,8 +62,8 @@ def _stop_in(project: Path, stage: str, sent: signal.Signals) -> None:
         os.killpg(dvc.pid, sent)
     dvc.communicate(timeout=60)
     deadline = time.monotonic() + 20
-    while _running_in(project):
-        assert time.monotonic() < deadline, f"orphans of {stage}: {_running_in(project)}"
+    while orphans := [" ".join(one) for one in commands_below(project).values() if "pipeline.stages" in " ".join(one)]:
+        assert time.monotonic() < deadline, f"orphans of {stage}: {orphans}"
         time.sleep(0.05)
 
 

@@ -96,6 +96,13 @@ def test_nothing_planted_is_written_back_to_the_source(tmp_path: Path, capsys: p
     assert f"labels changed on purpose: 4, the files in {images} as they were" in capsys.readouterr().err
 
 
+def test_built_in_data_have_no_files_to_leave_as_they_were(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_prepare(tmp_path, None, **_DIGITS, plant_label_noise=_noise(on_own_data=True))
+    said = capsys.readouterr().err
+    assert "labels changed on purpose: " in said
+    assert "the files in" not in said
+
+
 def _digest(folder: Path) -> dict[str, str]:
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from made_up_loop import train_bright, weights_of
@@ -18,6 +19,7 @@ from pipeline.training.checkpoints import Checkpoints
 from pipeline.training.evaluate import evaluate
 from pipeline.training.images import load_images
 from pipeline.training.interruptions import Pauses, end_and_due
+from pipeline.training.weights import load_trained, save_trained
 
 _SETTINGS = replace(TINY, network="small_cnn", batch_size=20, simulated_workers=2, steps=4)
 
@@ -50,6 +52,42 @@ def test_training_names_batch_group_and_setting(micro_batch: int, mend: str, mon
     )
     with pytest.raises(OutOfMemory, match=f"^micro_batch: {re.escape(said)}"):
         train_bright(_SETTINGS, micro_batch=micro_batch)
+
+
+def test_what_stands_before_the_first_step_names_batch_and_group_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its weights and optimizer, and the pass that says how much an image takes."""
+    said = (
+        r"^network small_cnn: does not fit the memory, before the first step of a batch of 20 in BatchNorm groups of "
+        r"10; choose a smaller network, give more simulated_workers or a smaller bn_group"
+    )
+    with pytest.raises(OutOfMemory, match=said):
+        train_bright(_SETTINGS, micro_batch=20, initialise=lambda _: torch.empty(2**50, dtype=torch.uint8))
+    # With a key of its own, since what an image takes is known from earlier runs.
+    settings = replace(_SETTINGS, n_classes=len(NAMES) + 1)
+    monkeypatch.setattr(SmallCnn, "features", _failing_at(1, SmallCnn.features))
+    with pytest.raises(OutOfMemory, match=said):
+        train_bright(settings, micro_batch="auto")
+
+
+def test_images_that_do_not_fit_name_the_settings_of_prepare() -> None:
+    images = np.broadcast_to(np.uint8(0), (2**40, 16, 16, 3))
+    said = (
+        rf"^prepare\.storage: {2**40:,} images of 16x16 pixels do not fit the memory; give files, a smaller "
+        r"prepare\.image_size or a prepare\.train_share$"
+    )
+    with pytest.raises(OutOfMemory, match=said):
+        load_images(images, _SETTINGS, training=False, device=ALONE.device)
+
+
+def test_prediction_names_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("small_cnn", len(NAMES), stem="imagenet", seed=0)
+    save_trained(tmp_path / "best.pt", model, _SETTINGS, NAMES)
+    network = load_trained(tmp_path / "best.pt")
+    monkeypatch.setattr(SmallCnn, "features", _failing_at(1, SmallCnn.features))
+    pixels, _ = bright_images(4)
+    said = r"^images: 4 of them, 3 in a pass, do not fit the memory; give fewer, or a smaller batch_size$"
+    with pytest.raises(OutOfMemory, match=said):
+        network.predict(pixels, batch_size=3)
 
 
 def test_a_run_goes_on_from_what_it_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,6 +94,18 @@ def test_a_folder_in_the_way_is_one_line(
     assert "a folder stands where a file is needed" in capsys.readouterr().err
 
 
+def test_memory_that_runs_out_is_one_line(
+    data: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(*_: object) -> object:
+        return np.empty(2**62, dtype=np.uint8)
+
+    monkeypatch.setattr("viz.commands.figure.colored_map", failing)
+    assert main(["figure", str(tmp_path / "map.svg"), *data]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: out of memory (")
+
+
 @pytest.mark.parametrize("command", [["export", "map.html"], ["figure", "map.png"]])
 def test_a_full_disk_leaves_the_old_file(
     command: list[str], data: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

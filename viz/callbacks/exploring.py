@@ -175,7 +175,7 @@ def _notice(look: Look, rows: NDArray[np.int64], box: Box | None) -> str:
 def _planted(points: Points) -> str | None:
     if (note := points.planted_note) is None:
         return None
-    return f"{note[0].upper()}{note[1:]} of {len(points):,}. Decisions by hand outlast them: judge the picture."
+    return f"{note.capitalize()} of {len(points):,}. Decisions by hand outlast them: judge the picture."
 
 
 def box_of(zoom: Mapping[str, Any] | None, drawn: Mapping[str, Any] | None, network: str) -> Box | None:

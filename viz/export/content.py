@@ -90,7 +90,7 @@ def colorings_of(facts: Facts) -> list[str]:
 
 def _notes(points: Points, verdict: Verdict, rows: NDArray[np.int64]) -> list[str]:
     n, n_going = len(verdict.keep), int((~verdict.keep).sum())
-    notes = [f"{note[0].upper()}{note[1:]}."] if (note := points.planted_note) else []
+    notes = [f"{note.capitalize()}."] if (note := points.planted_note) else []
     notes += [f"{n:,} images, of which {n_going:,} go ({n_going / n:.1%}); {len(verdict.by_hand):,} decided by hand."]
     if len(rows) < n:
         sampled = len(rows) - n_going

@@ -19,7 +19,7 @@ from pipeline.artifacts.atomic import write_bytes
 from pipeline.commands.checks.finding import Finding, ok, problem
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
-from pipeline.processes import commands_below
+from pipeline.processes import commands_below, is_hidden
 
 _RWLOCK = Path(".dvc/tmp/rwlock")
 _LOCK = Path("dvc.lock")
@@ -64,7 +64,7 @@ def repair_dvc_files(project: Path, work: WorkPaths) -> list[Repair]:
         return []
     with _holding(project / ".dvc/tmp/lock"):
         running = _running_dvc(project)
-        damaged = [] if _rwlock_is_sound(project / _RWLOCK, running) else [_RWLOCK]
+        damaged = [] if _rwlock_is_sound(project, running) else [_RWLOCK]
         damaged += [] if is_whole(project / _LOCK) else [_LOCK]
         if damaged and running:
             raise InputError(f"{damaged[0]}: damaged, and DVC runs as process {running[0]}; end it and try again")
@@ -90,8 +90,9 @@ def is_whole(lock: Path) -> bool:
     return True
 
 
-def _rwlock_is_sound(path: Path, running: list[int]) -> bool:
-    """Whether DVC can read it, and no process but those of `running` has the number of one that it waits for."""
+def _rwlock_is_sound(project: Path, running: list[int]) -> bool:
+    """Whether DVC can read it, and every living process that it waits for is a DVC, or may be one of another user."""
+    path = project / _RWLOCK
     if not path.exists():
         return True
     try:
@@ -101,7 +102,8 @@ def _rwlock_is_sound(path: Path, running: list[int]) -> bool:
     except (ValueError, TypeError, KeyError, AttributeError):
         return False
     # DVC itself forgets those that have ended.
-    return not any(Path("/proc", str(pid)).exists() for pid in pids.difference(running))
+    others = pids.difference(running)
+    return not any(Path("/proc", str(pid)).exists() and not is_hidden(pid) for pid in others)
 
 
 def _remove_rwlock(project: Path) -> Repair:
@@ -110,7 +112,10 @@ def _remove_rwlock(project: Path) -> Repair:
 
 
 def _replace_lock(project: Path, work: WorkPaths) -> Repair:
-    """By the newest whole copy; without one the file goes, and DVC makes another."""
+    """By the newest whole copy: the one that a stage kept, or that of HEAD where it was committed later.
+
+    Without one the file goes, and DVC makes another.
+    """
     lock, copy = project / _LOCK, project / work.dvc_lock
     content = lock.read_bytes()
     if b"\n<<<<<<< " in b"\n" + content:
@@ -118,26 +123,52 @@ def _replace_lock(project: Path, work: WorkPaths) -> Repair:
             f"{_LOCK}: has the conflicts of a git merge; take one side by `git checkout --ours {_LOCK}` or --theirs"
         )
     write_bytes(project / work.damaged_dvc_lock, content)
-    committed = committed_lock(project)
-    if copy.exists() and is_whole(copy):
-        source = f"the copy that the last stage kept ({work.dvc_lock})"
-        write_bytes(lock, copy.read_bytes())
-    elif committed:
-        source = "that of the last commit"
-        write_bytes(lock, committed)
-    else:
-        source = "a new one, as there is no whole copy"
-        lock.unlink()
     return Repair(
         file=_LOCK,
-        done=f"cut short by a DVC that was killed; replaced by {source}; DVC's cache has what was finished since",
+        done=f"cut short by a DVC that was killed; replaced by {_restore(lock, copy, named=str(work.dvc_lock))}; DVC's "
+        "cache has what was finished since",
     )
 
 
+def _restore(lock: Path, copy: Path, *, named: str) -> str:
+    """Put the newest whole copy in the place of `lock`, or remove it without one.
+
+    Args:
+        copy: of the last stage; it may be missing.
+        named: the same, as people call it.
+
+    Returns:
+        Which one it is, in words.
+    """
+    found = [("that of the last commit", committed_lock(lock.parent))]
+    if copy.exists():
+        of_stage = (f"the copy that the last stage kept ({named})", copy.read_bytes())
+        found.insert(_committed_at(lock.parent) > copy.stat().st_mtime, of_stage)
+    for source, content in found:
+        if content is not None:
+            write_bytes(lock, content)
+            if is_whole(lock):
+                return source
+    lock.unlink()
+    return "a new one, as there is no whole copy"
+
+
 def committed_lock(project: Path) -> bytes | None:
-    """The content of dvc.lock in git's HEAD; None without one."""
-    command = ["git", "show", f"HEAD:./{_LOCK}"]
-    answer = subprocess.run(command, cwd=project, capture_output=True, check=False)
+    """The content of dvc.lock in git's HEAD; None without one, or without git."""
+    return _git(project, "show", f"HEAD:./{_LOCK}")
+
+
+def _committed_at(project: Path) -> int:
+    """When HEAD's dvc.lock was committed, in seconds since 1970; 0 without one."""
+    return int(_git(project, "log", "-1", "--format=%ct", "--", str(_LOCK)) or 0)
+
+
+def _git(project: Path, *arguments: str) -> bytes | None:
+    """What git answers; None where it fails or is not installed."""
+    try:
+        answer = subprocess.run(["git", *arguments], cwd=project, capture_output=True, check=False)
+    except FileNotFoundError:
+        return None
     return answer.stdout if answer.returncode == 0 else None
 
 

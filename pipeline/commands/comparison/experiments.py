@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pipeline.artifacts.arrays import open_array
 from pipeline.artifacts.json_file import read_json
-from pipeline.artifacts.planted import PLANTED_COLUMN
+from pipeline.artifacts.planted import PLANTED_COLUMN, count_planted
 from pipeline.artifacts.tables import read_csv, read_parquet
 from pipeline.commands.comparison.revisions import fetch
 from pipeline.commands.comparison.tested import EvaluationImages, read_tested
@@ -38,7 +38,8 @@ _NEEDED = (
 )
 _KEPT_COLUMNS = {"sample_id": pa.int64(), "path": pa.string(), "label_name": pa.string()}
 
-_PLACES = ("train", "filter", "prepare/test.parquet", "prepare/provenance.json", "report/provenance.json")
+_PREPARED = ("test.parquet", "provenance.json", "metrics.json")
+_PLACES = ("train", "filter", *(f"prepare/{name}" for name in _PREPARED), "report/provenance.json")
 """In a revision's data/, what there is to read."""
 
 
@@ -60,6 +61,7 @@ class Experiment:
         filters: network -> what its filter kept.
         n_images: test images; 1 where no run finished.
         tested: which they are.
+        n_planted: how many training labels were changed on purpose; None where none was, or nobody says.
         margin: `report.margin` that its report was made with, in percentage points; None without a report, or with
             one that has no margin.
         confidence: `report.confidence` of the same; None without one that has it.
@@ -70,6 +72,7 @@ class Experiment:
     filters: Mapping[str, KeptImages]
     n_images: int
     tested: EvaluationImages
+    n_planted: int | None
     margin: float | None
     confidence: float | None
 
@@ -128,6 +131,7 @@ def _read(name: str, root: Path) -> Experiment:
         filters={network: _read_filter(data, network) for network in networks},
         n_images=_count_images(data, studies),
         tested=read_tested(data, studies),
+        n_planted=count_planted(data) if data.prepare_metrics.exists() else None,
         margin=_read_stated(data.provenance("report"), "margin", is_margin, "above 0 and below 100"),
         confidence=_read_stated(data.provenance("report"), "confidence", _is_confidence, "above 0.5 and below 1"),
     )

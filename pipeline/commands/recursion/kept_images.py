@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pipeline.artifacts.arrays import create_array, open_array
 from pipeline.artifacts.atomic import remove_leftovers
 from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.artifacts.planted import count_planted
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.datasets.summary import channel_statistics
 from pipeline.errors import InputError
@@ -18,6 +19,8 @@ from pipeline.paths import DataPaths
 _BLOCK_BYTES = 1 << 26
 # What the whole set and a part of it have in common.
 _COMMON = ("class_names", "image_size", "n_test")
+# Without the true labels, where some were changed on purpose: no network may learn from them.
+_COLUMNS = ("sample_id", "path", "label", "label_name", "sha256", "val")
 
 
 def write_kept_images(whole: DataPaths, part: DataPaths, keep: NDArray[np.bool_]) -> None:
@@ -35,7 +38,7 @@ def write_kept_images(whole: DataPaths, part: DataPaths, keep: NDArray[np.bool_]
     remove_leftovers(part.prepare_metrics.parent)
     rows = np.flatnonzero(keep)
     _copy_rows(open_array(whole.images("train"), dtype=np.uint8, ndim=4, rows=len(keep)), rows, part.images("train"))
-    manifest = read_parquet(whole.manifest("train")).filter(pa.array(keep))
+    manifest = read_parquet(whole.manifest("train"), _COLUMNS).filter(pa.array(keep))
     column = manifest.column_names.index("sample_id")
     manifest = manifest.set_column(column, "sample_id", pa.array(np.arange(len(rows))))
     write_parquet(part.manifest("train"), manifest)
@@ -49,6 +52,7 @@ def write_kept_images(whole: DataPaths, part: DataPaths, keep: NDArray[np.bool_]
         {
             **{key: metrics[key] for key in _COMMON},
             "files_in": metrics.get("files_in"),
+            "n_planted": count_planted(whole, among=keep),
             "n_train": len(rows),
             "n_val": int(np.count_nonzero(manifest["val"])),
             "class_counts": {"train": dict(zip(metrics["class_names"], labels.tolist(), strict=True))},

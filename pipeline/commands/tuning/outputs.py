@@ -6,6 +6,7 @@ from typing import Any
 
 from pipeline.artifacts.atomic import write_bytes, write_text
 from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.planted import count_planted, planted_note
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_csv
 from pipeline.commands.tuning.figures import figures_of
@@ -15,7 +16,7 @@ from pipeline.config.tuning import Tuning, lay_values
 from pipeline.errors import InputError
 from pipeline.paths import TUNING_FIGURES, DataPaths
 from pipeline.tuning.results import Found
-from viz.figures.rendering import svg
+from viz.figures.rendering import noted, svg
 from viz.yaml_text import with_value
 
 
@@ -25,13 +26,14 @@ def write_outputs(found: Found, params: Params, tuned: str, name: str, data: Dat
     Args:
         tuned: from `tuned_text`.
     """
-    tuning = found.tuning
+    tuning, n_planted = found.tuning, count_planted(data)
+    note = None if n_planted is None else planted_note(n_planted)
     write_csv(data.leaderboard(name), found.leaderboard())
     write_csv(data.tuning_curves(name), found.curves())
     write_json(data.tuning_summary(name), found.summary())
     write_text(data.tuned(name), tuned)
-    write_text(data.tuning_page(name), page(found, name))
-    figures = _write_figures(found, name, data)
+    write_text(data.tuning_page(name), page(found, name, note))
+    figures = _write_figures(found, name, data, note)
     study = params.studies[tuning.study]
     arms = [] if study.arms[0] == "full" else [data.kept(study.filter_network)]
     write_provenance(
@@ -54,12 +56,12 @@ def write_outputs(found: Found, params: Params, tuned: str, name: str, data: Dat
     )
 
 
-def _write_figures(found: Found, name: str, data: DataPaths) -> list[Path]:
+def _write_figures(found: Found, name: str, data: DataPaths, note: str | None) -> list[Path]:
     """Those that there are; of what the search does not have, none of an earlier one stays."""
     drawn = figures_of(found)
     for figure in TUNING_FIGURES:
         if figure in drawn:
-            write_bytes(data.tuning_figure(name, figure), svg(drawn[figure]))
+            write_bytes(data.tuning_figure(name, figure), svg(noted(drawn[figure], note)))
         else:
             data.tuning_figure(name, figure).unlink(missing_ok=True)
     return [data.tuning_figure(name, figure) for figure in drawn]

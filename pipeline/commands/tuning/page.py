@@ -16,8 +16,13 @@ from viz.figures.tuning_keys import importance_chart
 _STYLE = "body{font:15px system-ui,sans-serif;max-width:1000px;margin:2em auto;color:#222}h2{margin-top:2em}"
 
 
-def page(found: Found, name: str) -> str:
-    """HTML with the learning curves, the keys' importance, and every trial across its values."""
+def page(found: Found, name: str, note: str | None = None) -> str:
+    """HTML with the learning curves, the keys' importance, and every trial across its values.
+
+    Args:
+        note: a sentence above all, without its full stop.
+    """
+    noted = f"<p><strong>{html.escape(note.capitalize())}.</strong></p>\n" if note else ""
     marks = (
         "The winner is blue; a cross marks an elimination, a dotted line what was trained afterwards to count late "
         "bloomers."
@@ -43,7 +48,7 @@ def page(found: Found, name: str) -> str:
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
         f"<style>{_STYLE}</style><script>{plotly_script()}</script></head>\n<body><h1>{title}</h1>\n"
-        f'<p>{saved}</p>\n<p>{late}.</p>\n<p id="switching">{switching}.</p>\n'
+        f'{noted}<p>{saved}</p>\n<p>{late}.</p>\n<p id="switching">{switching}.</p>\n'
         + "\n".join(sections)
         + "\n</body></html>\n"
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from pipeline.artifacts.planted import count_planted, planted_note
 from pipeline.commands.tuning.identity import fingerprint
 from pipeline.commands.tuning.inputs import read_inputs
 from pipeline.commands.tuning.outputs import check_can_be_written, tuned_text, write_outputs
@@ -169,6 +170,8 @@ def outcome_said(found: Found, name: str, data: DataPaths) -> list[str]:
         lines[3] += f" by the rule, {summary['epochs_lost']} not reached by failed trials"
     if summary["epochs_afterwards"]:
         lines[3] += f"; {summary['epochs_afterwards']} more came afterwards, which are not counted in that"
+    if (n_planted := count_planted(data)) is not None:
+        lines.append(planted_note(n_planted))
     return [
         *lines,
         late_bloomers_said(summary),

@@ -1,6 +1,7 @@
 """Where results differ from those committed though nothing was changed, one line says so."""
 
 import copy
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -8,15 +9,16 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.commands.verify import main, rounded_otherwise
+from pipeline.commands.check_lock import main, rounded_otherwise
+from pipeline.errors import InputError
 
 
 def _entry(stage: str, *dependencies: tuple[str, str], md5: str = "a") -> dict[str, Any]:
     return {
         "cmd": f"python -m pipeline.stages.{stage}",
-        "deps": [{"path": path, "md5": digest} for path, digest in dependencies],
+        "deps": [{"path": path, "md5": digest * 32} for path, digest in dependencies],
         "params": {"params.yaml": {stage: {"seed": 0}}},
-        "outs": [{"path": f"data/{stage}/out", "md5": md5}],
+        "outs": [{"path": f"data/{stage}/out", "md5": md5 * 32}],
     }
 
 
@@ -79,3 +81,34 @@ def test_the_line_says_how_to_keep_and_how_to_discard(
     assert _said(tmp_path, capsys, monkeypatch) == ""
     lock.unlink()
     assert _said(tmp_path, capsys, monkeypatch) == "", "never run"
+
+
+def test_without_git_there_is_nothing_to_compare_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    YAML().dump(_lock(), tmp_path / "dvc.lock")
+    monkeypatch.setenv("PATH", "")
+    assert _said(tmp_path, capsys, monkeypatch) == ""
+
+
+@pytest.mark.parametrize(
+    ("cut", "expected"),
+    [
+        pytest.param("current", "dvc.lock: cut short; run `python -m pipeline repair`", id="here"),
+        pytest.param("committed", "dvc.lock of the last commit: cut short; run `dvc repro` and commit it", id="HEAD's"),
+    ],
+)
+def test_a_lock_cut_short_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: str, expected: str) -> None:
+    """In the middle of a value, which leaves no YAML; that of here also at the end of a line, which leaves YAML."""
+    lock = tmp_path / "dvc.lock"
+    YAML().dump(_lock(), lock)
+    whole = lock.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    short = [whole[: whole.index(b"md5") + 2], *([b"".join(lines[:-2]).rstrip()] if cut == "current" else [])]
+    monkeypatch.chdir(tmp_path)
+    for part in short:
+        committed, current = (part, whole) if cut == "committed" else (whole, part)
+        monkeypatch.setattr("pipeline.commands.check_lock.committed_lock", lambda _, content=committed: content)
+        lock.write_bytes(current)
+        with pytest.raises(InputError, match=rf"^{re.escape(expected)}$"):
+            main([])

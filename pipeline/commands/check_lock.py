@@ -1,4 +1,4 @@
-"""`python -m pipeline verify`: say whether stages gave other results than those committed, from equal inputs.
+"""`python -m pipeline check-lock`: say whether stages gave other results than those committed, from equal inputs.
 
 It compares dvc.lock with that of the last commit. Where a stage has the same command, parameters, code and data and
 other outputs, the difference is rounding: of another kind of processor or GPU, or of other versions of libraries. What
@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
-from pipeline.commands.checks.dvc_files import committed_lock
+from pipeline.commands.checks.dvc_files import committed_lock, is_whole
+from pipeline.errors import InputError
 
 # It has no results of its own, and shows what `landscape` measured, which is no dependency.
 _SHOWING = "report"
@@ -23,15 +25,25 @@ def main(argv: Sequence[str]) -> int:
 
     Returns:
         0.
+
+    Raises:
+        InputError: a dvc.lock is cut short, here or in the last commit.
     """
-    argparse.ArgumentParser(prog="python -m pipeline verify", description=__doc__).parse_args(argv)
+    argparse.ArgumentParser(prog="python -m pipeline check-lock", description=__doc__).parse_args(argv)
     lock = Path("dvc.lock")
     committed = committed_lock(Path.cwd())
     current = lock.read_bytes() if lock.exists() else None
     if committed is None or current is None or current == committed:
         return 0
+    # Cut short at the end of a line it is sound YAML of other results.
+    if not is_whole(lock):
+        raise InputError(f"{lock}: cut short; run `python -m pipeline repair`")
     reader = YAML(typ="safe")
-    stages = rounded_otherwise(reader.load(committed) or {}, reader.load(current) or {})
+    try:
+        before = reader.load(committed)
+    except YAMLError:
+        raise InputError(f"{lock} of the last commit: cut short; run `dvc repro` and commit it") from None
+    stages = rounded_otherwise(before or {}, reader.load(current) or {})
     if stages:
         print(
             f"results differ from the last commit by rounding, first in {', '.join(stages)}: the inputs are equal, "
