@@ -295,7 +295,7 @@ def test_no_room_for_the_features(
 
 def test_a_damaged_entry_of_the_ledger(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert stage("train", project) == 0
-    (entry,) = (project / "work" / "cells").iterdir()
+    (entry,) = (project / "work" / "cells").glob("[0-9a-f]*")
     (entry / "correct.npy").write_bytes(b"")
     assert_refused(
         "train", project, capsys, f"{re.escape(str(entry))}: damaged entry; delete this folder and run again"
