@@ -132,9 +132,9 @@ def pooled_rates(design: Design, rng: np.random.Generator, simulations: int) -> 
         yield design.row("t", quantity, nominal, t <= ALPHA)
         yield design.row("sign flips", quantity, nominal, flips <= ALPHA)
         yield design.row("both (claim)", quantity, nominal, np.maximum(t, flips) <= ALPHA)
-    centred = level_mean(pooled)
-    yield design.row("t", "coverage", 1 - ALPHA, _covers(centred))
-    yield design.row("TOST", "power at no effect", None, centred.p_equivalence(MARGIN) <= ALPHA)
+    centered = level_mean(pooled)
+    yield design.row("t", "coverage", 1 - ALPHA, _covers(centered))
+    yield design.row("TOST", "power at no effect", None, centered.p_equivalence(MARGIN) <= ALPHA)
     # Skewed noise errs more at one margin than at the other.
     for margin, opposite in ((-MARGIN, "helps"), (MARGIN, "hurts")):
         found = level_mean(pooled + margin)

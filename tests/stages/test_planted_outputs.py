@@ -19,7 +19,7 @@ from pipeline.stages.report import report
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataPaths:
-    """All artefacts before the report; the filter drops the last six images, of which two have a wrong label."""
+    """All artifacts before the report; the filter drops the last six images, of which two have a wrong label."""
     YAML().dump(params_tree(["resnet18"]), tmp_path / "params.yaml")
     data = DataPaths(root=tmp_path / "data")
     write_artifacts(data, params_with(["resnet18"]))
