@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import threadpoolctl
+import threadpoolctl  # type: ignore[import-untyped]
 import torch  # noqa: F401 - loads its OpenMP
 from made_up import ROOT
 
