@@ -61,19 +61,24 @@ _PRODUCTS: dict[tuple[int, int, int], list[_Product]] = {
     (2, 3, 2): [_Product(x=(_EACH, row), weight=(_EACH, row + 1, _LAST_TWO), y=_PIXEL) for row in (0, 1)],
 }
 
+# Fewer images take the plain form: these products save little, and torch was faster on one kind of processor.
+_SMALLEST_BATCH = {(1, 1, 1): 8, (1, 1, 2): 8, (2, 3, 1): 8}
+
 
 class SmallMapConv2d(nn.Conv2d):
     """A `nn.Conv2d` that computes maps of 1x1 and 2x2 by `_PRODUCTS`, and all others as its base class does.
 
-    Which form is used depends on the shape of the input, the kernel and the stride alone. A batch of one image takes
-    the plain form, which is faster there. Parameters and their names are those of the base class.
+    Which form is used depends on the shape of the input, the kernel and the stride alone. A batch of one image, or of
+    fewer than `_SMALLEST_BATCH`, takes the plain form, which is faster there. Parameters and their names are those of
+    the base class.
     """
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in torch's base class
         """(N, in, H, W) -> (N, out, H', W'), channels_last where the map is small."""
         (kernel, _), (stride, _) = self.kernel_size, self.stride
         batch, _, height, width = input.shape
-        if batch == 1 or height != width or (height, kernel, stride) not in _PRODUCTS:
+        case = (height, kernel, stride)
+        if height != width or case not in _PRODUCTS or batch < _SMALLEST_BATCH.get(case, 2):
             return super().forward(input)
         weight = self.weight
         if torch.is_autocast_enabled(input.device.type):

@@ -42,7 +42,7 @@ def _value_and_gradients(layer: nn.Conv2d, x: Tensor, *, plain: bool) -> tuple[T
 @settings(deadline=None, max_examples=60)
 @given(
     case=st.sampled_from(CASES),
-    batch=st.integers(1, 9),
+    batch=st.sampled_from([1, 2, 7, 8, 9]),
     channels=st.tuples(st.integers(1, 9), st.integers(1, 9)),
     formats=st.tuples(st.sampled_from(FORMATS), st.sampled_from(FORMATS)),
 )
