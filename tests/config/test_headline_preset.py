@@ -1,4 +1,4 @@
-"""The preset headline trains what its comments and docs/headline.md say."""
+"""The preset headline trains what its comments and docs/guides/headline.md say."""
 
 import re
 from dataclasses import replace
