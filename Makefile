@@ -6,7 +6,7 @@ SHELL := /bin/sh
 .NOTPARALLEL:
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help setup doctor repro notebooks quick test test-avx2 test-all campaign-kills check viz bench clean lock lower-bounds preset
+.PHONY: help setup doctor repro notebooks quick test test-avx2 test-all campaign-kills check viz docs bench clean lock lower-bounds preset
 
 PYTHON ?= python3
 STAGES := prepare finetune extract reduce filter train report
@@ -39,6 +39,12 @@ notebooks: setup ## open the notebooks in JupyterLab
 
 viz: setup ## look at the maps and try other radii, in a browser
 	@python -m viz
+
+# Without its banner about the next version of mkdocs.
+docs: setup ## build README.md and docs/ as a site that works offline, into .work/site
+	@python docs/tooling/params_page.py
+	@NO_MKDOCS_2_WARNING=1 mkdocs build --quiet
+	@echo "site: $(CURDIR)/.work/site/index.html"
 
 preset: setup ## NAME=cifar10 writes params.yaml from presets/; without NAME lists them
 	@python -m pipeline preset $(NAME)

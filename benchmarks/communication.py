@@ -28,7 +28,7 @@ link inside would save. One rank a node, as two ranks have it, has nothing to ad
 
 Starts its ranks itself, each with as many threads as there are cores for each of the most ranks, so that one process
 alone uses no core that it would have to share with another. Horovod is in the table where it is installed
-(docs/clusters.md).
+(docs/guides/clusters.md).
 
     python -m benchmarks.communication --ranks 1 2
 """

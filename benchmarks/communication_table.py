@@ -1,6 +1,6 @@
 """The table of ways to exchange gradients, from the times of their rounds.
 
-python -m benchmarks.communication_table docs/results/2026-11-23-communication/vgg16.json
+python -m benchmarks.communication_table docs/results/throughput/2026-11-23-communication/vgg16.json
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """What can a few minutes on a GPU teach? Steps in the order of what they teach a minute, each with its own limit.
 
 The command can be killed and started again at any time: a step that has ended is not run again, unless its file in
-`--out` is deleted. `--dry-run` tries everything on the CPU at tiny sizes, without compiling. docs/gpu-day.md says more.
+`--out` is deleted. `--dry-run` tries everything on the CPU at tiny sizes, without compiling.
+docs/guides/gpu-day.md has more.
 
     python -m benchmarks.gpu_day --minutes 30
 """

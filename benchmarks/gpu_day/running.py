@@ -171,7 +171,7 @@ def _send_machine(machine: str, dry_run: bool, sender: Connection) -> None:
     except InputError as error:
         sender.send(error)
     except ImportError as error:
-        sender.send(InputError(f"{error}; install the package, docs/gpu-day.md lists those that are needed"))
+        sender.send(InputError(f"{error}; install the package, docs/guides/gpu-day.md lists those that are needed"))
 
 
 def _run(step: Step, folder: Path, machine: Row, *, dry_run: bool) -> Row:

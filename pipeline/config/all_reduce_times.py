@@ -37,7 +37,7 @@ def load_all_reduce_times(path: Path) -> AllReduceTimes:
         InputError: naming the file, the key path, the value and the mend.
     """
     if not path.is_file():
-        raise InputError(f"{path}: no such file; give measured all-reduces, in the form docs/architecture.md shows")
+        raise InputError(f"{path}: no such file; give measured all-reduces, in the form docs/reference/files.md shows")
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

@@ -47,7 +47,7 @@ def stated_plan(name: str, study: Study, train: TrainConfig, report: ReportConfi
 
 
 def _primary_test(study: Study, report: ReportConfig) -> dict[str, Any]:
-    """docs/report.md says how each test is made."""
+    """docs/statistics.md says how each test is made."""
     return {
         "arms": ["filtered", report.primary],
         "paired_by": "draw of the filter" if study.filter_draws > 1 else "seed",

@@ -64,7 +64,7 @@ class Communication(Section):
     Attributes:
         library: `ddp`, torch's DistributedDataParallel; or `horovod`, whose coordinator decides at every step which
             gradients make a message, so that last digits may differ from run to run. It has to be built by hand
-            (docs/clusters.md), and goes with none of the other keys.
+            (docs/guides/clusters.md), and goes with none of the other keys.
         bucket_mib: MiB of gradients in a message, while the backward pass goes on. 25 is torch's own choice, with
             a first message of 1 MiB.
         overlap: false sends all gradients in one message after the backward pass.

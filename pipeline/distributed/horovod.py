@@ -1,7 +1,7 @@
 """Horovod in place of DistributedDataParallel: a coordinator decides, round by round, which gradients are averaged.
 
 Sergeev and Del Balso (2018), Horovod: fast and easy distributed deep learning in TensorFlow. An optional library that
-has to be built by hand, see docs/clusters.md. Its ranks are those that torchrun started.
+has to be built by hand, see docs/guides/clusters.md. Its ranks are those that torchrun started.
 """
 
 import math
@@ -21,7 +21,7 @@ from pipeline.distributed.collectives import barrier, broadcast
 from pipeline.distributed.nodes import ranks_by_node
 from pipeline.errors import MachineError
 
-_BUILD = "docs/clusters.md says how it is built, or use ddp"
+_BUILD = "docs/guides/clusters.md says how it is built, or use ddp"
 
 
 class AveragedByHorovod(nn.Module):

@@ -1,4 +1,4 @@
-"""The preset headline trains what its comments and docs/headline.md say."""
+"""The preset headline trains what its comments and docs/guides/headline.md say."""
 
 import re
 from dataclasses import replace
@@ -71,6 +71,6 @@ def test_budgets_are_600_000_images_and_the_papers_122_steps(plans: dict[str, St
 
 def test_every_study_states_a_plan_and_the_queue_has_them_all(params: Params) -> None:
     assert all(study.plan for study in params.studies.values())
-    text = (_ROOT / "docs" / "headline.md").read_text()
+    text = (_ROOT / "docs" / "guides" / "headline.md").read_text()
     (queue,) = re.findall(r"for study in ([\w\s\\]+); do", text)
     assert queue.replace("\\", "").split() == list(params.studies)

@@ -17,7 +17,7 @@ from torch.distributed.run import get_args_parser
 from pipeline.__main__ import main
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-CLUSTERS = ROOT / "docs" / "clusters.md"
+CLUSTERS = ROOT / "docs" / "guides" / "clusters.md"
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 _MODULE = re.compile(r"python -m ([a-z_]+(?:\.[a-z_]+)*)")
 # To the end of the line, or of the code that it stands in.

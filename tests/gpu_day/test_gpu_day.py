@@ -64,7 +64,7 @@ def test_where_a_package_is_missing_one_line_says_so(tmp_path: Path) -> None:
     done = run(_command(tmp_path / "out"), environ={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("error: import of pydantic halted; ")
-    assert done.stderr.endswith("; install the package, docs/gpu-day.md lists those that are needed\n")
+    assert done.stderr.endswith("; install the package, docs/guides/gpu-day.md lists those that are needed\n")
     assert done.stderr.count("\n") == 1
 
 

@@ -16,11 +16,12 @@ from pipeline.commands.checks.finding import INSTALL, Finding, ok, problem, warn
 _REINSTALL_TORCH = "pip install --force-reinstall torch torchvision (both from one source: pip, or conda-forge)"
 
 # Extras that `dvc repro` runs without.
-_OPTIONAL = ("viz", "notebooks", "cleanlab", "tuning", "dev")
+_OPTIONAL = ("viz", "notebooks", "cleanlab", "tuning", "docs", "dev")
 
 # Where a distribution's module is not called like itself. Stub packages have none.
 _MODULES = {
     "faiss-cpu": "faiss",
+    "mkdocs-material": "material",
     "nvidia-ml-py": "pynvml",
     "pillow": "PIL",
     "pytest-timeout": "pytest_timeout",
