@@ -53,7 +53,7 @@ def top_eigenvalue(
         max_products: stop after about this many products.
 
     Returns:
-        Not converged where `max_products` do not suffice, and where the matrix is 0 or has values that are not finite.
+        Not converged where `max_products` do not suffice or products are not finite. 0 where the first product is 0.
     """
     start = _flattened(random_tensors(like, seed))
     products = 0
@@ -63,6 +63,12 @@ def top_eigenvalue(
         products += 1
         return _flattened(product(_cut(vector, like)))
 
+    # Versions of ARPACK differ in what they do with these two.
+    image = multiply(start)
+    if not np.isfinite(image).all():
+        return TopEigenvalue(value=None, residual=None, products=products, converged=False)
+    if not image.any():
+        return TopEigenvalue(value=0.0, residual=0.0, products=products, converged=True)
     try:
         values, vectors = eigsh(
             LinearOperator((len(start), len(start)), matvec=multiply, dtype=start.dtype),

@@ -73,10 +73,11 @@ def test_too_few_products_give_no_value() -> None:
     assert 16 <= found.products <= 32
 
 
-@pytest.mark.parametrize("factor", [0.0, float("nan")])
-def test_zero_or_non_finite_matrix_gives_no_value(factor: float) -> None:
+@pytest.mark.parametrize(("factor", "expected"), [(0.0, (0.0, 0.0, True)), (float("nan"), (None, None, False))])
+def test_zero_and_non_finite_matrix(factor: float, expected: tuple[float | None, float | None, bool]) -> None:
     found = _top(factor * torch.eye(20, dtype=torch.float64))
-    assert (found.value, found.residual, found.converged) == (None, None, False)
+    assert (found.value, found.residual, found.converged) == expected
+    assert found.products == 1
 
 
 def test_equal_seeds_give_equal_bits_and_products_are_counted() -> None:
