@@ -22,6 +22,9 @@ _T = TypeVar("_T")
 class Remembered:
     """The last result for each key. Safe to use from several threads, which wait for one another only at one key.
 
+    `cachetools.LRUCache(getsizeof=)` would replace the lines of `_forget` alone: it has no locks of single keys and no
+    stamps, and refuses a value larger than the bound.
+
     Args:
         at_most: bytes of all results together, by `size_of`; those not asked for the longest go first, the last one
             made never.

@@ -51,7 +51,7 @@ def measure(model: Network, images: Tensor, labels: Tensor, *, directions: int, 
         images: (n, 3, C, C) on its device, without augmentation.
         labels: (n,) int64 on its device.
         directions: how many slices.
-        seed: of the first vector of the power iteration and of the directions, the same for all networks.
+        seed: for the first vector of the eigenvalue's iteration and for the directions, the same for all networks.
     """
     loss = SubsetLoss(model, images, labels)
     slices = [

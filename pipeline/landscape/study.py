@@ -57,7 +57,7 @@ class Method:
     Attributes:
         images: how many of each split give its loss.
         directions: slices of each network.
-        seed: of the choice of images, the directions and the power iteration.
+        seed: of the choice of images, the directions and the first vector of the eigenvalue's iteration.
     """
 
     images: int
@@ -162,7 +162,7 @@ def measured_rows(
 def _values(found: Measurement) -> dict[str, Any]:
     return {
         "loss": found.loss,
-        "top_eigenvalue": found.top.value if found.top.converged else None,
+        "top_eigenvalue": found.top.value,
         "residual": found.top.residual,
         "products": found.top.products,
         "converged": found.top.converged,

@@ -114,7 +114,11 @@ def _intervals(
 
 
 class _Ranking:
-    """One scorer's groups of equal values, most suspect first: sorted once, counted in every resample."""
+    """One scorer's groups of equal values, most suspect first: sorted once, counted in every resample.
+
+    `roc_auc_score` and `average_precision_score` with `sample_weight` sort in every resample: at 50,000 images 18 ms
+    instead of .7 ms, 1,000 times for each scorer. The cuts, where ties count by their expectation, need the groups too.
+    """
 
     def __init__(self, values: NDArray[np.float64], planted: NDArray[np.bool_]) -> None:
         assert values.shape == planted.shape, (values.shape, planted.shape)

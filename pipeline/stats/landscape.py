@@ -16,8 +16,8 @@ class Surroundings:
 
     Attributes:
         loss: at the weights, in nats.
-        eigenvalue: the largest of the loss's Hessian, in nats per squared unit of weight; None where the power
-            iteration did not converge.
+        eigenvalue: the largest of the loss's Hessian, in nats per squared unit of weight; None where its iteration
+            did not converge.
         rise: mean of the loss on filter-normalised slices near the weights minus that at them, in nats.
     """
 

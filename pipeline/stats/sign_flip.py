@@ -24,7 +24,9 @@ def sign_flip_test(differences: ArrayLike, *, seed: int = 0) -> NDArray[np.float
     With more than ENUMERATED pairs, RANDOM_FLIPS random patterns and the one found are counted instead, which
     keeps the test valid (Phipson and Smyth 2010, doi:10.2202/1544-6115.1585).
 
-    Not `scipy.stats.permutation_test`, which gives the same p (tests say so) but takes 2 s for 16 pairs.
+    `scipy.stats.permutation_test` gives the same p where no sums tie (tests compare them), and takes about 100 times as
+    long. It compares sums to within 100 eps of the observed one, so that accuracies that cancel do not tie: it gives
+    7/8 for -.013, -.015, .013, .015 where every pattern is at least as far from 0.
 
     Args:
         differences: (..., n), n >= 1, finite.
