@@ -134,14 +134,14 @@ def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "a", split_tree())
     (tmp_path / "secret.png").write_bytes(photo(99))
     (root / "train/cat/z.png").symlink_to(tmp_path / "secret.png")
-    with pytest.raises(InputError, match=r"train/cat/z.png is a link out of the folder"):
+    with pytest.raises(InputError, match=r"train/cat/z\.png"):
         open_image_folder(dataset_options(root))
 
 
 def test_linked_folders_are_refused_and_not_passed_over(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "a", split_tree())
     (root / "train/emu").symlink_to("cat")
-    with pytest.raises(InputError, match=r"train/emu is a link to a folder"):
+    with pytest.raises(InputError, match="train/emu"):
         open_image_folder(dataset_options(root))
 
 
@@ -155,13 +155,13 @@ def test_broken_links_are_unreadable(tmp_path: Path) -> None:
 def test_pipes_are_refused_and_not_waited_for(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "a", split_tree())
     os.mkfifo(root / "train/cat/z.png")
-    with pytest.raises(InputError, match=r"train/cat/z.png is a pipe, socket or device"):
+    with pytest.raises(InputError, match=r"train/cat/z\.png"):
         open_image_folder(dataset_options(root))
 
 
 def test_folder_names_with_line_breaks_are_refused(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "a", {**split_tree(), "train/cat/a\nb.png": photo(0)})
-    with pytest.raises(InputError, match=r"'train/cat/a\\nb.png' holds a line break"):
+    with pytest.raises(InputError, match=r"'train/cat/a\\nb.png'"):
         open_image_folder(dataset_options(root))
 
 
@@ -171,4 +171,4 @@ def test_huge_files_are_not_read(tmp_path: Path) -> None:
         file.truncate(1 << 40)
     found = [image for image in open_image_folder(dataset_options(root)).decode() if isinstance(image, UnreadableImage)]
     assert [image.path for image in found] == ["train/cat/z.png"]
-    assert "more than an image of prepare.max_megapixels" in found[0].reason
+    assert found[0].reason.startswith(f"{2**40 / 1e6:.0f} MB")
