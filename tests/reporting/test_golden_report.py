@@ -149,7 +149,7 @@ def _document(params: Params, summary: Summary, landscapes: Landscapes, plans: P
     return re.sub(r"\b[0-9a-f]{64}\b", "<SHA-256>", text)
 
 
-class _Prose(HTMLParser):
+class Prose(HTMLParser):
     """The text of a page without its tables, a line for each element that begins one."""
 
     def __init__(self, page: str) -> None:
@@ -194,7 +194,7 @@ def test_the_page_of_a_project_with_every_section(found: Found) -> None:
         maps={network["name"]: defaultdict(str) for network in summary["networks"]},
         dropped={network["name"]: [] for network in summary["networks"]},
     )
-    page = _Prose(render_page(params, summary, figures, landscapes, plans)).text
+    page = Prose(render_page(params, summary, figures, landscapes, plans)).text
     check_golden("report_page.txt", re.sub(r"\b[0-9a-f]{64}\b", "<SHA-256>", page))
 
 
