@@ -102,8 +102,9 @@ def test_unsound_parquet_gets_one_line(tmp_path: Path) -> None:
         read_parquet(path)
     assert refused.value.key == str(path)
     write_parquet(path, _TABLE)
-    with pytest.raises(InputError, match="label"):
+    with pytest.raises(InputError) as refused:
         read_parquet(path, ["sample_id", "label"])
+    assert "label" in str(refused.value)
     whole = path.read_bytes()
     for damaged in (b"", b"PAR1", whole[:-1], whole[:-20] + whole[-8:], b"text" * 20):
         path.write_bytes(damaged)

@@ -89,13 +89,15 @@ def test_a_port_of_ones_own_is_served_or_refused(tmp_path: Path) -> None:
         port = probe.getsockname()[1]
     running = viz.explore(params=params, data=tmp_path, port=port)
     assert running.url.startswith(f"http://127.0.0.1:{port}/")
-    with pytest.raises(InputError, match=str(port)) as refused:
+    with pytest.raises(InputError) as refused:
         viz.explore(params=params, data=tmp_path, port=port)
+    assert str(port) in str(refused.value)
     assert refused.value.key == "port"
     running.close()
 
 
 def test_an_unknown_network_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="alexnet") as refused:
+    with pytest.raises(InputError) as refused:
         viz.explore("alexnet", params=ROOT / "tests" / "params.yaml", data=tmp_path)
+    assert "alexnet" in str(refused.value)
     assert refused.value.key == "network"

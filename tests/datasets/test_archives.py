@@ -195,24 +195,27 @@ def test_a_broken_header_in_the_middle_is_no_end(tmp_path: Path) -> None:
     path.write_bytes(data)
     with tarfile.open(path) as archive:
         assert len(archive.getnames()) == 2
-    with pytest.raises(InputError, match="2048"):
+    with pytest.raises(InputError) as refused:
         open_archive(path).tree()
+    assert "2048" in str(refused.value)
 
 
 @pytest.mark.parametrize("data", [b"", b"not an archive at all", b"PK\x03\x04 nor this", b"\xfd7zXZ\x00 nor this"])
 def test_other_files_are_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "images.tar.xz"
     path.write_bytes(data)
-    with pytest.raises(InputError, match=str(path)) as raised:
+    with pytest.raises(InputError) as raised:
         open_archive(path).tree()
+    assert str(path) in str(raised.value)
     assert raised.value.key == "prepare.path"
     assert len(str(raised.value)) < 300
 
 
 def test_versions_of_zip_to_come_are_refused(tmp_path: Path) -> None:
     path = _changed(write_zip(tmp_path / "a.zip", _FILES), 6, lambda _: 255)
-    with pytest.raises(InputError, match=r"25\.5"):
+    with pytest.raises(InputError) as refused:
         open_archive(path).tree()
+    assert "25.5" in str(refused.value)
 
 
 def test_an_empty_archive_has_no_files(tmp_path: Path) -> None:

@@ -93,15 +93,18 @@ def test_a_damaged_copy_is_replaced(server: Server, tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["short", "tampered"])
 def test_wrong_content_is_refused(server: Server, tmp_path: Path, what: str) -> None:
     path = tmp_path / "archive"
-    with pytest.raises(InputError, match=rf"{_SHA256}.*{path}") as refused:
+    with pytest.raises(InputError) as refused:
         fetch(f"{server.url}/{what}", path, sha256=_SHA256, progress=no_progress)
+    assert _SHA256 in str(refused.value)
+    assert str(path) in str(refused.value)
     assert refused.value.key == f"{server.url}/{what}"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_missing_on_the_server(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="404") as refused:
+    with pytest.raises(InputError) as refused:
         fetch(f"{server.url}/missing", tmp_path / "archive", sha256=_SHA256, progress=no_progress)
+    assert "404" in str(refused.value)
     assert refused.value.key == f"{server.url}/missing"
 
 
@@ -166,6 +169,7 @@ def test_local_copies(tmp_path: Path) -> None:
     check_sha256(path, _SHA256, "http://x")
     path.write_bytes(_CONTENT[:-1])
     for wrong in (path, tmp_path):
-        with pytest.raises(InputError, match=str(wrong)) as refused:
+        with pytest.raises(InputError) as refused:
             check_sha256(wrong, _SHA256, "http://x")
+        assert str(wrong) in str(refused.value)
         assert refused.value.key == "prepare.path"

@@ -1,6 +1,5 @@
 """A file of labels: what it must look like, and which labels it decides."""
 
-import re
 import unicodedata
 from dataclasses import replace
 from functools import partial
@@ -92,8 +91,9 @@ def test_paths_that_differ_in_composition_alone_are_one(
 def test_a_line_that_may_mean_two_images_is_refused(tmp_path: Path) -> None:
     both = tuple(Sample(path=unicodedata.normalize(form, "train/été/1.png"), label=2) for form in _FORMS)
     images = replace(_IMAGES, train=both)
-    with pytest.raises(InputError, match=r"'train/été/1\.png'"):
+    with pytest.raises(InputError) as refused:
         relabel(images, _read(tmp_path, "path,label\ntrain/été/1.png,dog\n"), left_out=frozenset())
+    assert "train/été/1.png" in str(refused.value)
 
 
 def test_lines_are_counted_where_records_begin(tmp_path: Path) -> None:
@@ -142,15 +142,17 @@ def test_a_bad_file_gets_one_line(tmp_path: Path) -> None:
     ids=["Latin-1", "UTF-16", "open quote"],
 )
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path, text: str | bytes) -> None:
-    with pytest.raises(InputError, match=str(tmp_path / "labels.csv")) as refused:
+    with pytest.raises(InputError) as refused:
         _read(tmp_path, text)
+    assert str(tmp_path / "labels.csv") in str(refused.value)
     assert refused.value.key == "prepare.labels"
 
 
 @pytest.mark.parametrize("name", ["none.csv", "."])
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match=re.escape(str(tmp_path / name))) as refused:
+    with pytest.raises(InputError) as refused:
         read_label_file(tmp_path / name, key="prepare.labels")
+    assert str(tmp_path / name) in str(refused.value)
     assert refused.value.key == "prepare.labels"
 
 
@@ -158,5 +160,6 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, name: str) -> Non
 def test_the_nearest_of_many_paths_is_found_at_once(path: str) -> None:
     paths = [f"train/{row % 100:03}/{row:07}.png" for row in range(200_000)]
     line = GivenLabel(path=path, name="a", line=2)
-    with pytest.raises(InputError, match=r"'train/042/0000142\.png'"):
+    with pytest.raises(InputError) as refused:
         locate_labels(LabelFile(source="x", labels=(line,)), paths=paths, class_names=["a"], test_paths=frozenset())
+    assert "train/042/0000142.png" in str(refused.value)

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import re
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +49,9 @@ def test_code_is_refused_and_not_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["builtins.eval", "numpy.load", "numpy.core.multiarray.set_typeDict", "os.system"])
 def test_no_other_name_is_found(name: str) -> None:
     module, _, attribute = name.rpartition(".")
-    with pytest.raises(InputError, match=re.escape(name)):
+    with pytest.raises(InputError) as refused:
         load_plain_pickle(b"c" + module.encode() + b"\n" + attribute.encode() + b"\n.", source="x")
+    assert name in str(refused.value)
 
 
 # What is left of the array is its class of numbers.

@@ -192,5 +192,6 @@ def test_with_mirror_images_the_means_of_both_views_are_given(n_networks: int) -
 def test_features_all_alike_cannot_be_aligned() -> None:
     one, other = _network(0), _network(1)
     other.model.features = lambda images: torch.ones(len(images), 512)  # type: ignore[method-assign]
-    with pytest.raises(InputError, match="fold 1 or 0"):
+    with pytest.raises(InputError) as refused:
         _by_fold([one, other], (np.arange(N) % 2).astype(np.int32))
+    assert "fold 1" in str(refused.value)

@@ -131,16 +131,18 @@ def test_a_default_that_does_not_run_is_refused() -> None:
 
 def test_fewer_neighbours_than_a_scorer_looks_at_are_refused_before_anything_is_trained() -> None:
     for name in ("knn_agreement", "confidence_and_knn"):
-        with pytest.raises(InputError, match=f"^--scorers: {name} "):
+        with pytest.raises(InputError) as refused:
             check_names(("margin", name), "margin", neighbours=24, frozen=False)
+        assert name in str(refused.value)
     check_names(("margin", "knn_vote", "knn_distance"), "margin", neighbours=1, frozen=False)
 
 
 def test_without_cleanlab_what_needs_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choices, "find_spec", lambda name: None)
     for name in ("cleanlab_issues", "confident_learning"):
-        with pytest.raises(InputError, match=f"^--scorers: {name} "):
+        with pytest.raises(InputError) as refused:
             check_names(("margin", name), "margin", neighbours=25, frozen=False)
+        assert name in str(refused.value)
     check_names(
         tuple(name for name in COMPARISONS if "cleanlab" not in name), "dbscan_map", neighbours=25, frozen=False
     )
@@ -160,8 +162,9 @@ def test_peak_memory_is_that_of_the_work_and_not_of_who_asked() -> None:
 
 def test_scorers_of_a_training_are_refused_where_there_is_none_before_anything_is_trained() -> None:
     for name in ("mean_confidence", "label_odds"):
-        with pytest.raises(InputError, match=f"^--scorers: {name} "):
+        with pytest.raises(InputError) as refused:
             check_names(("margin", name), "margin", neighbours=25, frozen=True)
+        assert name in str(refused.value)
     check_names(("margin", "self_confidence"), "margin", neighbours=25, frozen=True)
 
 

@@ -18,15 +18,17 @@ def test_values_that_are_no_numbers(bad: float, row: int) -> None:
     features = np.random.default_rng(0).normal(size=(9001, 3)).astype(np.float32)
     check_features(features, "f.npy")
     features[row, 1] = bad
-    with pytest.raises(InputError, match=f"row {row}") as refused:
+    with pytest.raises(InputError) as refused:
         check_features(features, "f.npy")
+    assert f"row {row}" in str(refused.value)
     assert refused.value.key == "f.npy"
 
 
 def test_equal_rows() -> None:
     features = np.ones((9001, 3), dtype=np.float32)
-    with pytest.raises(InputError, match="9001") as refused:
+    with pytest.raises(InputError) as refused:
         check_features(features, "f.npy")
+    assert "9001" in str(refused.value)
     assert refused.value.key == "f.npy"
     # One row differs, blocks before the last.
     features[1, -1] = 2

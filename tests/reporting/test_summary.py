@@ -315,8 +315,9 @@ def test_files_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
     params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
     write_artifacts(data, params)
     write_parquet(data.points("resnet18"), read_parquet(data.points("resnet18")).slice(1))
-    with pytest.raises(InputError, match="79") as refused:
+    with pytest.raises(InputError) as refused:
         load_inputs(params, data)
+    assert "79" in str(refused.value)
     assert refused.value.key == str(data.points("resnet18"))
     write_network(data, "resnet18")
     data.finetune_metrics("resnet18").unlink()

@@ -87,8 +87,9 @@ def test_metrics_of_another_kind_or_run_are_refused_in_a_line(
 def test_metrics_of_another_run_of_the_filter_are_refused(data: DataPaths, source: Source) -> None:
     file = data.filter_metrics(NETWORK)
     file.write_text(json.dumps({"eps": 1.25, "settings": {"scorer": {"name": "dbscan"}}}))
-    with pytest.raises(InputError, match=str(file)) as refused:
+    with pytest.raises(InputError) as refused:
         source.points(NETWORK)
+    assert str(file) in str(refused.value)
     assert refused.value.key == str(data.points(NETWORK))
 
 

@@ -23,7 +23,7 @@ from viz.callbacks.pointing import describe
 from viz.callbacks.proposing import show_difference, write_rule
 from viz.callbacks.watching import news
 from viz.data import Points, Source
-from viz.decisions import Decisions
+from viz.decisions import Decisions, Image
 from viz.export import content
 from viz.export.content import content_of
 from viz.layout import ALL
@@ -82,7 +82,7 @@ def test_what_was_decided(data: DataPaths, source: Source, points: Points, tmp_p
         return carry_out(source, desk, {**asked, "rows": list(rows)}).said
 
     desk = Desk(data.overrides)
-    images = [(points.paths[row].as_py(), points.sha256[row].as_py()) for row in (0, 1, 2)]
+    images = [Image(points.paths[row].as_py(), points.sha256[row].as_py()) for row in (0, 1, 2)]
     said = {
         "one image": done("drop", 3),
         "several": done("keep-selection", 3, 4),

@@ -191,7 +191,6 @@ _NOT_VALID: dict[str, Mapping[str, object]] = {
     "unknown key": {"filter.epz": 1.25},
     "unknown section": {"filtr.eps": 1.25},
     "two limits": {"filter.eps": 1.25},
-    "too large": {"filter.drop_share": 1.5},
     "limit of another scorer": changes_for({"name": "margin"}, eps=1.25),
     "one number for all": {"filter.drop_share.resnet18": 0.1},
     "no limit": {"filter.drop_share": None},
@@ -202,6 +201,9 @@ def test_changes_that_are_not_valid_are_refused_by_their_key(tmp_path: Path) -> 
     file = _file(tmp_path)
     cases = {name: partial(propose, file, changes) for name, changes in _NOT_VALID.items()}
     check_golden("refused_changes.txt", refusals(cases, hidden={str(tmp_path): "FOLDER"}))
+    with pytest.raises(InputError) as refused:
+        propose(file, {"filter.drop_share": 1.5})
+    assert str(refused.value).startswith(f"{file}: filter.drop_share: ")
     assert file.read_text() == _DIGITS
 
 
