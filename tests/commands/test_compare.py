@@ -52,7 +52,7 @@ def test_the_text(
     write_json(DataPaths(root=b).prepare_metrics, {"n_planted": None})
     tables = {
         "full": cells(arms=["full"], change=gains(noise)),
-        "worse": cells(seeds=range(8), change=gains(lambda row: noise(row) / 10 - 0.05)),
+        "worse": cells(seeds=range(8), change=gains(lambda row: noise(row) - 0.05)),
         "incomplete": cells(change=unlucky),
         "unpaired": cells(batch_sizes=[64]),
     }

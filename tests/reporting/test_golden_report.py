@@ -29,7 +29,8 @@ from pipeline.reporting.page import PageFigures, render_page
 from pipeline.reporting.plans import PlanHistories, load_plans
 from pipeline.reporting.summary import Summary, build_summary
 
-_SEEDS = list(range(8))
+# Of 10 test images a class, 6 seeds and 2 settings, no share lies between two roundings of two digits.
+_SEEDS = list(range(6))
 _CHARTS = ("accuracy", "best_batch", "differences", "learning", "progress", "test_loss")
 _GAINS = {"helps": 0.05, "hurts": -0.05, "at_looks": 0.05, "equivalent": 0.0}
 """Filtered minus the other arms, by study, in accuracy; the margin is .02."""
@@ -47,7 +48,7 @@ def _tree() -> dict[str, Any]:
         "helps": {**base, "batch_sizes": [32, 64], "seeds": _SEEDS, "plan": words},
         "hurts": {**pair, "match": "epochs"},
         "equivalent": pair,
-        "at_looks": {**pair, "looks": [6, 8]},
+        "at_looks": {**pair, "seeds": list(range(8)), "looks": [6, 8]},
         "undecided": {**base, "accuracy_every": {"steps": 1}},
         "without_random": {**pair, "arms": ["full", "filtered"], "seeds": [0]},
         "without_result": {**pair, "seeds": [0]},
@@ -75,6 +76,8 @@ def _outcome(row: Mapping[str, Any]) -> Mapping[str, Any]:
     elif row["arm"] == "full" and study.startswith(("warmup", "without_numbers")):
         best = 128 if study == "warmup_2" or row["learning_rate"] == 0.1 or seed == 2 else 32
         top1 = 0.9 - 0.01 * abs(np.log2(size / best))
+    if study == "published" and row["arm"] == "filtered":
+        top1 += 0.013 * (row["weight_decay"] == 0.005) + 0.001 * seed
     measured = {"top1": top1, "balanced_accuracy": top1 - 0.01}
     if study == "hurts" and row["arm"] == "filtered":
         measured["epochs"] = row["epochs"] * 1.054
@@ -103,10 +106,10 @@ def _write_landscape(data: DataPaths, name: str) -> None:
 
 
 def _state_plan(work: WorkPaths, params: Params, name: str) -> None:
-    """Stated before the first of three runs, with six seeds, and stated again after it."""
+    """Stated before the first of three runs, with four seeds, and stated again after it."""
     noon = datetime(2026, 11, 23, 12, tzinfo=UTC)
     study = params.studies[name]
-    for days, seeds in ((0, study.seeds[:6]), (2, study.seeds)):
+    for days, seeds in ((0, study.seeds[:4]), (2, study.seeds)):
         stated = study.model_copy(update={"seeds": seeds})
         plan = stated_plan(name, stated, params.train, params.report)
         state_plan(work.plans(name), plan, noon + timedelta(days=days))

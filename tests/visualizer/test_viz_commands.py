@@ -91,7 +91,8 @@ def test_a_folder_in_the_way_is_one_line(
 ) -> None:
     (tmp_path / command[1]).mkdir()
     assert main([command[0], str(tmp_path / command[1]), *data]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {tmp_path / command[1]}: ")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert command[1] in line
 
 
 def test_memory_that_runs_out_is_one_line(

@@ -70,7 +70,7 @@ def test_classes_of_another_preparation_are_noticed(data: DataPaths, source: Sou
     [
         ({"eps": 1.5}, "settings"),
         ({"eps": 1.5, "settings": {"scorer": {}}}, "settings.scorer.name"),
-        ({"eps": "1.5", "settings": {"scorer": {"name": "margin"}}}, "eps"),
+        ({"eps": "1.5", "settings": {"scorer": {"name": "margin"}}}, "eps.float"),
         ([1, 2], "(top level)"),
         (None, "(top level)"),
     ],
