@@ -1,6 +1,7 @@
 """Human decisions: round trip, and one clear line for every mistake."""
 
 import csv
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -91,7 +92,7 @@ def test_mistakes_are_named_with_their_line(tmp_path: Path) -> None:
     def read(text: str) -> None:
         read_overrides(_file(tmp_path, text))
 
-    cases = {"missing": partial(read_overrides, tmp_path / "overrides.csv")}
+    cases: dict[str, Callable[[], object]] = {"missing": partial(read_overrides, tmp_path / "overrides.csv")}
     cases |= {name: partial(read, text) for name, text in _MISTAKES.items()}
     for name, change in {"gone": {"path": "c.png"}, "another image": {"sha256": "bb"}}.items():
         decided = [_override(**change)]

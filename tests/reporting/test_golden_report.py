@@ -88,7 +88,7 @@ def _outcome(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _write_landscape(data: DataPaths, name: str) -> None:
     """Filtered networks are twice as smooth on training images; the first network did not converge."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for run in read_parquet(data.runs(name)).to_pylist():
         for split in ("train", "test"):
             value = (0.5 if (run["arm"], split) == ("filtered", "train") else 1.0) * (10 + run["seed"])
