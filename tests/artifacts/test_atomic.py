@@ -29,9 +29,9 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     def write_half() -> None:
         with atomic_path(target) as temporary:
             temporary.write_text("hal")
-            raise RuntimeError("interrupted")
+            raise KeyboardInterrupt
 
-    with pytest.raises(RuntimeError, match="interrupted"):
+    with pytest.raises(KeyboardInterrupt):
         write_half()
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
@@ -44,8 +44,9 @@ def test_full_disk_is_bad_input(tmp_path: Path, number: int) -> None:
             path.write_text("half")
             raise OSError(number, os.strerror(number))
 
-    with pytest.raises(InputError, match=r"file\.txt: the disk is full"):
+    with pytest.raises(InputError) as refused:
         fill_the_disk()
+    assert refused.value.key == str(tmp_path / "file.txt")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -57,9 +58,9 @@ def test_callers_that_can_do_without_a_file_get_the_errno(tmp_path: Path, monkey
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match=r"file\.bin") as caught:
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - its number is checked below
         write_bytes(target, memoryview(b"new"))
-    assert caught.value.errno == errno.ENOSPC
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(target))
     assert target.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [target]
 

@@ -42,13 +42,11 @@ def test_what_json_cannot_say_is_null(tmp_path: Path) -> None:
     assert value == {"loss": None, "rates": [None, None, 1.5], "3": {"x": [None]}}
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [(None, "missing; run"), (b"", "not readable as JSON"), (b'{"a": 1', "not readable"), (b"\xff", "not readable")],
-)
-def test_unsound_file_gets_one_line(tmp_path: Path, content: bytes | None, expected: str) -> None:
+@pytest.mark.parametrize("content", [None, b"", b'{"a": 1', b"\xff"])
+def test_unsound_file_gets_one_line(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "value.json"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(InputError, match=expected):
+    with pytest.raises(InputError) as refused:
         read_json(path)
+    assert refused.value.key == str(path)

@@ -40,8 +40,9 @@ def test_a_plan_that_was_changed_by_hand_is_refused(harm: tuple[str, str], tmp_p
     state_plan(tmp_path, {"seeds": [0, 1]}, _START)
     (path,) = tmp_path.iterdir()
     path.write_text(path.read_text().replace(*harm, 1))
-    with pytest.raises(InputError, match=str(path)):
+    with pytest.raises(InputError) as refused:
         read_statements(tmp_path)
+    assert refused.value.key == str(path)
 
 
 def test_copies_of_two_ledgers_hold_the_statements_of_both(tmp_path: Path) -> None:

@@ -77,8 +77,9 @@ def test_the_cell_shows_the_map_and_gives_the_selection_back(explorer: Explorer,
     assert explorer.selected()["path"].to_pylist()[0].endswith("0.png")
     file = explorer._source.data.points(NETWORK)
     write_parquet(file, read_parquet(file))
-    with pytest.raises(InputError, match="has been replaced since the selection; select again"):
+    with pytest.raises(InputError) as refused:
         explorer.selected()
+    assert refused.value.key == str(file)
 
 
 def test_a_port_of_ones_own_is_served_or_refused(tmp_path: Path) -> None:
@@ -88,11 +89,15 @@ def test_a_port_of_ones_own_is_served_or_refused(tmp_path: Path) -> None:
         port = probe.getsockname()[1]
     running = viz.explore(params=params, data=tmp_path, port=port)
     assert running.url.startswith(f"http://127.0.0.1:{port}/")
-    with pytest.raises(InputError, match=f"port: {port} of 127.0.0.1 cannot be had"):
+    with pytest.raises(InputError) as refused:
         viz.explore(params=params, data=tmp_path, port=port)
+    assert str(port) in str(refused.value)
+    assert refused.value.key == "port"
     running.close()
 
 
 def test_an_unknown_network_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="network: alexnet is none of"):
+    with pytest.raises(InputError) as refused:
         viz.explore("alexnet", params=ROOT / "tests" / "params.yaml", data=tmp_path)
+    assert "alexnet" in str(refused.value)
+    assert refused.value.key == "network"

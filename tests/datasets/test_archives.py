@@ -4,9 +4,11 @@ import io
 import tarfile
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from golden import check_golden, refusals
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_up_images import write_tar, write_zip
@@ -67,88 +69,79 @@ def test_names_that_differ_in_case_alone_are_two_files(writer: Writer, tmp_path:
     assert _content(path, set(files)) == files
 
 
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        ("/etc/passwd", "has an absolute path"),
-        ("C:/windows/1.png", "has an absolute path"),
-        ("../escape.png", "leads out of the archive"),
-        ("cat/../../escape.png", "leads out of the archive"),
-        (".hidden/../../escape.png", "leads out of the archive"),
-        ("train\\cat\\1.png", "has a backslash"),
-        ("cat/a\nb.png", "holds a line break"),
-        ("cat/a\u2028b.png", "holds a line break"),
-    ],
-)
-def test_unsafe_names_are_refused(writer: Writer, tmp_path: Path, name: str, problem: str) -> None:
-    path = writer(tmp_path / "a", {**_FILES, name: b"x"})
-    with pytest.raises(InputError, match=problem) as raised:
-        open_archive(path).tree()
-    assert str(raised.value).startswith(f"prepare.path: {path}: ")
-    assert "not a sound" not in str(raised.value)
-    assert repr(name)[1:-1] in str(raised.value) or ascii(name)[1:-1] in str(raised.value)
+_UNSAFE = {
+    "absolute": "/etc/passwd",
+    "a drive": "C:/windows/1.png",
+    "upwards": "../escape.png",
+    "down and upwards": "cat/../../escape.png",
+    "upwards from a hidden folder": ".hidden/../../escape.png",
+    "backslashes": "train\\cat\\1.png",
+    "a line break": "cat/a\nb.png",
+    "a line separator": "cat/a\u2028b.png",
+}
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_names_that_are_there_twice_are_refused(writer: Writer, tmp_path: Path) -> None:
-    path = writer(tmp_path / "a", {"cat/1.png": b"1", "./cat/1.png": b"2"})
-    with pytest.raises(InputError, match=r"member './cat/1.png' is there twice"):
-        open_archive(path).tree()
+def test_unsafe_names_are_refused(writer: Writer, tmp_path: Path) -> None:
+    """In the same words by every kind of archive."""
+
+    def read(files: dict[str, bytes]) -> None:
+        open_archive(writer(tmp_path / "a", files)).tree()
+
+    cases = {name: partial(read, {**_FILES, path: b"x"}) for name, path in _UNSAFE.items()}
+    cases["twice"] = partial(read, {"cat/1.png": b"1", "./cat/1.png": b"2"})
+    check_golden("refused_archive_names.txt", refusals(cases, hidden={str(tmp_path): "FOLDER"}))
 
 
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [
-        (tarfile.SYMTYPE, "is a link"),
-        (tarfile.LNKTYPE, "is a link"),
-        (tarfile.CHRTYPE, "is a device or pipe"),
-        (tarfile.BLKTYPE, "is a device or pipe"),
-        (tarfile.FIFOTYPE, "is a device or pipe"),
-    ],
-)
-def test_tar_members_that_are_no_files_are_refused(tmp_path: Path, kind: bytes, said: str) -> None:
-    path = tmp_path / "a.tar"
+def _tar_of(path: Path, kind: bytes) -> Path:
     with tarfile.open(path, "w") as archive:
         member = tarfile.TarInfo("cat/1.png")
         member.type, member.linkname = kind, "cat/2.png"
         archive.addfile(member)
-    with pytest.raises(InputError, match=rf"member 'cat/1.png' {said}"):
-        open_archive(path).tree()
+    return path
 
 
-@pytest.mark.parametrize(("mode", "said"), [(0o120777, "is a link"), (0o020666, "is a device or pipe")])
-def test_zip_members_that_are_no_files_are_refused(tmp_path: Path, mode: int, said: str) -> None:
-    path = tmp_path / "a.zip"
+def _zip_of(path: Path, mode: int) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
         info = zipfile.ZipInfo("cat/1.png")
         info.external_attr = mode << 16
         archive.writestr(info, "/etc/passwd")
-    with pytest.raises(InputError, match=rf"member 'cat/1.png' {said}"):
-        open_archive(path).tree()
+    return path
 
 
-def test_tar_names_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.tar"
+def _tar_in_latin1(path: Path) -> Path:
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT, encoding="latin-1") as archive:
         archive.addfile(tarfile.TarInfo("kätze/1.png"))
-    with pytest.raises(InputError, match=r"'k\\udce4tze/1.png' .*not UTF-8"):
-        open_archive(path).tree()
+    return path
 
 
-def test_encrypted_zip_is_refused(tmp_path: Path) -> None:
-    path = write_zip(tmp_path / "a.zip", _FILES)
+def _changed(path: Path, offset: int, change: Callable[[int], int]) -> Path:
+    """Another byte of the first entry in a zip's directory."""
     data = bytearray(path.read_bytes())
-    data[data.index(b"PK\x01\x02") + 8] |= 1  # the first entry's flags in the directory
+    at = data.index(b"PK\x01\x02") + offset
+    data[at] = change(data[at])
     path.write_bytes(data)
-    with pytest.raises(InputError, match="is encrypted; pack it without a password"):
-        open_archive(path).tree()
+    return path
+
+
+def test_members_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    kinds = ("SYMTYPE", "LNKTYPE", "CHRTYPE", "BLKTYPE", "FIFOTYPE")
+    nameless = write_zip(tmp_path / "nameless.zip", {"x": b"1"})
+    nameless.write_bytes(nameless.read_bytes().replace(b"x", b"\0"))  # where zipfile ends the name
+    paths = {
+        **{f"tar, {kind}": _tar_of(tmp_path / f"{kind}.tar", getattr(tarfile, kind)) for kind in kinds},
+        "zip, link": _zip_of(tmp_path / "link.zip", 0o120777),
+        "zip, device": _zip_of(tmp_path / "device.zip", 0o020666),
+        "tar, not UTF-8": _tar_in_latin1(tmp_path / "latin1.tar"),
+        "zip, encrypted": _changed(write_zip(tmp_path / "encrypted.zip", _FILES), 8, lambda flags: flags | 1),
+        "zip, no name": nameless,
+    }
+    cases = {name: open_archive(path).tree for name, path in paths.items()}
+    check_golden("refused_archive_members.txt", refusals(cases, hidden={str(tmp_path): "FOLDER"}))
 
 
 def test_unknown_compression_is_named(tmp_path: Path) -> None:
-    path = write_zip(tmp_path / "a.zip", {"cat/1.png": b"1"})
-    data = bytearray(path.read_bytes())
-    data[data.index(b"PK\x01\x02") + 10] = 99
-    path.write_bytes(data)
+    path = _changed(write_zip(tmp_path / "a.zip", {"cat/1.png": b"1"}), 10, lambda _: 99)
     (content,) = _content(path, {"cat/1.png"}).values()
     assert isinstance(content, UnreadableError)
     assert "method" in str(content)
@@ -171,7 +164,7 @@ def test_a_cut_archive_never_passes_for_a_smaller_one(writer: Writer, tmp_path: 
     try:
         tree = open_archive(path).tree()
     except InputError as error:
-        assert "not a sound" in str(error)  # noqa: PT017 - either outcome is right
+        assert error.key == "prepare.path"  # noqa: PT017 - either outcome is right
         return
     # The padding at a tar's end is no loss.
     assert tree == _TREE
@@ -202,34 +195,27 @@ def test_a_broken_header_in_the_middle_is_no_end(tmp_path: Path) -> None:
     path.write_bytes(data)
     with tarfile.open(path) as archive:
         assert len(archive.getnames()) == 2
-    with pytest.raises(InputError, match="cut off or broken after 2048 bytes"):
+    with pytest.raises(InputError) as refused:
         open_archive(path).tree()
+    assert "2048" in str(refused.value)
 
 
 @pytest.mark.parametrize("data", [b"", b"not an archive at all", b"PK\x03\x04 nor this", b"\xfd7zXZ\x00 nor this"])
 def test_other_files_are_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "images.tar.xz"
     path.write_bytes(data)
-    with pytest.raises(InputError, match=rf"{path}: not a sound .tar, .* or .zip archive") as raised:
+    with pytest.raises(InputError) as raised:
         open_archive(path).tree()
+    assert str(path) in str(raised.value)
+    assert raised.value.key == "prepare.path"
     assert len(str(raised.value)) < 300
 
 
 def test_versions_of_zip_to_come_are_refused(tmp_path: Path) -> None:
-    path = write_zip(tmp_path / "a.zip", _FILES)
-    data = bytearray(path.read_bytes())
-    data[data.index(b"PK\x01\x02") + 6] = 255
-    path.write_bytes(data)
-    with pytest.raises(InputError, match=r"not a sound .* \(zip file version 25.5\)"):
+    path = _changed(write_zip(tmp_path / "a.zip", _FILES), 6, lambda _: 255)
+    with pytest.raises(InputError) as refused:
         open_archive(path).tree()
-
-
-def test_members_without_a_name_are_refused(tmp_path: Path) -> None:
-    path = write_zip(tmp_path / "a.zip", {"x": b"1"})
-    data = path.read_bytes().replace(b"x", b"\0")  # where zipfile ends the name
-    path.write_bytes(data)
-    with pytest.raises(InputError, match="member '' has no name"):
-        open_archive(path).tree()
+    assert "25.5" in str(refused.value)
 
 
 def test_an_empty_archive_has_no_files(tmp_path: Path) -> None:

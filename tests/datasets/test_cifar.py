@@ -91,8 +91,9 @@ def test_nothing_is_unpickled_before_the_checksum_is_right(archive: Path, monkey
 
     monkeypatch.setattr(pickle, "Unpickler", never)
     monkeypatch.setattr("pipeline.datasets.cifar.load_plain_pickle", never)
-    with pytest.raises(InputError, match=f"expected {CIFAR10.sha256}"):
+    with pytest.raises(InputError) as refused:
         open_cifar(CIFAR10, dataset_options(archive))
+    assert CIFAR10.sha256 in str(refused.value)
 
 
 def test_download_is_kept_and_used(archive: Path, tmp_path: Path) -> None:

@@ -93,13 +93,17 @@ def test_a_damaged_copy_is_replaced(server: Server, tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["short", "tampered"])
 def test_wrong_content_is_refused(server: Server, tmp_path: Path, what: str) -> None:
     path = tmp_path / "archive"
-    with pytest.raises(InputError, match=rf"SHA-256 \w+, expected {_SHA256}; .*prepare.path, or put it at {path}"):
+    with pytest.raises(InputError) as refused:
         fetch(f"{server.url}/{what}", path, sha256=_SHA256, progress=no_progress)
+    assert _SHA256 in str(refused.value)
+    assert str(path) in str(refused.value)
+    assert refused.value.key == f"{server.url}/{what}"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_missing_on_the_server(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"missing: cannot be downloaded \(HTTP Error 404"):
+    # Held by a name, the error would keep the server's answer open.
+    with pytest.raises(InputError, match=rf"^{server.url}/missing: .*404"):
         fetch(f"{server.url}/missing", tmp_path / "archive", sha256=_SHA256, progress=no_progress)
 
 
@@ -109,10 +113,8 @@ def test_no_network_says_which_file_to_put_where(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/archive"
         with pytest.raises(InputError) as raised:
             fetch(url, tmp_path / "archive", sha256=_SHA256, progress=no_progress)
-    message = str(raised.value)
-    assert message.startswith(f"{url}: cannot be downloaded (")
-    assert message.endswith(f"give its location as prepare.path, or put it at {tmp_path / 'archive'}")
-    assert "\n" not in message
+    assert raised.value.key == url
+    assert str(tmp_path / "archive") in str(raised.value)
 
 
 def test_a_killed_download_leaves_nothing_that_counts(server: Server, tmp_path: Path) -> None:
@@ -165,7 +167,8 @@ def test_local_copies(tmp_path: Path) -> None:
     path.write_bytes(_CONTENT)
     check_sha256(path, _SHA256, "http://x")
     path.write_bytes(_CONTENT[:-1])
-    with pytest.raises(InputError, match=rf"prepare.path: {path} has the SHA-256 \w+, expected"):
-        check_sha256(path, _SHA256, "http://x")
-    with pytest.raises(InputError, match="is not a file; give a copy of http://x"):
-        check_sha256(tmp_path, _SHA256, "http://x")
+    for wrong in (path, tmp_path):
+        with pytest.raises(InputError) as refused:
+            check_sha256(wrong, _SHA256, "http://x")
+        assert str(wrong) in str(refused.value)
+        assert refused.value.key == "prepare.path"

@@ -2,10 +2,12 @@
 
 import unicodedata
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import pytest
+from golden import check_golden, refusals
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,17 +82,18 @@ def test_paths_that_differ_in_composition_alone_are_one(
     without = replace(images, train=images.train[:3])
     assert relabel(without, _read(tmp_path, f"path,label\n{of_file},dog\n"), left_out={of_images}).n_relabelled == 0
     in_test = replace(without, test=(Sample(path=of_images, label=2),))
-    with pytest.raises(InputError, match="is a test image"):
+    with pytest.raises(InputError):
         relabel(in_test, _read(tmp_path, f"path,label\n{of_file},dog\n"), left_out=frozenset())
-    with pytest.raises(InputError, match=r"line 3: .* has a label in line 2 already"):
+    with pytest.raises(InputError, match=r"line 3: .* line 2"):
         _read(tmp_path, f"path,label\n{of_file},dog\n{of_images},dog\n")
 
 
 def test_a_line_that_may_mean_two_images_is_refused(tmp_path: Path) -> None:
     both = tuple(Sample(path=unicodedata.normalize(form, "train/été/1.png"), label=2) for form in _FORMS)
     images = replace(_IMAGES, train=both)
-    with pytest.raises(InputError, match=r"'train/été/1\.png' may be either of two images, .*; rename one of them$"):
+    with pytest.raises(InputError) as refused:
         relabel(images, _read(tmp_path, "path,label\ntrain/été/1.png,dog\n"), left_out=frozenset())
+    assert "train/été/1.png" in str(refused.value)
 
 
 def test_lines_are_counted_where_records_begin(tmp_path: Path) -> None:
@@ -101,60 +104,62 @@ def test_lines_are_counted_where_records_begin(tmp_path: Path) -> None:
 def test_lines_about_images_that_were_left_out_are_passed_over(tmp_path: Path) -> None:
     file = _read(tmp_path, "path,label\ntrain/cat/broken.png,dog\ntrain/cat/2.png,dog\n")
     assert relabel(_IMAGES, file, left_out={"train/cat/broken.png"}).n_relabelled == 1
-    with pytest.raises(InputError, match=r"line 2: 'train/cat/broken\.png' is not among the training images"):
+    with pytest.raises(InputError, match=r"line 2: 'train/cat/broken\.png'"):
         relabel(_IMAGES, file, left_out=frozenset())
 
 
 _BAD = {
-    "empty": ("", ": is empty; give it the header"),
-    "no image": ("path,label\n", ": lists no image; add lines"),
-    "missing column": ("path,labels\na,b\n", ": line 1: has no column label among 'path,labels'; rename 'labels'"),
-    "another column": ("path,label,note\na,b,c\n", ": line 1: has the columns 'path,label,note'; leave path and label"),
-    "too few fields": ("path,label\ntrain/cat/2.png\n", ": line 2: has 1 fields, needs the 2 of the header; quote"),
-    "comma": ("path,label\ntrain/cat/a, b.png,dog\n", ": line 2: has 3 fields, needs the 2 of the header; quote"),
-    "twice": (
-        "path,label\ntrain/cat/2.png,dog\n\ntrain/cat/2.png,dog\n",
-        ": line 4: 'train/cat/2.png' has a label in line 2 already; remove one",
-    ),
-    "unknown path": (
-        "path,label\ntrain/cat/3.png,dog\n",
-        ": line 2: 'train/cat/3.png' is not among the training images; the nearest is 'train/cat/2.png'; write",
-    ),
-    "other folder": (
-        "path,label\nimages/dog/1.png,dog\n",
-        ": line 2: 'images/dog/1.png' is not among the training images; the nearest is 'train/dog/1.png'; write",
-    ),
-    "test image": (
-        "path,label\ntest/cat/1.png,dog\n",
-        ": line 2: 'test/cat/1.png' is a test image, and those keep their labels; remove",
-    ),
-    "unknown class": ("path,label\ntrain/cat/2.png,dogs\n", ": line 2: 'dogs' is no class; did you mean 'dog'?"),
-    "strange class": ("path,label\ntrain/cat/2.png,7\n", ": line 2: '7' is no class; give one of cat, dog, été"),
-    "Latin-1": ("path,label\ntrain/été/1.png,cat\n".encode("latin-1"), ": cannot be read as UTF-8 CSV ("),
-    "UTF-16": ("path,label\ntrain/cat/2.png,dog\n".encode("utf-16"), ": cannot be read as UTF-8 CSV ("),
-    "open quote": ('path,label\n"train/cat/2.png,dog\n', ": cannot be read as UTF-8 CSV ("),
+    "empty": "",
+    "no image": "path,label\n",
+    "missing column": "path,labels\na,b\n",
+    "another column": "path,label,note\na,b,c\n",
+    "too few fields": "path,label\ntrain/cat/2.png\n",
+    "comma": "path,label\ntrain/cat/a, b.png,dog\n",
+    "twice": "path,label\ntrain/cat/2.png,dog\n\ntrain/cat/2.png,dog\n",
+    "unknown path": "path,label\ntrain/cat/3.png,dog\n",
+    "other folder": "path,label\nimages/dog/1.png,dog\n",
+    "test image": "path,label\ntest/cat/1.png,dog\n",
+    "unknown class": "path,label\ntrain/cat/2.png,dogs\n",
+    "strange class": "path,label\ntrain/cat/2.png,7\n",
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), _BAD.values(), ids=_BAD)
-def test_a_bad_file_gets_one_line(tmp_path: Path, text: str | bytes, expected: str) -> None:
-    with pytest.raises(InputError) as raised:
+def test_a_bad_file_gets_one_line(tmp_path: Path) -> None:
+    def use(text: str) -> None:
         relabel(_IMAGES, _read(tmp_path, text), left_out=frozenset())
-    assert str(raised.value).startswith(f"prepare.labels: {tmp_path / 'labels.csv'}{expected}")
-    assert "\n" not in str(raised.value)
+
+    cases = {name: partial(use, text) for name, text in _BAD.items()}
+    check_golden("refused_label_files.txt", refusals(cases, hidden={str(tmp_path): "FOLDER"}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "path,label\ntrain/été/1.png,cat\n".encode("latin-1"),
+        "path,label\ntrain/cat/2.png,dog\n".encode("utf-16"),
+        'path,label\n"train/cat/2.png,dog\n',
+    ],
+    ids=["Latin-1", "UTF-16", "open quote"],
+)
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path, text: str | bytes) -> None:
+    with pytest.raises(InputError) as refused:
+        _read(tmp_path, text)
+    assert str(tmp_path / "labels.csv") in str(refused.value)
+    assert refused.value.key == "prepare.labels"
 
 
 @pytest.mark.parametrize("name", ["none.csv", "."])
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, name: str) -> None:
-    with pytest.raises(
-        InputError, match=r"^prepare.labels: .*(does not exist; give a CSV|cannot be read as UTF-8 CSV)"
-    ):
+    with pytest.raises(InputError) as refused:
         read_label_file(tmp_path / name, key="prepare.labels")
+    assert str(tmp_path / name) in str(refused.value)
+    assert refused.value.key == "prepare.labels"
 
 
 @pytest.mark.parametrize("path", ["train/042/0000142.jpg", "images/042/0000142.png"])
 def test_the_nearest_of_many_paths_is_found_at_once(path: str) -> None:
     paths = [f"train/{row % 100:03}/{row:07}.png" for row in range(200_000)]
     line = GivenLabel(path=path, name="a", line=2)
-    with pytest.raises(InputError, match=r"the nearest is 'train/042/0000142\.png'"):
+    with pytest.raises(InputError) as refused:
         locate_labels(LabelFile(source="x", labels=(line,)), paths=paths, class_names=["a"], test_paths=frozenset())
+    assert "train/042/0000142.png" in str(refused.value)

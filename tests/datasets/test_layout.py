@@ -1,6 +1,9 @@
 """Which folders are splits and which are classes."""
 
+from functools import partial
+
 import pytest
+from golden import check_golden, refusals
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,7 +37,7 @@ def test_val_is_the_test_split_of_imagenet() -> None:
     for others in ([], ["test/ILSVRC2012_test_00000001.JPEG"]):
         layout = find_layout(_tree(*names, *others), "x")
         assert layout.splits["test"] == (("val/cat/1.png", 0), ("val/dog/1.png", 1))
-    with pytest.raises(InputError, match="folder val beside train/ and test/ belongs to neither"):
+    with pytest.raises(InputError):
         find_layout(_tree(*names, *_SPLIT), "x")
 
 
@@ -77,34 +80,29 @@ def test_a_test_split_may_lack_a_class_here() -> None:
     assert find_layout(_tree(*_SPLIT[:3]), "x").class_names == ("cat", "dog")
 
 
-@pytest.mark.parametrize(
-    ("tree", "message"),
-    [
-        pytest.param(_tree(), "no class folders", id="nothing"),
-        pytest.param(_tree("README.md"), "no class folders", id="no folders"),
-        pytest.param(_tree("1.png", "2.png"), r"1.png is in no class folder \(and 1 more images\)", id="loose images"),
-        pytest.param(_tree("all/cat/1.png", "1.png"), "all/cat is a folder within a class", id="an image beside all"),
-        pytest.param(_tree(*_ONE, "x.JPG"), "x.JPG is in no class folder", id="a loose image"),
-        pytest.param(_tree(*_SPLIT, "train/1.png"), "train: 1.png is in no class folder", id="loose in train"),
-        pytest.param(_tree(*_SPLIT, "1.png"), "1.png is in no class folder", id="loose beside train"),
-        pytest.param(_tree(*_SPLIT[:2]), "there are no class folders in test/", id="train without test"),
-        pytest.param(_tree(*_SPLIT[2:]), "there are no class folders in train/", id="test without train"),
-        pytest.param(
-            _tree(*_SPLIT[:2], "test/1.png"), "there are no class folders in test/", id="test without classes"
-        ),
-        pytest.param(_tree(*_SPLIT, "val/cat/1.png"), "folder val beside train/ and test/", id="a third split"),
-        pytest.param(
-            _tree(*_SPLIT, "test/emu/1.png"), "class emu is in test/ but not in train/", id="class of test alone"
-        ),
-        pytest.param(_tree(*_ONE, folders=("emu",)), "class folder emu is empty", id="empty class"),
-        pytest.param(_tree(*_SPLIT, folders=("test/emu",)), "test: class folder emu is empty", id="empty in test"),
-        pytest.param(_tree(*_ONE, "cat/old/1.png"), "cat/old is a folder within a class", id="nested"),
-        pytest.param(_tree("Train/cat/1.png", "Test/cat/1.png"), "Test/cat is a folder within a class", id="capitals"),
-    ],
-)
-def test_other_layouts_are_refused(tree: FileTree, message: str) -> None:
-    with pytest.raises(InputError, match=rf"^prepare\.path: x: {message}"):
-        find_layout(tree, "x")
+_OTHERS = {
+    "nothing": _tree(),
+    "no folders": _tree("README.md"),
+    "loose images": _tree("1.png", "2.png"),
+    "an image next to a folder": _tree("all/cat/1.png", "1.png"),
+    "a loose image": _tree(*_ONE, "x.JPG"),
+    "loose in train": _tree(*_SPLIT, "train/1.png"),
+    "loose next to train": _tree(*_SPLIT, "1.png"),
+    "train without test": _tree(*_SPLIT[:2]),
+    "test without train": _tree(*_SPLIT[2:]),
+    "test without classes": _tree(*_SPLIT[:2], "test/1.png"),
+    "a third split": _tree(*_SPLIT, "val/cat/1.png"),
+    "class of test alone": _tree(*_SPLIT, "test/emu/1.png"),
+    "empty class": _tree(*_ONE, folders=("emu",)),
+    "empty in test": _tree(*_SPLIT, folders=("test/emu",)),
+    "nested": _tree(*_ONE, "cat/old/1.png"),
+    "capitals": _tree("Train/cat/1.png", "Test/cat/1.png"),
+}
+
+
+def test_other_layouts_are_refused() -> None:
+    cases = {name: partial(find_layout, tree, "x") for name, tree in _OTHERS.items()}
+    check_golden("refused_layouts.txt", refusals(cases))
 
 
 @settings(deadline=None)

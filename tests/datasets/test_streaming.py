@@ -24,7 +24,7 @@ from pipeline.batching import SampleStream
 from pipeline.datasets.images import decode_region
 from pipeline.datasets.resized_crop import RandomResizedCrop
 from pipeline.datasets.streaming import StreamingImages
-from pipeline.errors import InputError
+from pipeline.errors import DataError, InputError
 
 _MEAN, _STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 _N = 24
@@ -211,16 +211,16 @@ def test_a_stated_number_of_batches_is_decoded_ahead(files: list[Path], decoded:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
-    ("damage", "reason"),
+    "damage",
     [
-        (lambda path: path.write_bytes(path.read_bytes()[:-90]), "has changed since it was prepared"),
-        (lambda path: path.write_bytes(encode(Image.new("RGB", (20, 30)))), "has changed since it was prepared"),
-        (Path.unlink, "No such file"),
+        lambda path: path.write_bytes(path.read_bytes()[:-90]),
+        lambda path: path.write_bytes(encode(Image.new("RGB", (20, 30)))),
+        Path.unlink,
     ],
     ids=["truncated", "another", "missing"],
 )
 def test_a_file_that_is_not_what_it_was_is_named_when_its_turn_comes(
-    tmp_path: Path, workers: int, damage: Callable[[Path], object], reason: str
+    tmp_path: Path, workers: int, damage: Callable[[Path], object]
 ) -> None:
     paths = [_write(tmp_path / f"{i}.jpg", photo(i, file_format="JPEG")) for i in range(6)]
     images, zeros = _streaming(paths, workers=workers), np.zeros(2, dtype=np.int64)
@@ -230,24 +230,26 @@ def test_a_file_that_is_not_what_it_was_is_named_when_its_turn_comes(
     def run() -> None:
         with images.prefetch((ids, zeros) for ids in batches):
             images.training_batch(batches[0], zeros)
-            with pytest.raises(InputError, match=reason) as caught:
+            with pytest.raises(InputError) as caught:
                 images.training_batch(batches[1], zeros)
-            assert str(paths[3]) in str(caught.value)
+            assert caught.value.key == str(paths[3])
             raise caught.value
 
     with pytest.raises(InputError):
         run()
     # What else there is can still be had.
     images.training_batch(batches[2], zeros)
-    with pytest.raises(InputError, match=reason):
+    with pytest.raises(InputError) as refused:
         images.evaluation_batch(batches[1])
+    assert refused.value.key == str(paths[3])
 
 
 def test_a_file_that_this_pillow_cannot_read_is_named(tmp_path: Path) -> None:
     """Another build of it could when the file was prepared."""
     path = _write(tmp_path / "a.jpg", photo(0, file_format="JPEG")[:-90])
-    with pytest.raises(InputError, match=r"a\.jpg: damaged .*dvc repro --force prepare"):
+    with pytest.raises(DataError) as refused:
         _streaming([path]).evaluation_batch(np.array([0]))
+    assert refused.value.key == str(path)
 
 
 def test_another_seed_has_other_crops_of_the_same_files(files: list[Path]) -> None:

@@ -38,8 +38,9 @@ class _Command:
 def test_code_is_refused_and_not_run(tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     data = pickle.dumps(_Command(f"touch {canary}"))
-    with pytest.raises(InputError, match=r"batch: not a pickle of plain arrays .*system"):
+    with pytest.raises(InputError) as refused:
         load_plain_pickle(data, source="batch")
+    assert refused.value.key == "batch"
     assert not canary.exists()
     pickle.loads(data)
     assert canary.exists(), "the same pickle does run code where it may"
@@ -48,8 +49,9 @@ def test_code_is_refused_and_not_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["builtins.eval", "numpy.load", "numpy.core.multiarray.set_typeDict", "os.system"])
 def test_no_other_name_is_found(name: str) -> None:
     module, _, attribute = name.rpartition(".")
-    with pytest.raises(InputError, match="names"):
+    with pytest.raises(InputError) as refused:
         load_plain_pickle(b"c" + module.encode() + b"\n" + attribute.encode() + b"\n.", source="x")
+    assert name in str(refused.value)
 
 
 # What is left of the array is its class of numbers.
@@ -60,7 +62,7 @@ def test_damaged_pickles_raise_nothing_else(data: bytes, keep: int) -> None:
     try:
         loaded = load_plain_pickle(python2_pickle(_CONTENT)[:keep] + data, source="x")
     except InputError as error:
-        assert str(error).startswith("x: ")  # noqa: PT017 - either outcome is right
+        assert error.key == "x"  # noqa: PT017 - either outcome is right
     else:
         assert isinstance(loaded, str | bytes | int | float | bool | list | dict | tuple | np.ndarray | None), type(
             loaded

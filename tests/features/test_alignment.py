@@ -92,5 +92,5 @@ def test_rows_are_replaced_in_place_and_no_others(monkeypatch: pytest.MonkeyPatc
 def test_features_without_spread_have_no_fit(alike: str) -> None:
     spread = _spread(np.random.default_rng(0), 30, 5)
     flat = np.full_like(spread, 1 / 3)
-    with pytest.raises(ValueError, match="all features are alike"):
+    with pytest.raises(ValueError, match="alike"):
         fit_similarity(_sums(flat, spread) if alike == "source" else _sums(spread, flat))

@@ -88,8 +88,9 @@ def test_features_that_are_not_finite_are_refused(bad: float) -> None:
     model = build_resnet().eval()
     torch.nn.init.constant_(model.backbone.layer4[1].bn2.bias, bad)
     network = TrainedNetwork(model=model, network="resnet18", class_names=NAMES, format=TINY.format)
-    with pytest.raises(InputError, match="NaN or infinity"):
+    with pytest.raises(InputError) as refused:
         _extract(network, np.zeros((N, 512), dtype=np.float32))
+    assert refused.value.key == "features"
 
 
 # Folds
@@ -191,5 +192,6 @@ def test_with_mirror_images_the_means_of_both_views_are_given(n_networks: int) -
 def test_features_all_alike_cannot_be_aligned() -> None:
     one, other = _network(0), _network(1)
     other.model.features = lambda images: torch.ones(len(images), 512)  # type: ignore[method-assign]
-    with pytest.raises(InputError, match="of the network of fold 1 or 0, all features are alike"):
+    with pytest.raises(InputError) as refused:
         _by_fold([one, other], (np.arange(N) % 2).astype(np.int32))
+    assert "fold 1" in str(refused.value)

@@ -53,18 +53,19 @@ def test_bad_input_gets_one_line_and_exit_code_2(tmp_path: Path) -> None:
     write_project(tmp_path)
     done = run(_command(tmp_path, "--images", "12", *_CHEAP))
     assert done.returncode == 2
-    assert done.stderr == "error: finetune.batch_size: 20 is more than the 12 images; give more --images\n"
+    assert done.stderr.startswith("error: finetune.batch_size: ")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("arguments", "named"),
     [
-        ("--labels none.csv", "--labels: none.csv does not exist; give a CSV with the columns path,label"),
-        ("--variants frozen", "--variants: frozen starts from weights; give their file by --weights"),
-        ("--weights a.pth", "--weights: a.pth is for fine_tuned and frozen; name one in --variants"),
-        ("--weights a.pth --variants frozen", "--weights: a.pth does not exist; give a file with a state dict"),
-        ("--seconds 0", "--seconds: 0 is no time to train in; give more than 0"),
-        ("--summarize --seconds 3", "--summarize: reads what is in --work and runs nothing; leave out --data"),
+        ("--labels none.csv", "--labels"),
+        ("--variants frozen", "--variants"),
+        ("--weights a.pth", "--weights"),
+        ("--weights a.pth --variants frozen", "--weights"),
+        ("--seconds 0", "--seconds"),
+        ("--summarize --seconds 3", "--summarize"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(
@@ -72,14 +73,17 @@ def test_arguments_that_cannot_be_are_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     arguments: str,
-    expected: str,
+    named: str,
 ) -> None:
     write_project(tmp_path)
     capsys.readouterr()
     monkeypatch.setattr(sys, "argv", _command(tmp_path, *_CHEAP, *arguments.split())[2:])
-    with pytest.raises(SystemExit, match="2"):
+    with pytest.raises(SystemExit) as ended:
         main()
-    assert capsys.readouterr().err == f"error: {expected}\n"
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {named}: ")
+    assert error.count("\n") == 1
 
 
 def test_parameters_that_one_of_the_cases_cannot_have_are_refused_before_anything_is_trained(
@@ -93,9 +97,10 @@ def test_parameters_that_one_of_the_cases_cannot_have_are_refused_before_anythin
     weights.touch()
     arguments = ["--kinds", "symmetric", "--variants", "scratch", "frozen", "--weights", str(weights)]
     monkeypatch.setattr(sys, "argv", _command(tmp_path, *_CHEAP, *arguments)[2:])
-    with pytest.raises(SystemExit, match="2"):
+    with pytest.raises(SystemExit) as ended:
         main()
-    assert "frozen-folds1: filter.scorer: label_odds reads how sure" in capsys.readouterr().err
+    assert ended.value.code == 2
+    assert "frozen-folds1: filter.scorer: " in capsys.readouterr().err
     assert not (tmp_path / "bench").exists()
 
 
@@ -124,7 +129,7 @@ def test_cases_of_one_and_two_folds_are_run_by_the_stages_once_and_summarized(tm
     assert list(again[names[0]]["scorers"]) == ["self_confidence"]
     other = run(_command(tmp_path, *arguments, *_CHEAP, "--seed", "1"))
     assert other.returncode == 2
-    assert "plan.json: is of another seed; choose another --work" in other.stderr
+    assert other.stderr.startswith(f"error: {work / 'plan.json'}: ")
     summary = run([sys.executable, "-m", "benchmarks.label_noise", "--work", str(work), "--summarize"])
     assert summary.returncode == 0, summary.stderr
     assert [case["case"] for case in json.loads((work / "summary.json").read_text())["cases"]] == names

@@ -52,13 +52,15 @@ def test_pair_noise_follows_the_pairs_of_cifar10() -> None:
 
 
 def test_pair_noise_needs_the_classes_of_cifar10() -> None:
-    with pytest.raises(InputError, match=r"^--kinds: pair is of the classes of CIFAR-10, .* no airplane; leave"):
+    with pytest.raises(InputError) as refused:
         labels_of(Case(kind="pair", rate=0.4), _images(NAMES), seed=0)
+    assert refused.value.key == "--kinds"
 
 
 def test_a_rate_that_plants_nothing_is_refused() -> None:
-    with pytest.raises(InputError, match=r"^--rates: 0\.001 of 200 images is none; raise it"):
+    with pytest.raises(InputError) as refused:
         labels_of(Case(kind="symmetric", rate=0.001), _images(), seed=0)
+    assert refused.value.key == "--rates"
 
 
 def test_seeds_and_rates_draw_apart() -> None:
@@ -117,8 +119,9 @@ def test_labels_that_prepare_changed_on_purpose_are_audited_against_the_true_one
 
 
 def test_a_file_without_an_error_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"labels\.csv: no label differs from the truth"):
+    with pytest.raises(InputError) as refused:
         _load(tmp_path, labels=_csv(tmp_path, "train/ash/00000.png,ash\n"))
+    assert refused.value.key == str(tmp_path / "labels.csv")
 
 
 def test_some_images_are_the_same_ones_each_time_as_many_of_each_class(tmp_path: Path) -> None:
@@ -131,8 +134,9 @@ def test_some_images_are_the_same_ones_each_time_as_many_of_each_class(tmp_path:
 
 @pytest.mark.parametrize("count", [1, 41])
 def test_a_number_of_images_that_cannot_be_drawn_is_refused(tmp_path: Path, count: int) -> None:
-    with pytest.raises(InputError, match=rf"^--images: {count} of 40 cannot be drawn: .*; give another number$"):
+    with pytest.raises(InputError) as refused:
         _load(tmp_path, images=count)
+    assert refused.value.key == "--images"
 
 
 def test_a_case_has_its_labels_and_parameters_and_the_prepared_files(tmp_path: Path) -> None:
@@ -156,8 +160,10 @@ def test_a_case_has_its_labels_and_parameters_and_the_prepared_files(tmp_path: P
     assert manifest.select(unchanged).equals(read_parquet(base.manifest("train")).select(unchanged))
     for file in ("train.npy", "test.npy", "test.parquet", "metrics.json"):
         assert (folder / "data/prepare" / file).samefile(tmp_path / "data/prepare" / file)
-    with pytest.raises(InputError, match=r"case\.json: is of another steps; choose another --work, or delete"):
+    with pytest.raises(InputError) as refused:
         is_made(folder, case, case_params(params, case, steps=48, weights=None), None)
+    assert "steps" in str(refused.value)
+    assert refused.value.key == str(folder / "case.json")
 
 
 def test_a_frozen_extractor_starts_from_the_file_and_keeps_the_budget_that_it_does_not_use(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from golden import check_golden
 from made_up import NETWORK
 from made_up_label_noise import write_case
 from numpy.typing import NDArray
@@ -103,8 +104,7 @@ def test_results_hold_measures_costs_and_the_advantage_of_the_default(tmp_path: 
     (less,) = advantage_rows(results)
     assert (less["default"], less["less"]) == ("self_confidence", "dbscan_map")
     assert less["AUROC"].startswith(f"{advantage['value']:+.4f} [")
-    assert "24 of 240 labels are wrong; 5.00 epochs" in heading(results)
-    assert "out of fold probabilities; the filter dropped 2, 100.0% of them wrong, and found 8.3%" in heading(results)
+    check_golden("label_noise_heading.txt", f"{heading(results)}\n")
 
 
 @pytest.mark.slow
@@ -118,27 +118,31 @@ def test_the_summary_holds_all_cases_and_means_of_what_ran_in_each(tmp_path: Pat
     assert list(summary["means"]) == ["self_confidence"] == [row["scorer"]]
     each = [case["scorers"]["self_confidence"]["measures"]["auroc"]["value"] for case in summary["cases"]]
     assert summary["means"]["self_confidence"]["auroc"] == pytest.approx(np.mean(each))
-    with pytest.raises(InputError, match=r"^--work: .*none holds no results of a case; run the benchmark"):
+    with pytest.raises(InputError) as refused:
         summarize(tmp_path / "none")
+    assert refused.value.key == "--work"
 
 
 def test_a_default_that_does_not_run_is_refused() -> None:
-    with pytest.raises(InputError, match=r"^--default: margin is not among --scorers knn_vote; add it"):
+    with pytest.raises(InputError) as refused:
         check_names(("knn_vote",), "margin", neighbours=25, frozen=False)
+    assert refused.value.key == "--default"
 
 
 def test_fewer_neighbours_than_a_scorer_looks_at_are_refused_before_anything_is_trained() -> None:
     for name in ("knn_agreement", "confidence_and_knn"):
-        with pytest.raises(InputError, match=rf"^--scorers: {name} looks at 25 neighbours, .* is 24; raise it"):
+        with pytest.raises(InputError) as refused:
             check_names(("margin", name), "margin", neighbours=24, frozen=False)
+        assert name in str(refused.value)
     check_names(("margin", "knn_vote", "knn_distance"), "margin", neighbours=1, frozen=False)
 
 
 def test_without_cleanlab_what_needs_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choices, "find_spec", lambda name: None)
     for name in ("cleanlab_issues", "confident_learning"):
-        with pytest.raises(InputError, match=rf"^--scorers: {name} needs cleanlab; pip install"):
+        with pytest.raises(InputError) as refused:
             check_names(("margin", name), "margin", neighbours=25, frozen=False)
+        assert name in str(refused.value)
     check_names(
         tuple(name for name in COMPARISONS if "cleanlab" not in name), "dbscan_map", neighbours=25, frozen=False
     )
@@ -158,8 +162,9 @@ def test_peak_memory_is_that_of_the_work_and_not_of_who_asked() -> None:
 
 def test_scorers_of_a_training_are_refused_where_there_is_none_before_anything_is_trained() -> None:
     for name in ("mean_confidence", "label_odds"):
-        with pytest.raises(InputError, match=f"--scorers: {name} reads a training that frozen has not"):
+        with pytest.raises(InputError) as refused:
             check_names(("margin", name), "margin", neighbours=25, frozen=True)
+        assert name in str(refused.value)
     check_names(("margin", "self_confidence"), "margin", neighbours=25, frozen=True)
 
 

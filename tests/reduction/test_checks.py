@@ -1,7 +1,10 @@
 """What is refused before anything is computed."""
 
+from functools import partial
+
 import numpy as np
 import pytest
+from golden import check_golden, refusals
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,14 +18,18 @@ def test_values_that_are_no_numbers(bad: float, row: int) -> None:
     features = np.random.default_rng(0).normal(size=(9001, 3)).astype(np.float32)
     check_features(features, "f.npy")
     features[row, 1] = bad
-    with pytest.raises(InputError, match=rf"f\.npy: row {row} holds NaN or infinity.*learning_rate"):
+    with pytest.raises(InputError) as refused:
         check_features(features, "f.npy")
+    assert f"row {row}" in str(refused.value)
+    assert refused.value.key == "f.npy"
 
 
 def test_equal_rows() -> None:
     features = np.ones((9001, 3), dtype=np.float32)
-    with pytest.raises(InputError, match=r"f\.npy: all 9001 rows are equal"):
+    with pytest.raises(InputError) as refused:
         check_features(features, "f.npy")
+    assert "9001" in str(refused.value)
+    assert refused.value.key == "f.npy"
     # One row differs, blocks before the last.
     features[1, -1] = 2
     check_features(features, "f.npy")
@@ -34,24 +41,15 @@ def test_constant_features_duplicates_and_a_lone_row_of_its_kind_are_fine() -> N
     check_features(features, "f.npy")
 
 
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"n_components": 21}, r"reduce\.pca\.n_components: 21 .* at most 20, or null"),
-        ({"neighbors": 40}, r"reduce\.neighbors: 40 .* at most 39"),
-    ],
-)
-def test_settings_out_of_reach(keys: dict[str, int], message: str) -> None:
-    within = {"n_components": 20, "neighbors": 39}
-    check_settings(40, 20, **within)
-    with pytest.raises(InputError, match=message):
-        check_settings(40, 20, **{**within, **keys})
-
-
-def test_a_perplexity_out_of_reach_is_named_by_its_key() -> None:
+def test_settings_out_of_reach() -> None:
+    check_settings(40, 20, n_components=20, neighbors=39)
     check_perplexity(40, 13.0, key="reduce.tsne.perplexity")
-    with pytest.raises(InputError, match=r"^reduce\.more_maps\[0\]\.perplexity: 13\.1 .* 40 images; .* at most 13$"):
-        check_perplexity(40, 13.1, key="reduce.more_maps[0].perplexity")
+    cases = {
+        "components": partial(check_settings, 40, 20, n_components=21, neighbors=39),
+        "neighbors": partial(check_settings, 40, 20, n_components=20, neighbors=40),
+        "perplexity": partial(check_perplexity, 40, 13.1, key="reduce.more_maps[0].perplexity"),
+    }
+    check_golden("refused_reduce_settings.txt", refusals(cases))
 
 
 @given(n=st.integers(2, 10**7))

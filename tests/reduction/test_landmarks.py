@@ -119,15 +119,16 @@ def test_a_duplicate_of_a_landmark_is_placed_beside_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "message"),
+    ("keys", "named"),
     [
-        ({"count": 9}, r"^reduce\.landmarks: 9 must be at least the 10 classes"),
-        ({"count": 500}, r"^reduce\.landmarks: 500 .* fewer than the 500 training images.* auto or none$"),
-        ({"metric": "cosine"}, r"^reduce\.tsne\.metric: cosine, .*reduce\.landmarks: none, or metric: euclidean$"),
+        ({"count": 9}, "reduce.landmarks"),
+        ({"count": 500}, "reduce.landmarks"),
+        ({"metric": "cosine"}, "reduce.tsne.metric"),
     ],
 )
-def test_landmarks_that_cannot_be(keys: dict[str, Any], message: str) -> None:
+def test_landmarks_that_cannot_be(keys: dict[str, Any], named: str) -> None:
     within: dict[str, Any] = {"count": 10, "n": 500, "n_classes": 10, "metric": "euclidean"}
     check_landmarks(**within, key="reduce.tsne.metric")
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError) as refused:
         check_landmarks(**{**within, **keys}, key="reduce.tsne.metric")
+    assert refused.value.key == named

@@ -107,20 +107,18 @@ def test_labels_are_as_easy_to_tell_on_the_map_as_in_feature_space() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "message"),
+    ("keys", "named"),
     [
-        ({"metric": "nonsense"}, r"reduce\.tsne\.metric: nonsense"),
-        ({"metric": "precomputed"}, r"reduce\.tsne\.metric: precomputed"),
-        ({"metric_params": {"p": 3.0}, "neighbors": "annoy"}, r"reduce\.tsne\.metric_params: Annoy takes none"),
-        ({"knn_kwargs": {"trees": 3}, "neighbors": "annoy"}, r"reduce\.tsne: the neighbour search refuses.*trees"),
-        ({"knn_kwargs": {"algorithm": "no"}, "neighbors": "exact"}, r"reduce\.tsne: the neighbour search refuses"),
-        (
-            {"learning_rate": 1e300, "max_step_norm": None},
-            r"reduce\.tsne\.learning_rate: 1e\+300 made the map diverge",
-        ),
+        ({"metric": "nonsense"}, "reduce.tsne.metric"),
+        ({"metric": "precomputed"}, "reduce.tsne.metric"),
+        ({"metric_params": {"p": 3.0}, "neighbors": "annoy"}, "reduce.tsne.metric_params"),
+        ({"knn_kwargs": {"trees": 3}, "neighbors": "annoy"}, "reduce.tsne"),
+        ({"knn_kwargs": {"algorithm": "no"}, "neighbors": "exact"}, "reduce.tsne"),
+        ({"learning_rate": 1e300, "max_step_norm": None}, "reduce.tsne.learning_rate"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_settings_that_opentsne_refuses(keys: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_settings_that_opentsne_refuses(keys: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError) as refused:
         _map(_points(), **keys)
+    assert refused.value.key == named

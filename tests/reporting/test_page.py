@@ -12,6 +12,7 @@ from pipeline.config.params import Params, check_params
 from pipeline.paths import DataPaths
 from pipeline.reporting import drawing
 from pipeline.reporting import page as of_page
+from pipeline.reporting.comparison_tables import verdict_table
 from pipeline.reporting.inputs import load_inputs
 from pipeline.reporting.page import PageFigures, render_page
 from pipeline.reporting.summary import build_summary
@@ -100,7 +101,9 @@ def test_hostile_names_stay_text(parsed: Parsed) -> None:
     # plotly.js, three charts of the study and two of the filter.
     assert tags["script"] == 1 + 3 + 2
     titles = [attributes["title"] for tag, attributes in parsed.elements if tag == "figure" and "title" in attributes]
-    assert titles[0] == f"{CLASS_NAMES[3]}/79.png: 3 of 5 nearest neighbours are {CLASS_NAMES[1]}"
+    assert titles[0] is not None
+    assert titles[0].startswith(f"{CLASS_NAMES[3]}/79.png: ")
+    assert titles[0].endswith(CLASS_NAMES[1])
 
 
 def test_ids_are_unique_and_every_link_leads_to_one(parsed: Parsed) -> None:
@@ -115,25 +118,14 @@ def test_images_have_a_text_for_those_who_do_not_see_them(parsed: Parsed) -> Non
     assert all(attributes.get("alt") for tag, attributes in parsed.elements if tag == "img")
 
 
-def test_the_page_says_what_was_found(parsed: Parsed) -> None:
-    text = " ".join(parsed.text.split())
-    assert "resnet18 keeps 92.50 % of the training images and drops 6" in text
-    assert "conditional on this one draw of the filter" in text
-    assert "differences within ±0.50 percentage points of top-1 do not matter" in text
-    assert "4 classes" in text
-    assert "Cells without a result" not in text
-    assert "costs.html next to this file" in text
-    assert "drop_share: 0.05" in text
+def test_the_page_has_the_parameters(parsed: Parsed) -> None:
+    assert "drop_share: 0.05" in parsed.text
 
 
-def test_the_primary_verdict_is_the_first_thing_said(parsed: Parsed) -> None:
-    start = parsed.text.index("Did filtering help?")
-    said = parsed.text[start : parsed.text.index("Accuracy against batch size")]
-    primary, secondary = "filtered against random at equal steps: undecided", "filtered against full at equal steps:"
-    assert said.index(primary) < said.index(secondary)
-    assert "Secondary: filtered against full" in said
-    assert "with 3 seeds the sign-flip test gives 0.25 at best, and reaches 0.05 from 6 on" in said
-    assert "within the uncertainty of that spread); the study has 3." in said
+def test_the_primary_verdict_is_the_first_thing_said(page: str) -> None:
+    start = page.index('<section id="verdict">')
+    primary, secondary = (page.index(f"filtered against {control} at ", start) for control in ("random", "full"))
+    assert start < primary < secondary < page.index('<section id="study-digits">')
 
 
 def test_of_many_studies_a_table_says_the_verdicts_and_each_study_its_sentence(tmp_path: Path) -> None:
@@ -143,23 +135,23 @@ def test_of_many_studies_a_table_says_the_verdicts_and_each_study_its_sentence(t
     tree["studies"]["alone"] = full_alone
     params = check_params(tree, source="params.yaml")
     write_artifacts(data, params)
-    parsed = Parsed(render(params, data))
-    text = " ".join(parsed.text.split())
-    said = text[text.index("Did filtering help?") : text.index("Stated before the runs")]
-    assert "Of the primary comparisons of 3 studies: 3 undecided." in said
+    summary = build_summary(load_inputs(params, data))
     compared = [name for name in tree["studies"] if name != "alone"]
-    lines = [f"{name}filtered − {control}" for control in ("random, primary", "full") for name in compared]
-    places = [said.index(line) for line in lines]
-    assert places == sorted(places)
-    assert "sign-flip" not in said
-    assert text.count("filtered against random at equal steps: undecided") == 3
-    assert "Study alone has no primary comparison" in text
+    rows = verdict_table(summary["studies"], 0.95).rows
+    assert [row[0] for row in rows] == 2 * compared
+    assert ["primary" in row[1] for row in rows] == [True] * 3 + [False] * 3
+    page = render(params, data)
+    of_each = page.split('<section id="study-')
+    assert "filtered against random at " not in of_each[0]
+    assert [section.count("filtered against random at ") for section in of_each[1:]] == [1, 1, 1, 0]
 
 
 def test_the_verdict_names_what_the_arms_had_the_same_number_of(tmp_path: Path) -> None:
     params, data = params_with(["resnet18"], match="epochs"), DataPaths(root=tmp_path)
     write_artifacts(data, params)
-    assert "filtered against random at equal epochs: " in Parsed(render(params, data)).text
+    (study,) = build_summary(load_inputs(params, data))["studies"]
+    assert study["plan"]["matched"] == "epochs"
+    assert study["pooled"][0]["headline"] in Parsed(render(params, data)).text
 
 
 @pytest.mark.slow
@@ -171,16 +163,15 @@ def test_arms_that_whole_steps_leave_at_unequal_epochs_are_said_to_be_so(tmp_pat
         return {**default_outcome(row), "epochs": 1.88 * more}
 
     write_artifacts(data, params, outcome)
-    said = "Of batch 128 whole steps leave the arms' epochs up to 5.4 % apart."
-    text = Parsed(render(params, data)).text
-    assert said in text
-    assert text.count("whole steps leave") == 1
+    (study,) = build_summary(load_inputs(params, data))["studies"]
+    assert [(found["batch_size"], found["share"]) for found in study["epochs_apart"]] == [(128, pytest.approx(0.054))]
     write_artifacts(data, params)
-    assert "whole steps leave" not in Parsed(render(params, data)).text
+    (study,) = build_summary(load_inputs(params, data))["studies"]
+    assert study["epochs_apart"] == []
 
 
 def test_critical_batch_sizes_are_shown_where_they_were_measured(parsed: Parsed, tmp_path: Path) -> None:
-    assert "Critical batch size" not in parsed.text
+    assert "McCandlish" not in parsed.text
     params, data = params_with(["resnet18"], seeds=[0], batch_sizes=[128]), DataPaths(root=tmp_path)
     noise = {"critical_batch": 1234.5, "critical_batch_low": 900.0, "critical_batch_high": 1500.0}
     write_artifacts(data, params, lambda row: {**default_outcome(row), **(noise if row["arm"] == "full" else {})})
@@ -200,9 +191,11 @@ def test_a_filter_that_drops_nothing_has_an_empty_gallery(tmp_path: Path) -> Non
     params, data = params_with(["resnet18"], seeds=[0]), DataPaths(root=tmp_path)
     write_artifacts(data, params)
     write_network(data, "resnet18", dropped=0)
-    text = Parsed(render(params, data)).text
-    assert "resnet18 keeps 100.00 % of the training images and drops 0" in text
-    assert "0 of 0 dropped images" in text
+    (network,) = build_summary(load_inputs(params, data))["networks"]
+    assert (network["n"], network["kept_share"]) == (network["n_kept"], 1.0)
+    page = render(params, data)
+    assert "<figcaption><b>" not in page
+    assert "100.00 %" in page
 
 
 def test_a_study_without_results_still_has_its_section(tmp_path: Path) -> None:
@@ -210,27 +203,23 @@ def test_a_study_without_results_still_has_its_section(tmp_path: Path) -> None:
     write_artifacts(
         data, params, lambda _: {"status": "skipped", "reason": "batch <b>512</b> is too large", "steps": None}
     )
-    text = Parsed(render(params, data)).text
-    assert "nothing to compare" in text
-    assert "batch <b>512</b> is too large" in text
-    write_artifacts(data, params_with(["resnet18"], arms=["full"]), default_outcome)
-    assert "has no primary comparison, for want of a filtered arm" in Parsed(render(params, data)).text
-    others = params_with(["resnet18"], arms=["full", "filtered"])
-    write_artifacts(data, others)
-    text = Parsed(render(others, data)).text
-    assert "has no primary comparison, for want of the random arm" in text
-    assert "Secondary: filtered against full at equal steps:" in text
+    page = render(params, data)
+    assert 'id="study-digits"' in page
+    assert "batch <b>512</b> is too large" in Parsed(page).text
+    for arms, secondary in ((["full"], 0), (["full", "filtered"], 1)):
+        others = params_with(["resnet18"], arms=arms)
+        write_artifacts(data, others)
+        (study,) = build_summary(load_inputs(others, data))["studies"]
+        assert [row["primary"] for row in study["pooled"]] == [False] * secondary
+        assert render(others, data).count("filtered against full at ") == secondary
 
 
 def test_a_legend_of_more_classes_than_colours_is_left_out(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = "Colours repeat every 3 classes, so that they name none; the panels of single classes tell."
     assert page.count('<li><i style="background: ') == len(CLASS_NAMES) + 1
     monkeypatch.setattr(of_page, "N_CLASS_COLORS", len(CLASS_NAMES) - 1)
     params, data = params_with(["resnet18"], seeds=[0]), DataPaths(root=tmp_path)
     write_artifacts(data, params)
     crowded = render(params, data)
     assert crowded.count('<li><i style="background: ') == 1
-    assert said in crowded
-    assert said not in page

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from made_up_report import N_TRAIN, default_outcome, params_with, write_artifacts
+from made_up_report import default_outcome, params_with, write_artifacts
 from test_document import render as render_document
 from test_page import Parsed
 from test_page import render as render_page
@@ -65,9 +65,8 @@ def test_what_a_study_lacks_of_a_point_is_said(tmp_path: Path) -> None:
     study = _published(tmp_path, **FIG6, arms=["filtered", "random"])
     missing = {(p["arm"], p["batch_size"]): p["missing"] for p in study["published"]["points"]}
     assert missing["filtered", 256] is None
-    assert missing["filtered", 64] == "batch size 64 is not in this study"
-    assert missing["full", 256] == "arm full of resnet18 is not in this study"
-    assert missing["random", 256] == "weight decay 0.0135 is not in this study"
+    for key, lacking in {("filtered", 64): "64", ("full", 256): "full", ("random", 256): "0.0135"}.items():
+        assert lacking in missing[key]
     table = published_table(study["published"], 0.95)
     rows = [dict(zip(table.columns, cells, strict=True)) for cells in table.rows]
     assert [row["measured as"] for row in rows].count("filtered, batch 256, wd 0.005") == 1
@@ -109,15 +108,12 @@ def test_page_and_document_say_what_is_published_and_what_is_open(render: Any, t
     params, data = params_with(["resnet18"], **FIG6), DataPaths(root=tmp_path)
     write_artifacts(data, params, default_outcome)
     text = _text(render(params, data))
-    assert "Beside Gahlot, Yin and Shankar (2020), fig. 6" in text
-    assert f"measured here on {N_TRAIN} training images of digits" in text
-    assert all(choice in text for choice in PUBLISHED["gahlot-2020-fig6"].left_open)
-    assert "section IV-B1" in text
+    published = PUBLISHED["gahlot-2020-fig6"]
+    assert all(said in text for said in (published.source, published.statement, *published.left_open))
     params = params_with(["resnet18"], figure="gahlot-2020-fig5")
     write_artifacts(data, params, default_outcome)
-    text = _text(render(params, data))
-    assert "Its values are not published as numbers." in text
-    assert "Hollow markers" not in text
+    assert PUBLISHED["gahlot-2020-fig5"].points == ()
+    assert PUBLISHED["gahlot-2020-fig5"].source in _text(render(params, data))
 
 
 @pytest.mark.parametrize("render", [render_page, lambda params, data: render_document(params, data)[0]])
@@ -127,13 +123,10 @@ def test_figures_of_no_study_are_said_to_be_without_numbers(render: Any, tmp_pat
     text = _text(render(params, data))
     for published in (*NETWORK_FIGURES.values(), THROUGHPUT):
         assert not published.points
-        said = text[text.index(published.source) :]
-        assert said.index("Its values are not published as numbers.") < said.index("; ".join(published.left_open))
+        assert text.index(published.source) < text.index("; ".join(published.left_open))
     assert [published.source[-6:] for published in (*NETWORK_FIGURES.values(), THROUGHPUT)] == [
         "fig. 2", "fig. 3", "fig. 8"
     ]  # fmt: skip
-    assert "python -m pipeline simulate --machine summit --images-per-second 380 --negotiation 1 1" in text
-    assert "python -m pipeline diagnose --study digits" in text
 
 
 def _text(shown: str) -> str:

@@ -73,7 +73,7 @@ def test_accuracies_and_differences_follow_from_the_runs(build: Build) -> None:
 def test_single_images_give_classes_and_a_second_interval(build: Build) -> None:
     (study,) = build()["studies"]
     primary, table = study["pooled"][0], pooled_table(study)
-    assert table.rows[0][0] == "filtered − random, primary"
+    assert primary["primary"]
     row = dict(zip(table.columns, table.rows[0], strict=True))
     assert (row["draws"], row["seeds"], row["settings"]) == ("1", "3", "3")
     assert row["95 % bootstrap interval, test images too (points)"].count(" to ") == 1
@@ -87,14 +87,11 @@ def test_results_by_image_that_are_not_those_of_the_runs_are_refused(tmp_path: P
     params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
     write_artifacts(data, params)
     correct = np.load(data.correct("digits"))
-    for wrong, says in (
-        (correct[:, 1:], "is of 39 test images, not 40; run `dvc repro`"),
-        (~correct, "does not say what .*digits.parquet says"),
-        (correct[1:], "has 26 rows"),
-    ):
+    for wrong in (correct[:, 1:], ~correct, correct[1:]):
         write_array(data.correct("digits"), wrong)
-        with pytest.raises(InputError, match=f"digits.correct.npy: .*{says}"):
+        with pytest.raises(InputError) as refused:
             load_inputs(params, data)
+        assert refused.value.key == str(data.correct("digits"))
 
 
 def test_learning_curves_are_means_over_seeds(build: Build) -> None:
@@ -183,7 +180,7 @@ def test_critical_batch_sizes_are_those_of_the_runs(build: Build) -> None:
         ("128", "filtered", "11,172", "8,000 to 20,000", "2 of 3"),
         ("128", "random", "–", "more than 3,000", "1 of 3"),
     ]
-    assert f"{100 * noise_scale._CONFIDENCE:g} % intervals" in table.columns[3]
+    assert f"{100 * noise_scale._CONFIDENCE:g} %" in table.columns[3]
 
 
 def test_only_finished_runs_have_a_critical_batch_size(build: Build) -> None:
@@ -221,7 +218,7 @@ def test_one_seed_has_no_interval(build: Build) -> None:
     (study,) = build(seeds=[7])["studies"]
     assert {row[4] for row in accuracy_table(study, 0.95).rows} == {"n = 1, no interval"}
     assert {row[5] for row in difference_table(study, 0.95).rows} == {"n = 1, no interval"}
-    assert "a single seed, hence no test" in study["pooled"][0]["sentence"]
+    assert study["pooled"][0]["verdict"]["p"] is None
     assert {low for curve in difference_curves(study) for low in curve.low} == {None}
 
 
@@ -242,7 +239,7 @@ def test_table_one_stands_beside_the_papers(build: Build) -> None:
     table = kept_table(build()["networks"])
     row = dict(zip(table.columns, table.rows[0], strict=True))
     assert (row["kept (%)"], row["paper, CIFAR-10: kept (%)"]) == ("92.50", "93.79")
-    assert row["how the share came about"] == "requested: 5.00 % dropped, threshold computed"
+    assert row["how the share came about"].startswith("requested: 5.00 %")
 
 
 def test_the_share_at_the_librarys_defaults_is_that_of_dbscan_itself(tmp_path: Path) -> None:
@@ -283,18 +280,13 @@ def test_other_filters_have_no_share_at_those_defaults(tmp_path: Path, scorer: d
 
 def test_a_given_eps_is_called_found(build: Build) -> None:
     network = build()["networks"][0] | {"requested_drop_share": None}
-    assert "found: the threshold was given" in kept_table([network]).rows[0]
-    missed = network | {"requested_drop_share": 0.05, "share_note": "0.0500 was asked for, 0.0750 is the nearest"}
-    assert kept_table([missed]).rows[0][9].endswith("threshold computed; 0.0500 was asked for, 0.0750 is the nearest")
+    assert kept_table([network]).rows[0][9].startswith("found: ")
+    missed = network | {"requested_drop_share": 0.05, "share_note": "0.0750 is the nearest"}
+    assert kept_table([missed]).rows[0][9].endswith("; 0.0750 is the nearest")
 
 
 @pytest.mark.parametrize(
-    ("eps", "said"),
-    [
-        (1.5, "found: the threshold was given"),
-        ("knee", "searched: knee of the k-distances"),
-        ("tuned", "searched: tuned on planted images"),
-    ],
+    ("eps", "said"), [(1.5, "found: "), ("knee", "searched: knee "), ("tuned", "searched: tuned ")]
 )
 def test_a_radius_that_was_searched_is_not_called_given(tmp_path: Path, eps: float | str, said: str) -> None:
     params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
@@ -304,7 +296,7 @@ def test_a_radius_that_was_searched_is_not_called_given(tmp_path: Path, eps: flo
     write_json(data.filter_metrics("resnet18"), {**metrics, "requested_share": None, "settings": settings})
     table = kept_table(build_summary(load_inputs(params, data))["networks"])
     (row,) = (dict(zip(table.columns, cells, strict=True)) for cells in table.rows)
-    assert row["how the share came about"] == said
+    assert row["how the share came about"].startswith(said)
 
 
 def test_versions_that_differ_between_stages_are_all_named(tmp_path: Path) -> None:
@@ -323,12 +315,15 @@ def test_files_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
     params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
     write_artifacts(data, params)
     write_parquet(data.points("resnet18"), read_parquet(data.points("resnet18")).slice(1))
-    with pytest.raises(InputError, match=r"points.parquet: has 79 rows for 80 images; run `dvc repro`"):
+    with pytest.raises(InputError) as refused:
         load_inputs(params, data)
+    assert "79" in str(refused.value)
+    assert refused.value.key == str(data.points("resnet18"))
     write_network(data, "resnet18")
     data.finetune_metrics("resnet18").unlink()
-    with pytest.raises(InputError, match=r"resnet18.json: missing"):
+    with pytest.raises(InputError) as refused:
         load_inputs(params, data)
+    assert refused.value.key == str(data.finetune_metrics("resnet18"))
 
 
 def test_filters_are_compared_with_each_other_and_with_chance(tmp_path: Path) -> None:
@@ -344,6 +339,6 @@ def test_filters_are_compared_with_each_other_and_with_chance(tmp_path: Path) ->
     between, over_maps = build_summary(load_inputs(params, data))["agreements"]
     assert (between["first"], between["second"], between["jaccard"]) == ("resnet18", "resnet34", 3 / 9)
     assert between["chance"] == pytest.approx(0.075**2 / (0.15 - 0.075**2))
-    assert over_maps["second"] == "resnet34, map 1 of reduce.more_maps"
+    assert over_maps["second"].startswith("resnet34, map 1 ")
     assert over_maps["jaccard"] == 0.25
     assert agreement_table([between]).rows[0] == ("resnet18", "resnet34", "0.3333", "0.03896")

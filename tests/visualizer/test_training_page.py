@@ -26,7 +26,7 @@ def test_only_studies_with_results_can_be_picked(data: DataPaths) -> None:
     page = training_page(data, params)
     pickers = {picker.id: picker for picker in all_of(page, dcc.Dropdown)}
     assert (pickers["study"].options, pickers["study"].value) == ([], None)
-    assert "(digits); run `dvc repro`" in text_of(study_view(data, None, params=params, batch_size=None))
+    assert all_of(study_view(data, None, params=params, batch_size=None), dcc.Graph) == []
     write_study(data, params, "digits")
     (data.runs("digits").parent / "leftover.parquet").write_bytes(b"")
     assert studies(data, params) == ["digits"]
@@ -36,17 +36,14 @@ def test_only_studies_with_results_can_be_picked(data: DataPaths) -> None:
 def test_nothing_but_a_study_of_the_parameters_is_read(data: DataPaths, name: Any) -> None:
     params = params_with()
     write_study(data, params, "digits")
-    assert "no results of a study of params.yaml (digits)" in text_of(
-        study_view(data, name, params=params, batch_size=32)
-    )
+    view: Any = study_view(data, name, params=params, batch_size=32)
+    assert (view.className, all_of(view, dcc.Graph)) == ("problem", [])
     assert batch_options(data, params, name, None) == ([], None)
 
 
 @pytest.mark.parametrize("file", ["runs", "history"])
-@pytest.mark.parametrize(("content", "says"), [(None, "missing"), (b"PAR1 and no more", "damaged")])
-def test_files_missing_or_half_written_say_what_to_run(
-    data: DataPaths, file: str, content: bytes | None, says: str
-) -> None:
+@pytest.mark.parametrize("content", [None, b"PAR1 and no more"])
+def test_files_missing_or_half_written_are_named(data: DataPaths, file: str, content: bytes | None) -> None:
     params = params_with()
     write_study(data, params, "digits")
     path: Path = getattr(data, file)("digits")
@@ -56,8 +53,7 @@ def test_files_missing_or_half_written_say_what_to_run(
         path.write_bytes(content)
     view: Any = study_view(data, "digits", params=params, batch_size=32)
     assert (view.className, all_of(view, dcc.Graph)) == ("problem", [])
-    assert f"{path}: {says}" in text_of(view)
-    assert "run `dvc repro`" in text_of(view)
+    assert f"{path}: " in text_of(view)
     assert batch_options(data, params, "digits", 32) == ([], None)
 
 
@@ -68,7 +64,7 @@ def test_tables_of_two_runs_of_a_study_are_not_mixed(data: DataPaths, tmp_path: 
     other.runs("digits").replace(data.runs("digits"))
     view: Any = study_view(data, "digits", params=params, batch_size=32)
     assert view.className == "problem"
-    assert "digits.history.parquet: its runs are not those of" in text_of(view)
+    assert f"{data.history('digits')}: " in text_of(view)
 
 
 def test_a_batch_size_stays_chosen_where_the_next_study_has_it(data: DataPaths) -> None:

@@ -1,5 +1,6 @@
 import csv
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +70,7 @@ def test_pages_partition_the_list(
             break
     assert found == expected
     assert len(set(found)) == len(found)
-    assert answer["place"] == f"{len(expected)} images, page {page + 1} of {page + 1}"
+    assert re.findall(r"\d+", answer["place"]) == [str(len(expected)), str(page + 1), str(page + 1)]
 
 
 def test_lists_hold_what_they_say(data: DataPaths, source: Source, points: Points) -> None:
@@ -112,17 +113,10 @@ def test_pages_that_are_none_are_the_nearest(source: Source, page: int, expected
     assert browse(source, _HERE, "shown", "suspect", page)["page"] == expected
 
 
-def test_an_empty_list_says_why(source: Source) -> None:
-    for which, said in (
-        ("selection", "choose the lasso"),
-        ("hand", "Nobody has decided"),
-        ("a", "in the view Compare"),
-    ):
+def test_an_empty_list_has_no_other_page(source: Source) -> None:
+    for which in ("selection", "hand", "a"):
         answer = browse(source, _HERE, which, "suspect", 0)
-        assert said in text_of(answer["grid"])
         assert answer["previous"] is answer["next"] is True
-    nothing = Asked(network=NETWORK, scores=[0.501, 0.502])
-    assert "No image passes the filters" in text_of(browse(source, nothing, "shown", "suspect", 0)["grid"])
 
 
 def test_the_list_is_saved_as_it_is_ordered_all_pages_together(source: Source, points: Points) -> None:
@@ -142,6 +136,7 @@ def test_hostile_class_names_are_text_under_pictures(source: Source) -> None:
 
 def test_missing_artefacts_say_what_to_run(source: Source) -> None:
     answer = browse(source, Asked(network="resnet34"), "goes", "suspect", 0)
-    assert "run `dvc repro`" in text_of(answer["grid"])
-    with pytest.raises(InputError, match="run `dvc repro`"):
+    with pytest.raises(InputError) as refused:
         as_csv(source, Asked(network="resnet34"), "goes", "suspect")
+    assert refused.value.key == str(source.data.points("resnet34"))
+    assert str(refused.value) in text_of(answer["grid"])

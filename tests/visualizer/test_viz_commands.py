@@ -91,7 +91,8 @@ def test_a_folder_in_the_way_is_one_line(
 ) -> None:
     (tmp_path / command[1]).mkdir()
     assert main([command[0], str(tmp_path / command[1]), *data]) == 2
-    assert "a folder stands where a file is needed" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert command[1] in line
 
 
 def test_memory_that_runs_out_is_one_line(
@@ -119,7 +120,7 @@ def test_a_full_disk_leaves_the_old_file(
     (tmp_path / f".{command[1]}.{os.getpid()}.tmp").symlink_to(device)
     assert main([command[0], str(file), *data]) == 2
     error = capsys.readouterr().err
-    assert f"{file}: the disk is full" in error
+    assert error.startswith(f"error: {file}: ")
     assert os.strerror(errno.ENOSPC) not in error
     assert error.count("\n") == 1
     assert file.read_text() == "old"

@@ -3,10 +3,12 @@
 import difflib
 import threading
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from golden import check_golden, refusals
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import ROOT
@@ -178,50 +180,50 @@ def test_what_an_anchor_ties_to_other_keys_is_not_changed(tmp_path: Path) -> Non
     # The alias is replaced, the anchor stays.
     assert propose(file, {"filter.drop_share": 0.1}).new_text == text.replace("*share", "0.1")
     for changes in ({"prepare.test_share": 0.3}, {"prepare.test_share": None}):
-        with pytest.raises(InputError, match=r"params\.yaml: prepare\.test_share: cannot change alone"):
+        with pytest.raises(InputError, match=r"params\.yaml: prepare\.test_share: "):
             propose(file, changes)
     file.write_text(_DIGITS.replace("  drop_share: 0.05", "  <<: {drop_share: 0.05}"))
-    with pytest.raises(InputError, match=r"params\.yaml: filter\.drop_share: cannot change alone"):
+    with pytest.raises(InputError, match=r"params\.yaml: filter\.drop_share: "):
         propose(file, changes_for(_DBSCAN, eps=1.0))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"filter.epz": 1.25}, r"filter\.epz: unknown key; did you mean `eps`\?"),
-        ({"filtr.eps": 1.25}, r"filtr: unknown key"),
-        ({"filter.eps": 1.25}, r"filter: give exactly one of"),
-        ({"filter.drop_share": 1.5}, r"filter\.drop_share: 1\.5 is not allowed"),
-        (changes_for({"name": "margin"}, eps=1.25), r"filter: eps is not a rule of margin; give `threshold`"),
-        ({"filter.drop_share.resnet18": 0.1}, r"filter\.drop_share: holds no keys; add resnet18 by hand"),
-        ({"filter.drop_share": None}, r"filter: give exactly one of"),
-    ],
-)
-def test_changes_that_are_not_valid_are_refused_by_their_key(
-    tmp_path: Path, changes: Mapping[str, object], message: str
-) -> None:
+_NOT_VALID: dict[str, Mapping[str, object]] = {
+    "unknown key": {"filter.epz": 1.25},
+    "unknown section": {"filtr.eps": 1.25},
+    "two limits": {"filter.eps": 1.25},
+    "limit of another scorer": changes_for({"name": "margin"}, eps=1.25),
+    "one number for all": {"filter.drop_share.resnet18": 0.1},
+    "no limit": {"filter.drop_share": None},
+}
+
+
+def test_changes_that_are_not_valid_are_refused_by_their_key(tmp_path: Path) -> None:
     file = _file(tmp_path)
-    with pytest.raises(InputError, match=rf"params\.yaml: {message}"):
-        propose(file, changes)
+    cases = {name: partial(propose, file, changes) for name, changes in _NOT_VALID.items()}
+    check_golden("refused_changes.txt", refusals(cases, hidden={str(tmp_path): "FOLDER"}))
+    with pytest.raises(InputError) as refused:
+        propose(file, {"filter.drop_share": 1.5})
+    assert str(refused.value).startswith(f"{file}: filter.drop_share: ")
     assert file.read_text() == _DIGITS
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "key"),
     [
-        (b"a: [", "not valid YAML at line 1"),
-        (b"\xff", "must be a UTF-8 text file"),
-        (b"", r"\(top level\): holds no keys"),
-        (b"- a", r"\(top level\): holds no keys"),
-        (b"filter: {drop_share}", r"filter\.drop_share: cannot change alone"),
-        (b"filter: {drop_share: 0.1}", r"prepare: missing"),
+        (b"a: [", ""),
+        (b"\xff", ""),
+        (b"", "(top level)"),
+        (b"- a", "(top level)"),
+        (b"filter: {drop_share}", "filter.drop_share"),
+        (b"filter: {drop_share: 0.1}", "prepare"),
     ],
 )
-def test_files_that_are_no_parameters_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_files_that_are_no_parameters_are_refused(tmp_path: Path, content: bytes, key: str) -> None:
     file = tmp_path / "params.yaml"
     file.write_bytes(content)
-    with pytest.raises(InputError, match=rf"params\.yaml: .*{message}"):
+    with pytest.raises(InputError) as refused:
         propose(file, {"filter.drop_share": 0.1})
+    assert str(refused.value).startswith(f"{file}: {key}")
 
 
 @pytest.mark.slow
@@ -248,8 +250,9 @@ def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: Path, monkey
     file = _file(tmp_path)
     first, second = (propose(file, {"filter.drop_share": share}) for share in (0.1, 0.2))
     write(first)
-    with pytest.raises(InputError, match=r"params\.yaml: has changed meanwhile; look at the difference again"):
+    with pytest.raises(InputError) as refused:
         write(second)
+    assert refused.value.key == str(file)
     third = propose(file, {"filter.drop_share": 0.3})
     edited = file.read_text() + "# mine\n"
 
@@ -258,7 +261,7 @@ def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: Path, monkey
         return third.old_text
 
     monkeypatch.setattr(parameters, "read_params_text", read_before_an_editor_saves)
-    with pytest.raises(InputError, match="has changed meanwhile"):
+    with pytest.raises(InputError):
         write(third)
     assert file.read_text() == edited
 
@@ -289,6 +292,7 @@ def test_mode_stays_and_a_read_only_file_too(tmp_path: Path) -> None:
     write(propose(file, {"filter.drop_share": 0.1}))
     assert file.stat().st_mode & 0o777 == 0o640
     file.chmod(0o444)
-    with pytest.raises(InputError, match=r"params\.yaml: is read-only"):
+    with pytest.raises(InputError) as refused:
         write(propose(file, {"filter.drop_share": 0.2}))
+    assert refused.value.key == str(file)
     assert "drop_share: 0.1 #" in file.read_text()

@@ -150,8 +150,9 @@ def test_decisions_on_the_disk_count(data: DataPaths, source: Source, points: Po
 def test_every_judge_gives_values_thresholds_and_a_curve(source: Source, points: Points, name: str) -> None:
     rule = Rule(judge=name, limit=Limit(min_samples=3))
     if name in ("knn_agreement", "smoothed_confidence"):
-        with pytest.raises(InputError, match="25 neighbours, but 3 are known"):
+        with pytest.raises(InputError) as refused:
             judge(source, points, rule)
+        assert refused.value.key.endswith(".k")
         return
     verdict = judge(source, points, rule)
     assert verdict.values.shape == (80,)
