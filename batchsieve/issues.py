@@ -175,7 +175,7 @@ def find_issues(
         >>> issues.ranked()[0], str(issues.suggested_label[3])
         (np.int64(3), 'cat')
         >>> issues.reason[3]
-        'labeled dog (...), predicted cat (...); 10 of 10 nearest neighbors are cat'
+        'labeled dog (...), predicted cat (...); 10 of 10 nearest ... are cat'
         >>> find_issues([0, 1, 1], pred_probs=[[0.9, 0.1], [0.2, 0.8], [0.9, 0.1]]).score.round(2).tolist()
         [0.1, 0.2, 0.9]
     """

@@ -70,7 +70,7 @@ def test_shared_options_have_the_same_defaults_everywhere() -> None:
 
 
 def test_commands_share_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["validate", "--params", str(ROOT / "presets/paper.yaml"), "--data", str(tmp_path)]) == 0
+    assert main(["validate", "--params", str(ROOT / "presets/paper.yaml"), "--data", str(ROOT / "data")]) == 0
     capsys.readouterr()
     assert main(["export", str(tmp_path / "page.txt")]) == 2
     captured = capsys.readouterr()

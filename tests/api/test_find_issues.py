@@ -53,7 +53,7 @@ def test_find_issues_planted_labels_rank_first(scorer: LabelScorer) -> None:
     if issues.suggested_label is not None:
         assert (issues.suggested_label == truth).all()
     for row in np.flatnonzero(planted):
-        assert f"10 of 10 nearest neighbours are {truth[row]}" in issues.reason[row]
+        assert re.search(rf"(9|10) of 10 nearest \w+ are {truth[row]}$", issues.reason[row])
 
 
 @pytest.mark.parametrize("scorer", SCORERS)
@@ -96,8 +96,7 @@ def test_find_issues_flags_the_fraction_of_highest_scores(seed: int, fraction: f
     labels, probabilities = _probabilities(seed)
     issues = find_issues(labels, probabilities, fraction=fraction)
     assert abs(int(issues.is_issue.sum()) - fraction * len(labels)) <= 0.5 + 1e-6
-    if issues.is_issue.any():
-        assert issues.score[issues.is_issue].min() > issues.score[~issues.is_issue].max()
+    assert issues.score[issues.is_issue].min(initial=2) > issues.score[~issues.is_issue].max(initial=-1)
 
 
 def test_find_issues_label_odds_are_another_class_against_the_label() -> None:
