@@ -118,17 +118,17 @@ def _pairs(a: Accuracies, b: Accuracies) -> tuple[NDArray[np.float64], NDArray[n
     Raises:
         InputError: naming `a` or `b`.
     """
-    if isinstance(a, Mapping) != isinstance(b, Mapping):
-        raise InputError("a, b: one is a mapping and one is not; give two mappings of seed to accuracy, or two arrays")
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         for key, own, other in (("a", a, b), ("b", b, a)):
             if missing := [seed for seed in other if seed not in own]:
                 raise InputError(f"{key}: lacks the run {missing[0]!r} of the other; give both the same seeds")
-        a, b = list(a.values()), [b[seed] for seed in a]
-    values = {key: _checked(key, given) for key, given in (("a", a), ("b", b))}
-    if len(values["a"]) != len(values["b"]):
-        raise InputError(f"b: {len(values['b'])} runs against {len(values['a'])} of a; give pairs, in the same order")
-    return values["a"], values["b"]
+        return _checked("a", list(a.values())), _checked("b", [b[seed] for seed in a])
+    if isinstance(a, Mapping) or isinstance(b, Mapping):
+        raise InputError("a, b: one is a mapping and one is not; give two mappings of seed to accuracy, or two arrays")
+    treated, control = _checked("a", a), _checked("b", b)
+    if len(treated) != len(control):
+        raise InputError(f"b: {len(control)} runs against {len(treated)} of a; give pairs, in the same order")
+    return treated, control
 
 
 def _checked(key: str, given: ArrayLike) -> NDArray[np.float64]:

@@ -86,7 +86,7 @@ def voted_probabilities(
     probed = cross_validated_probabilities(components, labels.codes, folds=fold, n_classes=n_classes)
     votes = np.zeros((n, n_classes), dtype=np.float32)
     np.add.at(votes, (np.arange(n)[:, None], labels.codes[neighbors]), np.float32(1 / neighbors.shape[1]))
-    return (probed.probabilities + votes) / 2
+    return np.asarray((probed.probabilities + votes) / 2, dtype=np.float32)
 
 
 def tsne_coordinates(
