@@ -29,7 +29,7 @@ REQUIRED = (
     "torchvision",
     "tqdm",
 )
-_OWN = ("pipeline", "viz", "benchmarks")
+_OWN = ("batchsieve", "pipeline", "viz", "benchmarks")
 
 
 def exit_if_unusable() -> None:

@@ -79,7 +79,7 @@ def _modules_of(path: Path) -> Iterator[str]:
     top = path.parts[0]
     if top == "tests" and path.suffix == ".py":
         yield str(path)
-    if top not in ("pipeline", "viz", "benchmarks"):
+    if top not in ("batchsieve", "pipeline", "viz", "benchmarks"):
         return
     beside = [path] if path.suffix == ".py" else [own.relative_to(_ROOT) for own in (_ROOT / path).parent.glob("*.py")]
     for own in beside:

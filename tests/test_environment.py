@@ -16,11 +16,23 @@ from packaging.requirements import Requirement
 from pipeline.commands.checks.packages import module_of
 from pipeline.environment import MINIMUM, REQUIRED, why_missing
 
-_ENTRIES = ["pipeline validate", "pipeline.stages.prepare", "pipeline.stages.train --study digits", "viz", "viz export"]
+_ENTRIES = [
+    "batchsieve validate",
+    "batchsieve find-issues",
+    "pipeline validate",
+    "pipeline.stages.prepare",
+    "pipeline.stages.train --study digits",
+    "viz",
+    "viz export",
+]
 # All that an older Python reads before it is refused.
 _READ_FIRST = [
+    "batchsieve/__init__.py",
+    "batchsieve/__main__.py",
+    "batchsieve/cli.py",
     "pipeline/__init__.py",
     "pipeline/__main__.py",
+    "pipeline/command_line.py",
     "pipeline/environment.py",
     "pipeline/errors.py",
     "pipeline/stages/__init__.py",
@@ -106,6 +118,7 @@ def test_an_older_python(tmp_path: Path, entry: str) -> None:
 def test_a_bug_keeps_its_traceback() -> None:
     assert why_missing("pipeline.no_such_module") is None
     assert why_missing("viz") is None
+    assert why_missing("batchsieve.no_such_module") is None
     assert why_missing("_lzma") is None
     assert why_missing(None) is None
     assert "has no module dash;" in str(why_missing("dash"))

@@ -1,1 +1,35 @@
-"""What a person calls beside DVC: one module a command, each with `main(argv) -> exit code`."""
+"""The commands: a module each with `make_parser()` and `main(argv) -> exit code`, and the options that they share."""
+
+import argparse
+from pathlib import Path
+
+_FOLDERS = {
+    "params": ("params.yaml", "parameter file"),
+    "data": ("data", "folder of the stages' outputs"),
+    "work": (".work", "folder of logs, checkpoints and finished runs"),
+}
+
+
+def command_parser(name: str, description: str | None, *folders: str) -> argparse.ArgumentParser:
+    """The parser of a command, to which it adds its own options.
+
+    Args:
+        name: of the command.
+        description: its module's docstring, shown as it is written.
+        folders: which of `--params`, `--data` and `--work` it has.
+    """
+    return argparse.ArgumentParser(
+        prog=f"python -m pipeline {name}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[folder_options(*folders)],
+    )
+
+
+def folder_options(*names: str) -> argparse.ArgumentParser:
+    """A parent parser with some of `--params`, `--data` and `--work`."""
+    parent = argparse.ArgumentParser(add_help=False)
+    for name in names:
+        default, purpose = _FOLDERS[name]
+        parent.add_argument(f"--{name}", type=Path, default=Path(default), help=f"{purpose} (default: {default})")
+    return parent

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.artifacts.json_file import read_json
+from pipeline.commands import command_parser
 from pipeline.config.params import load_params
 from pipeline.errors import InputError
 from pipeline.filtering.inputs import load_inputs
@@ -24,15 +25,18 @@ from pipeline.selection.dbscan import release_radii_by_class
 from pipeline.selection.evidence import Evidence, Space
 
 
-def main(argv: Sequence[str]) -> int:
-    """Print a row for each setting, the best first, and what to write into params.yaml."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline calibrate", description=__doc__)
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of this command."""
+    parser = command_parser("calibrate", __doc__, "params", "data")
     parser.add_argument("--network", required=True)
     parser.add_argument("--min-samples", type=int, nargs="+", default=[3, 5, 10, 20])
-    parser.add_argument("--params", type=Path, default=Path("params.yaml"))
-    parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--json", type=Path, help="write the rows here as well")
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print a row for each setting, the best first, and what to write into params.yaml."""
+    arguments = make_parser().parse_args(argv)
     params = load_params(arguments.params)
     if arguments.network not in params.networks:
         raise InputError(f"--network {arguments.network}: not in {arguments.params}; it has {[*params.networks]}")

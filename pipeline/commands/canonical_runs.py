@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from pipeline import distributed
+from pipeline.commands import command_parser
 from pipeline.errors import InputError
 from pipeline.training.canonical_runs import canonical_hashes
 from pipeline.training.code_families import LIST, Family, Hashes, add_to_families, read_families, write_families
@@ -38,16 +39,17 @@ class Outcome:
     hashes: dict[str, str]
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the canonical jobs and compare them with the list, or add them to it."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline canonical-runs",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of this command."""
+    parser = command_parser("canonical-runs", __doc__)
     parser.add_argument("--record", action="store_true", help="write the list")
     parser.add_argument("--json", action="store_true", help="print digest, machine and hashes, and compare nothing")
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the canonical jobs and compare them with the list, or add them to it."""
+    arguments = make_parser().parse_args(argv)
     with distributed.session(1):
         found = run_here()
     if arguments.json:

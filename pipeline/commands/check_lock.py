@@ -13,11 +13,17 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from pipeline.commands import command_parser
 from pipeline.commands.checks.dvc_files import committed_lock, is_whole
 from pipeline.errors import InputError
 
 # It has no results of its own, and shows what `landscape` measured, which is no dependency.
 _SHOWING = "report"
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of this command."""
+    return command_parser("check-lock", __doc__)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -29,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         InputError: a dvc.lock is cut short, here or in the last commit.
     """
-    argparse.ArgumentParser(prog="python -m pipeline check-lock", description=__doc__).parse_args(argv)
+    make_parser().parse_args(argv)
     lock = Path("dvc.lock")
     committed = committed_lock(Path.cwd())
     current = lock.read_bytes() if lock.exists() else None

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from pipeline.artifacts.planted import planted_note
+from pipeline.commands import command_parser
 from pipeline.commands.comparison.experiments import Experiment, is_margin, read_experiment
 from pipeline.commands.comparison.judging import (
     ArmVerdict,
@@ -75,11 +76,9 @@ class ExperimentComparison:
     networks_only_b: list[str]
 
 
-def main(argv: Sequence[str]) -> int:
-    """Raises InputError where one is no experiment, or both have no study in common."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of this command."""
+    parser = command_parser("compare", __doc__)
     parser.add_argument("a", metavar="A", help="folder or git revision, e.g. HEAD~1: what it was")
     parser.add_argument("b", metavar="B", help="folder (. is what is here now) or git revision: what it became")
     parser.add_argument(
@@ -90,7 +89,12 @@ def main(argv: Sequence[str]) -> int:
         f"(default: report.margin of B's report, and {_MARGIN} where it has none)",
     )
     parser.add_argument("--json", action="store_true", help="one line of JSON, in the units of summary.json")
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Raises InputError where one is no experiment, or both have no study in common."""
+    arguments = make_parser().parse_args(argv)
     a, b = read_experiment(arguments.a), read_experiment(arguments.b)
     found = compare(a, b, margin_of(arguments.margin, b))
     print(json.dumps(as_tree(found), ensure_ascii=False, allow_nan=False) if arguments.json else _text(found))

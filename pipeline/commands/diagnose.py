@@ -18,6 +18,7 @@ import torch
 
 from pipeline import distributed
 from pipeline.artifacts.prepared import load_prepared
+from pipeline.commands import command_parser
 from pipeline.commands.diagnosing.measuring import Training, measure, share_of_one, step_seconds, steps_in, trace
 from pipeline.commands.diagnosing.wording import lines_of
 from pipeline.costmodel.bottleneck import diagnose
@@ -31,21 +32,21 @@ from pipeline.training.workers import plan_of, transport_of
 _MODULE = "pipeline.commands.diagnose"
 
 
-def main(argv: Sequence[str]) -> int:
-    """Raises InputError for a bad parameter file, a study it does not have, or data that are not there."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline diagnose", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of this command."""
+    parser = command_parser("diagnose", __doc__, "params", "data", "work")
     parser.add_argument("--study", required=True)
     parser.add_argument("--batch-size", type=int, help="of the study's batch sizes (default: its first)")
     parser.add_argument("--seconds", type=_seconds, default=20.0, help="of training, roughly (default: 20)")
     parser.add_argument("--trace", type=Path, metavar="FOLDER", help="write a trace of one step of each rank here")
-    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file")
-    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of all artefacts")
-    parser.add_argument("--work", type=Path, default=Path(".work"), help="folder of the ledger")
     # Told by the process that starts the others, before it does.
     parser.add_argument("--alone-seconds", type=float, help=argparse.SUPPRESS)
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Raises InputError for a bad parameter file, a study it does not have, or data that are not there."""
+    arguments = make_parser().parse_args(argv)
     context = make_context("train", "study", arguments, silent=True)
     plan = plan_of(context.params.studies[arguments.study].effective_recipe(context.params.train))
     if not distributed.launched() and (count := distributed.choose_workers(plan.workers, plan.fitting)) > 1:

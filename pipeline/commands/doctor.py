@@ -6,9 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pipeline.commands import command_parser
 from pipeline.commands.checks.finding import INSTALL, Finding, problem
 from pipeline.commands.checks.interpreter import judge_version
 from pipeline.errors import InputError
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of this command."""
+    return command_parser("doctor", __doc__)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -17,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     Returns:
         0 without problems (warnings allowed), else 2.
     """
-    argparse.ArgumentParser(prog="python -m pipeline doctor", description=__doc__).parse_args(argv)
+    make_parser().parse_args(argv)
     project = Path.cwd()
     if not (project / "pyproject.toml").is_file() or not (project / "dvc.yaml").is_file():
         raise InputError(f"{project}: not the project's folder; cd to the one with dvc.yaml")

@@ -21,6 +21,7 @@ from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import write_json
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_csv, write_parquet
+from pipeline.commands import command_parser
 from pipeline.commands.foreign.given import Given, agreement, read_given
 from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError
@@ -37,13 +38,9 @@ from pipeline.selection.scorers import SCORERS
 _PROBE_FOLDS = 5
 
 
-def main(argv: Sequence[str]) -> int:
-    """Write the same tables as the stage, and say how many rows stay."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline filter-features",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of this command."""
+    parser = command_parser("filter-features", __doc__, "params")
     parser.add_argument("--features", type=Path, required=True, help=".npy, float (N, D)")
     parser.add_argument("--labels", type=Path, help="UTF-8 CSV, N rows with a column label; a column path is passed on")
     parser.add_argument(
@@ -51,9 +48,13 @@ def main(argv: Sequence[str]) -> int:
         type=Path,
         help=".npy, float (N, C); classes by number if all labels are whole numbers, else in alphabetical order",
     )
-    parser.add_argument("--params", type=Path, default=Path("params.yaml"))
     parser.add_argument("--out", type=Path, required=True, help="a folder")
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the same tables as the stage, and say how many rows stay."""
+    arguments = make_parser().parse_args(argv)
     params = load_params(arguments.params)
     if isinstance(params.filter.drop_share, dict):
         raise InputError(f"{arguments.params}: filter.drop_share: is by network, and there is none; give one number")

@@ -21,16 +21,31 @@ from pipeline.artifacts.planted import count_planted, planted_note
 from pipeline.artifacts.prepared import PreparedSplit, digest_of, load_prepared
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import read_parquet, write_parquet
+from pipeline.commands import command_parser
 from pipeline.errors import InputError, explaining_out_of_memory
 from pipeline.landscape.study import SCHEMA, SPLITS, Method, NetworkMeasurer, measured_rows
 from pipeline.paths import DataPaths
 from pipeline.reporting.landscape import slice_panels
-from pipeline.stages.harness import StageContext, add_folders, exit_codes, locked, make_context
+from pipeline.stages.harness import StageContext, exit_codes, locked, make_context
 from pipeline.training.ledger import Ledger
 from viz.figures.rendering import noted, svg
 from viz.figures.slices import slice_figure
 
 _IMAGES = 500
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of this command."""
+    parser = command_parser("landscape", __doc__, "params", "data", "work")
+    parser.add_argument("--study", required=True, help="one of `studies` in the parameter file")
+    parser.add_argument(
+        "--images",
+        type=int,
+        help=f"of each split, that give the loss (default: {_IMAGES}, or all of the smaller split if it has fewer)",
+    )
+    parser.add_argument("--directions", type=int, default=3, help="slices of each network (default: 3)")
+    parser.add_argument("--seed", type=int, default=0, help="of the images, directions and iterations (default: 0)")
+    return parser
 
 
 def main(argv: Sequence[str]) -> int:
@@ -39,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
     Returns:
         0. Ends the process as a stage does where the input is bad (2) or it is interrupted (130).
     """
-    arguments = _parse(argv)
+    arguments = make_parser().parse_args(argv)
     with exit_codes():
         for key, least in (("images", 2), ("directions", 1), ("seed", 0)):
             given = getattr(arguments, key)
@@ -65,22 +80,6 @@ def main(argv: Sequence[str]) -> int:
         print(note)
     print("to see it in the report: dvc repro --force --single-item report")
     return 0
-
-
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline landscape", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--study", required=True, help="one of `studies` in the parameter file")
-    parser.add_argument(
-        "--images",
-        type=int,
-        help=f"of each split, that give the loss (default: {_IMAGES}, or all of the smaller split if it has fewer)",
-    )
-    parser.add_argument("--directions", type=int, default=3, help="slices of each network (default: 3)")
-    parser.add_argument("--seed", type=int, default=0, help="of the images, directions and iterations (default: 0)")
-    add_folders(parser)
-    return parser.parse_args(argv)
 
 
 def _method(arguments: argparse.Namespace, sizes: Mapping[str, int]) -> Method:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from pipeline.commands import command_parser
 from pipeline.commands.planning.cells import StudyPlan, counted_once, plan_from_ledger, plan_from_sizes
 from pipeline.commands.planning.cost import Cost, total_cost
 from pipeline.commands.planning.data import DataSize, data_size, kept_images
@@ -26,15 +27,14 @@ from pipeline.paths import DataPaths, WorkPaths
 from pipeline.training.host_memory import total_bytes
 
 
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of this command."""
+    return command_parser("plan", __doc__, "params", "data", "work")
+
+
 def main(argv: Sequence[str]) -> int:
     """Raises InputError for bad parameters or data."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file")
-    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of all artefacts")
-    parser.add_argument("--work", type=Path, default=Path(".work"), help="folder of the ledger")
-    arguments = parser.parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     params = load_params(arguments.params)
     data, work = DataPaths(root=arguments.data), WorkPaths(root=arguments.work)
     graph = stage_graph(params)

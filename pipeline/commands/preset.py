@@ -6,20 +6,26 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from pipeline.artifacts.atomic import write_text
+from pipeline.commands import command_parser
 from pipeline.config.params import load_params
 from pipeline.errors import InputError
 
 _MODELINE = "# yaml-language-server:"
 
 
-def main(argv: Sequence[str]) -> int:
-    """Write params.yaml, or list the presets when no name is given."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline preset", description=__doc__)
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of this command."""
+    parser = command_parser("preset", __doc__)
     parser.add_argument("name", nargs="?", help="of a file in presets/; without it they are listed")
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="file to write")
     parser.add_argument("--presets", type=Path, default=Path("presets"), help="folder of the presets")
     parser.add_argument("--force", action="store_true", help="write even if edits are lost")
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write params.yaml, or list the presets when no name is given."""
+    arguments = make_parser().parse_args(argv)
     presets = {path.stem: path for path in sorted(arguments.presets.glob("*.yaml"), key=lambda path: path.stem)}
     if arguments.name is None:
         for name, path in presets.items():

@@ -11,10 +11,10 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts.planted import count_planted, planted_note
+from pipeline.commands import command_parser
 from pipeline.commands.recursion.first_round import FirstRound, inputs_of, read_first_round
 from pipeline.commands.recursion.processes import StageFailedError, StageProcesses
 from pipeline.commands.recursion.results import write_results
@@ -40,6 +40,20 @@ _COLUMNS = {
 }
 
 
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of this command."""
+    parser = command_parser("recurse", __doc__, "params", "data", "work")
+    parser.add_argument("--network", required=True, help="one of `networks` in the parameter file")
+    parser.add_argument("--rounds", type=int, default=3, help="the most rounds after round 0 (default: 3)")
+    parser.add_argument(
+        "--settled",
+        type=float,
+        default=0.95,
+        help="end where two rounds in a row have this Jaccard index of what is suspect, above 0 to 1 (default: 0.95)",
+    )
+    return parser
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the rounds, write data/recursive/<network>/ and print a table.
 
@@ -47,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
         0, or the exit code of a stage that failed. Ends the process as a stage does where the input is
         bad (2) or it is asked to end (75 after SIGTERM, 130 after SIGINT).
     """
-    arguments = _parse(argv)
+    arguments = make_parser().parse_args(argv)
     with exit_codes():
         params = load_params(arguments.params)
         _check(arguments, params)
@@ -61,24 +75,6 @@ def main(argv: Sequence[str]) -> int:
                 return failed.code
         print("\n".join(lines))
     return 0
-
-
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline recurse", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--network", required=True, help="one of `networks` in the parameter file")
-    parser.add_argument("--rounds", type=int, default=3, help="the most rounds after round 0 (default: 3)")
-    parser.add_argument(
-        "--settled",
-        type=float,
-        default=0.95,
-        help="end where two rounds in a row have this Jaccard index of what is suspect, above 0 to 1 (default: 0.95)",
-    )
-    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file")
-    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of all artefacts")
-    parser.add_argument("--work", type=Path, default=Path(".work"), help="folder for the rounds and for logs")
-    return parser.parse_args(argv)
 
 
 def _check(arguments: argparse.Namespace, params: Params) -> None:

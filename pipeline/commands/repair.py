@@ -7,9 +7,15 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.commands import command_parser
 from pipeline.commands.checks.dvc_files import repair_dvc_files
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of this command."""
+    return command_parser("repair", __doc__)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -21,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         InputError: not the project's folder, or a file is damaged and DVC still runs.
     """
-    argparse.ArgumentParser(prog="python -m pipeline repair", description=__doc__).parse_args(argv)
+    make_parser().parse_args(argv)
     project = Path.cwd()
     if not (project / "dvc.yaml").is_file():
         raise InputError(f"{project}: not the project's folder; cd to the one with dvc.yaml")

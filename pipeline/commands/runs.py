@@ -20,33 +20,33 @@ from typing import Any
 import torch
 
 from pipeline.artifacts.plans import copy_statements
+from pipeline.commands import command_parser, folder_options
 from pipeline.commands.planning.cells import threads_of
 from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.reporting.packing import pack
-from pipeline.stages.harness import add_folders, locked
+from pipeline.stages.harness import locked
 from pipeline.training.code_families import code_name
 from pipeline.training.fingerprint import Identity, this_machine, training_code, worker_machine
 from pipeline.training.ledger import Ledger
 
 
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of this command."""
+    parser = command_parser("runs", __doc__)
+    actions = parser.add_subparsers(dest="action", required=True, metavar="action")
+    here, everything = folder_options("params", "work"), folder_options("params", "data", "work")
+    importing = actions.add_parser("import", help="copy finished cells from another work folder", parents=[here])
+    importing.add_argument("folder", type=Path, help="the other node's work folder (.work), or a copy of it")
+    packing = actions.add_parser("pack", help="write what the report is made of to one file", parents=[everything])
+    packing.add_argument("file", type=Path, help="ends in .tar.xz")
+    return parser
+
+
 def main(argv: Sequence[str]) -> int:
     """Copy what the work folder given has and this one does not, or write an archive."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline runs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="action")
-    importing = actions.add_parser("import", help="copy finished cells from another work folder")
-    importing.add_argument("folder", type=Path, help="the other node's work folder (.work), or a copy of it")
-    importing.add_argument("--work", type=Path, default=Path(".work"), help="the work folder here")
-    importing.add_argument(
-        "--params", type=Path, default=Path("params.yaml"), help="its studies say how many CPU threads a worker has"
-    )
-    packing = actions.add_parser("pack", help="write what the report is made of to one file")
-    packing.add_argument("file", type=Path, help="ends in .tar.xz")
-    add_folders(packing)
-    arguments = parser.parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     if arguments.action == "import":
         import_cells(arguments.folder, arguments.work, load_params(arguments.params))
         return 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts.json_file import write_json
+from pipeline.commands import command_parser
 from pipeline.config.base import Section
 from pipeline.config.params import Params
 
@@ -15,11 +16,16 @@ from pipeline.config.params import Params
 _KEYWORDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 
 
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of this command."""
+    parser = command_parser("schema", __doc__)
+    parser.add_argument("--out", type=Path, default=Path("presets/params.schema.json"), help="file to write")
+    return parser
+
+
 def main(argv: Sequence[str]) -> int:
     """Write the schema that presets and params.yaml name in their first line."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline schema", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("presets/params.schema.json"), help="file to write")
-    out: Path = parser.parse_args(argv).out
+    out: Path = make_parser().parse_args(argv).out
     write_json(out, params_schema())
     print(f"{out}: written")
     return 0

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from pipeline.commands.simulating import exchange
-from pipeline.commands.simulating.arguments import parse
+from pipeline.commands.simulating.arguments import parse, simulate_parser
 from pipeline.commands.simulating.network_job import (
     assumed_job,
     check_network,
@@ -31,9 +31,14 @@ from pipeline.costmodel import Fit, Job, Measurement, fit, machine
 from pipeline.errors import InputError
 
 
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of this command."""
+    return simulate_parser(__doc__)
+
+
 def main(argv: Sequence[str]) -> int:
     """Raises InputError for a machine, network, number of GPUs or file of points that will not do."""
-    arguments = parse(argv, __doc__ or "")
+    arguments = parse(argv, make_parser())
     fitted = _fit(arguments) if arguments.fit else None
     if fitted:
         print("\n".join(_fit_lines(fitted, arguments)))

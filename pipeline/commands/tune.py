@@ -11,14 +11,21 @@ import argparse
 from collections.abc import Sequence
 from contextlib import closing
 from importlib.util import find_spec
-from pathlib import Path
 
+from pipeline.commands import command_parser
 from pipeline.config.params import check_params, parse_params, read_params_text
 from pipeline.config.tuning import check_space
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import standard_log
 from pipeline.stages.harness import die_with_parent, exit_codes, locked
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of this command."""
+    parser = command_parser("tune", __doc__, "params", "data", "work")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="one of `tuning` in the parameter file")
+    return parser
 
 
 def main(argv: Sequence[str]) -> int:
@@ -28,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
         0. Ends the process as a stage does where the input is bad (2) or it is asked to end (75 after SIGTERM, 130
         after SIGINT).
     """
-    arguments = _parse(argv)
+    arguments = make_parser().parse_args(argv)
     with exit_codes():
         die_with_parent()
         # Read once: who edits the file while the search runs finds none of it in tuned.yaml.
@@ -66,14 +73,3 @@ def main(argv: Sequence[str]) -> int:
         if len(names) > 1:
             print("\n".join(write_comparison(searches, data)))
     return 0
-
-
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("names", nargs="+", metavar="NAME", help="one of `tuning` in the parameter file")
-    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file")
-    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of all artefacts")
-    parser.add_argument("--work", type=Path, default=Path(".work"), help="folder for the journal, checkpoints and logs")
-    return parser.parse_args(argv)

@@ -6,10 +6,16 @@ from math import prod
 from pathlib import Path
 
 from pipeline.artifacts.overrides import read_overrides
+from pipeline.commands import command_parser
 from pipeline.config.params import Params, load_params
 from pipeline.config.study import Study
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of this command."""
+    return command_parser("validate", __doc__, "params", "data")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -19,10 +25,7 @@ def main(argv: Sequence[str]) -> int:
 
     Raises InputError naming the first problem.
     """
-    parser = argparse.ArgumentParser(prog="python -m pipeline validate", description=__doc__)
-    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file")
-    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of all artefacts")
-    arguments = parser.parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     path: Path = arguments.params
     params = load_params(path)
     _check_needs(params, path)

@@ -13,8 +13,6 @@ from scipy.special import softmax
 from pipeline.errors import InputError
 from pipeline.features.linear_head import fit_head
 
-_MEND = "give --probabilities, or take knn_agreement"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Probed:
@@ -31,14 +29,25 @@ class Probed:
     converged: bool
 
 
-def probe_folds(labels: NDArray[np.int64], n_folds: int, seed: int) -> NDArray[np.int64]:
+def probe_folds(
+    labels: NDArray[np.int64],
+    n_folds: int,
+    seed: int,
+    *,
+    key: str = "filter.scorer",
+    fix: str = "give --probabilities, or take knn_agreement",
+) -> NDArray[np.int64]:
     """(N,) fold of each row: every class is dealt out in a drawn order, so that folds differ by one image a class.
+
+    Args:
+        key: what an error names.
+        fix: what to do about it.
 
     Raises:
         InputError: there are fewer images than folds, or the images outside a fold are of one class.
     """
     if len(labels) < n_folds:
-        raise InputError(f"filter.scorer: {len(labels)} images do not make the {n_folds} folds of a probe; {_MEND}")
+        raise InputError(f"{key}: {len(labels)} images do not make the {n_folds} folds of a probe; {fix}")
     rng = np.random.default_rng(seed)
     folds = np.empty(len(labels), dtype=np.int64)
     dealt = 0
@@ -50,7 +59,7 @@ def probe_folds(labels: NDArray[np.int64], n_folds: int, seed: int) -> NDArray[n
     for fold in range(n_folds):
         if len(np.unique(labels[folds != fold])) < 2:
             raise InputError(
-                f"filter.scorer: outside fold {fold} of {n_folds} there is only one class for a probe to learn; {_MEND}"
+                f"{key}: outside fold {fold} of {n_folds} there is only one class for a probe to learn; {fix}"
             )
     return folds
 

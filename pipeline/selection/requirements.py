@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.errors import InputError
 from pipeline.selection.ensemble import split_options
@@ -59,3 +60,24 @@ def _check_class_sizes(
                     f"{key}.{option}: {options[option]}, but class {names[label]!r} has {count} images; give at most "
                     f"{count}, or add images to the class"
                 )
+
+
+def check_probabilities(values: NDArray[np.float32], source: str) -> None:
+    """Refuse class probabilities (N, C) with a row that does not sum to 1 within .001, or with a negative value.
+
+    Args:
+        source: the file or argument to name.
+
+    Raises:
+        InputError: naming the source, the row and its value.
+    """
+    with np.errstate(invalid="ignore"):  # opposite infinities give NaN, which is refused
+        sums = values.sum(axis=1, dtype=np.float64)
+    wrong = ~(abs(sums - 1) <= 1e-3)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise InputError(f"{source}: row {row} sums to {sums[row]:.4g}; give probabilities, which sum to 1")
+    negative = (values < 0).any(axis=1)
+    if negative.any():
+        row = int(negative.argmax())
+        raise InputError(f"{source}: row {row} holds {values[row].min():.4g}; give probabilities, from 0 to 1")

@@ -10,12 +10,14 @@ from pipeline.artifacts.code import import_closure
 
 ROOT = Path(__file__).parents[2]
 
+PACKAGES = ("batchsieve", "pipeline", "viz")
+
 
 @cache
 def modules() -> dict[str, Path]:
-    """Name -> file of every module of pipeline and viz."""
+    """Name -> file of every module of batchsieve, pipeline and viz."""
     found = {}
-    for package in ("pipeline", "viz"):
+    for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
@@ -54,7 +56,7 @@ def project_imports(name: str) -> set[str]:
 def libraries(name: str) -> frozenset[str]:
     """Top-level packages of others that importing and running a module can import."""
     found = {other.split(".")[0] for path in import_closure(name).values() for other in imported(path)}
-    return frozenset(found - {"pipeline", "viz"})
+    return frozenset(found - {*PACKAGES})
 
 
 @cache
@@ -66,6 +68,6 @@ def layers() -> dict[str, str]:
 
 
 def unit_of(name: str) -> str | None:
-    """`pipeline.training.loop` -> `training`; None for the top of the package and for viz."""
+    """`pipeline.training.loop` -> `training`; None for the top of the package, batchsieve and viz."""
     parts = name.split(".")
     return parts[1] if parts[0] == "pipeline" and len(parts) > 1 and parts[1] != "__main__" else None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from packaging.requirements import Requirement
-from source_tree import ROOT, imported, layers, libraries, modules, project_imports, tree, unit_of
+from source_tree import PACKAGES, ROOT, imported, layers, libraries, modules, project_imports, tree, unit_of
 
 from pipeline.artifacts.code import import_closure
 from pipeline.commands.checks.packages import module_of
@@ -46,6 +46,13 @@ def test_nobody_imports_stages_or_commands() -> None:
         for other in project_imports(name):
             if unit_of(other) in ("stages", "commands"):
                 assert unit_of(name) in ("stages", "commands"), f"{name} imports {other}"
+
+
+def test_nobody_imports_the_public_package() -> None:
+    """Rule 1: batchsieve stands above all others."""
+    for name in modules():
+        if not name.startswith("batchsieve"):
+            assert not [other for other in project_imports(name) if other.startswith("batchsieve")], name
 
 
 def test_only_distributed_knows_ranks() -> None:
@@ -137,4 +144,4 @@ def test_every_imported_library_is_required() -> None:
     ]
     required = {module_of(Requirement(line)).split(".")[0] for line in lines}
     used = {other.split(".")[0] for path in modules().values() for other in imported(path)}
-    assert used - sys.stdlib_module_names - {"pipeline", "viz"} - _BUILT_BY_HAND <= required
+    assert used - sys.stdlib_module_names - {*PACKAGES} - _BUILT_BY_HAND <= required

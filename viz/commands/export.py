@@ -8,11 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.paths import DataPaths
-from viz.commands.inputs import add_folders, add_network, check_suffix, chosen_network
+from viz.commands.inputs import check_suffix, chosen_network, network_options
 from viz.data import Source
 from viz.export.content import content_of
 from viz.export.page import write_page
 from viz.rules import Rule, judge
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of this command."""
+    parser = argparse.ArgumentParser(prog="python -m viz export", description=__doc__, parents=[network_options()])
+    parser.add_argument("file", type=Path, help="the page, .html")
+    return parser
 
 
 def main(argv: Sequence[str]) -> int:
@@ -21,11 +28,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         InputError: wrong parameters or artefacts, an unknown network, a file name without .html, a full disk.
     """
-    parser = argparse.ArgumentParser(prog="python -m viz export", description=__doc__)
-    parser.add_argument("file", type=Path, help="the page, .html")
-    add_network(parser)
-    add_folders(parser)
-    arguments = parser.parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     file: Path = arguments.file
     check_suffix(file, [".html", ".htm"])
     network = chosen_network(arguments.network, arguments.params)

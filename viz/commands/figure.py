@@ -13,7 +13,7 @@ from pipeline.artifacts.atomic import atomic_path
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from viz.coloring import COLORINGS, colors_by
-from viz.commands.inputs import add_folders, add_network, check_suffix, chosen_network
+from viz.commands.inputs import check_suffix, chosen_network, network_options
 from viz.data import Source
 from viz.facts import facts_of
 from viz.figures.maps import colored_map
@@ -23,18 +23,21 @@ from viz.rules import Rule, judge
 _FORMATS: Mapping[str, Callable[[Figure], bytes]] = {".png": png, ".svg": svg, ".pdf": pdf}
 
 
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of this command."""
+    parser = argparse.ArgumentParser(prog="python -m viz figure", description=__doc__, parents=[network_options()])
+    parser.add_argument("file", type=Path, help="the figure, .png, .svg or .pdf")
+    parser.add_argument("--color", default="class", help=f"what colors tell: {', '.join(COLORINGS)}; default: class")
+    return parser
+
+
 def main(argv: Sequence[str]) -> int:
     """Write the figure.
 
     Raises:
         InputError: wrong parameters or artefacts, an unknown network or colouring, another suffix, a full disk.
     """
-    parser = argparse.ArgumentParser(prog="python -m viz figure", description=__doc__)
-    parser.add_argument("file", type=Path, help="the figure, .png, .svg or .pdf")
-    parser.add_argument("--color", default="class", help=f"what colours tell: {', '.join(COLORINGS)}; default: class")
-    add_network(parser)
-    add_folders(parser)
-    arguments = parser.parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     file: Path = arguments.file
     check_suffix(file, list(_FORMATS))
     if arguments.color not in COLORINGS:

@@ -8,15 +8,19 @@ from pipeline.config.params import load_params
 from pipeline.errors import InputError
 
 
-def add_folders(parser: argparse.ArgumentParser) -> None:
-    """The options `--params` and `--data`."""
-    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="default: params.yaml")
-    parser.add_argument("--data", type=Path, default=Path("data"), help="default: data")
+def folder_options() -> argparse.ArgumentParser:
+    """A parent parser with `--params` and `--data`."""
+    parent = argparse.ArgumentParser(add_help=False)
+    parent.add_argument("--params", type=Path, default=Path("params.yaml"), help="default: params.yaml")
+    parent.add_argument("--data", type=Path, default=Path("data"), help="default: data")
+    return parent
 
 
-def add_network(parser: argparse.ArgumentParser) -> None:
-    """The option `--network`; see `chosen_network`."""
-    parser.add_argument("--network", help="default: the first of the parameters' networks")
+def network_options() -> argparse.ArgumentParser:
+    """`folder_options` and `--network`; see `chosen_network`."""
+    parent = argparse.ArgumentParser(add_help=False, parents=[folder_options()])
+    parent.add_argument("--network", help="default: the first of the parameters' networks")
+    return parent
 
 
 def chosen_network(network: str | None, params: Path) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pipeline.config.params import load_params
 from pipeline.paths import DataPaths
 from viz.app import make_app
-from viz.commands.inputs import add_folders
+from viz.commands.inputs import folder_options
 from viz.data import Source
 from viz.guard import LOOPBACK, LOOPBACK_NAMES, check_port
 
@@ -20,16 +20,13 @@ _OTHERS = """other commands, each with its own --help:
   figure out.svg        the map for papers, as PNG, SVG or PDF"""
 
 
-def main(argv: Sequence[str]) -> int:
-    """Serve until interrupted.
-
-    Raises:
-        InputError: the parameters are wrong, or the port cannot be had.
-    """
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of this command."""
     parser = argparse.ArgumentParser(
         prog="python -m viz",
         description=__doc__,
         epilog=_OTHERS,
+        parents=[folder_options()],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--port", type=int, default=8050, help="default: 8050")
@@ -38,8 +35,16 @@ def main(argv: Sequence[str]) -> int:
         default=LOOPBACK,
         help="address to serve at; default: this machine alone. Any other asks browsers for a token, which is printed",
     )
-    add_folders(parser)
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until interrupted.
+
+    Raises:
+        InputError: the parameters are wrong, or the port cannot be had.
+    """
+    arguments = make_parser().parse_args(argv)
     # Said here, before anything is served.
     load_params(arguments.params)
     check_port(arguments.host, arguments.port, name="--port")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pipeline.datasets.label_csv import class_name, label_records
 from pipeline.errors import InputError
 from pipeline.reduction.checks import FeatureMends, check_features
+from pipeline.selection.requirements import check_probabilities
 
 _MENDS = FeatureMends(
     not_finite="correct or leave out such rows; values must be within the range of float32",
@@ -123,16 +124,7 @@ def _probabilities(path: Path, labels: NDArray[np.int64], names: Sequence[str]) 
         raise InputError(
             f"{source}: has {values.shape[1]} columns for {len(names)} classes; give one for each of {order}"
         )
-    with np.errstate(invalid="ignore"):  # opposite infinities give NaN, which is refused
-        sums = values.sum(axis=1, dtype=np.float64)
-    wrong = ~(abs(sums - 1) <= 1e-3)
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise InputError(f"{source}: row {row} sums to {sums[row]:.4g}; give probabilities, which sum to 1")
-    negative = (values < 0).any(axis=1)
-    if negative.any():
-        row = int(negative.argmax())
-        raise InputError(f"{source}: row {row} holds {values[row].min():.4g}; give probabilities, from 0 to 1")
+    check_probabilities(values, source)
     _check_order(source, values, labels, order)
     return values
 

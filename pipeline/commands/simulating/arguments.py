@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pipeline.commands import command_parser
 from pipeline.costmodel import ALL_REDUCE
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
@@ -14,13 +15,9 @@ _NOT_GIVEN = object()
 _EXAMPLES = 90 * 1_281_167
 
 
-def parse(argv: Sequence[str], description: str) -> argparse.Namespace:
-    """Raises InputError where two of them do not go together."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline simulate",
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def simulate_parser(description: str | None) -> argparse.ArgumentParser:
+    """The parser of the command, with the docstring of its module."""
+    parser = command_parser("simulate", description)
     parser.add_argument("--machine", type=_machine_path, help="a name in machines/, such as summit, or a file")
     parser.add_argument("--network", default="resnet50", help="a classifier of torchvision (default: resnet50)")
     parser.add_argument("--image-size", type=_count, default=224, help="pixels (default: 224)")
@@ -60,6 +57,11 @@ def parse(argv: Sequence[str], description: str) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--link", choices=["inside", "between"], help="of the machine, that takes the fitted constants")
     parser.add_argument("--out", type=Path, default=WorkPaths().simulated, help="folder of the JSON and SVG files")
+    return parser
+
+
+def parse(argv: Sequence[str], parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Raises InputError where two of them do not go together."""
     arguments = parser.parse_args(argv)
     _check_together(arguments)
     _check_read(arguments, _given(parser, argv))

@@ -1,0 +1,67 @@
+"""Find suspect labels, choose training samples and compare runs, on arrays of your own.
+
+Each function takes arrays and returns arrays; none reads or writes the project's files. Bad input raises `InputError`
+with one line that names the argument, the value and the fix. The command line `batchsieve` runs the whole pipeline.
+
+    find_issues    score each sample's label by class probabilities, features or both
+    sieve          keep mask of the paper's filter: PCA, t-SNE and DBSCAN for each class, or another scorer
+    compare_runs   paired verdict on the accuracies of two sets of runs
+    load_trained   a network that the pipeline trained
+
+Importing this package imports neither torch nor scikit-learn; the first use of a function does.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from batchsieve.comparison import RunComparison as RunComparison
+    from batchsieve.comparison import compare_runs as compare_runs
+    from batchsieve.filtering import sieve as sieve
+    from batchsieve.issues import LabelIssues as LabelIssues
+    from batchsieve.issues import find_issues as find_issues
+    from pipeline.errors import InputError as InputError
+    from pipeline.training.weights import TrainedNetwork as TrainedNetwork
+    from pipeline.training.weights import load_trained as load_trained
+
+    __version__: str
+
+_MODULES = {
+    "InputError": "pipeline.errors",
+    "LabelIssues": "batchsieve.issues",
+    "RunComparison": "batchsieve.comparison",
+    "TrainedNetwork": "pipeline.training.weights",
+    "compare_runs": "batchsieve.comparison",
+    "find_issues": "batchsieve.issues",
+    "load_trained": "pipeline.training.weights",
+    "sieve": "batchsieve.filtering",
+}
+
+__all__ = [
+    "InputError",
+    "LabelIssues",
+    "RunComparison",
+    "TrainedNetwork",
+    "compare_runs",
+    "find_issues",
+    "load_trained",
+    "sieve",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used (PEP 562)."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("batchsieve")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_MODULES[name]), name)
+    # The next use finds it without this function.
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})

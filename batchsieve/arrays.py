@@ -1,0 +1,152 @@
+"""Arguments as arrays of one form: labels as codes, finite features, class probabilities."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pipeline.errors import InputError
+from pipeline.reduction.checks import FeatureMends, check_features
+from pipeline.selection.requirements import check_probabilities
+
+_FIXES = FeatureMends(
+    not_finite="correct or leave out such rows; values must be within the range of float32",
+    all_equal="give other features",
+)
+_NAMED = 10  # classes in a message
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Labels:
+    """Labels of N samples.
+
+    Attributes:
+        codes: (N,) int64, indices into `classes`.
+        classes: (C,) integers or strings.
+    """
+
+    codes: NDArray[np.int64]
+    classes: NDArray[Any]
+
+    @property
+    def names(self) -> list[str]:
+        """Of the C classes, for messages."""
+        return [str(name) for name in self.classes.tolist()]
+
+
+def checked_labels(
+    labels: ArrayLike, *, n_columns: int | None = None, class_names: Sequence[int] | Sequence[str] | None = None
+) -> Labels:
+    """Labels (N,) as codes.
+
+    Classes are `class_names`; else, where `n_columns` of probabilities are given and all labels are whole numbers
+    below it, 0 to `n_columns` - 1; else the distinct labels in ascending order, as scikit-learn's `classes_`.
+
+    Raises:
+        InputError: naming `labels`, `class_names` or `pred_probs`.
+    """
+    values = np.asarray(labels)
+    if values.ndim != 1 or len(values) == 0:
+        raise InputError(f"labels: shape {values.shape}; give one label for each sample, (N,) with N of 1 or more")
+    if values.dtype.kind in "OT":
+        values = _without_objects(values)
+    if values.dtype.kind not in "iubU":
+        raise InputError(f"labels: {values.dtype}; give whole numbers or strings")
+    if class_names is not None:
+        classes = _checked_class_names(class_names, values.dtype.kind)
+    elif n_columns is not None and values.dtype.kind in "iu" and values.min() >= 0 and values.max() < n_columns:
+        classes = np.arange(n_columns)
+    else:
+        classes = np.unique(values)
+    if n_columns is not None and n_columns != len(classes):
+        named = ", ".join(map(str, classes[:_NAMED].tolist())) + (", ..." if len(classes) > _NAMED else "")
+        raise InputError(
+            f"pred_probs: {n_columns} columns for the {len(classes)} classes {named}; give a column for each, or "
+            "class_names in the order of the columns"
+        )
+    order = np.argsort(classes, kind="stable")
+    places = np.minimum(np.searchsorted(classes, values, sorter=order), len(classes) - 1)
+    codes = order[places].astype(np.int64)
+    unknown = classes[codes] != values
+    if unknown.any():
+        row = int(unknown.argmax())
+        raise InputError(f"labels: row {row} is {values[row].item()!r}, which class_names lacks; add it there")
+    return Labels(codes=codes, classes=classes)
+
+
+def _without_objects(values: NDArray[Any]) -> NDArray[Any]:
+    """As an array of integers or strings: a column of pandas holds Python objects."""
+    kinds = {type(value) for value in values.tolist()}
+    if all(issubclass(kind, str) for kind in kinds):
+        return values.astype(str)
+    if all(issubclass(kind, int | np.integer) for kind in kinds):
+        return values.astype(np.int64)
+    raise InputError(
+        f"labels: values of {', '.join(sorted(kind.__name__ for kind in kinds))}; give whole numbers or strings alone"
+    )
+
+
+def _checked_class_names(names: Sequence[int] | Sequence[str], kind: str) -> NDArray[Any]:
+    classes = np.asarray(names)
+    if classes.ndim != 1 or (classes.dtype.kind == "U") != (kind == "U"):
+        raise InputError(f"class_names: {classes.dtype} {classes.shape}; give a list of values as labels has them")
+    if len(np.unique(classes)) != len(classes):
+        raise InputError("class_names: holds a name twice; give each class once, in the order of the columns")
+    return classes
+
+
+def checked_features(features: ArrayLike, n: int) -> NDArray[np.float32]:
+    """Features (n, D) in single precision, finite and not all equal; a memory map stays one.
+
+    Raises:
+        InputError: naming `features`.
+    """
+    array = np.asanyarray(features)
+    if array.ndim != 2 or array.dtype.kind not in "fiub" or array.shape[1] == 0:
+        raise InputError(f"features: {array.dtype} of shape {array.shape}; give numbers of shape (N, D)")
+    _check_length("features", len(array), n)
+    with np.errstate(over="ignore"):  # to infinity, which is refused
+        values = np.asanyarray(array, dtype=np.float32)
+    check_features(values, "features", _FIXES)
+    return values
+
+
+def probability_columns(pred_probs: ArrayLike) -> NDArray[np.float32]:
+    """Class probabilities (N, C), of which only the shape is checked here.
+
+    Raises:
+        InputError: naming `pred_probs`.
+    """
+    array = np.asanyarray(pred_probs)
+    if array.ndim != 2 or array.dtype.kind not in "fiub" or array.shape[1] == 0:
+        raise InputError(f"pred_probs: {array.dtype} of shape {array.shape}; give numbers of shape (N, C)")
+    return np.asanyarray(array, dtype=np.float32)
+
+
+def checked_probabilities(pred_probs: NDArray[np.float32], n: int) -> NDArray[np.float32]:
+    """Class probabilities (n, C) whose rows sum to 1.
+
+    Raises:
+        InputError: naming `pred_probs`.
+    """
+    _check_length("pred_probs", len(pred_probs), n)
+    check_probabilities(pred_probs, "pred_probs")
+    return pred_probs
+
+
+def checked_share(value: float, key: str) -> float:
+    """A share of the samples in [0, 1).
+
+    Raises:
+        InputError: naming `key`.
+    """
+    if not 0 <= value < 1:
+        raise InputError(f"{key}: {value}; give a share of the samples, at least 0 and below 1")
+    return float(value)
+
+
+def _check_length(key: str, rows: int, n: int) -> None:
+    if rows != n:
+        raise InputError(f"{key}: {rows} rows for {n} labels; give one for each, in the same order")

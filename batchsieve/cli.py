@@ -1,0 +1,89 @@
+"""The command `batchsieve`: all commands of the pipeline and the visualizer under one name, imported when called."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+
+import viz.__main__
+from pipeline.__main__ import COMMANDS, module_of
+from pipeline.command_line import run_command
+from pipeline.errors import InputError
+
+GROUPS = {
+    "Pipeline": ["plan", "validate", "preset", "schema", "doctor", "repair", "check-lock", "canonical-runs"],
+    "Images": ["find-issues", "filter-features", "calibrate", "recurse"],
+    "Runs": ["compare", "runs", "tune", "diagnose", "simulate", "landscape"],
+    "Look": ["viz", "export", "figure"],
+    "Shell": ["completion"],
+}
+"""Every command once, in the order of the help."""
+
+_OWN = {
+    "find-issues": ("batchsieve.find_issues_command", "rank suspect labels of arrays in files"),
+    "viz": (viz.__main__.SERVE, "explore the embedding in a browser"),
+    "export": (viz.__main__.COMMANDS["export"], "write the visualizer as one offline page"),
+    "figure": (viz.__main__.COMMANDS["figure"], "write the embedding as PNG, SVG or PDF"),
+    "completion": ("batchsieve.completion", "print a completion script for your shell"),
+}
+
+
+_MORE = "batchsieve COMMAND --help lists the options of a command; make repro runs the stages."
+
+
+class _Version(argparse.Action):
+    """Prints the version of the installed package; looked up only when asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            print(f"batchsieve {version('batchsieve')}")
+        except PackageNotFoundError:
+            raise InputError("batchsieve: is not installed here, so its version is unknown; run `make setup`") from None
+        parser.exit()
+
+
+def commands() -> Iterator[tuple[str, str, str]]:
+    """Name, module and one line of help of every command, in the order of the help."""
+    for names in GROUPS.values():
+        for name in names:
+            yield (name, *_OWN[name]) if name in _OWN else (name, module_of(name), COMMANDS[name])
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the command itself; what follows the command's name is left to the command."""
+    purposes = {name: purpose for name, _, purpose in commands()}
+    groups = [
+        f"{title}:\n" + "\n".join(f"  {name:15} {purposes[name]}" for name in names) for title, names in GROUPS.items()
+    ]
+    parser = argparse.ArgumentParser(
+        prog="batchsieve",
+        usage="batchsieve [-h] [--version] COMMAND ...",
+        description="Choose training images by their features, and train on them at any batch size.",
+        epilog="\n\n".join([*groups, _MORE]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", nargs=0, action=_Version, help="print the version and exit")
+    parser.add_argument("command", choices=list(purposes), metavar="COMMAND", help="one of those below")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="options of the command")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; exit codes as `run_command`."""
+    try:
+        chosen = make_parser().parse_args(argv)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    modules = {name: module for name, module, _ in commands()}
+    return run_command(modules[chosen.command], chosen.arguments)
+
+
+def parser_of(module: str) -> argparse.ArgumentParser:
+    """The parser of a command, by the name of its module."""
+    parser: argparse.ArgumentParser = import_module(module).make_parser()
+    return parser

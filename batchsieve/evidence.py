@@ -1,0 +1,125 @@
+"""From features to what the scorers read: components, neighbors, class probabilities and a t-SNE embedding."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchsieve.arrays import Labels
+from pipeline.config.reduce import TsneConfig
+from pipeline.errors import InputError
+from pipeline.features.linear_probe import cross_validated_probabilities, probe_folds
+from pipeline.reduction.landmarks import landmark_count
+from pipeline.reduction.pca import fit_principal_axes
+
+N_COMPONENTS = 50
+"""Principal components by default, as in params.yaml."""
+
+
+def content_order(features: NDArray[np.float32], codes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(N,) rows sorted by label, then by the bytes of their features (N, D).
+
+    Folds, t-SNE and sums depend on the order of the rows. Computed in this order, results do not depend on the order
+    in which the caller has them.
+    """
+    rows = np.ascontiguousarray(features)
+    keys = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).ravel()
+    order = np.argsort(keys, kind="stable")
+    return order[np.argsort(codes[order], kind="stable")]
+
+
+def components_of(features: NDArray[np.float32], n_components: int) -> NDArray[np.float32]:
+    """(N, d) principal components of features (N, D), d = min(n_components, N); the features where D is not above that.
+
+    Raises:
+        InputError: `n_components` is below 1.
+    """
+    if n_components < 1:
+        raise InputError(f"n_components: {n_components}; give 1 or more")
+    if features.shape[1] <= n_components:
+        return np.ascontiguousarray(features)
+    return fit_principal_axes(features, min(n_components, len(features))).project(features)
+
+
+def neighbors_of(components: NDArray[np.float32], k: int, *, key: str, seed: int) -> NDArray[np.int32]:
+    """(N, k) rows of the nearest others of components (N, d), nearest first.
+
+    Args:
+        key: the argument that gave `k`, for errors.
+
+    Raises:
+        InputError: there are not so many others, or faiss is not installed.
+    """
+    n = len(components)
+    if not 1 <= k < n:
+        raise InputError(f"{key}: {k} neighbors of {n} samples; give at least 1 and at most {n - 1}")
+    try:
+        # Of the extra `stages`: probabilities alone need no neighbors.
+        from pipeline.reduction.neighbours import nearest_others
+    except ModuleNotFoundError as error:
+        raise _needs_extra("features", error) from None
+    return nearest_others(components, k, seed=seed).rows
+
+
+def voted_probabilities(
+    components: NDArray[np.float32], neighbors: NDArray[np.int32], labels: Labels, *, folds: int, seed: int
+) -> NDArray[np.float32]:
+    """(N, C) probabilities of each sample's classes by models that were not fitted to it; rows sum to 1.
+
+    A soft vote of two classifiers: a logistic regression, cross-validated, and the nearest neighbors of the sample
+    without itself.
+
+    Args:
+        components: (N, d).
+        neighbors: (N, k).
+        folds: of the cross-validation.
+        seed: of the folds.
+
+    Raises:
+        InputError: too few samples for the folds, or only one class outside a fold.
+    """
+    if folds < 2:
+        raise InputError(f"folds: {folds}; give 2 or more")
+    n, n_classes = len(labels.codes), len(labels.classes)
+    fix = "give more samples of each class, fewer folds, or pred_probs"
+    fold = probe_folds(labels.codes, folds, seed, key="labels", fix=fix)
+    probed = cross_validated_probabilities(components, labels.codes, folds=fold, n_classes=n_classes)
+    votes = np.zeros((n, n_classes), dtype=np.float32)
+    np.add.at(votes, (np.arange(n)[:, None], labels.codes[neighbors]), np.float32(1 / neighbors.shape[1]))
+    return np.asarray((probed.probabilities + votes) / 2, dtype=np.float32)
+
+
+def tsne_coordinates(
+    components: NDArray[np.float32], codes: NDArray[np.int64], *, perplexity: float, n_jobs: int, seed: int
+) -> NDArray[np.float32]:
+    """(N, 2) t-SNE embedding of components (N, d); above 200,000 samples of landmarks, among which the others are put.
+
+    Raises:
+        InputError: there are too few samples for the perplexity, a value is out of range, or openTSNE is not installed.
+    """
+    n = len(components)
+    if perplexity <= 0 or n <= 3 * perplexity:
+        raise InputError(
+            f"perplexity: {perplexity:g} with {n} samples; t-SNE needs a positive one and more than three times as "
+            "many samples: give a smaller perplexity or more samples, or take the scorer's space: components"
+        )
+    if n_jobs < 1:
+        raise InputError(f"n_jobs: {n_jobs}; give 1 or more")
+    try:
+        from pipeline.reduction.tsne import training_map
+    except ModuleNotFoundError as error:
+        raise _needs_extra("scorer", error) from None
+    settings = TsneConfig(perplexity=float(perplexity), n_jobs=n_jobs, random_state=seed).model_dump()
+    return training_map(components, codes, settings, landmarks=landmark_count("auto", n)).coordinates
+
+
+def members_of(scorer: Mapping[str, object]) -> Iterable[Mapping[str, object]]:
+    """A scorer's own settings and, of an ensemble, those of its members."""
+    yield scorer
+    of = scorer.get("of", ())
+    assert isinstance(of, list | tuple)
+    yield from of
+
+
+def _needs_extra(key: str, error: ModuleNotFoundError) -> InputError:
+    return InputError(f"{key}: need the module {error.name}, which is not installed; install batchsieve[stages]")

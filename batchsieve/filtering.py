@@ -1,0 +1,231 @@
+"""Which samples to keep: `sieve`, the pipeline's filter on features of any origin."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import ValidationError
+
+from batchsieve.arrays import (
+    Labels,
+    checked_features,
+    checked_labels,
+    checked_probabilities,
+    checked_share,
+    probability_columns,
+)
+from batchsieve.evidence import (
+    N_COMPONENTS,
+    components_of,
+    content_order,
+    members_of,
+    neighbors_of,
+    tsne_coordinates,
+    voted_probabilities,
+)
+from pipeline.config.filter import FilterConfig
+from pipeline.config.messages import describe
+from pipeline.errors import InputError
+from pipeline.filtering.sieve import Labelling
+from pipeline.filtering.sieve import sieve as sieve_evidence
+from pipeline.selection.evidence import Evidence
+from pipeline.selection.requirements import check_scorer
+from pipeline.selection.scorers import SCORERS
+
+_FOLDS = 5
+_VOTING_NEIGHBORS = 10
+
+# Keys of params.yaml in messages -> arguments of `sieve`.
+_ARGUMENTS = {"filter.drop_share": "drop_fraction", "filter.quota": "allocation", "filter.": ""}
+
+
+def sieve(
+    features: ArrayLike,
+    labels: ArrayLike,
+    pred_probs: ArrayLike | None = None,
+    *,
+    scorer: str | Mapping[str, Any] = "dbscan",
+    drop_fraction: float | None = None,
+    eps: float | Literal["knee", "tuned"] | None = None,
+    threshold: float | None = None,
+    allocation: Literal["overall", "per_class", "balanced"] = "overall",
+    allow_empty: bool = False,
+    class_names: Sequence[int] | Sequence[str] | None = None,
+    n_components: int = N_COMPONENTS,
+    perplexity: float = 30.0,
+    n_jobs: int = 2,
+    seed: int = 0,
+) -> NDArray[np.bool_]:
+    """Keep mask of N samples by the filter of Gahlot et al. (2020), or another scorer.
+
+    The paper's filter reduces the features to principal components, embeds all classes together by t-SNE, and drops
+    what DBSCAN calls noise within its class. Other scorers look at components, neighbors or class probabilities; what
+    one needs and is not given is computed as in `find_issues`, by 5 folds and 10 neighbors. Samples in another order
+    have the same mask in that order, duplicates excepted.
+
+    At most one of `drop_fraction`, `eps` and `threshold` is given; without any, DBSCAN takes `eps="knee"`.
+
+    Args:
+        features: (N, D) numbers.
+        labels: (N,) integers or strings. DBSCAN and the other scorers of distances also take a single class.
+        pred_probs: (N, C) out-of-fold probabilities, for the scorers that need them.
+        scorer: name of a scorer of `filter.scorer` in params.yaml, or a mapping of its `name` and options, e.g.
+            `{"name": "dbscan", "space": "components", "min_samples": 10}`. `space: components` needs no t-SNE.
+        drop_fraction: share of the samples to drop, 0 to 1: the most suspect ones, as near to it as ties allow.
+        eps: radius of DBSCAN, in units of the embedding or components; `knee` of the curve of k-distances; `tuned` to
+            find samples that were given to another class on purpose.
+        threshold: of the other scorers, in their own unit; what exceeds it is dropped.
+        allocation: of `drop_fraction`: over all classes, the same share of each class, or so that what is left is as
+            even over the classes as their sizes allow.
+        allow_empty: whether a class may lose all its samples.
+        class_names: (C,) order of the columns of `pred_probs`; as in `find_issues`.
+        n_components: principal components that features are reduced to where they are more; at most N are used.
+        perplexity: of t-SNE; N is above three times that.
+        n_jobs: threads of t-SNE. Another number gives another embedding.
+        seed: of t-SNE and of the folds.
+
+    Returns:
+        (N,) bool, True for what is kept.
+
+    Raises:
+        InputError: naming the argument, the value and the fix: lengths that differ, values that are not finite, too
+            few samples for the perplexity or for DBSCAN's `min_samples`, a class that would lose all its samples.
+
+    Example:
+        >>> import numpy as np
+        >>> from batchsieve import sieve
+        >>> labels = np.repeat([0, 1], 60)
+        >>> features = np.random.default_rng(0).normal(size=(120, 4)) + 8 * labels[:, None]
+        >>> labels[0] = 1  # far from the rest of its class
+        >>> keep = sieve(features, labels, scorer={"name": "dbscan", "space": "components"}, drop_fraction=1 / 120)
+        >>> np.flatnonzero(~keep)
+        array([0])
+    """
+    columns = None if pred_probs is None else probability_columns(pred_probs)
+    known = checked_labels(labels, n_columns=None if columns is None else columns.shape[1], class_names=class_names)
+    n = len(known.codes)
+    values = checked_features(features, n)
+    given = None if columns is None else checked_probabilities(columns, n)
+    config = _config(scorer, drop_fraction, eps, threshold, allocation, allow_empty)
+    order = content_order(values, known.codes)
+    ordered = Labels(codes=known.codes[order], classes=known.classes)
+    settings = config.scorer.model_dump()
+    _check_scorer(settings, ordered, n)
+    needs = _needs(settings)
+    components = components_of(values[order], n_components)
+    maps = neighbors = probabilities = None
+    if "map" in needs:
+        embedded = tsne_coordinates(components, ordered.codes, perplexity=perplexity, n_jobs=n_jobs, seed=seed)
+        maps = embedded[None]
+    if "neighbours" in needs:
+        neighbors = neighbors_of(components, _most_neighbors(settings), key="scorer.k", seed=seed)
+    if given is not None:
+        probabilities = given[order]
+    elif "probabilities" in needs:
+        voters = neighbors_of(components, min(_VOTING_NEIGHBORS, n - 1), key="labels", seed=seed)
+        probabilities = voted_probabilities(components, voters, ordered, folds=_FOLDS, seed=seed)
+    evidence = Evidence(
+        labels=ordered.codes,
+        maps=maps,
+        components=components,
+        neighbours=neighbors,
+        probabilities=probabilities,
+        # NaN: without a record of the training, the model's own probability counts.
+        training_confidence=np.full(n, np.nan, dtype=np.float32),
+    )
+    unchanged = Labelling(network="features", names=known.names, overrides={})
+    try:
+        sieved = sieve_evidence(evidence, config, unchanged, mend="give more samples")
+    except InputError as error:
+        raise _of_arguments(error) from None
+    keep = np.empty(n, dtype=bool)
+    keep[order] = sieved.keep
+    return keep
+
+
+def _config(
+    scorer: str | Mapping[str, Any],
+    drop_fraction: float | None,
+    eps: float | str | None,
+    threshold: float | None,
+    allocation: str,
+    allow_empty: bool,
+) -> FilterConfig:
+    """The arguments as the section `filter` of the parameters, which checks them.
+
+    Raises:
+        InputError: naming the argument.
+    """
+    options = {"name": scorer} if isinstance(scorer, str) else dict(scorer)
+    name = options.get("name")
+    rules = {"drop_fraction": drop_fraction, "eps": eps, "threshold": threshold}
+    given = [rule for rule, value in rules.items() if value is not None]
+    if len(given) > 1:
+        raise InputError(f"{given[0]}: is given with {' and '.join(given[1:])}; give one of them")
+    if name == "dbscan":
+        if threshold is not None:
+            raise InputError(f"threshold: {threshold}, but dbscan has a radius; give eps, or drop_fraction")
+        eps = eps if given else "knee"
+    elif eps is not None:
+        raise InputError(f"eps: {eps}, but {name} has no radius; give threshold, or drop_fraction")
+    elif not given:
+        raise InputError(f"drop_fraction: missing for the scorer {name}; give it, or a threshold")
+    if drop_fraction is not None:
+        checked_share(drop_fraction, "drop_fraction")
+    elif allocation != "overall":
+        raise InputError(f"allocation: {allocation} divides a drop_fraction; give one, or leave allocation out")
+    tree = {
+        "scorer": options,
+        "drop_share": None if drop_fraction is None else float(drop_fraction),
+        "eps": eps if eps is None or isinstance(eps, str) else float(eps),
+        "threshold": None if threshold is None else float(threshold),
+        "quota": allocation,
+        "allow_empty": allow_empty,
+    }
+    try:
+        # As JSON, since the sections take lists there; numbers of numpy become floats.
+        return FilterConfig.model_validate_json(json.dumps(tree, default=float))
+    except ValidationError as error:
+        message = describe(error, tree, FilterConfig)
+        raise _of_arguments(InputError(f"filter.{message}")) from None
+
+
+def _check_scorer(settings: Mapping[str, Any], labels: Labels, n: int) -> None:
+    """Refuse before t-SNE, which may take an hour, what labels and settings decide."""
+
+    def unknown(*shape: int) -> NDArray[Any]:
+        """Has the shape of an array to come, and takes no memory."""
+        return np.broadcast_to(np.float32(0), shape)
+
+    to_come = Evidence(
+        labels=labels.codes,
+        maps=unknown(1, n, 2),
+        components=unknown(n, 1),
+        neighbours=unknown(n, _most_neighbors(settings)),
+        probabilities=unknown(n, len(labels.classes)),
+        training_confidence=unknown(n),
+    )
+    check_scorer(to_come, settings, labels.names, "scorer")
+
+
+def _needs(settings: Mapping[str, Any]) -> set[str]:
+    """The parts of the evidence that a scorer reads, those of an ensemble's members included."""
+    needs: set[str] = set()
+    for member in members_of(settings):
+        needs |= SCORERS[str(member["name"])].needs | {str(member.get("space", "components"))}
+    return needs
+
+
+def _most_neighbors(settings: Mapping[str, Any]) -> int:
+    """The largest `k` of a scorer and its members."""
+    return max(int(str(member.get("k", 1))) for member in members_of(settings))
+
+
+def _of_arguments(error: InputError) -> InputError:
+    """The same error with the names of the arguments in place of keys of params.yaml."""
+    message = str(error)
+    for key, argument in _ARGUMENTS.items():
+        message = message.replace(key, argument)
+    return InputError(message)

@@ -1,0 +1,46 @@
+"""How a command of this project starts and ends, whatever its name: exit codes, and errors as one line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from pipeline.environment import too_old, why_missing
+from pipeline.errors import InputError, mend_of
+
+
+def run_command(module: str, argv: Sequence[str]) -> int:
+    """Import a command and run it.
+
+    Args:
+        module: name of a module with `main(argv) -> exit code`. It is imported here: doctor must start on an
+            installation where nothing else does.
+        argv: the command's own arguments.
+
+    Returns:
+        Its exit code; 2 with one line for bad input or a Python that lacks a requirement, 130 when interrupted.
+    """
+    if line := too_old():
+        return _refused(line)
+    try:
+        code: int = import_module(module).main(argv)
+    except InputError as error:
+        return _refused(str(error))
+    except ModuleNotFoundError as error:
+        if not (line := why_missing(error.name)):
+            raise
+        return _refused(line)
+    except Exception as error:
+        if not (line := mend_of(error)):
+            raise
+        return _refused(line)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return code
+
+
+def _refused(line: str) -> int:
+    print(f"error: {line}", file=sys.stderr)
+    return 2
