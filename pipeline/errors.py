@@ -41,6 +41,11 @@ class InputError(ValueError):
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
 
+    @property
+    def key(self) -> str:
+        """What the message names before its first ": ": a key, a file or an option; all of it where it has no ": "."""
+        return str(self).partition(": ")[0]
+
 
 class DataError(InputError):
     """Of a file of the data, and of no setting: it is missing or damaged, or not the one that it was."""

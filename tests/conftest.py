@@ -17,7 +17,7 @@ os.environ["DVC_NO_ANALYTICS"] = "1"
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
-pytest_plugins = ["changed", "needs"]
+pytest_plugins = ["changed", "golden", "needs"]
 
 
 @pytest.fixture

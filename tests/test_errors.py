@@ -89,3 +89,15 @@ def test_what_nobody_explained_is_one_line() -> None:
     assert line is not None
     assert line.startswith("out of memory (RuntimeError: CUDA error: out of memory); ")
     assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("message", "key"),
+    [
+        ("params.yaml: filter.drop_share: 2 is too much", "params.yaml"),
+        ("C:/data/a\n b.npy: missing", "C:/data/a b.npy"),
+        ("stopped", "stopped"),
+    ],
+)
+def test_the_key_is_what_the_message_names_first(message: str, key: str) -> None:
+    assert InputError(message).key == key
