@@ -71,7 +71,7 @@ def _files(study: Study) -> list[bytes]:
 )
 def test_the_same_seeds_verdict_and_bytes(tmp_path: Path, margin: float, kills: tuple[int, ...], seeds: int) -> None:
     whole, study = _write(tmp_path / "whole", margin), _write(tmp_path / "study", margin)
-    said = f"complete with {seeds} seeds, of looks at [3, 5]"
+    said = f" {seeds} seeds, of looks at [3, 5]"
     assert said in whole.finish()
     for cells in kills:
         _killed_after(study, cells)
