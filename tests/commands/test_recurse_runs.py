@@ -1,7 +1,6 @@
 """`recurse` in real processes: what its rounds find, that it goes on after a kill, and how it ends."""
 
 import csv
-import re
 import shutil
 import signal
 import time
@@ -10,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from interrupted_study import steps_gone_on_from
 from made_up import NETWORK
 from made_up_recursion import (
     N,
@@ -121,7 +121,7 @@ def test_recurse_killed_in_finetune_ends_in_the_same_bytes(
     assert not DataPaths(root=round_folder(folder, 1) / "kept").extractor(NETWORK).exists()
     done = run(recurse_command(folder, *_TWO_ROUNDS), timeout=_ROUNDS_END_WITHIN_S)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"from step [1-9]", done.stderr)
+    assert steps_gone_on_from(done.stderr)
     assert results(folder) == results(finished)
 
 

