@@ -97,9 +97,10 @@ def test_rows_of_a_memory_map_arrive_as_they_are(tmp_path: Path, rows: slice) ->
 def test_an_address_where_nobody_answers_is_named_with_a_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.fanout.clusters._ANSWER_S", 1)
     address = f"tcp://127.0.0.1:{free_port()}"
-    with pytest.raises(InputError, match=f" {address} ") as raised, fan_out(address, workers=1, threads=1):
+    with pytest.raises(InputError) as raised, fan_out(address, workers=1, threads=1):
         pass
     assert raised.value.key == "dask.scheduler"
+    assert f" {address} " in str(raised.value)
 
 
 def test_a_scheduler_without_workers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

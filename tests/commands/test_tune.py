@@ -11,18 +11,16 @@ import numpy as np
 import pytest
 from made_up import NETWORK
 from made_up_training import bright_images
-from made_up_tuning import NAME, arguments, leaderboard_of, results_of, tune, write_search
+from made_up_tuning import NAME, leaderboard_of, results_of, tune, write_search
 from optuna import create_study
 from optuna.distributions import FloatDistribution
 from optuna.trial import create_trial
-from printed_errors import key_within, printed_error
-from ruamel.yaml import YAML
+from printed_errors import printed_error
 from running_dask import running_scheduler
 
 from pipeline.__main__ import main
 from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import read_json, write_json
-from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.commands.tuning.figures import importances, key_axis
 from pipeline.commands.tuning.inputs import Inputs, read_inputs
 from pipeline.config.params import load_params
@@ -232,22 +230,6 @@ def _curves_of(data: DataPaths) -> dict[tuple[str, str], str]:
     return {(trial, epoch): accuracy for trial, epoch, accuracy, _ in rows}
 
 
-def test_a_search_says_at_once_that_the_winner_could_not_be_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = write_search(tmp_path)
-    file, yaml = tmp_path / "params.yaml", YAML(typ="safe", pure=True)
-    tree = yaml.load(file.read_text())
-    tree["studies"]["other"] = tree["studies"]["tiny"]  # one object, which is written as an anchor and its alias
-    with file.open("w") as opened:
-        yaml.dump(tree, opened)
-    data.images("train").unlink()
-    assert tune(tmp_path) == 2
-    error = printed_error(capsys.readouterr().err)
-    assert error.key == str(file)
-    assert "studies.tiny" in str(error)
-
-
 def test_what_is_edited_while_a_search_runs_is_not_in_its_parameter_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,40 +307,6 @@ def test_sigterm_ends_a_search_so_that_it_can_go_on(
     assert tune(tmp_path) == 75
     assert capsys.readouterr().err.splitlines()[-1].startswith("terminated: ")
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_the_parallel_way_without_workers_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_search(tmp_path, way="parallel")
-    assert tune(tmp_path) == 2
-    assert printed_error(capsys.readouterr().err).key == "tuning.lr.way"
-
-
-def test_unknown_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_search(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(["tune", "cifar", *arguments(tmp_path)[1:]])
-    assert ended.value.code == 2
-    assert printed_error(capsys.readouterr().err).key == "tune cifar"
-
-
-def test_a_search_that_does_not_fit_its_study_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = write_search(tmp_path, space={"recipe.optimizer.beta1": {"uniform": [0.8, 0.9]}})
-    load_params(tmp_path / "params.yaml")
-    data.images("train").unlink()
-    assert tune(tmp_path) == 2
-    error = printed_error(capsys.readouterr().err)
-    assert key_within(error, tmp_path / "params.yaml") == "tuning.lr.space.recipe.optimizer.beta1"
-
-
-def test_without_val_rows_there_is_nothing_to_judge_by(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = write_search(tmp_path)
-    manifest = read_parquet(data.manifest("train"))
-    index = manifest.column_names.index("val")
-    write_parquet(data.manifest("train"), manifest.set_column(index, "val", [np.zeros(len(manifest), dtype=bool)]))
-    assert tune(tmp_path) == 2
-    error = printed_error(capsys.readouterr().err)
-    assert error.key == str(data.manifest("train"))
-    assert "prepare.val_share" in str(error)
 
 
 def test_a_study_of_all_images_needs_no_filter(tmp_path: Path) -> None:

@@ -72,7 +72,8 @@ def test_seeds_of_replicates_stay_in_range(section: str) -> None:
     largest = 2**32 - 1
     check_params(_with_networks(["resnet18"], "resnet18", **{section: largest}), source="p")
     check_params(_with_networks(["resnet18-r9"], "resnet18-r9", **{section: largest - 9}), source="p")
-    with pytest.raises(InputError, match=f" {largest - 9}") as raised:  # the largest seed that fits
+    with pytest.raises(InputError) as raised:
         check_params(_with_networks(["resnet18-r9"], "resnet18-r9", **{section: largest}), source="p")
     key = {"finetune": "finetune.seed", "tsne": "reduce.tsne.random_state"}[section]
     assert key_within(raised.value, "p") == key
+    assert str(raised.value).endswith(f" {largest - 9}"), "the largest seed that fits"

@@ -51,8 +51,9 @@ def test_of_more_processes_than_fit_the_most_that_do_take_part(
 def test_processes_that_do_not_fit_a_stated_number_are_told_which_do() -> None:
     fitting = fitting_ranks(6, aligned=False)
     assert joining_ranks(2, fitting, 3) == 3
-    with pytest.raises(InputError, match=r"4 processes .* \[1, 2, 3, 6\]"):  # the numbers that fit
+    with pytest.raises(InputError) as raised:
         joining_ranks(2, fitting, 4)
+    assert str(fitting) in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -92,8 +92,10 @@ def test_listed_code_changes_nothing() -> None:
 
 
 def test_listed_code_with_other_hashes_is_refused() -> None:
-    with pytest.raises(InputError, match=" muon;"):  # the job whose hashes differ
+    with pytest.raises(InputError) as raised:
         _add([replace(FIRST, members=(A, B))], B, OTHER)
+    assert raised.value.key == code_families.LIST.name
+    assert " muon;" in str(raised.value), "the job whose hashes differ"
 
 
 def test_another_machine_is_recorded_for_code_that_is_alone() -> None:
@@ -106,10 +108,10 @@ def test_another_machine_is_recorded_where_earlier_code_agrees() -> None:
     two = replace(FIRST, members=(A, B))
     families, _ = _add([two], B, OTHER, machine=THERE, hashes_of=lambda family: OTHER)
     assert families[0].hashes_on(THERE) == OTHER
-    with pytest.raises(InputError, match=" muon;"):
-        _add([two], B, OTHER, machine=THERE, hashes_of=lambda family: H)
-    with pytest.raises(InputError, match=f" {A[:12]} "):  # the family without a record
-        _add([two], B, OTHER, machine=THERE, hashes_of=lambda family: None)
+    for known in (H, None):
+        with pytest.raises(InputError) as raised:
+            _add([two], B, OTHER, machine=THERE, hashes_of=lambda family, known=known: known)
+        assert raised.value.key == code_families.LIST.name
 
 
 def test_new_code_on_another_machine_is_compared_with_earlier_code_there() -> None:
@@ -118,8 +120,9 @@ def test_new_code_on_another_machine_is_compared_with_earlier_code_there() -> No
     assert joined[0].hashes_on(THERE) == OTHER
     apart, _ = _add([FIRST], B, OTHER, machine=THERE, hashes_of=lambda family: H)
     assert [family.members for family in apart] == [(A,), (B,)]
-    with pytest.raises(InputError, match=f" {A[:12]} "):
+    with pytest.raises(InputError) as raised:
         _add([FIRST], B, OTHER, machine=THERE, hashes_of=lambda family: None)
+    assert raised.value.key == code_families.LIST.name
 
 
 def test_a_job_that_is_new_does_not_part_code() -> None:

@@ -1,7 +1,6 @@
 """Training learns, repeats to the bit, and says when it diverged."""
 
 import copy
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -156,9 +155,10 @@ def test_nodes_of_other_sizes_than_those_that_compress_are_refused(
 ) -> None:
     monkeypatch.setattr(distributed, "ranks_by_node", lambda: nodes)
     between = replace(TINY, simulated_workers=4, compression="bf16", workers_per_node=2)
-    with pytest.raises(InputError, match=re.escape(str([len(node) for node in nodes]))) as raised:
+    with pytest.raises(InputError) as raised:
         train_bright(between, ranks=replace(ALONE, count=4), transport=Transport(hierarchical=True))
     assert raised.value.key == "communication.workers_per_node"
+    assert str([len(node) for node in nodes]) in str(raised.value)
 
 
 def test_a_micro_batch_below_a_group_is_refused() -> None:

@@ -66,9 +66,10 @@ def test_what_stands_before_the_first_step_names_batch_and_group_too(monkeypatch
 
 def test_images_that_do_not_fit_name_the_settings_of_prepare() -> None:
     images = np.broadcast_to(np.uint8(0), (2**40, 16, 16, 3))
-    with pytest.raises(OutOfMemory, match=f"{2**40:,} .*16x16") as raised:
+    with pytest.raises(OutOfMemory) as raised:
         load_images(images, _SETTINGS, training=False, device=ALONE.device)
     assert raised.value.key == "prepare.storage"
+    assert f" {2**40:,} " in str(raised.value)
 
 
 def test_prediction_names_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,9 +112,10 @@ def test_a_journal_that_is_damaged_in_the_middle_is_named_with_the_line(damaged:
         journal.start(trial, Suggestions(tuning).ask(), distributions_of(tuning.space))
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([lines[0], damaged + b"\n", *lines[2:]]))
-    with pytest.raises(InputError, match=r"\bline 2\b") as raised:
+    with pytest.raises(InputError) as raised:
         Journal(path)
     assert raised.value.key == str(path)
+    assert " 2 " in str(raised.value).removeprefix(str(path)), "the line"
     path.write_bytes(lines[0])
     Journal(path)
 

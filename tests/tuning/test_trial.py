@@ -80,8 +80,9 @@ def test_a_trial_has_the_processes_that_its_recipe_asks_for(
 
 def test_compression_takes_a_process_for_every_worker(tmp_path: Path) -> None:
     values = {"recipe.simulated_workers": 4, "recipe.communication.compression": "bf16"}
-    with pytest.raises(InputError, match=r"\bworkers: 4\b") as raised:  # the number that it takes
+    with pytest.raises(InputError) as raised:
         run_of(params_of(tmp_path), **values)
+    assert " workers: 4 " in str(raised.value)
     assert raised.value.key == "communication.compression"
 
 
