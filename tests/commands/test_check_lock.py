@@ -72,7 +72,7 @@ def test_the_line_says_how_to_keep_and_how_to_discard(
     assert _said(tmp_path, capsys, monkeypatch) == ""
     YAML().dump(_lock(finetune="b", report="b"), lock)
     said = _said(tmp_path, capsys, monkeypatch)
-    assert said.startswith("results differ from the last commit by rounding, first in finetune@resnet18: ")
+    assert " finetune@resnet18: " in said
     assert said.count("\n") == 1
     for command in ("git commit dvc.lock", "git checkout HEAD dvc.lock"):
         assert command in said

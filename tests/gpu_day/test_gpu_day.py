@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from made_up_training import alive, descendants, kill, run, start, wait_until
+from printed_errors import printed_error
 
 from benchmarks.gpu_day.__main__ import STEPS, main, summary
 
@@ -63,8 +64,7 @@ def test_where_a_package_is_missing_one_line_says_so(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['pydantic'] = None")
     done = run(_command(tmp_path / "out"), environ={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("error: import of pydantic halted; ")
-    assert done.stderr.endswith("; install the package, docs/gpu-day.md lists those that are needed\n")
+    assert "pydantic" in str(printed_error(done.stderr))
     assert done.stderr.count("\n") == 1
 
 
@@ -82,8 +82,9 @@ def test_a_real_run_has_cases_of_every_network_precision_and_batch_size() -> Non
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     done = run([sys.executable, "-m", "benchmarks.gpu_day", "--out", str(tmp_path / "out")])
     assert done.returncode == 2
-    assert done.stderr.startswith("error: gpu_day: torch ")
-    assert done.stderr.endswith(" finds no GPU; give --dry-run to try it on the CPU\n")
+    error = printed_error(done.stderr)
+    assert error.key == "gpu_day"
+    assert "--dry-run" in str(error)
     assert not (tmp_path / "out").exists()
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from made_up_training import NAMES, SIZE
 from made_up_tuning import NAME, write_search
+from printed_errors import key_within
 
 from pipeline.config.duration import Duration
 from pipeline.config.params import Params, load_params
@@ -33,26 +34,18 @@ def run_of(params: Params, **values: Any) -> TrialRun:
 
 
 @pytest.mark.parametrize(
-    ("study", "values", "said"),
+    ("study", "values", "key"),
     [
-        (
-            {"batch_sizes": (16, 20)},
-            {"recipe.simulated_workers": 8},
-            "tuned.yaml: studies.tiny.batch_sizes: 20 does not split into 8 simulated workers",
-        ),
-        (
-            {"budget": Duration(epochs=2)},
-            {"recipe.schedule.warmup": {"epochs": 3}},
-            "tuned.yaml: studies.tiny.recipe.schedule.warmup: 3 epochs, but the budget is 2 epochs",
-        ),
+        ({"batch_sizes": (16, 20)}, {"recipe.simulated_workers": 8}, "batch_sizes"),
+        ({"budget": Duration(epochs=2)}, {"recipe.schedule.warmup": {"epochs": 3}}, "recipe.schedule.warmup"),
     ],
 )
 def test_values_that_the_whole_study_cannot_take_are_refused(
-    study: dict[str, Any], values: dict[str, Any], said: str, tmp_path: Path
+    study: dict[str, Any], values: dict[str, Any], key: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError) as refused:
         run_of(params_of(tmp_path, **study), **values)
-    assert str(refused.value).startswith(said)
+    assert key_within(refused.value, "tuned.yaml") == f"studies.tiny.{key}"
 
 
 def test_a_report_may_ask_for_accuracies_of_another_study(tmp_path: Path) -> None:
