@@ -76,7 +76,7 @@ def test_mccord_is_planned_on_whatever_tree_its_path_names(
     assert main(["plan", "--params", str(params)]) == 0
     loaded = load_params(params)
     size = data_size(loaded.prepare, DataPaths(), prepared=False)
-    assert size == DataSize(n_train=20, n_test=4, n_classes=2, source="counted")
+    assert (size.n_train, size.n_test, size.n_classes, size.source) == (20, 4, 2, "counted")
     skipped = plan_from_sizes(loaded, "unscaled", size, {}).skipped
     assert sum(skipped.values()) == 3
     # What is skipped is not among the cells of the table.

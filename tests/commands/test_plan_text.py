@@ -22,7 +22,7 @@ from pipeline.commands.planning.jobs import Run, finetune_run, study_runs
 from pipeline.commands.planning.speed import Speed, Workload
 from pipeline.config.params import Params
 
-_RUNNING = frozenset({"prepare", "finetune@resnet18", "extract@resnet18", "train@digits", "train@again", "report"})
+_RUNNING = frozenset({"prepare", "finetune@resnet18", "filter@resnet18", "train@digits", "train@again", "report"})
 _COST = Cost(seconds=7.0, memory=2.5e9, disk=640_000.0)
 
 

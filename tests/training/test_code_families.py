@@ -108,9 +108,10 @@ def test_another_machine_is_recorded_where_earlier_code_agrees() -> None:
     two = replace(FIRST, members=(A, B))
     families, _ = _add([two], B, OTHER, machine=THERE, hashes_of=lambda family: OTHER)
     assert families[0].hashes_on(THERE) == OTHER
-    for known in (H, None):
+    others: list[Callable[[Family], Hashes | None]] = [lambda family: H, lambda family: None]
+    for hashes_of in others:
         with pytest.raises(InputError) as raised:
-            _add([two], B, OTHER, machine=THERE, hashes_of=lambda family, known=known: known)
+            _add([two], B, OTHER, machine=THERE, hashes_of=hashes_of)
         assert raised.value.key == code_families.LIST.name
 
 

@@ -106,7 +106,7 @@ def test_an_entry_that_does_not_know_is_named(ledger: Ledger, tmp_path: Path, te
     (tmp_path / "cells" / K.key / "identity.json").write_text(text)
     with pytest.raises(InputError) as raised:
         list(ledger.identities())
-    assert raised.value.key == str(tmp_path / "cells" / K.key)
+    assert Path(raised.value.key).is_relative_to(tmp_path / "cells" / K.key)
 
 
 def test_equal_results_are_equal_bytes_but_for_the_time(tmp_path: Path) -> None:
