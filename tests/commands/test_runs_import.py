@@ -167,9 +167,9 @@ def _nothing(work: Path) -> None:
     ("harm", "file"),
     [
         (_other_code, ""),
-        (_renamed, "cells/*"),
-        (_torn_result, "cells/*"),
-        (_code_in_weights, "cells/*/weights.pt"),
+        (_renamed, "cells/[0-9a-f]*"),
+        (_torn_result, "cells/[0-9a-f]*"),
+        (_code_in_weights, "cells/[0-9a-f]*/weights.pt"),
         (_nothing, ""),
     ],
 )
