@@ -5,9 +5,12 @@ assert values, error classes and keys. Its numbers must be equal on all machines
 """
 
 import difflib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+
+from pipeline.errors import InputError
 
 FOLDER = Path(__file__).with_suffix("")
 """tests/golden: one file for each text."""
@@ -58,3 +61,31 @@ def compare_or_update(path: Path, text: str, *, update: bool) -> None:
         "--update-golden and commit the file\n" + "\n".join(difference),
         pytrace=False,
     )
+
+
+def refusals(
+    cases: Mapping[str, Callable[[], object]],
+    *,
+    hidden: Mapping[str, str] | None = None,
+    error: type[Exception] = InputError,
+) -> str:
+    """The errors of calls with bad input, as the text of a golden file: a line for each case.
+
+    Args:
+        cases: name of the case -> the call that has to be refused.
+        hidden: text -> what stands for it in the lines, such as a temporary folder's path.
+        error: the class of the errors.
+    """
+    lines = []
+    for name, call in cases.items():
+        try:
+            call()
+        except error as refused:
+            message = str(refused)
+        else:
+            pytest.fail(f"{name}: is not refused")
+        assert "\n" not in message, name
+        for text, stands_for in (hidden or {}).items():
+            message = message.replace(text, stands_for)
+        lines.append(f"{name} -> {message}\n")
+    return "".join(lines)
