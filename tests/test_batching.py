@@ -141,7 +141,7 @@ def test_a_group_above_a_micro_batch_is_not_cut(
 ) -> None:
     parts = worker_parts(batch, workers, bn_group)
     too_few = data.draw(st.integers(1, max(_groups(parts)) - 1))
-    with pytest.raises(ValueError, match=f"larger than a micro-batch of {too_few}"):
+    with pytest.raises(ValueError, match=rf"\b{too_few}\b"):
         micro_batches(parts, too_few)
 
 

@@ -1,7 +1,6 @@
 """What counts as running out of memory, in the words of every library, and what is said of it."""
 
 import errno
-import re
 from collections.abc import Callable
 
 import numpy as np
@@ -63,25 +62,21 @@ def test_the_words_of_every_library(error: Exception) -> None:
 )
 def test_other_errors_are_others(error: Exception) -> None:
     assert not is_out_of_memory(error)
-    with pytest.raises(type(error), match=re.escape(str(error))), explaining_out_of_memory("give less"):
+    with pytest.raises(type(error)) as raised, explaining_out_of_memory("give less"):
         raise error
+    assert raised.value is error
 
 
 def test_the_explanation_takes_the_place_of_what_the_library_said() -> None:
-    with (
-        pytest.raises(OutOfMemory, match=r"^batch_size: give less$"),
-        explaining_out_of_memory("batch_size: give less"),
-    ):
+    with pytest.raises(OutOfMemory) as raised, explaining_out_of_memory("batch_size: give less"):
         _torch_on_a_cpu()
+    assert str(raised.value) == "batch_size: give less"
 
 
 def test_the_innermost_explanation_stays() -> None:
-    with (
-        pytest.raises(OutOfMemory, match="inner"),
-        explaining_out_of_memory("outer"),
-        explaining_out_of_memory("inner"),
-    ):
+    with pytest.raises(OutOfMemory) as raised, explaining_out_of_memory("outer"), explaining_out_of_memory("inner"):
         _numpy()
+    assert str(raised.value) == "inner"
 
 
 def test_what_nobody_explained_is_one_line() -> None:

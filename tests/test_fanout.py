@@ -67,8 +67,9 @@ def _results(scheduler: str, features: NDArray[np.float32]) -> dict[str, bytes]:
         for threads in run(_threads, range(6)):
             assert threads == {THREADS}
         assert list(run(str, range(50))) == [str(item) for item in range(50)]
-        with pytest.raises(InputError, match="2 is wrong"):
+        with pytest.raises(InputError) as raised:
             list(run(_fail, range(4)))
+        assert raised.value.key == "reduce.something"
     return found
 
 
@@ -97,34 +98,35 @@ def test_rows_of_a_memory_map_arrive_as_they_are(tmp_path: Path, rows: slice) ->
 def test_an_address_where_nobody_answers_is_named_with_a_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.fanout.clusters._ANSWER_S", 1)
     address = f"tcp://127.0.0.1:{free_port()}"
-    with (
-        pytest.raises(InputError, match=rf"^dask\.scheduler: no scheduler answers at {address}.* none$"),
-        fan_out(address, workers=1, threads=1),
-    ):
+    with pytest.raises(InputError) as raised, fan_out(address, workers=1, threads=1):
         pass
+    assert raised.value.key == "dask.scheduler"
+    assert f" {address} " in str(raised.value)
 
 
 def test_a_scheduler_without_workers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.fanout.clusters._ANSWER_S", 1)
     with (
         running_scheduler(workers=0) as address,
-        pytest.raises(InputError, match=r"has no workers; start .*dask worker tcp://"),
+        pytest.raises(InputError) as raised,
         fan_out(address, workers=1, threads=1),
     ):
         pass
+    assert raised.value.key == "dask.scheduler"
+    assert f"dask worker {address}" in str(raised.value)
 
 
 def test_workers_that_would_give_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         running_scheduler(workers=1, threads=2) as address,
-        pytest.raises(InputError, match=r"has 2 threads.*--nthreads 1"),
+        pytest.raises(InputError, match="--nthreads 1"),  # the option to give
         fan_out(address, workers=1, threads=1),
     ):
         pass
     monkeypatch.setattr("pipeline.fanout.on_worker.version", lambda name: "0.1" if name == "numpy" else version(name))
     with (
         running_scheduler(workers=1) as address,
-        pytest.raises(InputError, match=r"has numpy [\d.]+, here 0\.1"),
+        pytest.raises(InputError, match=r" numpy [\d.]+, .* 0\.1"),  # both versions
         fan_out(address, workers=1, threads=1),
     ):
         pass
@@ -136,10 +138,11 @@ def test_a_task_whose_workers_are_gone_is_not_waited_for(monkeypatch: pytest.Mon
     monkeypatch.setattr("pipeline.fanout.in_order._WITHOUT_WORKERS_S", 2.0)
     with (
         running_scheduler(workers=1) as address,
-        pytest.raises(InputError, match="no worker is left"),
+        pytest.raises(InputError) as raised,
         fan_out(address, workers=1, threads=1) as run,
     ):
         list(run(os._exit, [3]))
+    assert raised.value.key == "dask.scheduler"
 
 
 def _work_while_one_joins(pool: Pool, *, at_once: bool = False, **joining: Any) -> None:
@@ -158,7 +161,7 @@ def _rest(seconds: float) -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_joins_later_with_two_threads_is_refused() -> None:
-    with running_pool() as pool, pytest.raises(InputError, match=r"has 2 threads.*--nthreads 1"):
+    with running_pool() as pool, pytest.raises(InputError, match="--nthreads 1"):
         _work_while_one_joins(pool, threads=2)
 
 
@@ -169,8 +172,8 @@ def test_a_worker_that_cannot_import_a_task_is_refused(lacking: str, tmp_path: P
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / f"{lacking}.py").write_text("raise ModuleNotFoundError('no project here')")
     environ = {"PYTHONPATH": str(tmp_path / "bare")}
-    said = r"a worker cannot import the project \(.*no project here.*\); start workers in its folder"
-    with running_pool(tmp_path) as pool, pytest.raises(InputError, match=said):
+    # What the worker's own error says.
+    with running_pool(tmp_path) as pool, pytest.raises(InputError, match="no project here"):
         _work_while_one_joins(pool, at_once=lacking == "pipeline", environ=environ)
 
 

@@ -73,8 +73,7 @@ def test_terminal_gets_a_bar_with_description_unit_and_note() -> None:
     stream = _Terminal()
     with RunLog(None, stream).progress("extract", 3, "images") as progress:
         progress.update(3, note="fast")
-    assert "extract: 100%" in stream.getvalue()
-    assert "3/3" in stream.getvalue()
+    assert re.search(r"extract: 100%.* 3/3 ", stream.getvalue())
 
 
 def test_file_gets_the_end_of_a_progress_only(tmp_path: Path, clock: list[float]) -> None:

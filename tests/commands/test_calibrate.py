@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from made_up import NETWORK, class_blobs, write_embedding, write_manifest, write_params, write_predictions
+from printed_errors import printed_error
+from ruamel.yaml import YAML
 
 from pipeline.__main__ import main
 from pipeline.artifacts.arrays import write_array
@@ -36,8 +38,14 @@ def test_the_space_in_which_classes_lie_apart_comes_first(tmp_path: Path, capsys
     assert {row["space"] for row in rows[:4]} == {"components", "map, perplexity 50.0"}
     assert {row["space"] for row in rows[4:]} == {"map"}
     assert rows[0]["average_precision"] > 0.6 > 0.1 > rows[-1]["average_precision"]
-    said = capsys.readouterr().out.splitlines()
-    assert f"min_samples: {rows[0]['min_samples']}}}, eps: tuned}}" in "\n".join(said[-2:])
+    best = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("best: "))
+    written = YAML(typ="safe").load(best.removeprefix("best: "))["filter"]
+    assert written["scorer"] == {
+        "name": "dbscan",
+        "space": rows[0]["space"].split(",")[0],
+        "min_samples": rows[0]["min_samples"],
+    }
+    assert written["eps"] == "tuned"
 
 
 def test_a_min_samples_that_no_class_has_is_left_out_and_alone_refused(
@@ -47,23 +55,23 @@ def test_a_min_samples_that_no_class_has_is_left_out_and_alone_refused(
     assert main([*command, "--min-samples", "5", "200", "--json", str(tmp_path / "rows.json")]) == 0
     assert {row["min_samples"] for row in read_json(tmp_path / "rows.json")} == {5}
     assert main([*command, "--min-samples", "200"]) == 2
-    assert "no class has so many" in capsys.readouterr().err
+    assert printed_error(capsys.readouterr().err).key == "calibrate"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "key"),
     [
-        ({"--min-samples": "0"}, "--min-samples 0: give numbers from 2 on"),
-        ({"--network": "resnet50"}, "--network resnet50: not in"),
-        ({"--data": "nowhere"}, "nowhere/prepare/train.parquet: missing; run `dvc repro`"),
+        ({"--min-samples": "0"}, "--min-samples 0"),
+        ({"--network": "resnet50"}, "--network resnet50"),
+        ({"--data": "nowhere"}, "nowhere/prepare/train.parquet"),
     ],
 )
-def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: dict[str, Any], message: str) -> None:
+def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: dict[str, Any], key: str) -> None:
     command = _project(tmp_path)
     assert main([*command, *(part for pair in arguments.items() for part in pair)]) == 2
-    assert message in capsys.readouterr().err
+    assert printed_error(capsys.readouterr().err).key == key
 
 
 def test_one_class_has_no_other_to_plant_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(_project(tmp_path, n_classes=1)) == 2
-    assert "one class only" in capsys.readouterr().err
+    assert printed_error(capsys.readouterr().err).key == "calibrate"

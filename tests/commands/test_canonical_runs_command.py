@@ -36,7 +36,7 @@ def test_without_record_nothing_is_written(place: Path, capsys: pytest.CaptureFi
     assert main(["canonical-runs"]) == 1
     line, hint = capsys.readouterr().out.splitlines()
     assert line == "cccccccccccc joins family aaaaaaaaaaaa: its 1 hashes are equal; runs stay valid"
-    assert "--record" in hint
+    assert "--record" in hint.replace("`", " ").split()
     assert place.read_bytes() == before
 
 
@@ -116,5 +116,5 @@ def test_earlier_code_that_fails_is_said(tmp_path: Path, commit: Commit) -> None
     (tmp_path / "pipeline/__main__.py").write_text("raise SystemExit('no such package')\n")
     commit_again = ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-qa", "--amend", "-m", "x"]
     subprocess.run(commit_again, cwd=tmp_path, check=True)
-    with pytest.raises(InputError, match=r"canonical runs fail here \(no such package"):
+    with pytest.raises(InputError, match="no such package"):  # what the earlier code said
         earlier_hashes(_family(A, C), HERE, tmp_path)

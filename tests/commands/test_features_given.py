@@ -117,58 +117,50 @@ def _nan(value: float) -> NDArray[np.float64]:
 
 
 _NEGATIVE = _probabilities() + np.array([0.2, -0.2, 0])
+_FEATURES, _Y_CSV, _P_NPY = "--features f.npy", "--labels y.csv", "--probabilities p.npy"
 _BAD: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no matrix": (_save("f.npy", np.zeros(7)), "--features f.npy: is float64 (7,); give floats of shape (N, D)"),
-    "integers": (_save("f.npy", np.zeros((_N, 3), np.int64)), "f.npy: is int64 (12, 3); give floats"),
-    "no rows": (_save("f.npy", np.zeros((0, 3))), "f.npy: "),
-    "objects": (_save("f.npy", np.array([{}], dtype=object)), "f.npy: not a sound .npy file"),
-    "NaN": (_save("f.npy", _nan(np.nan)), "f.npy: row 3 holds NaN or infinity; correct or leave out"),
-    "beyond float32": (_save("f.npy", _nan(1e300)), "f.npy: row 3 holds NaN or infinity; correct or leave out"),
-    "equal rows": (_save("f.npy", np.ones((_N, 2))), "cannot be told apart; give other features"),
-    "empty array file": (_bytes("f.npy", b""), "f.npy: not a sound .npy file (EOF: reading magic string"),
-    "text": (_bytes("f.npy", b"no array"), "f.npy: not a sound .npy file"),
-    "half an archive": (_bytes("f.npy", b"PK\x03\x04"), "f.npy: not a sound .npy file"),
-    "archive": (_npz, "f.npy: not a sound .npy file (an .npz archive); write it by"),
-    "no features": (lambda folder: (folder / "f.npy").unlink(), "f.npy: no such file; give a .npy file of floats"),
-    "fewer labels": (_text(_lines(*_LABELS[:-1])), "--labels y.csv: has 11 rows for 12 rows of features; give one"),
-    "other columns": (_text("name,class\na,b\n"), "y.csv: line 1: has no column label among 'name,class'; add it"),
-    "column twice": (_text("label,label\na,b\n"), "y.csv: line 1: has the column label twice; remove or rename"),
-    "path twice": (_text("path,label,path\na,b,c\n"), "y.csv: line 1: has the column path twice; remove or rename"),
-    "empty table": (_text(""), "y.csv: is empty; give it the header label"),
-    "UTF-16": (_text(_lines(*_LABELS).encode("utf-16")), "y.csv: cannot be read as UTF-8 CSV"),
-    "Latin-1": (_text(_lines("été", *_LABELS[1:]).encode("latin-1")), "y.csv: cannot be read as UTF-8 CSV"),
-    "label missing": (
-        _text('path,label\n"a\nb",cat\n' + "x, \n" * (_N - 1)),
-        "y.csv: line 4 has no label; give one, or leave the row out here and in the features",
-    ),
-    "fields missing": (_text("path,label\nx\n"), "y.csv: line 2: has 1 fields, needs the 2 of the header"),
-    "no labels": (lambda folder: (folder / "y.csv").unlink(), "y.csv does not exist; give a CSV with the column label"),
-    "no probabilities": (lambda folder: (folder / "p.npy").unlink(), "--probabilities p.npy: no such file; give a"),
-    "fewer probabilities": (_save("p.npy", _probabilities()[1:]), "p.npy: has 11 rows for 12 rows of features; give"),
-    "fewer columns": (
-        _save("p.npy", np.ones((_N, 1))),
-        "p.npy: has 1 columns for 3 classes; give one for each of",
-    ),
-    "negative": (_save("p.npy", _NEGATIVE), "p.npy: row 0 holds -0.1"),
-    "no sum of 1": (_save("p.npy", 2 * _probabilities()), "p.npy: row 0 sums to 2; give"),
-    "infinities": (_save("p.npy", np.tile([np.inf, -np.inf, 1], (_N, 1))), "p.npy: row 0 sums to nan; give"),
-    "NaN probability": (_save("p.npy", np.full((_N, 3), np.nan)), "p.npy: row 0 sums to nan; give"),
-    "other order": (
-        _save("p.npy", _probabilities((2, 0, 1))),
-        "rows; the columns are probably in another order than the classes, which is cat, dog, yak; give them in that",
-    ),
+    "no matrix": (_save("f.npy", np.zeros(7)), _FEATURES),
+    "integers": (_save("f.npy", np.zeros((_N, 3), np.int64)), _FEATURES),
+    "no rows": (_save("f.npy", np.zeros((0, 3))), _FEATURES),
+    "objects": (_save("f.npy", np.array([{}], dtype=object)), _FEATURES),
+    "NaN": (_save("f.npy", _nan(np.nan)), f"{_FEATURES}: row 3"),
+    "beyond float32": (_save("f.npy", _nan(1e300)), f"{_FEATURES}: row 3"),
+    "equal rows": (_save("f.npy", np.ones((_N, 2))), _FEATURES),
+    "empty array file": (_bytes("f.npy", b""), _FEATURES),
+    "text": (_bytes("f.npy", b"no array"), _FEATURES),
+    "half an archive": (_bytes("f.npy", b"PK\x03\x04"), _FEATURES),
+    "archive": (_npz, _FEATURES),
+    "no features": (lambda folder: (folder / "f.npy").unlink(), _FEATURES),
+    "fewer labels": (_text(_lines(*_LABELS[:-1])), f"{_Y_CSV}: has 11 rows for 12 rows"),
+    "other columns": (_text("name,class\na,b\n"), f"{_Y_CSV}: line 1: "),
+    "column twice": (_text("label,label\na,b\n"), f"{_Y_CSV}: line 1: "),
+    "path twice": (_text("path,label,path\na,b,c\n"), f"{_Y_CSV}: line 1: "),
+    "empty table": (_text(""), _Y_CSV),
+    "UTF-16": (_text(_lines(*_LABELS).encode("utf-16")), _Y_CSV),
+    "Latin-1": (_text(_lines("été", *_LABELS[1:]).encode("latin-1")), _Y_CSV),
+    "label missing": (_text('path,label\n"a\nb",cat\n' + "x, \n" * (_N - 1)), f"{_Y_CSV}: line 4 "),
+    "fields missing": (_text("path,label\nx\n"), f"{_Y_CSV}: line 2: "),
+    "no labels": (lambda folder: (folder / "y.csv").unlink(), _Y_CSV),
+    "no probabilities": (lambda folder: (folder / "p.npy").unlink(), _P_NPY),
+    "fewer probabilities": (_save("p.npy", _probabilities()[1:]), f"{_P_NPY}: has 11 rows for 12 rows"),
+    "fewer columns": (_save("p.npy", np.ones((_N, 1))), f"{_P_NPY}: has 1 columns for 3 classes"),
+    "negative": (_save("p.npy", _NEGATIVE), f"{_P_NPY}: row 0 holds -0.1"),
+    "no sum of 1": (_save("p.npy", 2 * _probabilities()), f"{_P_NPY}: row 0 sums to 2"),
+    "infinities": (_save("p.npy", np.tile([np.inf, -np.inf, 1], (_N, 1))), f"{_P_NPY}: row 0 sums to nan"),
+    "NaN probability": (_save("p.npy", np.full((_N, 3), np.nan)), f"{_P_NPY}: row 0 sums to nan"),
+    "other order": (_save("p.npy", _probabilities((2, 0, 1))), _P_NPY),
 }
 
 
-@pytest.mark.parametrize(("spoil", "message"), _BAD.values(), ids=_BAD)
-def test_a_bad_file_gets_one_line(tmp_path: Path, spoil: Callable[[Path], object], message: str) -> None:
+@pytest.mark.parametrize(("spoil", "start"), _BAD.values(), ids=_BAD)
+def test_a_bad_file_gets_one_line(tmp_path: Path, spoil: Callable[[Path], object], start: str) -> None:
     _write(tmp_path)
     _read(tmp_path)
     spoil(tmp_path)
     with pytest.raises(InputError) as raised:
         _read(tmp_path)
     line = str(raised.value).replace(f"{tmp_path}/", "")
-    assert message in line
+    assert line.startswith(start)
     assert not {"dvc", "manifest", "learning_rate"} & set(line.replace("`", " ").replace(".", " ").split())
 
 
@@ -180,11 +172,13 @@ def test_probabilities_of_two_classes_must_beat_a_coin(tmp_path: Path) -> None:
         if sound:
             assert _read(tmp_path).names == ["cat", "dog"]
         else:
-            with pytest.raises(InputError, match="another order"):
+            with pytest.raises(InputError) as raised:
                 _read(tmp_path)
+            assert raised.value.key == f"--probabilities {tmp_path / 'p.npy'}"
 
 
 def test_probabilities_without_labels_are_refused(tmp_path: Path) -> None:
     _write(tmp_path)
-    with pytest.raises(InputError, match=r"^--probabilities .*p\.npy: are of no class without labels; give --labels"):
+    with pytest.raises(InputError) as raised:
         read_given(tmp_path / "f.npy", None, tmp_path / "p.npy")
+    assert raised.value.key == f"--probabilities {tmp_path / 'p.npy'}"

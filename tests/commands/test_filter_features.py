@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made_up import class_blobs, write_params
+from printed_errors import printed_error
 from sklearn.metrics import roc_auc_score
 
 from pipeline.__main__ import main
@@ -94,7 +95,7 @@ def test_the_probe_tells_how_it_ended_and_how_often_it_agrees(
     points = read_parquet(tmp_path / "out/points.parquet")
     agree = (points["predicted"].to_numpy() == points["label"].to_numpy()).mean()
     assert metrics["probabilities_agree"] == agree == pytest.approx(1 - planted.mean(), abs=0.02)
-    assert f"the most probable class is the label in {agree:.2%} of the rows" in capsys.readouterr().out
+    assert f" {agree:.2%} " in capsys.readouterr().out
 
 
 def test_the_command_imports_no_torch() -> None:
@@ -111,7 +112,7 @@ def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path: Path, capsys:
     command, _ = _write(tmp_path)
     (tmp_path / "out").write_text("mine")
     assert main(command) == 2
-    assert "out: is no folder; give another" in capsys.readouterr().err
+    assert printed_error(capsys.readouterr().err).key == f"--out {tmp_path / 'out'}"
     assert (tmp_path / "out").read_text() == "mine"
 
 
@@ -121,7 +122,7 @@ def test_where_settings_do_not_fit_the_features_nothing_is_written(
     command, _ = _write(tmp_path)
     np.save(tmp_path / "f.npy", np.load(tmp_path / "f.npy")[:, :4])
     assert main(command) == 2
-    assert "reduce.pca.n_components: 5 is more than" in capsys.readouterr().err
+    assert printed_error(capsys.readouterr().err).key == "reduce.pca.n_components"
     assert not (tmp_path / "out").exists()
 
 
@@ -138,13 +139,13 @@ def _class_of_one(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "keys", "message"),
+    ("spoil", "keys", "key"),
     [
-        (_one_class, {"scorer": {"name": "knn_agreement"}}, "filter.scorer: knn_agreement needs classes"),
-        (_one_class, {"scorer": {"name": "dbscan"}, "drop_share": None, "eps": "tuned"}, "filter.eps: tuned plants"),
-        (_class_of_three, {"scorer": {"name": "dbscan", "min_samples": 5}}, "class 'dog' has 3 images; give at most 3"),
-        (None, {"scorer": {"name": "knn_agreement", "k": 60}}, "filter.scorer.k: 60 neighbours, but 25 are known"),
-        (_class_of_one, {"scorer": {"name": "el2n"}}, "give --probabilities, or take knn_agreement"),
+        (_one_class, {"scorer": {"name": "knn_agreement"}}, "filter.scorer"),
+        (_one_class, {"scorer": {"name": "dbscan"}, "drop_share": None, "eps": "tuned"}, "filter.eps"),
+        (_class_of_three, {"scorer": {"name": "dbscan", "min_samples": 5}}, "filter.scorer.min_samples"),
+        (None, {"scorer": {"name": "knn_agreement", "k": 60}}, "filter.scorer.k"),
+        (_class_of_one, {"scorer": {"name": "el2n"}}, "filter.scorer"),
     ],
 )
 def test_what_labels_and_settings_decide_is_refused_before_the_map(
@@ -153,7 +154,7 @@ def test_what_labels_and_settings_decide_is_refused_before_the_map(
     monkeypatch: pytest.MonkeyPatch,
     spoil: Callable[[Path], None] | None,
     keys: dict[str, Any],
-    message: str,
+    key: str,
 ) -> None:
     monkeypatch.setattr(filter_features, "map_images", lambda *_, **__: pytest.fail("drew a map"))
     command, _ = _write(tmp_path, **keys)
@@ -161,7 +162,7 @@ def test_what_labels_and_settings_decide_is_refused_before_the_map(
         spoil(tmp_path)
     assert main(command) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
+    assert printed_error(line).key == key
     assert not (tmp_path / "out").exists()
 
 
@@ -170,9 +171,10 @@ def test_a_class_that_would_be_emptied_gets_a_mend_that_this_command_has(
 ) -> None:
     command, _ = _write(tmp_path, scorer={"name": "knn_distance"}, drop_share=None, threshold=1e-6)
     assert main(command) == 2
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert "raise it, give more rows, or set filter.allow_empty: true" in line
-    assert "overrides" not in line
+    error = printed_error(capsys.readouterr().err)
+    assert error.key == "filter.threshold"
+    assert "filter.allow_empty: true" in str(error)
+    assert "overrides" not in str(error)
 
 
 def test_runs_repeat(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from printed_errors import key_within, printed_error
 
 from pipeline.__main__ import main
 
@@ -23,7 +24,8 @@ def test_bad_parameters_end_with_one_line_and_code_2(tmp_path: Path, capsys: pyt
     assert main(["validate", "--params", str(path)]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == f"error: {path}: prepare.image_siz: unknown key; did you mean `image_size`? (and 1 more)\n"
+    assert captured.err.count("\n") == 1
+    assert key_within(printed_error(captured.err), path) == "prepare.image_siz"
 
 
 def test_overrides_are_validated_too(
@@ -32,7 +34,8 @@ def test_overrides_are_validated_too(
     monkeypatch.chdir(_ROOT)
     (tmp_path / "overrides.csv").write_text("path,sha256,decision,note,timestamp\na.png,aa,perhaps,,\n")
     assert main(["validate", "--data", str(tmp_path)]) == 2
-    assert "overrides.csv: line 2: decision 'perhaps' must be keep or drop" in capsys.readouterr().err
+    error = printed_error(capsys.readouterr().err)
+    assert key_within(error, tmp_path / "overrides.csv") == "line 2"
 
 
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["validate", "--nonsense"]])
@@ -46,10 +49,9 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         main(["--help"])
     assert raised.value.code == 0
-    shown = capsys.readouterr().out
+    listed = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")}
     modules = {path.stem for path in (_ROOT / "pipeline" / "commands").glob("*.py")} - {"__init__"}
-    for command in modules:
-        assert f"\n  {command.replace('_', '-')} " in shown
+    assert {module.replace("_", "-") for module in modules} <= listed
 
 
 @pytest.mark.parametrize("command", ["compare", "doctor", "plan", "preset", "recurse", "schema", "validate"])

@@ -55,7 +55,7 @@ def test_help_lists_every_target(project: Path) -> None:
     assert _make(project).stdout == shown
 
 
-def test_repro_validates_and_repairs_before_dvc_starts_and_verifies_afterwards(project: Path) -> None:
+def test_repro_validates_and_repairs_first_and_verifies_last(project: Path) -> None:
     (project / ".venv/bin").mkdir(parents=True)
     for name in (".venv/bin/python", ".venv/.installed"):
         (project / name).touch()
@@ -88,18 +88,14 @@ def test_failed_installation_is_tried_again(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("python", "line"),
-    [
-        ('case "$2" in *version*) exit 1;; esac', "is missing or older than 3.11: make setup PYTHON="),
-        ('case "$2" in *ensurepip*) exit 1;; esac', "cannot make environments: install python3-venv"),
-    ],
+    "python",
+    ['case "$2" in *version*) exit 1;; esac', 'case "$2" in *ensurepip*) exit 1;; esac'],
 )
-def test_unfit_python_gets_one_line_and_leaves_no_half_environment(project: Path, python: str, line: str) -> None:
+def test_unfit_python_gets_one_line_and_leaves_no_half_environment(project: Path, python: str) -> None:
     fake = _script(project / "fake", python)
     answer = _make(project, "setup", f"PYTHON={fake}")
     assert answer.returncode == 2
     assert answer.stderr.splitlines()[0].startswith(f"error: {fake} ")
-    assert line in answer.stderr
     assert not (project / ".venv").exists()
 
 
@@ -118,7 +114,7 @@ def test_the_callers_environment_does_not_leak(project: Path) -> None:
     assert shown["PATH"].split(":")[0] == str(project / ".venv/bin")
 
 
-def test_bench_runs_every_program_that_starts_without_arguments_until_one_fails(project: Path) -> None:
+def test_bench_runs_programs_without_arguments_until_one_fails(project: Path) -> None:
     shutil.copytree(_ROOT / "benchmarks", project / "benchmarks")
     _script(project / ".venv/bin/python", 'echo "$@" >> calls; [ "$2" != benchmarks.training_costs ]')
     (project / ".venv/.installed").touch()
@@ -169,7 +165,6 @@ def outputs(project: Path) -> dict[str, Path]:
 def test_clean_deletes_nothing_without_a_yes(project: Path, outputs: dict[str, Path], answer: str | None) -> None:
     result = _make(project, "clean", answer=answer)
     assert result.returncode == 2
-    assert "nothing deleted" in result.stdout
     assert "data/train" in result.stdout
     assert "my_images" not in result.stdout
     assert all(path.exists() for path in outputs.values())
@@ -198,7 +193,6 @@ def test_ci_runs_tests_and_checks_and_fails_with_the_first(tmp_path: Path, faili
         check=False,
     )
     assert answer.returncode == code
-    assert "ran test with CI=true" in answer.stdout
-    assert "ran test-avx2 with CI=true" in answer.stdout
-    assert "ran check with CI=true" in answer.stdout
+    ran = [line for line in answer.stdout.splitlines() if line.startswith("ran ")]
+    assert ran == [f"ran {target} with CI=true" for target in ("test", "test-avx2", "check")]
     assert re.search(r"^make check: exit \d after \d+ s$", answer.stdout, flags=re.MULTILINE)

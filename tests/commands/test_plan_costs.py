@@ -26,7 +26,7 @@ def _settings(**changes: Any) -> TrainSettings:
     return replace(settings, **changes)
 
 
-def test_time_between_measured_sizes_is_on_the_line_and_beyond_them_in_proportion() -> None:
+def test_time_is_interpolated_between_sizes_and_linear_beyond() -> None:
     assert SPEED.part_s(32) == 0.2
     assert SPEED.part_s(20) == pytest.approx(0.15)
     assert SPEED.part_s(1280) == pytest.approx(8.0)

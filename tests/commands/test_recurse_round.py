@@ -51,7 +51,7 @@ def test_the_images_kept_are_a_prepared_data_set_of_their_own(
     assert (metrics["n_test"], metrics["n_val"]) == (24, sum(manifest["val"].to_pylist()))
 
 
-def test_planted_labels_are_counted_among_the_images_kept_and_true_ones_stay_out(tmp_path: Path) -> None:
+def test_planted_labels_are_counted_among_the_images_kept(tmp_path: Path) -> None:
     whole, keep = write_project(tmp_path), np.arange(N) != 1
     labels = read_parquet(whole.manifest("train"))["label"].to_pylist()
     say_planted(whole, {row: (labels[row] + 1) % len(CLASSES) for row in (0, 1, 5)})

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from made_up import ROOT
 from made_up_training import wait_until
+from printed_errors import printed_error
 
 from pipeline.artifacts.atomic import write_bytes
 from pipeline.commands.checks.dvc_files import check_dvc_files, is_whole, repair_dvc_files
@@ -121,7 +122,7 @@ def test_a_lock_cut_short_loses_no_stage(project: Project, number: int, share: f
     assert project.runs == [*_STAGES[:number]]
     before = (project.folder / "dvc.lock").read_bytes()
     (line,) = project.repair()
-    assert line.startswith("dvc.lock: cut short by a DVC that was killed; replaced by a new one")
+    assert line.startswith("dvc.lock: ")
     assert (project.folder / ".work/dvc.lock.damaged").read_bytes() == before
     done = project.dvc()
     assert done.returncode == 0, done.stderr
@@ -135,7 +136,6 @@ def test_a_killed_dvc_refuses_to_run_until_the_repair(project: Project) -> None:
     project.killed("rwlock", 1, 0.0, "SIGKILL")  # DVC reads dvc.lock after it
     refused = project.dvc()
     assert refused.returncode != 0
-    assert "Unable to read RWLock-file" in refused.stderr or "dvc.lock" in refused.stderr
     assert [line.split(":")[0] for line in project.repair()][-1] == "dvc.lock"
     assert project.dvc().returncode == 0
     assert project.runs == [*_STAGES]
@@ -147,8 +147,8 @@ def test_a_killed_dvc_refuses_to_run_until_the_repair(project: Project) -> None:
 def test_an_empty_rwlock_is_removed(project: Project, number: int) -> None:
     project.killed("rwlock", number, 0.0, "SIGKILL")
     assert (project.folder / _RWLOCK).read_bytes() == b""
-    assert "Unable to read RWLock-file" in project.dvc().stderr
-    assert project.repair() == [f"{_RWLOCK}: left by a DVC that was killed; removed, as no DVC is running here"]
+    assert project.dvc().returncode != 0
+    assert [line.partition(": ")[0] for line in project.repair()] == [str(_RWLOCK)]
     assert project.dvc().returncode == 0
     project.assert_finished()
 
@@ -175,7 +175,7 @@ def test_outside_the_project_it_says_where_to_go(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert answer.returncode == 2
-    assert "not the project's folder" in answer.stderr
+    assert printed_error(answer.stderr).key == str(tmp_path)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.35, 0.5, 0.999])
@@ -207,7 +207,7 @@ def test_the_newest_whole_copy_takes_its_place(
     lock.write_bytes(committed[:40])
     (repair,) = repair_dvc_files(finished.folder, work)
     assert lock.read_bytes() == (newer if kept == "whole" else committed)
-    assert ("the copy that the last stage kept" in repair.done) == (kept == "whole")
+    assert (str(work.dvc_lock) in repair.done) == (kept == "whole")
     lock.write_bytes(committed)
     work.dvc_lock.unlink(missing_ok=True)
 
@@ -224,7 +224,7 @@ def test_a_newer_commit_goes_before_the_copy_of_a_stage(finished: Project) -> No
         lock.write_bytes(committed[:40])
         (repair,) = repair_dvc_files(finished.folder, WorkPaths())
         assert lock.read_bytes() == expected
-        assert ("that of the last commit" in repair.done) == (age > 0)
+        assert (str(WorkPaths().dvc_lock) in repair.done) == (age < 0)
     lock.write_bytes(committed)
     work.dvc_lock.unlink()
 
@@ -233,28 +233,30 @@ def test_a_damaged_commit_is_not_taken(project: Project) -> None:
     (project.folder / "dvc.lock").write_text("schema: '2.0'\nstages:\n  first:\n    cmd: ec")
     project.commit()
     (line,) = project.repair()
-    assert "a new one, as there is no whole copy" in line
+    assert line.startswith("dvc.lock: ")
+    assert not (project.folder / "dvc.lock").exists()
 
 
 def test_without_git_a_new_one_takes_its_place(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     (project.folder / "dvc.lock").write_text("schema: '2.0'\nstages:\n  first:\n    cmd: ec")
     monkeypatch.setenv("PATH", "")
     (repair,) = repair_dvc_files(project.folder, WorkPaths())
-    assert "a new one, as there is no whole copy" in repair.done
+    assert repair.file == Path("dvc.lock")
+    assert not (project.folder / "dvc.lock").exists()
 
 
 def test_doctor_repairs_as_well(finished: Project) -> None:
     (finished.folder / _RWLOCK).write_text("")
     (finding,) = check_dvc_files(finished.folder)
     assert (finding.status, finding.repair) == ("ok", "")
-    assert finding.found.startswith(f"{_RWLOCK}: left by a DVC that was killed; removed")
+    assert finding.found.startswith(f"{_RWLOCK}: ")
     assert not (finished.folder / _RWLOCK).exists()
 
 
 def test_a_process_that_has_the_number_of_a_killed_dvc_is_not_waited_for(finished: Project) -> None:
     holder = {"pid": os.getpid(), "cmd": "dvc repro"}
     (finished.folder / _RWLOCK).write_text(json.dumps({"write": {str(finished.folder / "third"): holder}}))
-    assert "is busy, it is being blocked by" in finished.run("-m", "dvc", "repro", "--force").stderr
+    assert finished.run("-m", "dvc", "repro", "--force").returncode != 0
     assert len(repair_dvc_files(finished.folder, WorkPaths())) == 1
     # A number that nobody has is DVC's own to clear.
     (finished.folder / _RWLOCK).write_text(json.dumps({"read": {"x": [{"pid": 2**22 + 1, "cmd": "dvc repro"}]}}))
@@ -272,8 +274,10 @@ def test_nothing_is_touched_while_dvc_runs(project: Project) -> None:
         wait_until((project.folder / "began").exists, dvc)
         assert repair_dvc_files(project.folder, WorkPaths()) == [], "the lock of a living DVC is sound"
         (project.folder / _RWLOCK).write_text("")
-        with pytest.raises(InputError, match=rf"{_RWLOCK}: damaged, and DVC runs as process {dvc.pid}; end it"):
+        with pytest.raises(InputError) as raised:
             repair_dvc_files(project.folder, WorkPaths())
+        assert f" {dvc.pid};" in str(raised.value), "the process to end"
+        assert raised.value.key == str(_RWLOCK)
         assert [finding.status for finding in check_dvc_files(project.folder)] == ["problem"]
     finally:
         os.killpg(dvc.pid, signal.SIGKILL)
@@ -322,7 +326,8 @@ def test_conflicts_of_a_merge_are_left_to_the_person(finished: Project) -> None:
     whole = lock.read_bytes()
     conflict = b"schema: '2.0'\n<<<<<<< HEAD\nstages: {}\n=======\n>>>>>>> other\n"
     lock.write_bytes(conflict)
-    with pytest.raises(InputError, match=r"dvc\.lock: has the conflicts of a git merge; take one side by"):
+    with pytest.raises(InputError) as raised:
         repair_dvc_files(finished.folder, WorkPaths())
+    assert raised.value.key == "dvc.lock"
     assert lock.read_bytes() == conflict
     lock.write_bytes(whole)

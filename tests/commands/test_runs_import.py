@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from made_up_training import command, run, stage, write_project
+from printed_errors import printed_error
 
 from pipeline.__main__ import main
 from pipeline.artifacts.json_file import read_json, write_json
@@ -63,12 +65,18 @@ def _pretend_other_machine(work: Path) -> dict[str, str]:
     return dict(identity["machine"])
 
 
+def _counts(stdout: str) -> list[int]:
+    """Cells found, imported and known before, as the command prints them."""
+    (line,) = [line for line in stdout.splitlines() if " imported, " in line]
+    return [int(number) for number in re.findall(r"\b(\d+) [a-z]+", line.rpartition(": ")[2])]
+
+
 def test_imported_cells_are_not_trained_again(tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_project(tmp_path, study=_STUDY, train={"simulated_workers": 2})
     shutil.copytree(node / "work", tmp_path / "theirs")
     elsewhere = _pretend_other_machine(tmp_path / "theirs")
     assert _import(tmp_path / "theirs", tmp_path) == 0
-    assert "1 cells, 1 imported, 0 known already" in capsys.readouterr().out
+    assert _counts(capsys.readouterr().out) == [1, 1, 0]
     assert stage("train", tmp_path) == 0
     assert "top-1" not in capsys.readouterr().err, "it was trained"
     rows = read_parquet(tmp_path / "data/train/tiny.parquet").to_pylist()
@@ -81,9 +89,9 @@ def test_imported_cells_are_not_trained_again(tmp_path: Path, node: Path, capsys
 
 
 def test_a_second_import_changes_nothing(tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for expected in ("1 imported, 0 known", "0 imported, 1 known"):
+    for expected in ([1, 1, 0], [1, 0, 1]):
         assert _import(node / "work", tmp_path) == 0
-        assert expected in capsys.readouterr().out
+        assert _counts(capsys.readouterr().out) == expected
     assert read_json(_entry(tmp_path / "work") / "result.json")["imported_from"] is None
 
 
@@ -91,9 +99,9 @@ def test_plans_come_along_with_the_dates_of_plans_and_runs(
     tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     theirs, ours = (WorkPaths(root=folder).plans("tiny") for folder in (node / "work", tmp_path / "work"))
-    for expected in (True, False):
+    for n_lines in (2, 1):  # the second line counts the plans that are new here
         assert _import(node / "work", tmp_path) == 0
-        assert ("statements of plans imported" in capsys.readouterr().out) == expected
+        assert len(capsys.readouterr().out.splitlines()) == n_lines
     assert stage("train", tmp_path) == 0
     assert read_statements(ours) == read_statements(theirs)
     assert len(read_statements(ours)) == 1
@@ -119,13 +127,15 @@ def test_an_import_and_a_study_keep_each_other_out(
     monkeypatch.setattr(harness, "_DYING_S", 0.2)
     write_project(tmp_path, study=_STUDY, train={"simulated_workers": 2})
     work = WorkPaths(root=tmp_path / "work")
-    said = f"already running as process {os.getpid()}; wait for it or end it"
     with locked(work.lock("train"), "a study"):
         refused = run([sys.executable, "-m", "pipeline", *_importing(node / "work", tmp_path)])
-        assert (refused.returncode, refused.stderr) == (2, f"error: train or runs import: {said}\n")
+        assert refused.returncode == 2
+        error = printed_error(refused.stderr)
+        assert error.key == "train or runs import"
+        assert f" {os.getpid()};" in str(error)
         assert not work.cells.exists()
         assert stage("train", tmp_path) == 2
-        assert f"train@tiny: {said}" in capsys.readouterr().err
+        assert printed_error(capsys.readouterr().err).key == "train@tiny"
 
 
 def _other_code(work: Path) -> None:
@@ -154,23 +164,24 @@ def _nothing(work: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "said"),
+    ("harm", "file"),
     [
-        (_other_code, "trained by another version of the training code"),
-        (_renamed, "damaged entry"),
-        (_torn_result, "damaged entry"),
-        (_code_in_weights, "weights.pt: is not a plain state dict"),
-        (_nothing, "has no cells/ with finished cells"),
+        (_other_code, ""),
+        (_renamed, "cells/[0-9a-f]*"),
+        (_torn_result, "cells/[0-9a-f]*"),
+        (_code_in_weights, "cells/[0-9a-f]*/weights.pt"),
+        (_nothing, ""),
     ],
 )
 def test_what_cannot_be_used_is_refused(
-    tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str], harm: object, said: str
+    tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str], harm: object, file: str
 ) -> None:
     shutil.copytree(node / "work", tmp_path / "theirs")
     assert callable(harm)
     harm(tmp_path / "theirs")
     assert _import(tmp_path / "theirs", tmp_path) == 2
-    assert said in capsys.readouterr().err
+    found = next((tmp_path / "theirs").glob(file)) if file else tmp_path / "theirs"
+    assert printed_error(capsys.readouterr().err).key == str(found)
     assert not (tmp_path / "work" / "cells").exists() or not list((tmp_path / "work" / "cells").iterdir())
 
 

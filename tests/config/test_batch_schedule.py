@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made_up_params import digits_tree
+from printed_errors import key_within
 
 from pipeline.config.batch_schedule import BatchSchedule
 from pipeline.config.params import Params, check_params
@@ -40,54 +41,54 @@ def test_a_study_may_do_without_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "said"),
+    ("schedule", "keys"),
     [
-        (_stages(), "p: train.batch_schedule.stages: [] is not allowed"),
-        (_stages((1.0, {"epochs": 1})), "p: train.batch_schedule.stages.0.share: 1.0 is not allowed"),
-        (_stages((0.5, {"epochs": 0})), "p: train.batch_schedule.stages.0.until: must be more than 0"),
+        (_stages(), "p: train.batch_schedule.stages"),
+        (_stages((1.0, {"epochs": 1})), "p: train.batch_schedule.stages.0.share"),
+        (_stages((0.5, {"epochs": 0})), "p: train.batch_schedule.stages.0.until"),
         (
             _stages((0.5, {"epochs": 1}), (0.25, {"epochs": 2})),
-            "p: train.batch_schedule: stages.1.share: 0.25 is no more than 0.5 of the stage before; give shares in",
+            "p: train.batch_schedule: stages.1.share",
         ),
         (
             _stages((0.25, {"epochs": 1}), (0.5, {"epochs": 1})),
-            "p: train.batch_schedule: stages.1.until: 1 epochs is no later than 1 epochs of the stage before; give a",
+            "p: train.batch_schedule: stages.1.until",
         ),
         (
             _stages((0.3, {"epochs": 1})),
-            "p: train.batch_schedule.stages.0.share: 0.3 of batch 64 is 19.2 images; give a share that makes a whole",
+            "p: train.batch_schedule.stages.0.share",
         ),
         (
             _stages((0.125, {"epochs": 1})),
-            "p: train.batch_schedule.stages.0.share: 0.125 of batch 64: 8 does not split into 8 simulated workers of 2",
+            "p: train.batch_schedule.stages.0.share",
         ),
         (
             _stages((0.25, {"epochs": 4})),
-            "p: train.batch_schedule: the budget of 4 epochs is no later than 4 epochs of the last stage, so that no",
+            "p: train.batch_schedule",
         ),
-        ({**_RAMP, "lr_scaling": "legw"}, 'p: train.batch_schedule.lr_scaling: "legw" is not allowed'),
-        ({**_RAMP, "stage": []}, "p: train.batch_schedule.stage: unknown key; did you mean `stages`?"),
+        ({**_RAMP, "lr_scaling": "legw"}, "p: train.batch_schedule.lr_scaling"),
+        ({**_RAMP, "stage": []}, "p: train.batch_schedule.stage"),
     ],
 )
-def test_what_does_not_work_is_refused_in_one_line(schedule: dict[str, Any], said: str) -> None:
+def test_what_does_not_work_is_refused_in_one_line(schedule: dict[str, Any], keys: str) -> None:
     with pytest.raises(InputError) as refused:
         _checked({"batch_schedule": schedule, "simulated_workers": 8})
-    assert str(refused.value).startswith(said)
+    assert str(refused.value).startswith(f"{keys}: ")
     assert "\n" not in str(refused.value)
 
 
 def test_smaller_batches_need_whole_batch_norm_groups_too() -> None:
-    with pytest.raises(
-        InputError, match=r"stages.0.share: 0.25 of batch 64: 16 gives each of 4 simulated workers 4 im"
-    ):
+    with pytest.raises(InputError) as raised:
         _checked({"batch_schedule": _RAMP, "simulated_workers": 4, "bn_group": 8})
+    assert key_within(raised.value, "p") == "train.batch_schedule.stages.0.share"
 
 
 def test_the_extractors_batch_may_grow_too() -> None:
     tree = digits_tree()
     tree["finetune"]["batch_schedule"] = _stages((0.3, {"epochs": 1}))
-    with pytest.raises(InputError, match=r"^p: finetune.batch_schedule.stages.0.share: 0.3 of batch \d+ is "):
+    with pytest.raises(InputError) as raised:
         check_params(tree, source="p")
+    assert key_within(raised.value, "p") == "finetune.batch_schedule.stages.0.share"
 
 
 @given(parts=st.integers(2, 64), batch=st.integers(1, 1000))
@@ -108,17 +109,20 @@ def test_a_warm_up_may_start_from_a_share_of_the_peak(start: float | None) -> No
 
 @pytest.mark.parametrize("start", [0, 1.5, "peak"])
 def test_other_starts_are_refused(start: Any) -> None:
-    with pytest.raises(InputError, match=r"^p: train.schedule.warmup_start_factor: .* is not allowed: "):
+    with pytest.raises(InputError) as raised:
         _checked({"schedule": {"name": "cosine", "warmup": {"epochs": 1}, "warmup_start_factor": start}})
+    assert key_within(raised.value, "p") == "train.schedule.warmup_start_factor"
 
 
 def test_the_reference_rate_needs_a_reference() -> None:
     train: dict[str, Any] = {"schedule": {"name": "cosine", "warmup_start_factor": "reference"}}
-    with pytest.raises(InputError, match=r"^p: train: schedule.warmup_start_factor: .* lr_scaling, which is not given"):
+    with pytest.raises(InputError) as raised:
         _checked({**train, "lr_scaling": None})
+    assert key_within(raised.value, "p: train") == "schedule.warmup_start_factor"
     _checked({**train, "lr_scaling": {"rule": "linear", "reference_batch_size": 256}})
 
 
 def test_one_cycle_has_a_start_of_its_own() -> None:
-    with pytest.raises(InputError, match=r"warmup_start_factor: unknown key; it does not belong"):
+    with pytest.raises(InputError) as raised:
         _checked({"schedule": {"name": "one_cycle", "warmup_start_factor": 0.1}})
+    assert key_within(raised.value, "p") == "train.schedule.warmup_start_factor"

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from printed_errors import key_within
 
 from pipeline.config.machine import load_machine
 from pipeline.costmodel import machine
@@ -51,38 +52,35 @@ def test_one_node_needs_no_network(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "key"),
     [
-        ("nodes: 2", "nodes: 0", "nodes: 0 is not allowed"),
-        ("nodes: 2", "nodes: 1", "between links nothing, since nodes is 1; set it to null"),
-        ("gpus_per_node: 4", "gpus_per_node: 1", "inside links nothing"),
-        (
-            "inside: {latency_seconds: 1e-6, bytes_per_second: 50e9}",
-            "inside: null",
-            "inside is null, but gpus_per_node",
-        ),
-        ("adapters_per_node", "adapter_per_node", "between.adapter_per_node: unknown key; did you mean"),
-        ("50e9", "0", "inside.bytes_per_second: 0 is not allowed"),
+        ("nodes: 2", "nodes: 0", "nodes"),
+        ("nodes: 2", "nodes: 1", "(top level)"),
+        ("gpus_per_node: 4", "gpus_per_node: 1", "(top level)"),
+        ("inside: {latency_seconds: 1e-6, bytes_per_second: 50e9}", "inside: null", "(top level)"),
+        ("adapters_per_node", "adapter_per_node", "between.adapter_per_node"),
+        ("50e9", "0", "inside.bytes_per_second"),
         ("50e9", ".inf", "inside.bytes_per_second"),
-        ("50e9", "50 GB", 'inside.bytes_per_second: "50 GB" is not allowed'),
-        ("gpus_per_node: 4\n", "", "gpus_per_node: missing; add it"),
-        ("nodes: 2", "nodes: [2", "not valid YAML"),
-        ("nodes: 2", "nodes: 2\nguessed: [outside.latency_seconds]", "no figure is called outside.latency_seconds"),
-        ("nodes: 2", "nodes: 2\nguessed: [nodes]\nmeasured: [nodes]", "nodes stands there twice"),
+        ("50e9", "50 GB", "inside.bytes_per_second"),
+        ("gpus_per_node: 4\n", "", "gpus_per_node"),
+        ("nodes: 2", "nodes: [2", None),
+        ("nodes: 2", "nodes: 2\nguessed: [outside.latency_seconds]", "(top level)"),
+        ("nodes: 2", "nodes: 2\nguessed: [nodes]\nmeasured: [nodes]", "(top level)"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_mend(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, key: str | None) -> None:
     path = tmp_path / "machine.yaml"
     path.write_text(_GOOD.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(InputError) as refused:
         load_machine(path)
-    assert str(refused.value).startswith(f"{path}: ")
-    assert said in str(refused.value)
+    assert refused.value.key == str(path)
+    assert key is None or key_within(refused.value, path) == key
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.yaml: no such file; give a machine's description"):
+    with pytest.raises(InputError) as refused:
         load_machine(tmp_path / "none.yaml")
+    assert refused.value.key == str(tmp_path / "none.yaml")
 
 
 def test_every_figure_has_an_origin(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from printed_errors import key_within
 from ruamel.yaml import YAML
 
 from pipeline.commands.schema import params_schema
@@ -48,9 +49,10 @@ def test_every_architecture_can_be_built() -> None:
 def test_other_names_are_refused_with_those_that_there_are(name: str) -> None:
     with pytest.raises(InputError) as raised:
         check_params(_with_networks([name], "resnet18"), source="p")
-    assert str(raised.value).startswith(f'p: networks.0: "{name}" is not allowed: Input should be resnet18, resnet34, ')
-    with pytest.raises(InputError, match=r"p: studies\.digits\.filter_network: .* or a replicate of one"):
+    assert str(raised.value).startswith(f'p: networks.0: "{name}" ')
+    with pytest.raises(InputError) as raised:
         check_params(_with_networks(["resnet18"], name), source="p")
+    assert key_within(raised.value, "p") == "studies.digits.filter_network"
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(_with_networks([name], "resnet18"), params_schema())
 
@@ -60,8 +62,9 @@ def test_a_replicate_may_be_listed_without_the_first() -> None:
     assert check_params(tree, source="p").networks == ("resnet18-r1", "resnet18-r2")
     jsonschema.validate(tree, params_schema())
     tree["studies"]["digits"]["filter_network"] = "resnet18"
-    with pytest.raises(InputError, match="filter_network: resnet18 is not one of networks"):
+    with pytest.raises(InputError) as raised:
         check_params(tree, source="p")
+    assert key_within(raised.value, "p") == "studies.digits.filter_network"
 
 
 @pytest.mark.parametrize("section", ["finetune", "tsne"])
@@ -69,6 +72,8 @@ def test_seeds_of_replicates_stay_in_range(section: str) -> None:
     largest = 2**32 - 1
     check_params(_with_networks(["resnet18"], "resnet18", **{section: largest}), source="p")
     check_params(_with_networks(["resnet18-r9"], "resnet18-r9", **{section: largest - 9}), source="p")
-    key = {"finetune": r"finetune\.seed", "tsne": r"reduce\.tsne\.random_state"}[section]
-    with pytest.raises(InputError, match=rf"p: {key}: {largest} \+ 9 of resnet18-r9 .* at most {largest - 9}"):
+    with pytest.raises(InputError) as raised:
         check_params(_with_networks(["resnet18-r9"], "resnet18-r9", **{section: largest}), source="p")
+    key = {"finetune": "finetune.seed", "tsne": "reduce.tsne.random_state"}[section]
+    assert key_within(raised.value, "p") == key
+    assert str(raised.value).endswith(f" {largest - 9}"), "the largest seed that fits"

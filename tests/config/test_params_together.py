@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made_up_params import digits_tree, digits_with
+from printed_errors import key_within
 
 from pipeline.config.params import check_params
 from pipeline.config.scorers import WITH_TRAINING
@@ -17,7 +18,7 @@ from pipeline.selection.scorers import SCORERS
 def test_a_duration_in_another_unit_replaces_that_of_train() -> None:
     tree = digits_with("studies.digits.recipe", {"schedule": {"warmup": {"epochs": 0.5}}})
     assert tree["train"]["schedule"]["warmup"] == {"steps": 5}
-    params = check_params(tree, source="")
+    params = check_params(tree, source="p")
     schedule = params.studies["digits"].effective_recipe(params.train).schedule
     assert schedule.name == "cosine"
     assert (schedule.warmup.epochs, schedule.warmup.steps) == (0.5, None)
@@ -25,7 +26,7 @@ def test_a_duration_in_another_unit_replaces_that_of_train() -> None:
 
 def test_study_recipe_lies_over_train_key_by_key() -> None:
     recipe = {"label_smoothing": 0.1, "schedule": {"name": "step", "milestones": [{"epochs": 2}]}}
-    params = check_params(digits_with("studies.digits.recipe", recipe), source="")
+    params = check_params(digits_with("studies.digits.recipe", recipe), source="p")
     effective = params.studies["digits"].effective_recipe(params.train)
     changed = {key for key in TrainConfig.model_fields if getattr(effective, key) != getattr(params.train, key)}
     assert changed == {"label_smoothing", "schedule"}
@@ -38,10 +39,11 @@ def test_workers_are_accepted_exactly_if_they_divide(workers: int, simulated: in
     tree["train"]["simulated_workers"] = simulated
     tree["studies"]["digits"]["batch_sizes"] = [2 * simulated]
     if simulated % workers:
-        with pytest.raises(InputError, match=rf"train\.workers: {workers} does not divide"):
-            check_params(tree, source="")
+        with pytest.raises(InputError) as raised:
+            check_params(tree, source="p")
+        assert key_within(raised.value, "p") == "train.workers"
     else:
-        assert check_params(tree, source="").train.workers == workers
+        assert check_params(tree, source="p").train.workers == workers
 
 
 @given(batch=st.integers(2, 200), simulated=st.integers(1, 20))
@@ -49,10 +51,11 @@ def test_batches_are_accepted_exactly_if_every_worker_gets_two_images(batch: int
     tree = digits_with("train.simulated_workers", simulated)
     tree["studies"]["digits"]["batch_sizes"] = [batch]
     if batch % simulated == 0 and batch >= 2 * simulated:
-        assert check_params(tree, source="").studies["digits"].batch_sizes == (batch,)
+        assert check_params(tree, source="p").studies["digits"].batch_sizes == (batch,)
     else:
-        with pytest.raises(InputError, match=rf"batch_sizes: {batch} does not split into {simulated}"):
-            check_params(tree, source="")
+        with pytest.raises(InputError) as raised:
+            check_params(tree, source="p")
+        assert key_within(raised.value, "p") == "studies.digits.batch_sizes"
 
 
 def test_a_study_changes_single_keys_of_a_section() -> None:
@@ -70,15 +73,17 @@ def test_a_study_changes_single_keys_of_a_section() -> None:
 def test_imagenet_weights_need_their_stem() -> None:
     tree = digits_tree()
     tree["finetune"] |= {"weights": "imagenet", "stem": "cifar"}
-    with pytest.raises(InputError, match=r"finetune: weights: imagenet .* set stem: imagenet"):
+    with pytest.raises(InputError) as raised:
         check_params(tree, source="params.yaml")
+    assert key_within(raised.value, "params.yaml: finetune") == "weights"
 
 
 def test_a_frozen_backbone_needs_weights() -> None:
     tree = digits_tree()
     tree["finetune"] |= {"weights": "none", "trained": "head"}
-    with pytest.raises(InputError, match=r"finetune: trained: head .* weights: none is a random one; give weights"):
+    with pytest.raises(InputError) as raised:
         check_params(tree, source="params.yaml")
+    assert key_within(raised.value, "params.yaml: finetune") == "trained"
     tree["finetune"]["weights"] = "own.pth"
     assert check_params(tree, source="params.yaml").finetune.trained == "head"
 
@@ -91,8 +96,9 @@ def test_a_fitted_head_has_no_training_to_read(scorer: dict[str, Any]) -> None:
     tree["finetune"] |= {"weights": "own.pth", "trained": "head"}
     tree["filter"].pop("scorer")
     tree["filter"] |= {"scorer": scorer} if scorer else {}
-    with pytest.raises(InputError, match=r"filter\.scorer: \w+ reads .* head trains none; take smoothed_confidence"):
+    with pytest.raises(InputError) as raised:
         check_params(tree, source="params.yaml")
+    assert key_within(raised.value, "params.yaml") == "filter.scorer"
 
 
 def test_scorers_that_read_the_training_are_those_that_say_so() -> None:
@@ -109,5 +115,6 @@ def test_a_warm_up_is_compared_only_where_every_batch_and_data_set_agree() -> No
     study["recipe"] = {"schedule": growing, "lr_scaling": {"rule": "legw", "reference_batch_size": 128}}
     check_params(tree, source="p")
     study["recipe"]["lr_scaling"]["rule"] = "linear"
-    with pytest.raises(InputError, match="3 epochs, but the budget is 2 epochs"):
+    with pytest.raises(InputError) as raised:
         check_params(tree, source="p")
+    assert key_within(raised.value, "p") == "studies.digits.recipe.schedule.warmup"

@@ -69,7 +69,7 @@ def test_each_figure_of_the_paper_is_a_study_that_names_it(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [_PAPER, _SMALL], ids=lambda path: path.stem)
-def test_every_published_accuracy_has_a_setting_to_stand_beside_unless_the_small_preset_cut_it(path: Path) -> None:
+def test_every_published_accuracy_has_a_setting(path: Path) -> None:
     params = load_params(path)
     for study in params.studies.values():
         if study.figure is None:

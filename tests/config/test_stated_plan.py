@@ -117,7 +117,7 @@ def test_lines_that_changed_name_the_key_and_both_values() -> None:
         "seeds 4 -> 6", "a.b 1 -> 2", 'c none -> "x"',
     ]  # fmt: skip
     lines = changed_lines(before, after)
-    assert "seeds [0, 1, 2] -> [0, 1]" in lines
-    assert "looks none -> [2]" in lines
-    assert 'question "Does it help?" -> none' in lines
-    assert 'recipe.schedule.name "cosine" -> "constant"' in lines
+    assert {
+        "seeds [0, 1, 2] -> [0, 1]", "looks none -> [2]", 'question "Does it help?" -> none',
+        'recipe.schedule.name "cosine" -> "constant"',
+    } <= set(lines)  # fmt: skip

@@ -1,13 +1,14 @@
 """Searches in params.yaml: what a trial's study becomes, and what is refused."""
 
 import json
-import re
 from typing import Any
 
 import pytest
+from golden import check_golden
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from made_up import ROOT
+from printed_errors import key_within
 from ruamel.yaml import YAML
 
 from pipeline.config.params import Params, check_params
@@ -61,33 +62,26 @@ def test_values_that_some_trial_can_have_fit(space: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "said"),
+    ("space", "key", "inner"),
     [
-        (
-            {"learning_rates": {"choices": [0.1, -0.1]}},
-            "tuning.mine.space.learning_rates: -0.1 does not fit: learning_rates.0: -0.1 is not allowed",
-        ),
-        (
-            {"recipe.momentum": {"uniform": [0, 0.9]}},
-            "tuning.mine.space.recipe.momentum: 0.0 does not fit: recipe.momentum: unknown key",
-        ),
+        ({"learning_rates": {"choices": [0.1, -0.1]}}, "learning_rates", "learning_rates.0"),
+        ({"recipe.momentum": {"uniform": [0, 0.9]}}, "recipe.momentum", "recipe.momentum"),
         # The study has SGD, but no trial has.
         (
             {"recipe.optimizer": {"choices": [{"name": "lamb"}]}, "recipe.optimizer.momentum": {"choices": [0.9]}},
-            "tuning.mine.space.recipe.optimizer.momentum: 0.9 does not fit: recipe.optimizer.momentum: unknown key",
+            "recipe.optimizer.momentum",
+            "recipe.optimizer.momentum",
         ),
-        (
-            {"batch_sizes": {"uniform": [16, 64]}},
-            "space.batch_sizes: 40.5 does not fit: batch_sizes.0: 40.5 is ",
-        ),
-        ({"batch_sizes": {"log_uniform": [16, 17]}}, "batch_sizes: 16.5 does not fit: batch_sizes.0: 16.5 "),
-        ({"recipe.simulated_workers": {"uniform": [1, 2]}}, "a valid integer; give integers in place of the range"),
+        ({"batch_sizes": {"uniform": [16, 64]}}, "batch_sizes", "batch_sizes.0"),
+        ({"batch_sizes": {"log_uniform": [16, 17]}}, "batch_sizes", "batch_sizes.0"),
+        ({"recipe.simulated_workers": {"uniform": [1, 2]}}, "recipe.simulated_workers", "recipe.simulated_workers"),
     ],
 )
-def test_values_that_no_trial_can_have_do_not(space: dict[str, Any], said: str) -> None:
+def test_values_that_no_trial_can_have_do_not(space: dict[str, Any], key: str, inner: str) -> None:
     with pytest.raises(InputError) as refused:
         _check_space(**space)
-    assert said in str(refused.value)
+    assert refused.value.key == f"tuning.mine.space.{key}"
+    assert str(refused.value).split(": ")[2] == inner
 
 
 @given(ends=st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)).map(sorted))
@@ -116,93 +110,90 @@ def test_a_trial_has_the_first_values_of_the_study_and_its_own_over_them() -> No
     assert recipe.augmentation.crop_padding == 1
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"study": "cifar"}, "tuning.mine.study: cifar is not one of studies ['digits']; choose one of them"),
-        ({"trials": None}, "trials: missing; say how many"),
-        ({"space": {}}, "tuning.mine.space: {} is not allowed"),
-        ({"space": {"seeds": {"choices": [1, 2]}}}, "space: seeds cannot be searched; use models, "),
-        ({"space": {"learning_rates": {"uniform": [0.2, 0.1]}}}, "uniform: [0.2, 0.1] is no range; give [lowest,"),
-        ({"space": {"learning_rates": {"log_uniform": [0, 0.1]}}}, "log_uniform: 0 has no logarithm; give bounds"),
-        ({"space": {"learning_rates": {}}}, "give exactly one of choices, uniform, log_uniform or integers"),
-        ({"space": {"weight_decays": {"choices": [0, 0]}}}, "choices names a value twice; remove one"),
-        ({"sampler": {"name": "grid"}}, "space: learning_rates is a range, of which there is no grid; give choices"),
-        (
-            {"sampler": {"name": "grid"}, "space": {"batch_sizes": {"choices": [64, 128]}}},
-            "trials: 8, but the grid has 2 points; give at most as many",
-        ),
-        (
-            {"sampler": {"name": "grid"}, "trials": 8, "space": {"recipe.seed": {"integers": [2, 1_000_000_000]}}},
-            "space: a grid of 1e+09 points is too large; give at most 100,000, or random",
-        ),
-        ({"places": None}, "sampler: tpe learns once 4 trials have ended, and when the last of 8 starts, 0 have; give"),
-        ({"places": 9}, "when the last of 8 starts, 0 have; give fewer places or startup_trials, or take random"),
-        ({"places": 5}, "when the last of 8 starts, 3 have"),
-        ({"sampler": {"name": "tpe"}, "places": None, "way": "sequential"}, "once 10 trials have ended"),
-        ({"rule": {"name": "successive_halving"}, "places": None}, "and successive_halving starts all at once; take"),
-        ({"rule": {"name": "hyperband"}}, "trials: hyperband has a number of its own; remove the key"),
-        ({"rule": {"name": "successive_halving"}, "way": "sequential", "places": None}, "successive_halving compares"),
-        ({"rule": {"name": "successive_halving"}, "places": 2}, "places: rule successive_halving has its own number"),
-        ({"way": "sequential", "places": 2}, "places: way sequential has its own number of trials in the race"),
-        (
-            {"rule": {"name": "successive_halving"}, "places": None, "epochs": 2, "sampler": {"name": "random"}},
-            "epochs: 2 is less than rule.factor 3, so that successive_halving would drop no trial; give at least 3",
-        ),
-        (
-            {"rule": {"name": "successive_halving"}, "places": None, "trials": 2, "sampler": {"name": "random"}},
-            "trials: 2 is less than rule.factor 3, so that successive_halving would drop no trial; give at least 3",
-        ),
-        (
-            {
-                "rule": {"name": "successive_halving", "factor": 4}, "places": None, "trials": None,
-                "sampler": {"name": "grid"}, "space": {"batch_sizes": {"integers": [62, 64]}},
-            },
-            "trials: 3 is less than rule.factor 4",
-        ),
-        (
-            {"rule": {"name": "hyperband"}, "places": None, "trials": None, "epochs": 2},
-            "epochs: 2 is less than rule.factor 3, so that hyperband would drop no trial; give at least 3",
-        ),
-        ({"rule": {"name": "lead"}}, "tuning.mine.rule.kind: missing; add it"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_meant_is_refused(changes: dict[str, Any], said: str) -> None:
+_BAD: list[tuple[dict[str, Any], str]] = [
+    ({"study": "cifar"}, "tuning.mine.study"),
+    ({"trials": None}, "tuning.mine: trials"),
+    ({"space": {}}, "tuning.mine.space"),
+    ({"space": {"seeds": {"choices": [1, 2]}}}, "tuning.mine: space"),
+    ({"space": {"learning_rates": {"uniform": [0.2, 0.1]}}}, "tuning.mine.space.learning_rates: uniform"),
+    ({"space": {"learning_rates": {"log_uniform": [0, 0.1]}}}, "tuning.mine.space.learning_rates: log_uniform"),
+    ({"space": {"learning_rates": {}}}, "tuning.mine.space.learning_rates"),
+    ({"space": {"weight_decays": {"choices": [0, 0]}}}, "tuning.mine.space.weight_decays"),
+    ({"sampler": {"name": "grid"}}, "tuning.mine: space"),
+    ({"sampler": {"name": "grid"}, "space": {"batch_sizes": {"choices": [64, 128]}}}, "tuning.mine: trials"),
+    (
+        {"sampler": {"name": "grid"}, "trials": 8, "space": {"recipe.seed": {"integers": [2, 1_000_000_000]}}},
+        "tuning.mine: space",
+    ),
+    ({"places": None}, "tuning.mine: sampler"),
+    ({"places": 9}, "tuning.mine: sampler"),
+    ({"places": 5}, "tuning.mine: sampler"),  # with 4 it is accepted
+    ({"sampler": {"name": "tpe"}, "places": None, "way": "sequential"}, "tuning.mine: sampler"),
+    ({"rule": {"name": "successive_halving"}, "places": None}, "tuning.mine: sampler"),
+    ({"rule": {"name": "hyperband"}}, "tuning.mine: trials"),
+    ({"rule": {"name": "successive_halving"}, "way": "sequential", "places": None}, "tuning.mine: way"),
+    ({"rule": {"name": "successive_halving"}, "places": 2}, "tuning.mine: places"),
+    ({"way": "sequential", "places": 2}, "tuning.mine: places"),
+    (
+        {"rule": {"name": "successive_halving"}, "places": None, "epochs": 2, "sampler": {"name": "random"}},
+        "tuning.mine: epochs",
+    ),
+    (
+        {"rule": {"name": "successive_halving"}, "places": None, "trials": 2, "sampler": {"name": "random"}},
+        "tuning.mine: trials",
+    ),
+    (
+        {
+            "rule": {"name": "successive_halving", "factor": 4}, "places": None, "trials": None,
+            "sampler": {"name": "grid"}, "space": {"batch_sizes": {"integers": [62, 64]}},
+        },
+        "tuning.mine: trials",
+    ),
+    ({"rule": {"name": "hyperband"}, "places": None, "trials": None, "epochs": 2}, "tuning.mine: epochs"),
+    ({"rule": {"name": "lead"}}, "tuning.mine.rule.kind"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "keys"), _BAD)
+def test_what_cannot_be_meant_is_refused(changes: dict[str, Any], keys: str) -> None:
     with pytest.raises(InputError) as refused:
         _params(**changes)
-    assert said in str(refused.value)
+    assert str(refused.value).startswith(f"params.yaml: {keys}: ")
+
+
+def test_what_cannot_be_meant_is_explained() -> None:
+    """With value and fix, as far as the words are not pydantic's, which differ between its versions."""
+    lines = []
+    for changes, _ in _BAD:
+        with pytest.raises(InputError) as refused:
+            _params(**changes)
+        lines.append(f"{refused.value}\n")
+    check_golden("tuning_errors.txt", "".join(line for line in lines if " is not allowed: " not in line))
 
 
 _LOCAL = {"start": {"steps": 1}, "period": 5}
 
 
 @pytest.mark.parametrize(
-    ("workers", "recipe", "said"),
+    ("workers", "recipe", "refused_key"),
     [
-        (4, {"post_local_sgd": _LOCAL}, "post_local_sgd: a trial is laid down after every epoch"),
-        (
-            "auto",
-            {"communication": {"compression": "bf16"}},
-            "communication.compression: bf16, but each worker",
-        ),
-        (
-            2,
-            {"communication": {"hierarchical": True}},
-            "communication.hierarchical: true, but the processes",
-        ),
+        (4, {"post_local_sgd": _LOCAL}, "post_local_sgd"),
+        ("auto", {"communication": {"compression": "bf16"}}, "communication.compression"),
+        (2, {"communication": {"hierarchical": True}}, "communication.hierarchical"),
     ],
 )
-def test_a_study_that_no_trial_can_stand_for_is_refused_as_is_a_search_for_it(
-    workers: int | str, recipe: dict[str, Any], said: str
+def test_a_study_that_no_trial_can_train_is_refused(
+    workers: int | str, recipe: dict[str, Any], refused_key: str
 ) -> None:
-    """Before anything is trained."""
+    """Before anything is trained, whether the study has the key or the search gives it."""
     params = _params(space={"learning_rates": {"choices": [0.1]}}, sampler={"name": "random"})
     study = params.studies["digits"]
     four = {**study.recipe, "simulated_workers": 4, "workers": workers}
     asked = study.model_copy(update={"recipe": {**four, **recipe}})
     with pytest.raises(InputError) as refused:
         check_space("tuning.mine", params.tuning["mine"], asked, params.train)
-    assert str(refused.value).startswith(f"tuning.mine.study: digits cannot be searched: {said}")
+    assert refused.value.key == "tuning.mine.study"
+    assert f": {refused_key}: " in str(refused.value)
     ((key, value),) = recipe.items()
     space = {"recipe.simulated_workers": {"choices": [4]}, f"recipe.{key}": {"choices": [value]}}
     wanted = _params(space=space, sampler={"name": "random"})
@@ -210,8 +201,8 @@ def test_a_study_that_no_trial_can_stand_for_is_refused_as_is_a_search_for_it(
         check_space(
             "tuning.mine", wanted.tuning["mine"], study.model_copy(update={"recipe": four}), wanted.train
         )  # fmt: skip
-    assert str(refused.value).startswith(f"tuning.mine.space.recipe.{key}: ")
-    assert said in str(refused.value)
+    assert refused.value.key == f"tuning.mine.space.recipe.{key}"
+    assert f": {refused_key}: " in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
@@ -219,6 +210,7 @@ def test_a_study_that_no_trial_can_stand_for_is_refused_as_is_a_search_for_it(
     "key", ["workers", "timeout_seconds", "checkpoint", "checkpoint.steps", "communication.bucket_mib"]
 )
 def test_how_a_run_is_done_is_not_searched(key: str) -> None:
-    said = rf"space: recipe\.{re.escape(key)} says how a run is done and decides no accuracy"
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError) as refused:
         _params(space={f"recipe.{key}": {"choices": [2, 4]}}, sampler={"name": "random"})
+    assert key_within(refused.value, "params.yaml: tuning.mine") == "space"
+    assert f" recipe.{key} " in str(refused.value)

@@ -83,9 +83,7 @@ def test_shell_scripts_can_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 @pytest.mark.parametrize(("signalled", "code"), [(True, 75), (False, 3)])
-def test_the_batch_script_goes_back_into_the_queue_once_its_ranks_have_saved(
-    signalled: bool, code: int, tmp_path: Path
-) -> None:
+def test_the_batch_script_is_queued_again_once_its_ranks_saved(signalled: bool, code: int, tmp_path: Path) -> None:
     """With stand-ins for Slurm's programs, whose `srun` waits for SIGTERM or fails with 3."""
     (script,) = (text for text in _fences(CLUSTERS, "bash") if "#SBATCH" in text)
     stands_in = {

@@ -27,7 +27,7 @@ def test_it_filters_as_the_paper_does(path: Path) -> None:
     assert params.filter.quota == "overall"
 
 
-def test_the_first_run_plants_labels_and_compares_three_arms_of_six_seeds_at_two_sizes() -> None:
+def test_first_run_compares_three_arms_of_six_seeds_at_two_sizes() -> None:
     params = load_params(ROOT / "params.yaml")
     noise = params.prepare.plant_label_noise
     assert noise is not None

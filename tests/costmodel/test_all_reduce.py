@@ -69,9 +69,9 @@ def test_the_longer_hops_of_a_tree_are_in_trees_alone() -> None:
 
 
 def test_workers_that_leave_a_node_part_empty_are_refused() -> None:
-    for workers, said in ((6, "multiple"), (12, "2 x 4"), (0, "2 x 4")):
+    for workers in (6, 12, 0):
         for algorithm in ALL_REDUCE.values():
-            with pytest.raises(ValueError, match=said):
+            with pytest.raises(ValueError, match=f"^{workers} workers"):
                 algorithm(1e6, workers, SMALL)
 
 

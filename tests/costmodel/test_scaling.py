@@ -38,7 +38,7 @@ def test_strong_scaling_by_hand() -> None:
 
 
 def test_a_batch_that_does_not_divide_is_refused() -> None:
-    with pytest.raises(ValueError, match="64 images do not divide among 3"):
+    with pytest.raises(ValueError, match=r"^64 images .* 3"):
         strong_scaling(MACHINE, JOB, RING, [3])
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from printed_errors import printed_error
 from scipy.optimize import curve_fit
 
 from benchmarks import simulator_error
@@ -164,7 +165,7 @@ def test_steps_that_do_not_follow_the_model_are_said_to_miss_the_aim() -> None:
 
 
 @pytest.mark.parametrize("slow", [*SLOWED, HELD_OUT_SLOWED])
-def test_a_launch_while_the_machine_computed_slowly_is_judged_by_its_own_computation(slow: Cable) -> None:
+def test_a_slow_launch_is_compared_with_its_own_computation(slow: Cable) -> None:
     """Whether its steps were fitted or held out."""
     _assert_predicted(lambda truth, cable: _timings(truth, cable, slowness=1.3 if cable == slow else 1.0))
 
@@ -196,7 +197,7 @@ def test_what_is_held_out_decides_no_pace() -> None:
         assert factor * slower["measured_efficiency"] == pytest.approx(row["measured_efficiency"])
 
 
-def test_the_middle_of_turns_is_that_of_the_slowest_rank_at_the_pace_of_each_turn() -> None:
+def test_typical_seconds_are_those_of_the_slowest_rank() -> None:
     """By hand: turns at paces of 1, 2 and 4; the exchange takes 3, 1.5 and 2 times the plain step."""
     plain = {(batch, way): ((1.0, 2.0, 4.0),) * ranks for batch in (2, 4) for way, ranks in ((ALONE, 1), (WITHOUT, 2))}
     exchange = ((3.0, 1.0, 8.0), (2.0, 3.0, 7.0))
@@ -213,10 +214,10 @@ def test_constants_are_said_as_fitted_assumed_or_undetermined() -> None:
         found = judge(arguments, {None: _timings(truth, None, noise=0.01)}, {})
         words = markdown({**_HEAD, "experiments": {"this machine": found}})
         assert re.search(rf"latency of a message [0-9.e+-]+{re.escape(said)}", words)
-        assert "1 (assumed) bytes on the wire" in words
+        assert "1 (assumed)" in words
 
 
-def test_standard_errors_are_those_of_curve_fit_and_none_where_only_a_sum_is_determined() -> None:
+def test_standard_errors_are_those_of_curve_fit() -> None:
     """A host that stands still for each byte and a latency after the last lengthen steps alike, up to rounding."""
     rng = np.random.default_rng(0)
     x, y = np.arange(8.0), rng.normal(size=8)
@@ -238,26 +239,24 @@ def test_a_step_between_two_batches_lies_on_the_line_through_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "key"),
     [
-        (["--held-out-batches", "32", "64"], "--held-out-batches: 64 is fitted to as well"),
-        (["--held-out-buckets-mib", "25"], "--held-out-buckets-mib: 25 is fitted to as well"),
-        (["--mbits", "100", "2000"], "--held-out-mbits: 2000 is fitted to as well"),
-        (["--held-out-delays-ms", "8"], "--held-out-delays-ms: 8 is fitted to as well"),
+        (["--held-out-batches", "32", "64"], "--held-out-batches"),
+        (["--held-out-buckets-mib", "25"], "--held-out-buckets-mib"),
+        (["--mbits", "100", "2000"], "--held-out-mbits"),
+        (["--held-out-delays-ms", "8"], "--held-out-delays-ms"),
     ],
 )
 def test_what_is_held_out_is_not_fitted_to(
-    options: Sequence[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: Sequence[str], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
         main([*options, f"--out={tmp_path}"])
     assert stopped.value.code == 2
-    assert said in capsys.readouterr().err
+    assert printed_error(capsys.readouterr().err).key == key
 
 
-def test_a_launch_that_fails_costs_its_experiment_alone_and_timings_are_judged_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_launch_that_fails_costs_its_experiment_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=1.05, message_delays=1.0, beside="all")
 
     def measured(_: object, cable: Cable | None) -> Timings:
@@ -272,8 +271,8 @@ def test_a_launch_that_fails_costs_its_experiment_alone_and_timings_are_judged_a
     for name in ("simulator_error.json", "simulator_error.md"):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
     said = (tmp_path / "again/simulator_error.md").read_text()
-    assert "## A delayed cable\n\nNot measured: a rank failed: exit codes [1, 0].\n" in said
-    assert "## A slowed cable\n\n- all that was held out: " in said
+    assert said.count("exit codes [1, 0]") == 1
+    assert {"## A delayed cable", "## A slowed cable"} <= set(said.splitlines())
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ def _launches(ranks: list[int], *names: str) -> list[tuple[int, int, list[str]]]
     return [(count, nodes, found) for _, count, nodes, found in launches(asked)]
 
 
-def test_each_launch_has_torchs_own_way_and_one_process_is_measured_around_it() -> None:
+def test_each_launch_measures_torchs_own_way_and_one_process() -> None:
     launched = _launches([1, 4])
     several = [launch for launch in launched if launch[0] > 1]
     assert launched[::2] == [(1, 1, [DDP])] * (len(several) + 1)

@@ -69,7 +69,7 @@ def _backward(network: nn.Module, *, defer: bool = False) -> None:
         network(torch.ones(2, 3, 4, 4)).sum().backward()
 
 
-def test_gradients_are_sent_with_the_last_pass_alone_and_there_when_it_is_over(notes: _Notes) -> None:
+def test_gradients_are_sent_with_the_last_pass_alone(notes: _Notes) -> None:
     plain, network = _network(), _network()
     averaged = AveragedByHorovod(network, _CPU, 1.0)
     for defer in (True, True, False):

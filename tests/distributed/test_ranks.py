@@ -33,8 +33,9 @@ def test_workers(monkeypatch: pytest.MonkeyPatch, requested: int, simulated: int
 
 def test_more_workers_than_gpus_are_not_moved_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(InputError, match="workers: 3, but this machine has 2 GPUs"):
+    with pytest.raises(InputError) as raised:
         choose_workers(3, fitting_ranks(6, aligned=False))
+    assert raised.value.key == "workers"
 
 
 @pytest.mark.parametrize(
@@ -50,8 +51,9 @@ def test_of_more_processes_than_fit_the_most_that_do_take_part(
 def test_processes_that_do_not_fit_a_stated_number_are_told_which_do() -> None:
     fitting = fitting_ranks(6, aligned=False)
     assert joining_ranks(2, fitting, 3) == 3
-    with pytest.raises(InputError, match=r"4 processes .* evenly; start one of \[1, 2, 3, 6\] in all"):
+    with pytest.raises(InputError) as raised:
         joining_ranks(2, fitting, 4)
+    assert str(fitting) in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_one_process_has_nothing_to_exchange() -> None:
 
 def test_a_rank_outside_its_session_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
-    with pytest.raises(RuntimeError, match="outside"):
+    with pytest.raises(RuntimeError):
         distributed.barrier()
 
 

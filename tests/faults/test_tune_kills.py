@@ -110,9 +110,7 @@ def workers_of(process: "subprocess.Popen[str]") -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_killed_worker_costs_its_task_alone_and_none_outlives_the_command(
-    uninterrupted: DataPaths, tmp_path: Path
-) -> None:
+def test_a_killed_worker_costs_its_task_alone(uninterrupted: DataPaths, tmp_path: Path) -> None:
     data = write_search(tmp_path, dask={"scheduler": "local", "workers": 2}, **{**SEARCH, "way": "parallel"})
     process, workers = begin(tmp_path), []
     try:

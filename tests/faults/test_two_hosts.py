@@ -60,7 +60,7 @@ def study(tmp_path: Path) -> Study:
     return _study(tmp_path / "study")
 
 
-def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(cable: Host) -> None:
+def test_what_a_killed_process_left_is_removed(cable: Host) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
     left = f"batchsieve-{ended.pid}-a"

@@ -129,11 +129,12 @@ def _wait_until_gone(pids: set[int]) -> None:
 
 def test_results_of_a_dry_run_are_not_taken_for_real_ones(tmp_path: Path) -> None:
     _results(tmp_path, "sound")
-    with pytest.raises(InputError, match=r"sound.json: of a dry run; give another --out, or delete it$"):
-        read_results(tmp_path, steps(["sound"]), dry_run=False)
-    (tmp_path / "sound.json").write_text("{")
-    with pytest.raises(InputError, match=r"sound.json: not readable as JSON; delete it, and its step is run again$"):
-        read_results(tmp_path, steps(["sound"]), dry_run=False)
+    for content in (None, "{"):
+        if content:
+            (tmp_path / "sound.json").write_text(content)
+        with pytest.raises(InputError) as raised:
+            read_results(tmp_path, steps(["sound"]), dry_run=False)
+        assert raised.value.key == str(tmp_path / "sound.json")
 
 
 def test_what_was_learned_counts_cases_checks_and_ratios() -> None:

@@ -121,5 +121,5 @@ def test_names_are_torchs() -> None:
 def test_a_single_value_has_no_statistics(sizes: list[int]) -> None:
     layer = GroupedBatchNorm2d(_CHANNELS).double()
     layer.group_sizes = sizes
-    with pytest.raises(ValueError, match="more than 1 value per channel"):
+    with pytest.raises(ValueError, match=" 1 value per channel"):
         layer(_inputs(sum(sizes), side=1))

@@ -109,7 +109,7 @@ def test_nothing_is_dropped_in_evaluation_or_with_a_share_of_nothing(p: float, t
 
 def test_training_without_keys_is_a_bug() -> None:
     dropout = KeyedDropout(0.5, layer=1).train()
-    with pytest.raises(AssertionError, match="describe_batch"):
+    with pytest.raises(AssertionError):
         dropout(torch.ones(2, 3))
     dropout.keys = _keys([0, 1, 2])
     with pytest.raises(AssertionError):

@@ -11,6 +11,7 @@ import torch
 from made_up import NETWORK
 from made_up_training import NAMES, TINY, bright_images, command, run, stage, write_project
 from numpy.typing import NDArray
+from printed_errors import printed_error
 
 from pipeline.features import extract as module
 from pipeline.models import build
@@ -57,8 +58,9 @@ def test_out_of_memory_names_the_setting(
 
     monkeypatch.setattr(module, "_outputs", outputs)
     assert stage("extract", tmp_path) == 2
-    said = "error: extract.batch_size: a pass of 256 images does not fit the memory; give less\n"
-    assert capfd.readouterr().err.endswith(said)
+    error = printed_error(capfd.readouterr().err)
+    assert error.key == "extract.batch_size"
+    assert " 256 " in str(error)
     assert not data.features(NETWORK, "train").exists()
 
 

@@ -17,6 +17,7 @@ from made_up import (
     write_params,
     write_predictions,
 )
+from printed_errors import printed_error
 from sklearn.cluster import DBSCAN
 from sklearn.metrics import roc_auc_score
 
@@ -198,7 +199,6 @@ def test_a_share_out_of_reach_is_recorded_and_said(tmp_path: Path, capsys: pytes
     metrics = read_json(data.filter_metrics(NETWORK))
     assert metrics["requested_share"] == 0.05
     assert metrics["achieved_share"] == 0
-    assert "which the scorer does not tell apart" in metrics["share_note"]
     assert metrics["share_note"] in capsys.readouterr().err
 
 
@@ -207,7 +207,7 @@ def test_some_image_is_kept_even_if_classes_may_go(tmp_path: Path, capsys: pytes
     with pytest.raises(SystemExit) as ended:
         _run(tmp_path)
     assert ended.value.code == 2
-    assert "filter.eps: every image goes; drop fewer" in capsys.readouterr().err
+    assert printed_error(capsys.readouterr().err).key == "filter.eps"
     assert not data.kept(NETWORK).exists()
 
 
@@ -219,7 +219,7 @@ def test_no_radius_is_tuned_on_a_map_that_tells_no_classes_apart(
     with pytest.raises(SystemExit) as ended:
         _run(tmp_path)
     assert ended.value.code == 2
-    assert "filter.eps: tuned finds no radius" in capsys.readouterr().err
+    assert printed_error(capsys.readouterr().err).key == "filter.eps"
 
 
 def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_equal_runs_are_equal_bytes(tmp_path: Path) -> None:
     assert written[0] == written[1]
 
 
-def test_a_finished_extractor_leaves_no_checkpoints_and_those_of_others_alone(tmp_path: Path) -> None:
+def test_a_finished_extractor_leaves_no_checkpoints_of_its_own(tmp_path: Path) -> None:
     write_project(tmp_path, finetune={"checkpoint": {"steps": 1}})
     work = WorkPaths(root=tmp_path / "work")
     for owner in (f"finetune@{NETWORK}", "finetune@resnet34", "train@tiny"):

@@ -14,6 +14,7 @@ from interrupted_study import HOOKS, steps_gone_on_from
 from made_up import NETWORK, write_manifest
 from made_up_training import NAMES, bright_images, command, run, stage, write_project
 from numpy.typing import NDArray
+from printed_errors import printed_error
 
 from pipeline.artifacts.arrays import write_array
 from pipeline.artifacts.json_file import read_json
@@ -62,7 +63,7 @@ def _table(path: Path) -> dict[str, NDArray[Any]]:
 
 
 @pytest.mark.slow
-def test_one_file_holds_the_networks_and_the_metrics_are_of_each_and_their_mean(three: Path) -> None:
+def test_one_file_holds_the_networks_and_one_their_metrics(three: Path) -> None:
     data, (images, labels) = _data(three), bright_images(22, seed=1)
     extractor = load_folded(data.extractor(NETWORK))
     assert extractor.folds is not None
@@ -100,7 +101,7 @@ def test_each_training_image_is_judged_by_the_network_of_its_fold(three: Path) -
     assert len(metrics["aligned_variance"]) == 2
 
 
-def test_test_images_have_the_first_networks_features_and_everybodys_opinion(three: Path) -> None:
+def test_test_images_have_the_features_of_the_first_network(three: Path) -> None:
     data, (images, _) = _data(three), bright_images(22, seed=1)
     extractor = load_folded(data.extractor(NETWORK))
     expected = np.mean([network.probabilities(images) for network in extractor.networks], axis=0)
@@ -173,19 +174,19 @@ def test_wrong_labels_are_doubted_out_of_fold_and_memorised_in_sample(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "key"),
     [
-        ({"folds": 16}, "finetune.folds: 16, but class ash has 15 training images, so that a part would have none"),
-        ({"folds": 61}, "finetune.folds: 61, but class ash has 15 training images"),
-        ({"folds": 2, "batch_size": 32}, "finetune.batch_size: 32 is more than the 30 training images outside one of"),
+        ({"folds": 16}, "finetune.folds"),
+        ({"folds": 61}, "finetune.folds"),
+        ({"folds": 2, "batch_size": 32}, "finetune.batch_size"),
     ],
 )
 def test_folds_that_cannot_be_are_refused(
-    keys: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    keys: dict[str, Any], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_project(tmp_path, finetune=keys)
     assert stage("finetune", tmp_path) == 2
-    assert capsys.readouterr().err.startswith(f"error: {said}")
+    assert printed_error(capsys.readouterr().err).key == key
 
 
 def test_folds_of_other_images_are_refused(three: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,4 +197,4 @@ def test_folds_of_other_images_are_refused(three: Path, tmp_path: Path, capsys: 
     np.save(data.images("train"), images)
     write_manifest(data, "train", labels, names=NAMES)
     assert stage("extract", tmp_path) == 2
-    assert "its folds are of 60 training images, needed are 59; run `dvc repro`" in capsys.readouterr().err
+    assert printed_error(capsys.readouterr().err).key == str(data.extractor(NETWORK))

@@ -19,6 +19,7 @@ from made_up_training import (
     write_project,
 )
 from numpy.typing import NDArray
+from printed_errors import printed_error
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -99,7 +100,7 @@ def test_folds_of_one_backbone_have_its_features(weights: Path, tmp_path: Path) 
     assert aligned == pytest.approx([1, 1])
 
 
-def test_what_no_optimizer_reads_changes_nothing_and_equal_runs_are_equal_bytes(weights: Path, tmp_path: Path) -> None:
+def test_what_no_optimizer_reads_changes_nothing(weights: Path, tmp_path: Path) -> None:
     written = []
     for keys in (
         {},
@@ -126,5 +127,6 @@ def test_a_class_without_images_is_refused(weights: Path, tmp_path: Path, capsys
     data = _project(tmp_path, weights)
     write_manifest(data, "train", np.arange(N) % 3, names=NAMES)
     assert stage("finetune", tmp_path) == 2
-    said = "error: finetune.trained: head, which needs images of two classes and of each, and there are [20, 20, 20, 0]"
-    assert capsys.readouterr().err.startswith(said)
+    error = printed_error(capsys.readouterr().err)
+    assert error.key == "finetune.trained"
+    assert "[20, 20, 20, 0]" in str(error)

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from printed_errors import key_within, printed_error
 
 from pipeline.energy import UNTOLD, Energy, total
 from pipeline.errors import InputError
@@ -170,8 +171,9 @@ def test_unknown_item_is_answered_with_the_known_ones(
     with pytest.raises(SystemExit) as raised:
         run_stage("train", _raise(AssertionError()), item=item, argv=[f"--{item}", value, *argv])
     assert raised.value.code == 2
-    assert f"--{item} {value}: not in" in (error := capsys.readouterr().err)
-    assert known in error
+    error = printed_error(capsys.readouterr().err)
+    assert error.key == f"--{item} {value}"
+    assert known in str(error)
 
 
 def test_bad_parameters_stop_the_stage_before_its_body(
@@ -181,7 +183,8 @@ def test_bad_parameters_stop_the_stage_before_its_body(
     with pytest.raises(SystemExit) as raised:
         run_stage("prepare", _raise(AssertionError()), argv=[*argv, "--params", str(tmp_path / "params.yaml")])
     assert raised.value.code == 2
-    assert "prepare.dataset: missing" in capsys.readouterr().err
+    error = printed_error(capsys.readouterr().err)
+    assert key_within(error, tmp_path / "params.yaml") == "prepare.dataset"
 
 
 # A stage as a process: it says when it works, then waits.
@@ -219,7 +222,9 @@ def test_a_second_run_is_kept_out_until_the_first_is_dead(argv: list[str], capsy
         with pytest.raises(SystemExit) as raised:
             run_stage("prepare", _raise(AssertionError()), argv=argv)
         assert raised.value.code == 2
-        assert f"prepare: already running as process {first.pid}; " in capsys.readouterr().err
+        error = printed_error(capsys.readouterr().err)
+        assert error.key == "prepare"
+        assert f" {first.pid};" in str(error)
         first.kill()
     # Killed without a chance to clean up: nothing has to be deleted by hand.
     run_stage("prepare", lambda context: None, argv=argv)

@@ -1,17 +1,18 @@
 """`prepare.storage: files`: networks read large images from their files, in every stage that looks at them."""
 
 import json
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from interrupted_study import steps_gone_on_from
 from made_up import NETWORK, write_params
 from made_up_images import photo, write_folder, write_tar
 from made_up_training import TINY_STUDY, command, files_below, kill, run, runs_of, stage, start, wait_until
 from numpy.typing import NDArray
+from printed_errors import printed_error
 
 from pipeline.artifacts.prepared import digest_of, load_prepared
 from pipeline.artifacts.tables import read_parquet, write_csv
@@ -122,8 +123,7 @@ def test_a_changed_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path.write_bytes(photo(99, (50, 50), "JPEG"))
     capsys.readouterr()
     assert stage(name, tmp_path) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert re.fullmatch(f"error: {path}: has changed since it was prepared; .*", error)
+    assert printed_error(capsys.readouterr().err).key == str(path)
 
 
 def test_an_archive_has_no_files_to_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,7 +131,7 @@ def test_an_archive_has_no_files_to_read(tmp_path: Path, capsys: pytest.CaptureF
     with pytest.raises(SystemExit) as ended:
         _prepare(tmp_path)
     assert ended.value.code == 2
-    assert "photos.tar is a file, and storage files needs a folder; unpack it" in capsys.readouterr().err
+    assert printed_error(capsys.readouterr().err).key == "prepare.path"
 
 
 @pytest.mark.slow
@@ -151,6 +151,6 @@ def test_a_study_killed_in_mid_epoch_ends_with_the_same_weights(tmp_path: Path) 
             assert not data.runs("tiny").exists()
         done = run(command("train", folder))
         assert done.returncode == 0, done.stderr
-        assert ("going on from step" in done.stderr) == (name == "killed"), done.stderr
+        assert bool(steps_gone_on_from(done.stderr)) == (name == "killed"), done.stderr
         weights.append(data.trained_weights("tiny").read_bytes())
     assert weights[0] == weights[1]

@@ -44,9 +44,7 @@ def test_without_planted_labels_the_tables_have_their_columns_alone(data: DataPa
 
 
 @pytest.mark.slow
-def test_page_document_figures_log_and_summary_say_how_many_were_changed_and_found(
-    data: DataPaths, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_outputs_say_how_many_labels_were_changed(data: DataPaths, capsys: pytest.CaptureFixture[str]) -> None:
     run_stage("report", report, argv=[])
     headline = "Labels changed on purpose: 3 of 80 training labels"
     found = "2 of the 3 wrong labels found"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made_up import NETWORK, class_blobs, name_networks, stage_arguments, write_features, write_manifest, write_params
+from printed_errors import printed_error
 
 from pipeline.artifacts.json_file import read_json
 from pipeline.artifacts.tables import read_parquet
@@ -101,7 +102,7 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_further_maps_are_those_of_their_own_settings_wherever_they_are_made(tmp_path: Path) -> None:
+def test_further_maps_are_those_of_their_own_settings(tmp_path: Path) -> None:
     found = []
     for name, dask in (("here", {}), ("workers", {"scheduler": "local", "workers": 2})):
         (tmp_path / name).mkdir()
@@ -134,7 +135,7 @@ def test_landmarks_are_mapped_as_if_alone_and_recorded(tmp_path: Path) -> None:
     alone = tsne_map(np.load(data.components(NETWORK))[rows], settings, report=lambda *_: None)
     np.testing.assert_array_equal(np.load(data.maps(NETWORK))[0][rows], alone.coordinates)
     assert metrics["knn_label_accuracy"]["map"] > 0.9
-    assert "images placed: 80 images" in (tmp_path / "work" / "logs" / f"reduce@{NETWORK}.log").read_text()
+    assert ": 80 images" in (tmp_path / "work" / "logs" / f"reduce@{NETWORK}.log").read_text()
 
 
 @pytest.mark.parametrize(
@@ -170,8 +171,9 @@ def test_out_of_memory_names_the_settings(
     with pytest.raises(SystemExit) as ended:
         _run(tmp_path)
     assert ended.value.code == 2
-    said = "error: reduce.landmarks: PCA and t-SNE of 180 images with 24 features, landmarks: auto, do not fit the "
-    assert capsys.readouterr().err.endswith(said + "memory; give fewer landmarks, or fewer reduce.pca.n_components\n")
+    error = printed_error(capsys.readouterr().err)
+    assert error.key == "reduce.landmarks"
+    assert re.findall(r"\d+", str(error)) == ["180", "24"], "images and features"
 
 
 def test_a_class_of_one_image_is_mapped(tmp_path: Path) -> None:
@@ -226,8 +228,8 @@ def test_progress_reaches_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[
     _project(tmp_path)
     _run(tmp_path)
     log = (tmp_path / "work" / "logs" / f"reduce@{NETWORK}.log").read_text()
-    assert "t-SNE of the training images: 130 iterations" in log
-    assert "nearest neighbours preserved" in capsys.readouterr().err
+    assert re.search(r"t-SNE .*\b130\b", log)
+    assert capsys.readouterr().err
 
 
 def test_a_replicate_has_the_map_of_the_next_seed(tmp_path: Path) -> None:

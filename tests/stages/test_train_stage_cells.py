@@ -250,9 +250,7 @@ def _write_checkpoint(work: WorkPaths, owner: str, key: str, days: float = 8) ->
     return folder
 
 
-def test_a_finished_study_removes_checkpoints_given_up_and_leaves_those_of_others_alone(
-    tmp_path: Path, trained_by: Trained
-) -> None:
+def test_a_finished_study_removes_checkpoints_given_up(tmp_path: Path, trained_by: Trained) -> None:
     write_project(tmp_path, study=FOUR_CELLS)
     work = WorkPaths(root=tmp_path / "work")
     _write_checkpoint(work, "train@tiny", "of-settings-given-up")

@@ -35,7 +35,7 @@ def test_plans_are_there_before_the_first_run_begins(tmp_path: Path, monkeypatch
     tree["studies"]["later"] = {**tree["studies"]["tiny"], "seeds": [7]}
     yaml.dump(tree, path)
     monkeypatch.setattr(train_stage, "run_cell", _fails)
-    with pytest.raises(RuntimeError, match="no run today"):
+    with pytest.raises(RuntimeError):
         stage("train", tmp_path)
     params = load_params(path)
     for name in ("tiny", "later"):

@@ -19,7 +19,7 @@ def _dvc(project: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_it_runs_without_a_filter_and_is_not_run_again_when_the_filter_changes(tmp_path: Path) -> None:
+def test_an_unfiltered_study_does_not_depend_on_the_filter(tmp_path: Path) -> None:
     project = write_tiny_project(tmp_path, train_share=0.15, steps=(6, 6))
     yaml, path = YAML(), project / "params.yaml"
     params = yaml.load(path)

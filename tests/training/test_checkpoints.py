@@ -143,7 +143,7 @@ _REFUSED: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", _REFUSED)
 def test_what_could_not_be_loaded_is_refused_when_saved(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(TypeError, match=r"^state\['outer'\]\[1\].*: a checkpoint"):
+    with pytest.raises(TypeError, match=r"^state\['outer'\]\[1\]"):
         Checkpoints(tmp_path).save(1, {"outer": [0, _REFUSED[kind]]})
     assert files(tmp_path) == []
 

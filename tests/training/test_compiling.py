@@ -45,14 +45,16 @@ def test_without_a_compiler_it_says_so() -> None:
     without = torch._inductor.config.patch({"cpp.cxx": ("/nonexistent",)})
     with (
         without,
-        pytest.raises(InputError, match=r"^compile: needs a C\+\+ compiler and finds none; install g\+\+, or set"),
+        pytest.raises(InputError) as raised,
     ):
         compile_network(torch.nn.Linear(1, 1), torch.device("cpu"))
+    assert raised.value.key == "compile"
 
 
 def test_cuda_graphs_need_a_gpu() -> None:
-    with pytest.raises(InputError, match=r"^compile: cuda_graphs needs a GPU, and this runs on cpu; set compile: true"):
+    with pytest.raises(InputError) as raised:
         compile_network(torch.nn.Linear(1, 1), torch.device("cpu"), cuda_graphs=True)
+    assert raised.value.key == "compile"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

@@ -68,5 +68,5 @@ def test_ranks_share_the_rows_without_padding(n: int, count: int) -> None:
 def test_an_image_that_no_rank_saw_is_a_bug() -> None:
     images, labels = _data()
     half = Ranks(rank=0, count=2, device=ALONE.device)
-    with pytest.raises(AssertionError, match="twice or not at all"):
+    with pytest.raises(AssertionError):
         evaluate(_Counting(), images, torch.from_numpy(labels), batch_size=7, ranks=half)

@@ -47,7 +47,7 @@ def test_threads_of_a_process_are_in_its_key() -> None:
 
 
 @pytest.mark.slow
-def test_an_environment_without_avx512_is_told_by_the_key_where_it_changes_bits() -> None:
+def test_the_key_names_avx512_where_it_changes_bits() -> None:
     assert_keys_tell(trained(), trained(**AVX2))
 
 

@@ -1,6 +1,7 @@
 """Pretrained weights through a real HTTP download: checked by their hash, fetched once, and one line if not."""
 
 import hashlib
+import io
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,15 +49,15 @@ def test_a_wrong_hash_is_refused_and_nothing_is_kept(weights: Path, url: str, ca
     weights.write_bytes(weights.read_bytes() + b"x")
     with pytest.raises(InputError) as caught:
         download_weights(url)
-    assert url in str(caught.value)
-    assert "hash" in str(caught.value)
+    assert caught.value.key == url
     assert not list(cache.iterdir())
 
 
 def test_a_truncated_download_is_refused(weights: Path, url: str, cache: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(InputError, match="hash"):
+    with pytest.raises(InputError) as caught:
         download_weights(url)
+    assert caught.value.key == url
     assert not list(cache.iterdir())
 
 
@@ -65,7 +66,7 @@ def test_without_a_network_the_place_for_the_file_is_named(weights: Path, cache:
         pass
     with pytest.raises(InputError) as caught:
         download_weights(f"{root}/{weights.name}")
-    assert f"put the file at {cache / weights.name}" in str(caught.value)
+    assert f" {cache / weights.name}, " in str(caught.value)
     # A person does that.
     (cache / weights.name).write_bytes(weights.read_bytes())
     assert download_weights(f"{root}/{weights.name}") == cache / weights.name
@@ -117,11 +118,11 @@ def test_a_path_may_name_the_network(tmp_path: Path, written: str) -> None:
 
 def test_bad_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
-    with pytest.raises(InputError, match=r"w\.pth: no such weights file"):
-        initialiser(str(path), "resnet18")
-    path.write_bytes(pickle.dumps(hashlib.sha256))
-    with pytest.raises(InputError, match=r"w\.pth: .*pickled code, which is never run"):
-        initialiser(str(path), "resnet18")
-    torch.save({"model": {}, "epoch": 3}, path)
-    with pytest.raises(InputError, match=r"w\.pth: holds no state dict"):
-        initialiser(str(path), "resnet18")
+    without_state_dict = io.BytesIO()
+    torch.save({"model": {}, "epoch": 3}, without_state_dict)
+    for content in (None, pickle.dumps(hashlib.sha256), without_state_dict.getvalue()):
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(InputError) as caught:
+            initialiser(str(path), "resnet18")
+        assert caught.value.key == str(path)

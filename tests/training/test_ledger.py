@@ -104,8 +104,9 @@ def test_entries_know_whose_they_are(ledger: Ledger, tmp_path: Path) -> None:
 def test_an_entry_that_does_not_know_is_named(ledger: Ledger, tmp_path: Path, text: str) -> None:
     ledger.add(K, FINISHED)
     (tmp_path / "cells" / K.key / "identity.json").write_text(text)
-    with pytest.raises(InputError, match=K.key):
+    with pytest.raises(InputError) as raised:
         list(ledger.identities())
+    assert Path(raised.value.key).is_relative_to(tmp_path / "cells" / K.key)
 
 
 def test_equal_results_are_equal_bytes_but_for_the_time(tmp_path: Path) -> None:
@@ -192,5 +193,4 @@ def test_a_damaged_entry_is_named(ledger: Ledger, tmp_path: Path, damage: str) -
     _DAMAGE[damage](entry)
     with pytest.raises(InputError) as caught:
         ledger.get(K.key)
-    assert str(entry) in str(caught.value)
-    assert "delete" in str(caught.value) or "missing" in str(caught.value)
+    assert Path(caught.value.key).is_relative_to(entry)

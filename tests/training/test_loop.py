@@ -1,7 +1,6 @@
 """Training learns, repeats to the bit, and says when it diverged."""
 
 import copy
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -135,29 +134,19 @@ def test_a_diverged_run_is_flagged_and_does_not_raise(steps: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "count", "said"),
+    ("changes", "count", "key", "fitting"),
     [
-        ({"simulated_workers": 4}, 3, r"3 processes cannot take equally many of 4 .* use one of \[1, 2, 4\]"),
-        (
-            {"simulated_workers": 12, "reduction": "tree"},
-            4,
-            r"4 processes cannot take a power of two of 12 .* use one of \[1, 3, 6, 12\]",
-        ),
-        (
-            {"simulated_workers": 4, "local_from_step": 1, "local_period": 2},
-            2,
-            "post_local_sgd: 2 processes cannot stand in for simulated_workers 4",
-        ),
-        (
-            {"simulated_workers": 4, "compression": "bf16"},
-            2,
-            "communication.compression: 2 processes cannot stand in for simulated_workers 4",
-        ),
+        ({"simulated_workers": 4}, 3, "workers", "[1, 2, 4]"),
+        ({"simulated_workers": 12, "reduction": "tree"}, 4, "workers", "[1, 3, 6, 12]"),
+        ({"simulated_workers": 4, "local_from_step": 1, "local_period": 2}, 2, "post_local_sgd", ""),
+        ({"simulated_workers": 4, "compression": "bf16"}, 2, "communication.compression", ""),
     ],
 )
-def test_processes_that_do_not_fit_are_refused(changes: dict[str, Any], count: int, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_processes_that_do_not_fit_are_refused(changes: dict[str, Any], count: int, key: str, fitting: str) -> None:
+    with pytest.raises(InputError) as raised:
         train_bright(replace(TINY, **changes), ranks=Ranks(rank=0, count=count, device=ALONE.device))
+    assert raised.value.key == key
+    assert fitting in str(raised.value)
 
 
 @pytest.mark.parametrize("nodes", [[[0, 1, 2, 3]], [[0], [1, 2, 3]], [[0, 1], [2], [3]]])
@@ -166,17 +155,16 @@ def test_nodes_of_other_sizes_than_those_that_compress_are_refused(
 ) -> None:
     monkeypatch.setattr(distributed, "ranks_by_node", lambda: nodes)
     between = replace(TINY, simulated_workers=4, compression="bf16", workers_per_node=2)
-    sizes = [len(node) for node in nodes]
-    said = (
-        rf"communication.workers_per_node: 2, but the nodes run {re.escape(str(sizes))} processes.* run 2 on each of 2$"
-    )
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError) as raised:
         train_bright(between, ranks=replace(ALONE, count=4), transport=Transport(hierarchical=True))
+    assert raised.value.key == "communication.workers_per_node"
+    assert str([len(node) for node in nodes]) in str(raised.value)
 
 
 def test_a_micro_batch_below_a_group_is_refused() -> None:
-    with pytest.raises(InputError, match="micro_batch: 9 cannot hold a BatchNorm group of 10 images"):
+    with pytest.raises(InputError) as raised:
         train_bright(TINY, micro_batch=9)
+    assert raised.value.key == "micro_batch"
 
 
 @pytest.mark.usefixtures("in_float64")

@@ -51,8 +51,9 @@ def test_durations_become_steps() -> None:
 def test_a_warm_up_beyond_the_budget_is_refused() -> None:
     schedule = {"name": "constant", "warmup": {"epochs": 1}}
     assert _settings(schedule=schedule, budget=Duration(steps=10)).warmup_steps == 10
-    with pytest.raises(InputError, match=r"^schedule.warmup: 10 steps at batch 10, but the budget is 9 steps; "):
+    with pytest.raises(InputError) as raised:
         _settings(schedule=schedule, budget=Duration(steps=9))
+    assert raised.value.key == "schedule.warmup"
 
 
 @pytest.mark.parametrize(
@@ -79,8 +80,9 @@ def test_the_crop_is_the_image_unless_given() -> None:
 
 
 def test_a_crop_larger_than_the_prepared_images_is_refused() -> None:
-    with pytest.raises(InputError, match=r"augmentation.crop_size: 20 .* 16 pixels"):
+    with pytest.raises(InputError) as raised:
         _settings(augmentation={"crop_size": 20})
+    assert raised.value.key == "augmentation.crop_size"
 
 
 # Where a warm-up starts
@@ -183,19 +185,13 @@ def test_the_accuracy_is_measured_after_equally_many_images() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stages", "said"),
+    ("stages", "key"),
     [
-        (
-            [(0.5, {"steps": 8})],
-            "batch_schedule: its last stage ends after step 8 at batch 40, but the budget is 8 steps, so that no step",
-        ),
-        (
-            [(0.25, {"steps": 4}), (0.5, {"epochs": 0.4})],
-            "batch_schedule.stages.1.until: at batch 40 the stage would begin after step 4 and end after step 4; give",
-        ),
+        ([(0.5, {"steps": 8})], "batch_schedule"),
+        ([(0.25, {"steps": 4}), (0.5, {"epochs": 0.4})], "batch_schedule.stages.1.until"),
     ],
 )
-def test_stages_that_do_not_fit_the_data_are_refused(stages: list[Any], said: str) -> None:
+def test_stages_that_do_not_fit_the_data_are_refused(stages: list[Any], key: str) -> None:
     with pytest.raises(InputError) as refused:
         _growing(*stages, batch_size=40, budget=Duration(steps=8))
-    assert str(refused.value).startswith(said)
+    assert refused.value.key == key

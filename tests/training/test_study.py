@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -81,8 +82,10 @@ def test_the_warm_up_of_a_skipped_batch_need_not_fit() -> None:
 
 
 def test_the_warm_up_of_a_batch_that_runs_must_fit() -> None:
-    with pytest.raises(InputError, match=r"^schedule.warmup: 25 steps at batch 80, but the budget is 13 steps; "):
+    with pytest.raises(InputError) as raised:
         _cells(LONG_AT_LARGE, batch_sizes=[20, 80, 200], budget={"epochs": 10.0})
+    assert raised.value.key == "schedule.warmup"
+    assert re.findall(r"\d+", str(raised.value)) == ["25", "80", "13"]  # steps, batch, steps of the budget
 
 
 def test_rates_are_scaled_and_remembered_as_written() -> None:
@@ -107,7 +110,7 @@ def test_members_are_drawn_with_the_cells_seed() -> None:
     assert members["random", 0].tolist() != members["random", 1].tolist()
 
 
-def test_draws_of_the_filter_have_arms_of_their_own_and_the_full_data_in_common() -> None:
+def test_draws_of_the_filter_have_arms_of_their_own() -> None:
     cells = _cells(filter_draws=2, seeds=[0], match="epochs")
     assert [(c.arm, c.filter_network, c.n_train) for c in cells] == [
         ("full", "resnet18", 100),

@@ -68,8 +68,9 @@ def test_no_images_have_no_labels(saved: Path) -> None:
 
 @pytest.mark.parametrize("images", [np.zeros((2, 8, 8, 3), np.uint8), np.zeros((2, SIZE, SIZE, 3), np.float32)])
 def test_images_of_another_size_or_type_are_refused(saved: Path, images: np.ndarray) -> None:
-    with pytest.raises(InputError, match=r"takes uint8 \(N, 16, 16, 3\)"):
+    with pytest.raises(InputError) as raised:
         load_trained(saved).predict(images)
+    assert raised.value.key == "images"
 
 
 def test_equal_networks_are_equal_bytes(saved: Path, tmp_path: Path) -> None:
@@ -98,12 +99,12 @@ class _Code:
 def test_pickled_code_is_not_run(tmp_path: Path) -> None:
     sentinel, path = tmp_path / "ran", tmp_path / "w.pt"
     torch.save({"class_names": ["a"], "state_dict": _Code(sentinel)}, path)
-    with pytest.raises(InputError, match="pickled code, which is never run"):
-        load_trained(path)
-    path.write_bytes(pickle.dumps(_Code(sentinel)))
-    with pytest.raises(InputError, match="pickled code, which is never run"):
-        load_trained(path)
-    assert not sentinel.exists()
+    for content in (path.read_bytes(), pickle.dumps(_Code(sentinel))):
+        path.write_bytes(content)
+        with pytest.raises(InputError) as raised:
+            load_trained(path)
+        assert raised.value.key == str(path)
+        assert not sentinel.exists()
     torch.load(_in_place_of(path, _Code(sentinel)), weights_only=False)
     assert sentinel.exists()  # it would have
 
@@ -136,7 +137,7 @@ def test_what_is_no_network_of_this_project_is_named_in_one_line(saved: Path, tm
     _HOSTILE[what](saved, path)
     with pytest.raises(InputError) as caught:
         load_trained(path)
-    assert str(caught.value).startswith(f"{path}: ")
+    assert caught.value.key == str(path)
     assert len(str(caught.value)) < 300 + len(str(path))
 
 
@@ -173,8 +174,9 @@ def test_a_missing_setting_is_refused(saved: Path, tmp_path: Path, key: str) -> 
     content = torch.load(saved, weights_only=True)
     del content[key]
     torch.save(content, path)
-    with pytest.raises(InputError, match=r"w\.pt: "):
+    with pytest.raises(InputError) as raised:
         load_trained(path)
+    assert raised.value.key == str(path)
 
 
 @settings(max_examples=60, deadline=None)
@@ -223,7 +225,7 @@ def folded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_all_networks_of_an_extractor_are_in_one_file_and_the_first_is_the_one(folded: Path) -> None:
+def test_all_networks_of_an_extractor_are_in_one_file(folded: Path) -> None:
     loaded = load_folded(folded)
     images, _ = bright_images(5)
     for seed, network in enumerate(loaded.networks):
@@ -260,13 +262,15 @@ def test_a_single_network_has_no_folds(saved: Path) -> None:
 def test_folds_that_do_not_fit_the_networks_are_refused(folded: Path, tmp_path: Path, change: dict[str, Any]) -> None:
     path = tmp_path / "w.pt"
     torch.save({**torch.load(folded, weights_only=True), **change}, path)
-    with pytest.raises(InputError, match=r"w\.pt: "):
+    with pytest.raises(InputError) as raised:
         load_folded(path)
+    assert raised.value.key == str(path)
 
 
 @pytest.mark.parametrize(
     "content", [[], {}, {"a": 1}, {"state_dict": {}}, {"state_dict": [torch.zeros(1)]}, torch.zeros(2)]
 )
 def test_a_file_without_a_state_dict_is_refused(content: object) -> None:
-    with pytest.raises(InputError, match=r"x\.pt: holds no state dict"):
+    with pytest.raises(InputError) as raised:
         state_dict_of(content, Path("x.pt"))
+    assert raised.value.key == "x.pt"

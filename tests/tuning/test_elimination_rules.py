@@ -24,8 +24,9 @@ def _curves(path: Path, curves: list[list[float]]) -> Path:
 def test_trials_that_did_not_reach_the_end_take_no_part(tmp_path: Path) -> None:
     path = _curves(tmp_path / "curves.csv", [[0.1, 0.2], [0.3], [0.4, 0.5]])
     assert whole_curves(path, 2).tolist() == [[0.1, 0.2], [0.4, 0.5]]
-    with pytest.raises(InputError, match=r"curves\.csv: 0 of 3 trials were trained for 8 epochs"):
+    with pytest.raises(InputError) as raised:
         whole_curves(path, 8)
+    assert raised.value.key == str(path)
 
 
 def test_how_far_trials_might_go_is_in_the_summary(tmp_path: Path) -> None:

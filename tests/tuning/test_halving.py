@@ -67,7 +67,7 @@ def test_trials_that_go_on_are_not_trained_anew() -> None:
 
 
 @pytest.mark.parametrize(("cap", "factor"), [(8, 2), (27, 3), (10, 3), (1, 2)])
-def test_brackets_take_the_epochs_of_their_schedule_and_the_best_of_all_wins(cap: int, factor: int) -> None:
+def test_brackets_take_the_epochs_of_their_schedule(cap: int, factor: int) -> None:
     brackets = hyperband(cap=cap, factor=factor)
     trials = sum(bracket[0].trials for bracket in brackets)
     quality = np.random.default_rng(0).permutation(trials) / trials

@@ -160,7 +160,7 @@ def test_a_trial_that_fails_leaves_the_race_to_those_that_it_put_out() -> None:
     assert known.endings == [(0, "finished"), (1, "failed"), (2, "eliminated")]
 
 
-def test_a_trial_that_was_stopped_for_one_that_fails_can_win_but_trains_no_more() -> None:
+def test_a_trial_stopped_for_one_that_fails_can_win() -> None:
     """By hand: trial 2 alone puts out 1 after an epoch, and fails; 3 never gets as far as 1 was."""
     known = Known([[0.8, 0.9, 0.9], [0.92, np.nan, np.nan], [0.85, 0.7, 0.75]])
     outcome = known.race(TENTH, places=3)
@@ -263,7 +263,7 @@ def test_lockstep_does_not_depend_on_the_order_of_trials(case: tuple[Table, list
 
 
 @given(case=ordered_tables(), tolerance=tolerances)
-def test_where_one_trial_always_leads_and_none_fails_no_order_saves_over_lockstep(
+def test_no_order_saves_over_lockstep_where_one_trial_leads(
     case: tuple[Table, list[int]], tolerance: Tolerance
 ) -> None:
     """Without such a leader a sequence can be cheaper and can have another winner, see below."""

@@ -1,7 +1,7 @@
 """A search whose epochs are made up: what it asks for again, and what it writes down."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -9,7 +9,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from pipeline.commands.tuning.wording import late_bloomers_said
 from pipeline.config.tuning import Tuning
 from pipeline.errors import InputError
 from pipeline.run_log import RunLog
@@ -76,7 +75,7 @@ def found_by(made: Search, folder: Path, tuning: Tuning, outcome: Outcome) -> Fo
     )
 
 
-def test_a_trial_whose_worker_dies_has_failed_and_those_that_waited_behind_it_have_not(tmp_path: Path) -> None:
+def test_a_trial_whose_worker_dies_has_failed_alone(tmp_path: Path) -> None:
     def trained(tasks: list[EpochTask]) -> list[EpochResult]:
         trials = [int(task.folder.name) for task in tasks]
         culprit = EpochResult(accuracy=None, reason="killed", seconds=0.0, killed=True)
@@ -94,7 +93,7 @@ def test_a_trial_whose_worker_dies_has_failed_and_those_that_waited_behind_it_ha
     assert made.reasons == ["", "killed", ""]
 
 
-def test_a_winner_that_fails_on_its_way_to_the_end_stays_the_winner_and_no_late_bloomer_is_told(tmp_path: Path) -> None:
+def test_a_winner_that_fails_later_stays_the_winner(tmp_path: Path) -> None:
     def trained(tasks: list[EpochTask]) -> list[EpochResult]:
         curves: dict[int, list[float | None]] = {0: [0.5, None], 1: [0.3, 0.9]}
         found = [curves[int(task.folder.name)][task.epoch - 1] for task in tasks]
@@ -110,19 +109,12 @@ def test_a_winner_that_fails_on_its_way_to_the_end_stays_the_winner_and_no_late_
     assert summary["winner"]["accuracy_at_end"] is None
     assert summary["failed_afterwards"] == [{"trial": 0, "reason": "diverged"}]
     assert summary["epochs_afterwards"] == 1
-    assert late_bloomers_said(summary).startswith("the winner failed on its way to the end")
     assert made.reasons == ["", ""]
 
 
-@pytest.mark.parametrize(
-    ("finish", "late", "afterwards", "said"),
-    [
-        (1, [1], 4, "of 1 eliminated trials trained to the end, 1 overtook the winner"),
-        (0, None, 0, "late bloomers: not looked at, "),
-    ],
-)
-def test_an_eliminated_trial_that_overtakes_the_winner_is_found_where_somebody_looks(
-    finish: int, late: list[int] | None, afterwards: int, said: str, tmp_path: Path
+@pytest.mark.parametrize(("finish", "late", "afterwards"), [(1, [1], 4), (0, None, 0)])
+def test_an_eliminated_trial_that_overtakes_the_winner_is_found(
+    finish: int, late: list[int] | None, afterwards: int, tmp_path: Path
 ) -> None:
     def trained(tasks: list[EpochTask]) -> list[EpochResult]:
         curves = {0: [0.5, 0.6, 0.7], 1: [0.3, 0.5, 0.9]}
@@ -137,7 +129,6 @@ def test_an_eliminated_trial_that_overtakes_the_winner_is_found_where_somebody_l
     assert summary["late_bloomers"] == late
     # What the rule saved, whatever was trained afterwards to judge it.
     assert (summary["epochs"], summary["epochs_saved"], summary["epochs_afterwards"]) == (2, 4, afterwards)
-    assert late_bloomers_said(summary).startswith(said)
     assert summary["context_switch"] == {"epochs": 2 + afterwards, "median_seconds": 0.5, "median_share": 0.25}
 
 
@@ -159,10 +150,9 @@ def test_where_nobody_was_eliminated_nobody_blooms_late(tmp_path: Path) -> None:
     made, _ = search(tmp_path, tuning, lambda tasks: [EpochResult(accuracy=0.5, seconds=1.0) for _ in tasks])
     summary = found_by(made, tmp_path, tuning, made.run()).summary()
     assert summary["late_bloomers"] == []
-    assert late_bloomers_said(summary) == "late bloomers: there are none, as no trial was eliminated"
 
 
-def test_where_the_last_trial_promoted_fails_another_wins_and_nothing_is_trained_again(tmp_path: Path) -> None:
+def test_where_the_last_trial_promoted_fails_another_wins(tmp_path: Path) -> None:
     def trained(tasks: list[EpochTask]) -> list[EpochResult]:
         found = [None if task.epoch == 4 else 0.5 + int(task.folder.name) / 10 for task in tasks]
         return [EpochResult(accuracy=one, reason="" if one else "diverged", seconds=1.0) for one in found]
@@ -186,9 +176,7 @@ def test_where_the_last_trial_promoted_fails_another_wins_and_nothing_is_trained
         {"rule": {"name": "hyperband", "factor": 2}, "trials": None, "sampler": TPE},
     ],
 )
-def test_a_search_killed_every_few_epochs_takes_the_course_of_one_that_never_was(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_search_killed_often_takes_the_course_of_a_whole_one(changes: dict[str, Any], tmp_path: Path) -> None:
     tuning = tuning_of(**{"trials": 8, "epochs": 4, **changes})
     table = np.random.default_rng(4).uniform(0.2, 0.9, size=(10, 4))
     table[[1, 5, 9], [2, 0, 1]] = np.nan
@@ -224,11 +212,15 @@ def test_a_search_killed_every_few_epochs_takes_the_course_of_one_that_never_was
 
 def test_tpe_under_hyperband_has_to_be_able_to_learn() -> None:
     """Brackets of 4, 3 and 3 trials: 7 have ended when the last three draw."""
-    for startup, said in ((7, ""), (8, "once 8 trials have ended, .* of hyperband of 4 epochs starts, 7 have; give")):
+    for startup, fits in ((7, True), (8, False)):
         sampler = {"name": "tpe", "startup_trials": startup}
         tuning = tuning_of(trials=None, epochs=4, rule={"name": "hyperband", "factor": 2}, sampler=sampler)
-        with pytest.raises(InputError, match=said) if said else nullcontext():
+        if fits:
             assert number_of_trials(tuning) == 10
+            continue
+        with pytest.raises(InputError) as raised:
+            number_of_trials(tuning)
+        assert raised.value.key == "sampler"
 
 
 @pytest.mark.parametrize(
@@ -250,7 +242,7 @@ def test_curves_that_are_whole_count_always(finish: int, epochs: tuple[int, ...]
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_those_that_are_trained_to_the_end_are_still_when_more_are_asked_for(seed: int) -> None:
+def test_trials_to_finish_are_a_part_of_those_of_a_larger_finish(seed: int) -> None:
     rule = {"name": "lead", "kind": "absolute"}
     outcome = Outcome(winner=0, epochs=(4, *[1] * 6), eliminated_after=(None, *[1] * 6), failed=(False,) * 7)
     drawn = [
@@ -262,7 +254,7 @@ def test_those_that_are_trained_to_the_end_are_still_when_more_are_asked_for(see
 
 
 @pytest.mark.parametrize("finish", [0, 1])
-def test_states_of_eliminated_trials_are_kept_for_those_that_may_be_finished(finish: int, tmp_path: Path) -> None:
+def test_states_of_eliminated_trials_are_kept_to_be_finished(finish: int, tmp_path: Path) -> None:
     def trained(tasks: list[EpochTask]) -> list[EpochResult]:
         for task in tasks:
             task.folder.mkdir(exist_ok=True)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from made_up_training import NAMES, SIZE
 from made_up_tuning import NAME, write_search
+from printed_errors import key_within
 
 from pipeline.config.duration import Duration
 from pipeline.config.params import Params, load_params
@@ -33,26 +34,18 @@ def run_of(params: Params, **values: Any) -> TrialRun:
 
 
 @pytest.mark.parametrize(
-    ("study", "values", "said"),
+    ("study", "values", "key"),
     [
-        (
-            {"batch_sizes": (16, 20)},
-            {"recipe.simulated_workers": 8},
-            "tuned.yaml: studies.tiny.batch_sizes: 20 does not split into 8 simulated workers",
-        ),
-        (
-            {"budget": Duration(epochs=2)},
-            {"recipe.schedule.warmup": {"epochs": 3}},
-            "tuned.yaml: studies.tiny.recipe.schedule.warmup: 3 epochs, but the budget is 2 epochs",
-        ),
+        ({"batch_sizes": (16, 20)}, {"recipe.simulated_workers": 8}, "batch_sizes"),
+        ({"budget": Duration(epochs=2)}, {"recipe.schedule.warmup": {"epochs": 3}}, "recipe.schedule.warmup"),
     ],
 )
 def test_values_that_the_whole_study_cannot_take_are_refused(
-    study: dict[str, Any], values: dict[str, Any], said: str, tmp_path: Path
+    study: dict[str, Any], values: dict[str, Any], key: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError) as refused:
         run_of(params_of(tmp_path, **study), **values)
-    assert str(refused.value).startswith(said)
+    assert key_within(refused.value, "tuned.yaml") == f"studies.tiny.{key}"
 
 
 def test_a_report_may_ask_for_accuracies_of_another_study(tmp_path: Path) -> None:
@@ -80,15 +73,18 @@ def test_a_trial_has_the_processes_that_its_recipe_asks_for(
 
 def test_compression_takes_a_process_for_every_worker(tmp_path: Path) -> None:
     values = {"recipe.simulated_workers": 4, "recipe.communication.compression": "bf16"}
-    with pytest.raises(InputError, match=r"^communication.compression: bf16, .*; set workers: 4 in the study's recipe"):
+    with pytest.raises(InputError) as raised:
         run_of(params_of(tmp_path), **values)
+    assert " workers: 4 " in str(raised.value)
+    assert raised.value.key == "communication.compression"
 
 
 @pytest.mark.parametrize("simulated_workers", [1, 4])
 def test_post_local_sgd_is_refused_in_one_line(simulated_workers: int, tmp_path: Path) -> None:
     values = {"recipe.post_local_sgd": _LOCAL, "recipe.simulated_workers": simulated_workers}
-    with pytest.raises(InputError, match=r"^post_local_sgd: a trial is laid down after every epoch, .*remove the key$"):
+    with pytest.raises(InputError) as raised:
         run_of(params_of(tmp_path), **values)
+    assert raised.value.key == "post_local_sgd"
 
 
 def test_epochs_of_a_trial_whose_batch_grows_end_where_their_images_do(tmp_path: Path) -> None:

@@ -68,16 +68,20 @@ def test_two_processes_come_to_the_bits_of_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_trial_that_diverges_on_ranks_has_failed_in_the_words_of_one_process(tmp_path: Path) -> None:
+@pytest.mark.distributed
+@pytest.mark.subprocess
+def test_a_trial_that_diverges_on_ranks_has_the_reason_of_one(tmp_path: Path) -> None:
     inputs, hot = _inputs(tmp_path), {"learning_rates": 1e30, "recipe.simulated_workers": 2}
     alone, ranks = (
         advance(_task(tmp_path, inputs, {**hot, "recipe.workers": workers}, name=f"{workers}")) for workers in (1, 2)
     )
     assert (ranks.accuracy, ranks.killed) == (None, False)
-    assert ranks.reason == alone.reason == "the loss stopped being finite"
+    assert ranks.reason == alone.reason != ""
 
 
 @pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.subprocess
 @pytest.mark.parametrize(
     ("error", "ended_by"), [("MemoryError", None), ("PermissionError", PermissionError), ("KeyError", RuntimeError)]
 )
@@ -89,7 +93,9 @@ def test_what_one_rank_meets_is_told_apart(
     monkeypatch.setenv("PYTHONPATH", str(HOOKS))
     monkeypatch.setenv("ERROR", f"{error} /.step-")
     if ended_by is None:
-        assert advance(task).reason == "MemoryError: as a test asks for"
+        result = advance(task)
+        assert result.accuracy is None
+        assert result.reason.startswith("OutOfMemory: ")
     else:
         with pytest.raises(ended_by):
             advance(task)
@@ -97,15 +103,20 @@ def test_what_one_rank_meets_is_told_apart(
 
 
 @pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.subprocess
 def test_bad_input_that_ranks_find_ends_the_search_in_one_line(tmp_path: Path) -> None:
     task = _task(tmp_path, _inputs(tmp_path), _TWO)
     elsewhere = replace(task, source=replace(task.source, digest="of other images"))
-    with pytest.raises(InputError, match="the prepared data are not those that the search began with"):
+    with pytest.raises(InputError) as raised:
         advance(elsewhere)
+    assert raised.value.key == str(tmp_path / "data")
     assert not list(task.folder.glob("epoch-*"))
 
 
 @pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.subprocess
 def test_a_rank_that_is_killed_is_told_apart_from_a_trial_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +134,8 @@ def test_a_rank_that_is_killed_is_told_apart_from_a_trial_that_fails(
 
 
 @pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.subprocess
 def test_a_search_over_what_needs_a_process_for_every_worker(tmp_path: Path) -> None:
     """Ways to compress gradients, side by side on Dask's workers, and in turn in this process."""
     shared: dict[str, Any] = {
