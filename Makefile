@@ -53,7 +53,7 @@ preset: setup ## NAME=cifar10 writes params.yaml from presets/; without NAME lis
 # each would cost tiny batches more than it gives, and threads that wait by spinning keep others from working.
 PYTEST := OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 pytest -n 2 --dist loadfile
 
-# What tests/changed.py and tests/needs.py say; contracts included.
+# What tests/fixtures/changed.py and tests/fixtures/needs.py say; contracts included.
 quick: setup ## a minute of tests about the files that differ from the last commit
 	@$(PYTEST) --changed -m "not slow and not subprocess and not browser"
 
@@ -64,14 +64,14 @@ test: setup ## the fast tests
 # AMD it ignores the variable.
 test-avx2: setup ## the numeric ones of them, as on a processor without AVX-512
 	@ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 $(PYTEST) \
-	  tests/distributed tests/training tests/models tests/optim
+	  tests/integration/distributed tests/unit/training tests/unit/models tests/unit/optim
 
 test-all: setup ## all tests, the slow ones too
 	@$(PYTEST) -m ""
 
 # Takes an hour or more on two cores; KILL_SEED chooses other moments.
 campaign-kills: setup ## kill `make repro` on a tiny project 200 times at random; it has to end in the same result
-	@KILLS=200 pytest -m "" tests/faults/test_dvc_kills.py
+	@KILLS=200 pytest -m "" tests/integration/faults/test_dvc_kills.py
 
 check: setup ## lint, format and types
 	@ruff check .
@@ -96,12 +96,14 @@ lock: setup ## write requirements.lock anew from pyproject.toml
 	@uv pip compile --quiet --universal --python-version 3.11 --extra all pyproject.toml -o requirements.lock
 
 # Of what computes, reads and writes. Old packages warn of newer ones that they import.
-LOWER_TESTS := optim models training features reduction selection reporting artifacts config test_errors.py
+LOWER_TESTS := unit/optim unit/models unit/training unit/features unit/reduction unit/scoring unit/reporting unit/artifacts \
+  unit/config unit/viz unit/tuning unit/batchsieve unit/test_errors.py unit/test_fanout.py unit/commands/test_repair.py \
+  unit/commands/test_tune.py integration/stages integration/notebooks
 EXTRAS := stages viz notebooks cleanlab tuning dev
 
 lower-bounds: setup ## try every requirement at its lower bound: an environment of its own, then fast tests
 	@command -v uv > /dev/null || python -m pip install --quiet uv
-	@uv venv --quiet --allow-existing .work/lower-bounds
+	@uv venv --quiet --allow-existing --python 3.11 .work/lower-bounds
 	@uv pip install --quiet --python .work/lower-bounds/bin/python --resolution lowest-direct \
 	  $(EXTRAS:%=--extra %) -r pyproject.toml
 	@.work/lower-bounds/bin/python -m pytest -W default::DeprecationWarning $(LOWER_TESTS:%=tests/%)

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.errors import InputError
-from pipeline.reduction.checks import FeatureMends, check_features
-from pipeline.selection.requirements import check_probabilities
+from pipeline.reduction.tsne import FeatureFixHints, check_features
+from pipeline.scoring.registry import check_probabilities
 
-_FIXES = FeatureMends(
+_FIXES = FeatureFixHints(
     not_finite="correct or leave out such rows; values must be within the range of float32",
     all_equal="give other features",
 )

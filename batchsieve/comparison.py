@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.errors import InputError
-from pipeline.stats.verdict import Outcome, Rule, pooled_verdict
-from pipeline.stats.verdict_wording import finding
+from pipeline.stats.formatting import finding
+from pipeline.stats.verdict import DecisionRule, Outcome, pooled_verdict
 
 Accuracies = ArrayLike | Mapping[Any, float]
 
@@ -96,7 +96,7 @@ def compare_runs(
     treated, control = _pairs(a, b)
     # Sorted: no result depends on the order of the pairs, not even that of random sign flips.
     differences = np.sort(treated - control)
-    rule = Rule(margin=margin, alpha=round(1 - confidence, 12))
+    rule = DecisionRule(margin=margin, alpha=round(1 - confidence, 12))
     verdict = pooled_verdict(differences[None, :, None], rule, step=1 / n_test if n_test else 0.0)
     estimate, tests = verdict.estimate, verdict.tests
     return RunComparison(

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from batchsieve.arrays import Labels
 from pipeline.config.reduce import TsneConfig
 from pipeline.errors import InputError
-from pipeline.features.linear_probe import cross_validated_probabilities, probe_folds
+from pipeline.features.linear import cross_validated_probabilities, probe_folds
 from pipeline.reduction.landmarks import landmark_count
-from pipeline.reduction.pca import fit_principal_axes
+from pipeline.reduction.pca import fit_pca
 
 N_COMPONENTS = 50
 """Principal components by default, as in params.yaml."""
@@ -38,7 +38,7 @@ def components_of(features: NDArray[np.float32], n_components: int) -> NDArray[n
         raise InputError(f"n_components: {n_components}; give 1 or more")
     if features.shape[1] <= n_components:
         return np.ascontiguousarray(features)
-    return fit_principal_axes(features, min(n_components, len(features))).project(features)
+    return fit_pca(features, min(n_components, len(features))).project(features)
 
 
 def neighbors_of(components: NDArray[np.float32], k: int, *, key: str, seed: int) -> NDArray[np.int32]:
@@ -55,10 +55,10 @@ def neighbors_of(components: NDArray[np.float32], k: int, *, key: str, seed: int
         raise InputError(f"{key}: {k} neighbors of {n} samples; give at least 1 and at most {n - 1}")
     try:
         # Of the extra `stages`: probabilities alone need no neighbors.
-        from pipeline.reduction.neighbours import nearest_others
+        from pipeline.reduction.neighbors import nearest_neighbors
     except ModuleNotFoundError as error:
         raise _needs_extra("features", error) from None
-    return nearest_others(components, k, seed=seed).rows
+    return nearest_neighbors(components, k, seed=seed).rows
 
 
 def voted_probabilities(
@@ -106,14 +106,14 @@ def tsne_coordinates(
     if n_jobs < 1:
         raise InputError(f"n_jobs: {n_jobs}; give 1 or more")
     try:
-        from pipeline.reduction.tsne import training_map
+        from pipeline.reduction.tsne import fit_training_tsne
     except ModuleNotFoundError as error:
         raise _needs_extra("scorer", error) from None
     settings = TsneConfig(perplexity=float(perplexity), n_jobs=n_jobs, random_state=seed).model_dump()
-    return training_map(components, codes, settings, landmarks=landmark_count("auto", n)).coordinates
+    return fit_training_tsne(components, codes, settings, landmarks=landmark_count("auto", n)).coordinates
 
 
-def members_of(scorer: Mapping[str, object]) -> Iterable[Mapping[str, object]]:
+def train_mask(scorer: Mapping[str, object]) -> Iterable[Mapping[str, object]]:
     """A scorer's own settings and, of an ensemble, those of its members."""
     yield scorer
     of = scorer.get("of", ())

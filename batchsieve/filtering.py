@@ -20,19 +20,18 @@ from batchsieve.evidence import (
     N_COMPONENTS,
     components_of,
     content_order,
-    members_of,
     neighbors_of,
+    train_mask,
     tsne_coordinates,
     voted_probabilities,
 )
+from pipeline.config.base import describe_validation_error
 from pipeline.config.filter import FilterConfig
-from pipeline.config.messages import describe
 from pipeline.errors import InputError
-from pipeline.filtering.sieve import Labelling
-from pipeline.filtering.sieve import sieve as sieve_evidence
-from pipeline.selection.evidence import Evidence
-from pipeline.selection.requirements import check_scorer
-from pipeline.selection.scorers import SCORERS
+from pipeline.filtering.apply import FilterContext
+from pipeline.filtering.apply import sieve as sieve_evidence
+from pipeline.scoring.base import ScorerInputs
+from pipeline.scoring.registry import SCORERS, check_scorer
 
 _FOLDS = 5
 _VOTING_NEIGHBORS = 10
@@ -126,7 +125,7 @@ def sieve(
     elif "probabilities" in needs:
         voters = neighbors_of(components, min(_VOTING_NEIGHBORS, n - 1), key="labels", seed=seed)
         probabilities = voted_probabilities(components, voters, ordered, folds=_FOLDS, seed=seed)
-    evidence = Evidence(
+    evidence = ScorerInputs(
         labels=ordered.codes,
         maps=maps,
         components=components,
@@ -135,7 +134,7 @@ def sieve(
         # NaN: without a record of the training, the model's own probability counts.
         training_confidence=np.full(n, np.nan, dtype=np.float32),
     )
-    unchanged = Labelling(network="features", names=known.names, overrides={})
+    unchanged = FilterContext(network="features", names=known.names, overrides={})
     try:
         sieved = sieve_evidence(evidence, config, unchanged, mend="give more samples")
     except InputError as error:
@@ -188,7 +187,7 @@ def _config(
         # As JSON, since the sections take lists there; numbers of numpy become floats.
         return FilterConfig.model_validate_json(json.dumps(tree, default=float))
     except ValidationError as error:
-        message = describe(error, tree, FilterConfig)
+        message = describe_validation_error(error, tree, FilterConfig)
         raise _of_arguments(InputError(f"filter.{message}")) from None
 
 
@@ -199,7 +198,7 @@ def _check_scorer(settings: Mapping[str, Any], labels: Labels, n: int) -> None:
         """Has the shape of an array to come, and takes no memory."""
         return np.broadcast_to(np.float32(0), shape)
 
-    to_come = Evidence(
+    to_come = ScorerInputs(
         labels=labels.codes,
         maps=unknown(1, n, 2),
         components=unknown(n, 1),
@@ -213,14 +212,14 @@ def _check_scorer(settings: Mapping[str, Any], labels: Labels, n: int) -> None:
 def _needs(settings: Mapping[str, Any]) -> set[str]:
     """The parts of the evidence that a scorer reads, those of an ensemble's members included."""
     needs: set[str] = set()
-    for member in members_of(settings):
+    for member in train_mask(settings):
         needs |= SCORERS[str(member["name"])].needs | {str(member.get("space", "components"))}
     return needs
 
 
 def _most_neighbors(settings: Mapping[str, Any]) -> int:
     """The largest `k` of a scorer and its members."""
-    return max(int(str(member.get("k", 1))) for member in members_of(settings))
+    return max(int(str(member.get("k", 1))) for member in train_mask(settings))
 
 
 def _of_arguments(error: InputError) -> InputError:

@@ -18,10 +18,9 @@ from batchsieve.arrays import (
 )
 from batchsieve.evidence import N_COMPONENTS, components_of, content_order, neighbors_of, voted_probabilities
 from pipeline.errors import InputError
-from pipeline.selection.budgets import threshold_for_share
-from pipeline.selection.evidence import Evidence
-from pipeline.selection.reasons import neighbour_phrases
-from pipeline.selection.scorers import SCORERS
+from pipeline.scoring.base import ScorerInputs, neighbor_phrases
+from pipeline.scoring.registry import SCORERS
+from pipeline.scoring.thresholds import threshold_for_share
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -196,7 +195,7 @@ def find_issues(
     share = None if fraction is None else checked_share(fraction, "fraction")
     n = len(known.codes)
     probabilities = None if columns is None else checked_probabilities(columns, n)
-    order, evidence = np.arange(n), Evidence(labels=known.codes, probabilities=probabilities)
+    order, evidence = np.arange(n), ScorerInputs(labels=known.codes, probabilities=probabilities)
     if features is not None:
         values = checked_features(features, n)
         order = content_order(values, known.codes)
@@ -207,7 +206,7 @@ def find_issues(
             probabilities = probabilities[order]
         elif scorer != "knn_agreement":
             probabilities = voted_probabilities(components, neighbors, ordered, folds=folds, seed=seed)
-        evidence = Evidence(labels=ordered.codes, probabilities=probabilities, neighbours=neighbors)
+        evidence = ScorerInputs(labels=ordered.codes, probabilities=probabilities, neighbours=neighbors)
     score = _score(evidence, scorer, n_neighbors)
     threshold = 0.5 if share is None else threshold_for_share(score, share).value
     back = np.argsort(order)
@@ -223,20 +222,20 @@ def find_issues(
     )
 
 
-def _score(evidence: Evidence, scorer: str, n_neighbors: int) -> NDArray[np.float64]:
+def _score(evidence: ScorerInputs, scorer: str, n_neighbors: int) -> NDArray[np.float64]:
     """(N,) from 0 to 1."""
     if scorer == "label_odds":
         # Without a record of the training, the label's probability is that of the model alone: NaN says so.
         unknown = np.full(len(evidence.labels), np.nan, dtype=np.float32)
         odds = SCORERS[scorer].values(
-            Evidence(labels=evidence.labels, probabilities=evidence.probabilities, training_confidence=unknown)
+            ScorerInputs(labels=evidence.labels, probabilities=evidence.probabilities, training_confidence=unknown)
         )
         return np.asarray(odds / (1 + odds))
     options = {"k": n_neighbors} if scorer in _NEIGHBOR_SCORERS else {}
     return np.asarray(SCORERS[scorer].values(evidence, **options))
 
 
-def _reasons(evidence: Evidence, names: Sequence[str]) -> list[str]:
+def _reasons(evidence: ScorerInputs, names: Sequence[str]) -> list[str]:
     """For each sample, e.g. "labeled cat (3.1 %), predicted dog (91.0 %); 9 of 10 nearest neighbors are dog"."""
     parts = []
     if evidence.probabilities is not None:
@@ -256,7 +255,7 @@ def _reasons(evidence: Evidence, names: Sequence[str]) -> list[str]:
             ]
         )
     if evidence.neighbours is not None:
-        parts.append(neighbour_phrases(evidence.neighbours, evidence.labels, names))
+        parts.append(neighbor_phrases(evidence.neighbours, evidence.labels, names))
     return ["; ".join(phrases) for phrases in zip(*parts, strict=True)]
 
 

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 
 from pipeline import distributed
-from pipeline.artifacts.json_file import write_json
-from pipeline.commands.diagnosing.moments import moment, seconds_between
-from pipeline.config.all_reduce_times import AllReduceTime, AllReduceTimes, load_all_reduce_times
-from pipeline.costmodel import Measurement
-from pipeline.distributed import Ranks
+from pipeline.artifacts.files import write_json
+from pipeline.distributed import World
+from pipeline.simulator import AllReduceTiming
+from pipeline.simulator.fitting import AllReduceTime, AllReduceTimes, load_all_reduce_times
+from pipeline.simulator.job import elapsed_seconds, record_event
 
 _MODULE = "benchmarks.all_reduce_times"
 _MIB = 2**20
@@ -31,20 +31,20 @@ BYTES = (4_096, 65_536, 1 * _MIB, 4 * _MIB, 16 * _MIB)
 _WARM_UP = 3
 
 
-def all_reduce_time(n_bytes: int, ranks: Ranks, repeats: int) -> Measurement:
+def all_reduce_time(n_bytes: int, ranks: World, repeats: int) -> AllReduceTiming:
     """The median of `repeats`, each that of the slowest rank, after some that do not count; all ranks call it."""
     tensor = torch.zeros(n_bytes // 4, device=ranks.device)
     pairs = []
     for _ in range(_WARM_UP + repeats):
         distributed.barrier()
-        start = moment(ranks.device)
+        start = record_event(ranks.device)
         distributed.all_reduce_sum_(tensor)
-        pairs.append((start, moment(ranks.device)))
+        pairs.append((start, record_event(ranks.device)))
     if ranks.device.type == "cuda":
         torch.cuda.synchronize(ranks.device)
-    own = [seconds_between(*pair) for pair in pairs[_WARM_UP:]]
+    own = [elapsed_seconds(*pair) for pair in pairs[_WARM_UP:]]
     slowest = np.max(distributed.all_gather(own), axis=0)
-    return Measurement(float(n_bytes), ranks.count, float(np.median(slowest)))
+    return AllReduceTiming(float(n_bytes), ranks.count, float(np.median(slowest)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -58,20 +58,19 @@ from benchmarks.loop_speed import settings_for
 from benchmarks.loopback_agents import launch_agents
 from benchmarks.measuring import print_results
 from pipeline import distributed
-from pipeline.artifacts.json_file import read_json, write_json
-from pipeline.commands.diagnosing.measuring import Training, step_seconds, without_exchange
-from pipeline.datasets.images import resize
-from pipeline.distributed import Ranks, Transport
-from pipeline.models.network import Network
+from pipeline.artifacts.files import read_json, write_json
+from pipeline.commands.diagnosing.timing import Training, step_seconds, without_communication
+from pipeline.datasets.decode import resize
+from pipeline.distributed import CommConfig, World
+from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
 from pipeline.training import state
-from pipeline.training.evaluate import evaluate
-from pipeline.training.images import evaluation_images, load_images
+from pipeline.training.evaluation import evaluate, evaluation_images, load_images
 from pipeline.training.loop import train
 from pipeline.training.settings import TrainSettings
 
 _MODULE = "benchmarks.communication"
-_AFTER, _BY_NODE = Transport(overlap=False), Transport(hierarchical=True)
+_AFTER, _BY_NODE = CommConfig(overlap=False), CommConfig(hierarchical=True)
 _NODES = 2
 _HOROVOD = "horovod"
 """Leaves a thread behind."""
@@ -90,7 +89,7 @@ class Way:
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    transport: Transport | None = None
+    transport: CommConfig | None = None
     nodes: int = 1
 
 
@@ -98,7 +97,7 @@ def ways(*, steps: int, ranks: int) -> Mapping[str, Way]:
     """By name; `steps` are those of the run whose accuracy is measured."""
     between = {"compression": "bf16", "workers_per_node": ranks // _NODES}
     return {
-        **{f"buckets of {mib} MiB": Way(transport=Transport(bucket_mib=mib)) for mib in (1, 5, 25, 100)},
+        **{f"buckets of {mib} MiB": Way(transport=CommConfig(bucket_mib=mib)) for mib in (1, 5, 25, 100)},
         "one message": Way(transport=_AFTER),
         "by node": Way(transport=_BY_NODE, nodes=_NODES),
         "by node, bf16 between": Way(settings=between, transport=_BY_NODE, nodes=_NODES),
@@ -107,7 +106,7 @@ def ways(*, steps: int, ranks: int) -> Mapping[str, Way]:
         "powersgd": Way(settings={"compression": "powersgd", "powersgd_rank": 4}, transport=_AFTER),
         "post-local SGD": Way(settings={"local_from_step": steps // 2, "local_period": _LOCAL_PERIOD}),
         "tree": Way(settings={"reduction": "tree"}),
-        **({_HOROVOD: Way(transport=Transport(library="horovod"))} if find_spec("horovod") else {}),
+        **({_HOROVOD: Way(transport=CommConfig(library="horovod"))} if find_spec("horovod") else {}),
     }
 
 
@@ -167,7 +166,7 @@ class Digits:
         self.test_labels = torch.from_numpy(bunch.target[held_out]).to(device)
 
 
-def _training(settings: TrainSettings, way: Way, digits: Digits, ranks: Ranks) -> Training:
+def _training(settings: TrainSettings, way: Way, digits: Digits, ranks: World) -> Training:
     return Training(
         settings=settings,
         images=load_images(digits.train, settings, training=True, device=ranks.device),
@@ -193,14 +192,14 @@ def _top1(training: Training, seed: int, digits: Digits) -> float:
     """Of the images held out, after the steps of the settings; 0 to 1."""
     ranks, settings = training.ranks, replace(training.settings, seed=seed)
     run = train(
-        settings, training.images.reseeded(seed), training.labels, training.members,
+        settings, training.images.with_seed(seed), training.labels, training.members,
         ranks=ranks, log=RunLog.silent(), title="", micro_batch="auto", transport=training.transport,
     )  # fmt: skip
     test = evaluation_images(digits.test, settings.format, ranks.device)
     return evaluate(run.model, test, digits.test_labels, batch_size=256, ranks=ranks).top1
 
 
-def measured(network: str, arguments: argparse.Namespace, digits: Digits, ranks: Ranks) -> list[dict[str, Any]]:
+def measured(network: str, arguments: argparse.Namespace, digits: Digits, ranks: World) -> list[dict[str, Any]]:
     """For each way that these ranks are to go: seconds of a step by round, at both batches, and accuracy by seed."""
     chosen = argparse.Namespace(**{**vars(arguments), "network": network})
     plain = replace(settings_for(chosen), simulated_workers=ranks.count, flip=False, steps=arguments.steps)
@@ -209,7 +208,7 @@ def measured(network: str, arguments: argparse.Namespace, digits: Digits, ranks:
     for name in arguments.ways:
         strong = _training(replace(plain, **known[name].settings), known[name], digits, ranks)
         weak = replace(strong, settings=replace(strong.settings, batch_size=ranks.count * arguments.batch_size))
-        local = {"strong": strong, "local": without_exchange(weak)} if ranks.count > 1 else {}
+        local = {"strong": strong, "local": without_communication(weak)} if ranks.count > 1 else {}
         trainings[name] = {"weak": weak, **local}
     found: dict[str, dict[str, Any]] = {
         name: {

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.printing import Row, print_table
-from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.files import read_json
 
 DDP = "buckets of 25 MiB"
 """Torch's own way, which every launch has."""

@@ -17,13 +17,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from benchmarks.printing import Row, print_table
-from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.files import read_json
 from pipeline.artifacts.tables import read_csv
 from pipeline.errors import InputError
 from pipeline.stages.harness import exit_codes
-from pipeline.tuning.elimination import Tolerance
 from pipeline.tuning.halving import successive_halving
-from pipeline.tuning.race import Ending, Outcome, Turn, run_halving, run_race
+from pipeline.tuning.scheduler import (
+    SearchOutcome,
+    Tolerance,
+    TrialStatus,
+    TrialStep,
+    run_halving,
+    run_threshold_pruning,
+)
 
 _COLUMNS = {"trial": pa.int64(), "epoch": pa.int64(), "accuracy": pa.float64(), "afterwards": pa.bool_()}
 _FACTORS = (2, 3)
@@ -57,19 +63,19 @@ def epochs_of(path: Path) -> int:
     return int(summary["epochs_allowed"] // summary["trials"])
 
 
-def replayed(curves: NDArray[np.float64]) -> dict[str, Outcome]:
+def replayed(curves: NDArray[np.float64]) -> dict[str, SearchOutcome]:
     """Rule, in words -> what becomes of the trials under it."""
     trials, cap = curves.shape
 
-    def measure(turns: Sequence[Turn]) -> list[float | None]:
+    def measure(turns: Sequence[TrialStep]) -> list[float | None]:
         return [float(curves[trial, epoch - 1]) for trial, epoch in turns]
 
-    def ended(trial: int, how: Ending) -> None:
+    def ended(trial: int, how: TrialStatus) -> None:
         """Nothing is kept of it."""
 
-    rules: dict[str, Callable[[], Outcome]] = {
+    rules: dict[str, Callable[[], SearchOutcome]] = {
         f"{amount:.0%} {kind}": partial(
-            run_race, measure, ended, trials=trials, cap=cap, places=trials,
+            run_threshold_pruning, measure, ended, trials=trials, cap=cap, places=trials,
             tolerance=Tolerance(amount=amount, kind=kind),
         )
         for kind in ("absolute", "relative")

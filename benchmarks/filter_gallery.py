@@ -19,18 +19,16 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from pipeline.artifacts.arrays import open_array
-from pipeline.artifacts.json_file import write_json
-from pipeline.filtering.inputs import Inputs, load_inputs
+from pipeline.artifacts.files import open_array, write_json
+from pipeline.figures.rendering import matplotlib_log_axis, matplotlib_style, png, svg
+from pipeline.figures.style import SERIES
+from pipeline.filtering.inputs import FilterInputs, load_filter_inputs
 from pipeline.paths import DataPaths
-from pipeline.reporting.published import KEPT_SHARES
-from pipeline.selection.budgets import curve_thresholds, shares_above, threshold_for_share
-from pipeline.selection.decision import ShareRule, decide
-from pipeline.selection.evidence import Evidence
-from pipeline.selection.scorers import SCORERS
-from pipeline.selection.stability import jaccard
-from viz.figures.palette import SERIES
-from viz.figures.rendering import matplotlib_log_axis, matplotlib_style, png, svg
+from pipeline.replication.published import KEPT_SHARES
+from pipeline.scoring.base import ScorerInputs
+from pipeline.scoring.decision import ShareRule, decide
+from pipeline.scoring.registry import SCORERS
+from pipeline.scoring.thresholds import curve_thresholds, jaccard, shares_above, threshold_for_share
 
 DBSCAN = {"name": "dbscan", "space": "map", "min_samples": 5}
 CHOICES: Mapping[str, Mapping[str, Any]] = {
@@ -53,7 +51,7 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def gallery(images: NDArray[np.uint8], inputs: Inputs, suspects: Mapping[str, NDArray[np.int64]]) -> Figure:
+def gallery(images: NDArray[np.uint8], inputs: FilterInputs, suspects: Mapping[str, NDArray[np.int64]]) -> Figure:
     """A row of pictures for each scorer.
 
     Args:
@@ -74,7 +72,7 @@ def gallery(images: NDArray[np.uint8], inputs: Inputs, suspects: Mapping[str, ND
         return figure
 
 
-def share_of_eps(evidence: Evidence) -> Figure:
+def share_of_eps(evidence: ScorerInputs) -> Figure:
     """The whole curve, and the radii that reach the paper's shares."""
     radii = SCORERS["dbscan"].values(evidence, space="map", min_samples=DBSCAN["min_samples"])
     eps = curve_thresholds(radii)
@@ -105,7 +103,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     data = DataPaths(root=arguments.data)
-    inputs = load_inputs(data, arguments.network)
+    inputs = load_filter_inputs(data, arguments.network)
     images = open_array(data.images("train"), dtype=np.uint8, ndim=4, rows=len(inputs.evidence.labels))
     dropped, suspects, seconds = {}, {}, {}
     for name, scorer in CHOICES.items():

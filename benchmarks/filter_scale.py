@@ -30,21 +30,25 @@ from sklearn.metrics import roc_auc_score
 from benchmarks.measuring import anonymous_bytes, print_results
 from benchmarks.printing import Row
 from benchmarks.reduce_speed import made_up_features
-from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.files import write_json
 from pipeline.artifacts.tables import write_csv, write_parquet
 from pipeline.config.filter import FilterConfig
 from pipeline.config.reduce import ReduceConfig
-from pipeline.fanout import fan_out
-from pipeline.filtering.sieve import Labelling, sieve
+from pipeline.figures.rendering import matplotlib_log_axis, matplotlib_style, svg
+from pipeline.filtering.apply import FilterContext, sieve
 from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
-from pipeline.reduction.checks import check_features
+from pipeline.parallel import fan_out
 from pipeline.reduction.landmarks import landmark_count
-from pipeline.reduction.neighbours import nearest_others
-from pipeline.reduction.pca import fit_principal_axes
-from pipeline.reduction.quality import exact_neighbours, knn_label_accuracy, neighbour_recall, quality_sample
-from pipeline.reduction.tsne import training_map
-from pipeline.selection.evidence import Evidence
-from viz.figures.rendering import matplotlib_log_axis, matplotlib_style, svg
+from pipeline.reduction.neighbors import (
+    exact_neighbors,
+    knn_label_accuracy,
+    nearest_neighbors,
+    neighbor_recall,
+    quality_sample,
+)
+from pipeline.reduction.pca import fit_pca
+from pipeline.reduction.tsne import check_features, fit_training_tsne
+from pipeline.scoring.base import ScorerInputs
 
 WRONG_SHARE = 0.025  # outliers, and as many wrong labels
 LEAST_OF_A_CLASS = 50
@@ -82,11 +86,11 @@ SCORERS: Mapping[str, Mapping[str, Any]] = {
 
 
 def write_tables(
-    folder: Path, evidence: Evidence, names: Sequence[str], scorer: Mapping[str, Any]
+    folder: Path, evidence: ScorerInputs, names: Sequence[str], scorer: Mapping[str, Any]
 ) -> NDArray[np.float64]:
     """The filter as its stage does it, tables and reasons included; returns the score (n,) of each row."""
     config = FilterConfig.model_validate({"scorer": scorer, "drop_share": 2 * WRONG_SHARE})
-    known = Labelling(network="resnet50", names=names, overrides={})
+    known = FilterContext(network="resnet50", names=names, overrides={})
     sieved = sieve(evidence, config, known)
     ids = np.arange(len(evidence.labels))
     images = pa.table(
@@ -106,7 +110,7 @@ def write_tables(
     return sieved.decision.scores
 
 
-class Steps:
+class StageTimer:
     """Tells the process that watches which step runs, and keeps the time of each."""
 
     def __init__(self) -> None:
@@ -127,7 +131,7 @@ class Steps:
 
 def measure(folder: Path, config: ReduceConfig) -> dict[str, Any]:
     """Every step of `reduce`, without its files, and of `filter` with them, on the files of `planted_features`."""
-    steps = Steps()
+    steps = StageTimer()
     features = np.load(folder / "features.npy", mmap_mode="r")
     labels, planted = np.load(folder / "labels.npy"), np.load(folder / "planted.npy")
     landmarks = landmark_count(config.landmarks, len(labels))
@@ -136,18 +140,18 @@ def measure(folder: Path, config: ReduceConfig) -> dict[str, Any]:
         steps.begin("check")
         check_features(features, "features.npy")
         steps.begin("pca")
-        axes = fit_principal_axes(features, config.pca.n_components, run=run)
+        axes = fit_pca(features, config.pca.n_components, run=run)
         components = axes.project(features, run=run)
         steps.begin("tsne")
-        mapped = training_map(components, labels, config.tsne.model_dump(), landmarks=landmarks)
+        mapped = fit_training_tsne(components, labels, config.tsne.model_dump(), landmarks=landmarks)
         steps.begin("neighbours")
-        neighbours = nearest_others(components, config.neighbors, seed=config.tsne.random_state)
+        neighbours = nearest_neighbors(components, config.neighbors, seed=config.tsne.random_state)
         steps.begin("quality")
         rows = quality_sample(len(labels))
-        exact = exact_neighbours(components, rows, config.neighbors)
-        after = exact_neighbours(mapped.coordinates, rows, config.neighbors)
+        exact = exact_neighbors(components, rows, config.neighbors)
+        after = exact_neighbors(mapped.coordinates, rows, config.neighbors)
         names = [f"class {label}" for label in range(int(labels.max()) + 1)]
-        evidence = Evidence(
+        evidence = ScorerInputs(
             labels=labels, maps=mapped.coordinates[None], components=components, neighbours=neighbours.rows, each=run
         )
         scores = {}
@@ -163,7 +167,7 @@ def measure(folder: Path, config: ReduceConfig) -> dict[str, Any]:
     return {
         "landmarks": landmarks or 0,
         **seconds,
-        "recall": round(neighbour_recall(neighbours.rows[rows], exact), 4),
+        "recall": round(neighbor_recall(neighbours.rows[rows], exact), 4),
         "map_knn": round(knn_label_accuracy(after, rows, labels), 3),
         "pca_knn": round(knn_label_accuracy(exact, rows, labels), 3),
         **aurocs,

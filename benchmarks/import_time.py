@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from pipeline.artifacts.code import import_closure
+from pipeline.artifacts.provenance import import_closure
 
 GOAL_S = 0.3
 

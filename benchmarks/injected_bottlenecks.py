@@ -28,14 +28,14 @@ from benchmarks.loop_speed import N_CLASSES, settings_for
 from benchmarks.measuring import print_results
 from benchmarks.printing import Row
 from pipeline import distributed
-from pipeline.artifacts.json_file import read_json, write_json
-from pipeline.batching import Part
-from pipeline.commands.diagnosing.measuring import Training, measure
-from pipeline.costmodel.bottleneck import Diagnosis, diagnose
+from pipeline.artifacts.files import read_json, write_json
+from pipeline.batching import BatchSlice
+from pipeline.commands.diagnosing.bottleneck import Diagnosis, diagnose
+from pipeline.commands.diagnosing.timing import Training, measure
 from pipeline.datasets.resident import ResidentImages
-from pipeline.distributed import Ranks
-from pipeline.training.gradient import GlobalBatch, Objective
-from pipeline.training.images import load_images
+from pipeline.distributed import World
+from pipeline.training.evaluation import load_images
+from pipeline.training.step import GlobalBatch, TrainLoss
 
 _COMPUTE_S = 0.1
 """Of each pass, on every rank: a busy machine's own noise is small beside it."""
@@ -45,7 +45,7 @@ _IMAGES, _IMAGE_SIZE, _BATCH_OF_ONE = 40, 8, 10
 Fault = AbstractContextManager[object]
 
 
-def slow_loader(seconds: float, ranks: Ranks) -> Fault:  # noqa: ARG001 - as all faults are called
+def slow_loader(seconds: float, ranks: World) -> Fault:  # noqa: ARG001 - as all faults are called
     """Reading a batch takes longer."""
     read = ResidentImages.training_batch
 
@@ -56,7 +56,7 @@ def slow_loader(seconds: float, ranks: Ranks) -> Fault:  # noqa: ARG001 - as all
     return patch.object(ResidentImages, "training_batch", training_batch)
 
 
-def delayed_all_reduce(seconds: float, ranks: Ranks) -> Fault:
+def delayed_all_reduce(seconds: float, ranks: World) -> Fault:
     """The last bucket's all-reduce takes longer."""
     wrap = distributed.data_parallel
 
@@ -75,23 +75,23 @@ def delayed_all_reduce(seconds: float, ranks: Ranks) -> Fault:
     return patch.object(distributed, "data_parallel", data_parallel)
 
 
-def slow_passes(seconds: float, ranks: Ranks) -> Fault:  # noqa: ARG001 - as all faults are called
+def slow_passes(seconds: float, ranks: World) -> Fault:  # noqa: ARG001 - as all faults are called
     """Forward takes longer on every rank: arithmetic, and no bottleneck."""
-    forward = Objective.loss_sum
+    forward = TrainLoss.loss_sum
 
-    def loss_sum(objective: Objective, model: nn.Module, batch: GlobalBatch, part: Part) -> Tensor:
+    def loss_sum(objective: TrainLoss, model: nn.Module, batch: GlobalBatch, part: BatchSlice) -> Tensor:
         time.sleep(seconds)
         return forward(objective, model, batch, part)
 
-    return patch.object(Objective, "loss_sum", loss_sum)
+    return patch.object(TrainLoss, "loss_sum", loss_sum)
 
 
-def slow_rank(seconds: float, ranks: Ranks) -> Fault:
+def slow_rank(seconds: float, ranks: World) -> Fault:
     """The last rank's forward takes longer."""
     return slow_passes(seconds if ranks.rank == ranks.count - 1 else 0.0, ranks)
 
 
-FAULTS: Mapping[str, Callable[[float, Ranks], Fault]] = {
+FAULTS: Mapping[str, Callable[[float, World], Fault]] = {
     "none": slow_passes,
     "slow_loader": slow_loader,
     "delayed_all_reduce": delayed_all_reduce,
@@ -107,7 +107,7 @@ BOUND_BY = {
 """The verdict that would be right."""
 
 
-def training_of(ranks: Ranks) -> Training:
+def training_of(ranks: World) -> Training:
     """Ten images a rank through the small network."""
     chosen = argparse.Namespace(network="small_cnn", image_size=_IMAGE_SIZE, batch_size=_BATCH_OF_ONE * ranks.count)
     settings = replace(settings_for(chosen), simulated_workers=ranks.count, crop_padding=1)
@@ -122,7 +122,7 @@ def training_of(ranks: Ranks) -> Training:
     )
 
 
-def diagnosed(fault: str, strength: float, ranks: Ranks, *, seconds: float) -> Diagnosis:
+def diagnosed(fault: str, strength: float, ranks: World, *, seconds: float) -> Diagnosis:
     """What is found where the bottleneck `fault` costs `strength` seconds a step; measured for about `seconds`."""
     with slow_passes(_COMPUTE_S, ranks), FAULTS[fault](strength, ranks):
         return diagnose(measure(training_of(ranks), seconds=seconds))

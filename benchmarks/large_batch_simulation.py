@@ -22,11 +22,10 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 from pipeline import distributed
-from pipeline.artifacts.atomic import atomic_path
-from pipeline.artifacts.json_file import read_json, write_json
-from pipeline.batching import fitting_ranks
+from pipeline.artifacts.files import atomic_path, read_json, write_json
+from pipeline.batching import valid_world_sizes
 from pipeline.run_log import RunLog
-from pipeline.training.images import load_images
+from pipeline.training.evaluation import load_images
 from pipeline.training.loop import train
 from pipeline.training.settings import ImageFormat, TrainSettings
 
@@ -57,10 +56,10 @@ def digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 def run_here(arguments: argparse.Namespace) -> None:
     """One run on the processes that this one belongs to; rank 0 writes its curve and final weights."""
-    fitting = fitting_ranks(WORKERS, aligned=arguments.reduction == "tree")
+    fitting = valid_world_sizes(WORKERS, aligned=arguments.reduction == "tree")
     pixels, labels = digits()
     settings = settings_for(arguments.precision, arguments.steps, arguments.reduction)
-    with distributed.session(1, lambda world: distributed.joining_ranks("auto", fitting, world)) as ranks:
+    with distributed.session(1, lambda world: distributed.participating_ranks("auto", fitting, world)) as ranks:
         images = load_images(pixels, settings, training=True, device=ranks.device)
         run = train(
             settings, images, torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_),

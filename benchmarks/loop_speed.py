@@ -19,13 +19,13 @@ from torch import nn
 from benchmarks.measuring import print_results, ratio_spread, seconds_of
 from benchmarks.printing import Row
 from pipeline import distributed
-from pipeline.distributed import Ranks
+from pipeline.distributed import World
 from pipeline.features.extract import extract_features
 from pipeline.models import build, feature_dimension
 from pipeline.run_log import RunLog
-from pipeline.training.images import load_images
+from pipeline.training.evaluation import load_images
 from pipeline.training.loop import train
-from pipeline.training.precision import autocast
+from pipeline.training.numerics import autocast
 from pipeline.training.settings import ImageFormat, TrainSettings
 from pipeline.training.weights import TrainedNetwork
 
@@ -51,7 +51,7 @@ def settings_for(arguments: argparse.Namespace) -> TrainSettings:
     )  # fmt: skip
 
 
-def bare_training(settings: TrainSettings, ranks: Ranks) -> Callable[[int], None]:
+def bare_training(settings: TrainSettings, ranks: World) -> Callable[[int], None]:
     """Steps of this project's network on one fixed batch."""
     return bare_steps(build(settings.network, N_CLASSES, stem=settings.stem, seed=0), settings, ranks.device)
 
@@ -77,7 +77,7 @@ def bare_steps(model: nn.Module, settings: TrainSettings, device: torch.device) 
     return run
 
 
-def training_ratios(arguments: argparse.Namespace, ranks: Ranks) -> tuple[list[float], float]:
+def training_ratios(arguments: argparse.Namespace, ranks: World) -> tuple[list[float], float]:
     """Loop over bare images/s per round, and the loop's median images/s."""
     settings = settings_for(arguments)
     pixels, labels = made_up_images(4 * arguments.batch_size, arguments.image_size)
@@ -105,7 +105,7 @@ def training_ratios(arguments: argparse.Namespace, ranks: Ranks) -> tuple[list[f
 
 
 @torch.inference_mode()
-def extraction_ratios(arguments: argparse.Namespace, ranks: Ranks) -> tuple[list[float], float]:
+def extraction_ratios(arguments: argparse.Namespace, ranks: World) -> tuple[list[float], float]:
     """Extraction over bare forward images/s per round, and the extraction's median images/s."""
     settings = settings_for(arguments)
     n = arguments.batch_size * arguments.steps

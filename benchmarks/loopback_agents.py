@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from benchmarks.two_hosts import LOOPBACK
-from pipeline.distributed.torchrun import LAUNCHER
+from pipeline.distributed.launch import LAUNCHER
 
 
 def launch_agents(module: str, words: Sequence[str], *, agents: int, ranks_each: int) -> int:

@@ -33,11 +33,11 @@ def training_step(arguments: argparse.Namespace) -> Callable[[], None]:
     import torch
 
     from benchmarks.loop_speed import bare_training, settings_for
-    from pipeline.distributed import Ranks
+    from pipeline.distributed import World
 
     torch.set_num_threads(arguments.threads)
     namespace = argparse.Namespace(image_size=32, network="resnet18", batch_size=128)
-    run = bare_training(settings_for(namespace), Ranks(rank=0, count=1, device=torch.device("cpu")))
+    run = bare_training(settings_for(namespace), World(rank=0, count=1, device=torch.device("cpu")))
     return lambda: run(1)
 
 

@@ -22,17 +22,17 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline import distributed
-from pipeline.artifacts.json_file import write_json
-from pipeline.artifacts.prepared import PreparedData, digest_of, load_prepared
+from pipeline.artifacts.files import write_json
+from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_digest
 from pipeline.artifacts.tables import read_parquet
-from pipeline.distributed import Ranks
+from pipeline.distributed import World
 from pipeline.paths import DataPaths
-from pipeline.run_log import standard_log
-from pipeline.training.cells import Splits, run_cell
-from pipeline.training.fingerprint import identify
-from pipeline.training.ledger import CellResult, Ledger
+from pipeline.run_log import stderr_log
+from pipeline.training.cells import LoadedSplits, execute_run
+from pipeline.training.grid import RunSpec
+from pipeline.training.result_cache import RunCache, RunResult
+from pipeline.training.run_key import run_key
 from pipeline.training.settings import ImageFormat, TrainSettings
-from pipeline.training.study import Cell
 
 # Name -> options, and the middle of the grid of learning rates at batch 256, where papers have theirs.
 OPTIMIZERS: Mapping[str, tuple[Mapping[str, Any], float]] = {
@@ -63,10 +63,10 @@ def settings_for(
 class Runner:
     """Runs cells that are not in the ledger yet."""
 
-    def __init__(self, arguments: argparse.Namespace, ranks: Ranks) -> None:
+    def __init__(self, arguments: argparse.Namespace, ranks: World) -> None:
         paths = DataPaths(root=arguments.data)
         self.data, self._ranks = load_prepared(paths, folder=None), ranks
-        self._ledger, self._log = Ledger(arguments.work / "cells"), standard_log(None)
+        self._ledger, self._log = RunCache(arguments.work / "cells"), stderr_log(None)
         manifest = read_parquet(paths.manifest("train"), ["val", "label"])
         val = manifest["val"].to_numpy(zero_copy_only=False)
         rest = np.flatnonzero(~val)
@@ -74,8 +74,8 @@ class Runner:
         chosen = np.random.default_rng(0).permutation(rest)[: arguments.images]
         self._members = np.zeros(len(val), dtype=np.bool_)
         self._members[chosen] = True
-        self._digest = digest_of(paths)
-        tested = Splits(
+        self._digest = prepared_digest(paths)
+        tested = LoadedSplits(
             train_images=self.data.train.images,
             train_labels=self.data.train.labels,
             test_images=self.data.test.images,
@@ -89,7 +89,7 @@ class Runner:
     def top1(self, settings: TrainSettings, split: str) -> float:
         """Of one run on `val` or `test`; 0 where it diverged."""
         digest = f"{self._digest} measured on {split}"
-        identity = identify(
+        identity = run_key(
             settings, self._members, data_digest=digest, device=self._ranks.device, threads=torch.get_num_threads()
         )
         if not self._ledger.has(identity.key):
@@ -99,8 +99,8 @@ class Runner:
             distributed.barrier()
         return self._ledger.get(identity.key).top1 or 0.0
 
-    def _run(self, settings: TrainSettings, split: str) -> CellResult:
-        cell = Cell(
+    def _run(self, settings: TrainSettings, split: str) -> RunResult:
+        cell = RunSpec(
             arm="full",
             filter_network="",
             learning_rate=settings.learning_rate,
@@ -109,7 +109,7 @@ class Runner:
         )
         title = f"{settings.optimizer}, batch {settings.batch_size}, rate {settings.learning_rate:g}, {split}"
         members: NDArray[np.bool_] = self._members
-        return run_cell(
+        return execute_run(
             cell, self._splits[split], members, ranks=self._ranks, log=self._log, title=title, weights=None,
             eval_batch_size=500,
         )  # fmt: skip

@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 from sklearn.cluster import DBSCAN
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_limits
 
 from pipeline.config.reduce import TsneConfig
-from pipeline.reduction.pca import fit_principal_axes
-from pipeline.reduction.quality import exact_neighbours, knn_label_accuracy, quality_sample
-from pipeline.reduction.tsne import tsne_map
-from pipeline.selection.decision import ShareRule, decide
-from pipeline.selection.evidence import Evidence
+from pipeline.reduction.neighbors import exact_neighbors, knn_label_accuracy, quality_sample
+from pipeline.reduction.pca import fit_pca
+from pipeline.reduction.tsne import fit_tsne
+from pipeline.scoring.base import ScorerInputs
+from pipeline.scoring.decision import ShareRule, decide
 
 N_COMPONENTS = 50
 MIN_SAMPLES = 5
@@ -60,14 +60,14 @@ def our_steps(labels: Labels, tsne: TsneConfig, share: float) -> Steps:
     """As the stages call them, without files."""
 
     def reduce(features: Features) -> Features:
-        return fit_principal_axes(features, N_COMPONENTS).project(features)
+        return fit_pca(features, N_COMPONENTS).project(features)
 
     def embed(components: Features) -> Features:
-        return tsne_map(components, tsne.model_dump(), report=lambda *_: None).coordinates
+        return fit_tsne(components, tsne.model_dump(), report=lambda *_: None).coordinates
 
     def choose(coordinates: Features) -> float:
         scorer = {"name": "dbscan", "space": "map", "min_samples": MIN_SAMPLES}
-        evidence = Evidence(maps=coordinates[None], labels=labels)
+        evidence = ScorerInputs(maps=coordinates[None], labels=labels)
         decision = decide(evidence, scorer, ShareRule(share=share))
         return float(decision.is_noise.mean())
 
@@ -115,7 +115,7 @@ def measure(features: Features, labels: Labels, steps: Steps) -> dict[str, Any]:
     noise_share = choose(coordinates)
     times.append(time.perf_counter())
     rows = quality_sample(len(labels))
-    accuracy = knn_label_accuracy(exact_neighbours(coordinates, rows, 10), rows, labels)
+    accuracy = knn_label_accuracy(exact_neighbors(coordinates, rows, 10), rows, labels)
     seconds = dict(zip(STEPS, np.diff(times).tolist(), strict=True))
     return {**seconds, "total": times[-1] - times[0], "noise_share": noise_share, "map_knn_accuracy": accuracy}
 

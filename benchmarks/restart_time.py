@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.measuring import print_results
 from benchmarks.printing import Row
 from benchmarks.study_overhead import stage_of, write_project
-from pipeline.processes import children_of
+from pipeline.processes import child_pids
 
 GOAL_S = 10.0
 _GIVE_UP_S = 180.0
@@ -61,7 +61,7 @@ class RunningStudy:
 
     def ranks(self) -> list[int]:
         """The processes that the command started."""
-        return children_of(self._process.pid)
+        return child_pids(self._process.pid)
 
     @property
     def pid(self) -> int:

@@ -39,8 +39,8 @@ import torch
 from benchmarks.simulator_predictions import (
     RANKS,
     Cable,
-    Cell,
     Jobs,
+    MeasuredSetting,
     fit_constants,
     in_seconds,
     rows_of,
@@ -51,8 +51,7 @@ from benchmarks.simulator_predictions import (
 from benchmarks.simulator_timing import ALONE, WITHOUT, Timings, timings_of
 from benchmarks.simulator_wording import AIM_POINTS, markdown
 from benchmarks.two_hosts import Host, NoNamespaces, slow, two_hosts
-from pipeline.artifacts.atomic import write_text
-from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.artifacts.files import read_json, write_json, write_text
 
 _EXPERIMENTS = ("this machine", "a slowed cable", "a delayed cable")
 _BYTES_OF_A_MBIT = 1e6 / 8
@@ -242,7 +241,9 @@ def judge(arguments: argparse.Namespace, fitted: Launches, held_out: Launches) -
     return {"all_reduces_alone": asdict(start), "fit": asdict(fit), "rows": rows, "held_out": _summary(rows)}
 
 
-def _cells(arguments: argparse.Namespace, cable: Cable | None, timings: Timings, *, new_cable: bool) -> list[Cell]:
+def _cells(
+    arguments: argparse.Namespace, cable: Cable | None, timings: Timings, *, new_cable: bool
+) -> list[MeasuredSetting]:
     """Of one launch: of two ranks, and where there is no cable of one."""
     taken = typical_seconds(timings.steps, arguments.local_batches)
     jobs = {
@@ -258,7 +259,7 @@ def _cells(arguments: argparse.Namespace, cable: Cable | None, timings: Timings,
             continue
         new_size = batch in arguments.held_out_batches or way in arguments.held_out_buckets_mib
         cells.append(
-            Cell(
+            MeasuredSetting(
                 ranks=1 if way == ALONE else RANKS,
                 local_batch=batch,
                 bucket_mib=None if isinstance(way, str) else way,

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares, nnls
 
-from benchmarks.simulator_timing import ALONE, MIB, WITHOUT, Steps
-from pipeline.costmodel import Communication, Job, Link, Machine, Measurement, fit, simulate_step
-from pipeline.costmodel.machine import NO_LINK
-from pipeline.distributed import Transport
+from benchmarks.simulator_timing import ALONE, MIB, WITHOUT, StepTimings
+from pipeline.distributed import CommConfig
+from pipeline.simulator import AllReduceTiming, CommunicationModel, Job, Machine, NetworkLink, fit, simulate_step
+from pipeline.simulator.machine import NO_LINK
 
 RANKS = 2
 
@@ -38,7 +38,7 @@ class Cable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class MeasuredSetting:
     """Measured steps of one setting.
 
     Attributes:
@@ -78,19 +78,19 @@ class Constants:
     message_delays: float
     beside: Beside
 
-    def link(self, cable: Cable | None) -> Link:
+    def link(self, cable: Cable | None) -> NetworkLink:
         """By this cable; without the hosts' part where that is no part of the link."""
         wire = self.wire_share / cable.bytes_per_second if cable else 0.0
         delay = (cable.delay_seconds or 0.0) if cable else 0.0
         host = 0.0 if self.beside == "wire" else self.host_seconds
-        return Link(
+        return NetworkLink(
             latency_seconds=self.latency_seconds + self.message_delays * delay,
             bytes_per_second=1 / max(host + wire, 1e-15),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
+class ConstantsFit:
     """What the fitted steps say.
 
     Attributes:
@@ -117,7 +117,7 @@ def typical(jobs: Sequence[Job]) -> Job:
     return replace(jobs[0], forward_seconds=forward, backward_seconds=tuple(backward), optimizer_seconds=optimizer)
 
 
-def typical_seconds(steps: Sequence[Steps], fitted_batches: Sequence[int]) -> dict[tuple[int, str | int], float]:
+def typical_seconds(steps: Sequence[StepTimings], fitted_batches: Sequence[int]) -> dict[tuple[int, str | int], float]:
     """Local batch and way -> until the slowest rank is done, in the middle of all turns.
 
     A turn in which the machine was slow, by the geometric mean of the steps without exchange of the batches that may be
@@ -165,20 +165,20 @@ class Jobs:
         )
 
 
-def predicted_seconds(cell: Cell, constants: Constants) -> float:
+def predicted_seconds(cell: MeasuredSetting, constants: Constants) -> float:
     """Of a step; ranks are nodes of one GPU, and a ring of two is what gloo's all-reduce is."""
     pair = Machine(nodes=RANKS, gpus_per_node=1, inside=NO_LINK, between=constants.link(cell.cable))
     job = cell.job
     if constants.beside == "wire" and cell.ranks > 1:
         job = _with_host_work(job, constants.host_seconds)
-    communication = Communication(
+    communication = CommunicationModel(
         algorithm="ring",
         bucket_bytes=MIB * (cell.bucket_mib or 1),
         overlap=constants.beside != "nothing",
         compression=1.0,
         negotiation=None,
         # Torch's own size comes with torch's own first bucket.
-        first_bucket_bytes=MIB if cell.bucket_mib == Transport().bucket_mib else None,
+        first_bucket_bytes=MIB if cell.bucket_mib == CommConfig().bucket_mib else None,
     )
     return simulate_step(pair, job, communication, cell.ranks).seconds
 
@@ -191,7 +191,7 @@ def _with_host_work(job: Job, host_seconds: float) -> Job:
     return replace(job, backward_seconds=tuple(backward))
 
 
-def starting_constants(points: Mapping[Cable | None, Sequence[Measurement]]) -> Constants:
+def starting_constants(points: Mapping[Cable | None, Sequence[AllReduceTiming]]) -> Constants:
     """From all-reduces alone, as `simulate --fit` takes them, by each cable; without other work on the cores.
 
     Raises:
@@ -218,7 +218,7 @@ def _line(values: Sequence[float], units: Sequence[float]) -> tuple[float, float
     return float(start * scale), float(slope)
 
 
-def fit_constants(cells: Sequence[Cell], start: Constants) -> Fit:
+def fit_constants(cells: Sequence[MeasuredSetting], start: Constants) -> ConstantsFit:
     """Least squares of the relative error of fitted steps on two ranks, with whatever `beside` explains them best."""
     fitted = [cell for cell in cells if not cell.held_out and cell.ranks == RANKS]
     assert fitted
@@ -251,7 +251,7 @@ def fit_constants(cells: Sequence[Cell], start: Constants) -> Fit:
     }
     best = min(found, key=lambda beside: float(found[beside].cost))
     spreads = standard_errors(found[best].jac, found[best].fun)
-    return Fit(
+    return ConstantsFit(
         constants=constants_of(found[best].x, best),
         standard_errors={name: spread * scale for spread, (name, scale) in zip(spreads, scales.items(), strict=True)},
         errors={beside: float(np.sqrt(np.mean(np.square(tried.fun)))) for beside, tried in found.items()},
@@ -276,7 +276,7 @@ def standard_errors(jacobian: NDArray[np.float64], residuals: NDArray[np.float64
     return [float(spread) for spread in spreads]
 
 
-def rows_of(cells: Sequence[Cell], constants: Constants) -> list[dict[str, object]]:
+def rows_of(cells: Sequence[MeasuredSetting], constants: Constants) -> list[dict[str, object]]:
     """Efficiencies in percent, and by how many points the prediction is too high.
 
     Each is against a rank alone of its own launch: a machine that was slower then was slower in both.

@@ -21,10 +21,10 @@ from torchvision.models import get_model
 
 from benchmarks.all_reduce_times import BYTES, all_reduce_time
 from pipeline import distributed
-from pipeline.artifacts.json_file import write_json
-from pipeline.commands.simulating.network_job import measured_job
-from pipeline.costmodel import Job, Measurement
-from pipeline.distributed import Ranks, Transport
+from pipeline.artifacts.files import write_json
+from pipeline.distributed import CommConfig, World
+from pipeline.simulator import AllReduceTiming, Job
+from pipeline.simulator.job import measured_job
 
 CLASSES = 10
 MIB = 2**20
@@ -34,7 +34,7 @@ _REPEATS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steps:
+class StepTimings:
     """Steps of `local_batch` images a rank.
 
     Attributes:
@@ -59,8 +59,8 @@ class Timings:
 
     ranks: int
     jobs: tuple[Job, ...]
-    all_reduces: tuple[Measurement, ...]
-    steps: tuple[Steps, ...]
+    all_reduces: tuple[AllReduceTiming, ...]
+    steps: tuple[StepTimings, ...]
 
 
 def timings_of(tree: Mapping[str, Any]) -> Timings:
@@ -68,8 +68,10 @@ def timings_of(tree: Mapping[str, Any]) -> Timings:
     return Timings(
         ranks=tree["ranks"],
         jobs=tuple(map(_job, tree["jobs"])),
-        all_reduces=tuple(Measurement(*point) for point in tree["all_reduces"]),
-        steps=tuple(Steps(**{**steps, "seconds": tuple(map(tuple, steps["seconds"]))}) for steps in tree["steps"]),
+        all_reduces=tuple(AllReduceTiming(*point) for point in tree["all_reduces"]),
+        steps=tuple(
+            StepTimings(**{**steps, "seconds": tuple(map(tuple, steps["seconds"]))}) for steps in tree["steps"]
+        ),
     )
 
 
@@ -107,14 +109,14 @@ def time_all(arguments: argparse.Namespace) -> None:
             write_json(arguments.out, asdict(found))
 
 
-def _in_turn(arguments: argparse.Namespace, ranks: Ranks) -> tuple[Steps, ...]:
+def _in_turn(arguments: argparse.Namespace, ranks: World) -> tuple[StepTimings, ...]:
     """The machine drifts by a quarter within a minute, and what comes after what makes a difference too."""
     works: dict[tuple[int, str | int], Callable[[], None]] = {}
     for batch in arguments.local_batches:
         works[batch, ALONE] = _step(arguments, batch, lambda model: model) if ranks.is_main else lambda: None
         works[batch, WITHOUT] = _step(arguments, batch, lambda model: model)
         for mib in arguments.buckets_mib:
-            wrap = partial(distributed.data_parallel, device=ranks.device, transport=Transport(bucket_mib=mib))
+            wrap = partial(distributed.data_parallel, device=ranks.device, transport=CommConfig(bucket_mib=mib))
             works[batch, mib] = _step(arguments, batch, wrap)
     seconds: dict[tuple[int, str | int], list[float]] = {setting: [] for setting in works}
     # The same on all ranks.
@@ -124,7 +126,7 @@ def _in_turn(arguments: argparse.Namespace, ranks: Ranks) -> tuple[Steps, ...]:
             setting = [*works][index]
             seconds[setting].append(_seconds(works[setting]))
     return tuple(
-        Steps(
+        StepTimings(
             local_batch=batch,
             way=way,
             # Alone, the others have nothing to do.

@@ -23,9 +23,9 @@ from torchvision.models import get_model
 from benchmarks.loop_speed import N_CLASSES, bare_steps, made_up_images, settings_for
 from benchmarks.measuring import StepClock, seconds_of
 from pipeline import distributed
-from pipeline.distributed import Ranks
+from pipeline.distributed import World
 from pipeline.models.small_maps import SmallMapConv2d
-from pipeline.training.images import load_images
+from pipeline.training.evaluation import load_images
 from pipeline.training.loop import train
 
 _IMAGES_A_ROUND = 1024
@@ -42,7 +42,7 @@ LAYERS = (
 )
 
 
-def compare_loops(arguments: argparse.Namespace, size: int, batch: int, ranks: Ranks) -> dict[str, float]:
+def compare_loops(arguments: argparse.Namespace, size: int, batch: int, ranks: World) -> dict[str, float]:
     """Images/s of both loops; the ratio is ours over bare."""
     steps = math.ceil(_IMAGES_A_ROUND / batch)
     settings = settings_for(argparse.Namespace(image_size=size, network=arguments.network, batch_size=batch))

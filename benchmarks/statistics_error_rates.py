@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 
 from benchmarks.printing import Row, print_table
 from pipeline.artifacts.tables import write_csv
+from pipeline.replication.claim_data import slope
 from pipeline.stats import wilson_interval
-from pipeline.stats.bootstrap import hierarchical_bootstrap
-from pipeline.stats.levels import level_mean, level_sign_flip
-from pipeline.stats.multiplicity import holm
-from pipeline.stats.sentences.evidence import slope
+from pipeline.stats.estimates import StudentMean, student_mean
+from pipeline.stats.hypothesis_tests import holm
+from pipeline.stats.per_class import hierarchical_bootstrap
+from pipeline.stats.replicates import level_mean, level_sign_flip
 from pipeline.stats.sequential import Levels, SequentialDesign, first_outcomes, outcomes
-from pipeline.stats.student import StudentMean, student_mean
 
 Noise = Literal["normal", "skewed"]
 Floats = NDArray[np.float64]

@@ -30,7 +30,7 @@ from benchmarks.printing import Row
 from pipeline.artifacts.prepared import ImageFiles
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.batching import SampleStream
-from pipeline.datasets.resized_crop import RandomResizedCrop
+from pipeline.datasets.augmentation import RandomResizedCrop
 from pipeline.datasets.streaming import StreamingImages
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -29,24 +29,23 @@ from ruamel.yaml import YAML
 from benchmarks.loop_speed import N_CLASSES, bare_training, made_up_images, settings_for
 from benchmarks.measuring import print_results, seconds_of
 from pipeline import distributed
-from pipeline.artifacts.arrays import write_array
-from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.files import write_array, write_json
 from pipeline.artifacts.tables import write_csv, write_parquet
 from pipeline.paths import DataPaths
 from pipeline.stages import train as train_stage
-from pipeline.training import cells, evaluated_weights
-from pipeline.training.ledger import Ledger
-from pipeline.training.step import Stepper
+from pipeline.training import cells, eval_weights
+from pipeline.training.result_cache import RunCache
+from pipeline.training.step import TrainStep
 
 NETWORK = "resnet18"
 # Module and name of what follows the training of a run, and of its steps.
 RESULTS = {
-    "statistics": (evaluated_weights, "recompute_statistics"),
+    "statistics": (eval_weights, "recompute_batch_norm_statistics"),
     "evaluation": (cells, "evaluate"),
-    "ledger": (Ledger, "add"),
+    "ledger": (RunCache, "add"),
     "weights": (cells, "save_trained"),
 }
-STEPS = (Stepper, "take")
+STEPS = (TrainStep, "take")
 
 
 def write_project(folder: Path, arguments: argparse.Namespace, **train: Any) -> None:

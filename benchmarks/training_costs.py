@@ -20,11 +20,10 @@ from benchmarks.loop_speed import made_up_images, settings_for
 from benchmarks.measuring import print_results, ratio_spread, seconds_of
 from benchmarks.printing import Row
 from pipeline import distributed
-from pipeline.distributed import Ranks
+from pipeline.distributed import World
 from pipeline.run_log import RunLog
-from pipeline.training.checkpoints import Checkpoints
-from pipeline.training.images import load_images
-from pipeline.training.interruptions import Pauses, end_and_due
+from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
+from pipeline.training.evaluation import load_images
 from pipeline.training.loop import train
 
 Step = Callable[[int], float]
@@ -45,7 +44,7 @@ def variants(arguments: argparse.Namespace) -> Mapping[str, Mapping[str, Any]]:
     }
 
 
-def timed(arguments: argparse.Namespace, variant: Mapping[str, Any], ranks: Ranks, folder: Path) -> Step:
+def timed(arguments: argparse.Namespace, variant: Mapping[str, Any], ranks: World, folder: Path) -> Step:
     """Seconds per step of a run of so many steps, without what is done once a run."""
     settings = replace(settings_for(arguments), **variant.get("settings", {}))
     pixels, labels = made_up_images(4 * arguments.batch_size, arguments.image_size)
@@ -54,7 +53,9 @@ def timed(arguments: argparse.Namespace, variant: Mapping[str, Any], ranks: Rank
     every = variant.get("checkpoint_steps")
 
     def seconds(steps: int) -> float:
-        pauses = Pauses(Checkpoints(folder), end_and_due(), ranks=ranks, steps=every) if every else None
+        pauses = (
+            CheckpointScheduler(Checkpoints(folder), stop_and_save_flags(), ranks=ranks, steps=every) if every else None
+        )
 
         def run() -> None:
             train(

@@ -28,9 +28,9 @@ from benchmarks.loop_speed import N_CLASSES, made_up_images, settings_for
 from benchmarks.measuring import print_results, ratio_spread, seconds_of
 from benchmarks.printing import Row
 from pipeline import distributed
-from pipeline.distributed import Ranks
+from pipeline.distributed import World
 from pipeline.run_log import RunLog
-from pipeline.training.images import load_images
+from pipeline.training.evaluation import load_images
 from pipeline.training.loop import train
 
 N_IMAGES = 10_000
@@ -76,7 +76,7 @@ def usual_training(
 
 
 def our_training(
-    images: np.ndarray, labels: np.ndarray, arguments: argparse.Namespace, batch_size: int, ranks: Ranks
+    images: np.ndarray, labels: np.ndarray, arguments: argparse.Namespace, batch_size: int, ranks: World
 ) -> Callable[[int], None]:
     """The same steps through the training loop."""
     settings = replace(settings_for(arguments), batch_size=batch_size)
@@ -125,7 +125,7 @@ def seconds_per_step(run: Callable[[int], float], steps: int) -> float:
     return (long - short) / steps
 
 
-def compare(arguments: argparse.Namespace, batch_size: int, ranks: Ranks) -> Row:
+def compare(arguments: argparse.Namespace, batch_size: int, ranks: World) -> Row:
     """Ratios per round, and images/s of both in their medians."""
     images, labels = made_up_images(max(N_IMAGES, batch_size), arguments.image_size)
     train_ours = our_training(images, labels, arguments, batch_size, ranks)

@@ -31,9 +31,8 @@ from ruamel.yaml import YAML
 
 from benchmarks.measuring import print_results
 from benchmarks.printing import Row
-from pipeline.artifacts.arrays import write_array
-from pipeline.artifacts.json_file import write_json
-from pipeline.artifacts.tables import lists, write_parquet
+from pipeline.artifacts.files import write_array, write_json
+from pipeline.artifacts.tables import list_array, write_parquet
 from pipeline.paths import DataPaths
 
 NETWORK = "resnet18"
@@ -65,7 +64,7 @@ def write_points(data: DataPaths, n: int, n_classes: int) -> NDArray[np.float32]
         "x": xy[:, 0].copy(), "y": xy[:, 1].copy(),
         "cluster": np.where(noise, -1, 0).astype(np.int32), "is_noise": noise, "eps": np.full(n, 1.0),
         "score": radii / (radii + np.quantile(radii, 0.95)), "reason": pa.array(["made up"] * n),
-        "neighbours": lists(rng.integers(0, n, (n, 10)).astype(np.int32)), "keep": ~noise,
+        "neighbours": list_array(rng.integers(0, n, (n, 10)).astype(np.int32)), "keep": ~noise,
     }  # fmt: skip
     write_parquet(data.points(NETWORK), pa.table({**identity, **filtered}))
     scorer = {"name": "dbscan", "space": "map", "min_samples": 5}

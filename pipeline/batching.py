@@ -18,7 +18,7 @@ _ORDER = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class BatchSlice:
     """Images that pass forward together: `rows` of the global batch, which are whole BatchNorm groups."""
 
     rows: slice
@@ -38,11 +38,11 @@ class RankBatch:
         passes: the same images as they pass forward together.
     """
 
-    leaves: Sequence[Part]
-    passes: Sequence[Part]
+    leaves: Sequence[BatchSlice]
+    passes: Sequence[BatchSlice]
 
 
-def worker_parts(batch_size: int, simulated_workers: int, bn_group: int | None = None) -> list[Part]:
+def worker_slices(batch_size: int, simulated_workers: int, bn_group: int | None = None) -> list[BatchSlice]:
     """The part of a global batch that each simulated worker sees, in its BatchNorm groups.
 
     Shares differ by one image at most, and so do the groups of a share. A batch of fewer than two
@@ -56,7 +56,7 @@ def worker_parts(batch_size: int, simulated_workers: int, bn_group: int | None =
     # Of the smallest share, so that every worker has as many groups as the others.
     n_groups = max(1, batch_size // workers // bn_group) if bn_group else 1
     return [
-        Part(
+        BatchSlice(
             rows=share,
             group_sizes=tuple(group.stop - group.start for group in _evenly(share.start, share.stop, n_groups)),
         )
@@ -64,7 +64,7 @@ def worker_parts(batch_size: int, simulated_workers: int, bn_group: int | None =
     ]
 
 
-def rank_parts(parts: Sequence[Part], *, rank: int, ranks: int) -> list[Part]:
+def rank_slices(parts: Sequence[BatchSlice], *, rank: int, ranks: int) -> list[BatchSlice]:
     """The simulated workers' parts that one of `ranks` processes runs: neighbours, none left out.
 
     Args:
@@ -75,30 +75,30 @@ def rank_parts(parts: Sequence[Part], *, rank: int, ranks: int) -> list[Part]:
     return list(parts[first:last])
 
 
-def micro_batches(parts: Sequence[Part], at_most: int) -> list[Part]:
+def merge_micro_batches(parts: Sequence[BatchSlice], at_most: int) -> list[BatchSlice]:
     """The same images in as few forward passes of at most `at_most` images as whole groups allow.
 
     Raises:
         ValueError: a group alone is larger.
     """
-    merged: list[Part] = []
+    merged: list[BatchSlice] = []
     for start, size in _groups(parts):
         if size > at_most:
             raise ValueError(f"a BatchNorm group of {size} images is larger than a micro-batch of {at_most}")
         last = merged[-1] if merged else None
         if last and last.rows.stop == start and last.size + size <= at_most:
-            merged[-1] = Part(rows=slice(last.rows.start, start + size), group_sizes=(*last.group_sizes, size))
+            merged[-1] = BatchSlice(rows=slice(last.rows.start, start + size), group_sizes=(*last.group_sizes, size))
         else:
-            merged.append(Part(rows=slice(start, start + size), group_sizes=(size,)))
+            merged.append(BatchSlice(rows=slice(start, start + size), group_sizes=(size,)))
     return merged
 
 
-def groups_of(part: Part) -> list[Part]:
+def split_groups(part: BatchSlice) -> list[BatchSlice]:
     """Each BatchNorm group as a part of its own."""
-    return [Part(rows=slice(start, start + size), group_sizes=(size,)) for start, size in _groups([part])]
+    return [BatchSlice(rows=slice(start, start + size), group_sizes=(size,)) for start, size in _groups([part])]
 
 
-def fitting_ranks(simulated_workers: int, *, aligned: bool) -> list[int]:
+def valid_world_sizes(simulated_workers: int, *, aligned: bool) -> list[int]:
     """How many processes can share the simulated workers, ascending.
 
     Args:
@@ -109,7 +109,7 @@ def fitting_ranks(simulated_workers: int, *, aligned: bool) -> list[int]:
     return [n for n in divisors if not aligned or n == 1 or (simulated_workers // n).bit_count() == 1]
 
 
-def _groups(parts: Sequence[Part]) -> list[tuple[int, int]]:
+def _groups(parts: Sequence[BatchSlice]) -> list[tuple[int, int]]:
     """First row and size of each group."""
     found = []
     for part in parts:

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from pipeline.environment import too_old, why_missing
-from pipeline.errors import InputError, mend_of
+from pipeline.environment import missing_module_hint, unsupported_python_hint
+from pipeline.errors import InputError, fix_hint
 
 
 def run_command(module: str, argv: Sequence[str]) -> int:
@@ -21,18 +21,18 @@ def run_command(module: str, argv: Sequence[str]) -> int:
     Returns:
         Its exit code; 2 with one line for bad input or a Python that lacks a requirement, 130 when interrupted.
     """
-    if line := too_old():
+    if line := unsupported_python_hint():
         return _refused(line)
     try:
         code: int = import_module(module).main(argv)
     except InputError as error:
         return _refused(str(error))
     except ModuleNotFoundError as error:
-        if not (line := why_missing(error.name)):
+        if not (line := missing_module_hint(error.name)):
             raise
         return _refused(line)
     except Exception as error:
-        if not (line := mend_of(error)):
+        if not (line := fix_hint(error)):
             raise
         return _refused(line)
     except KeyboardInterrupt:

@@ -34,7 +34,7 @@ class BatchSizes:
         """Images of step `step`, counted from 0."""
         return next((stage.batch_size for stage in self.stages if step < stage.until_step), self.final)
 
-    def steps_of_each(self, steps: int) -> Iterator[tuple[int, int]]:
+    def steps_per_stage(self, steps: int) -> Iterator[tuple[int, int]]:
         """Batch size and number of steps of every stretch of a run of `steps` steps, in order."""
         done = 0
         for stage in self.stages:
@@ -45,26 +45,26 @@ class BatchSizes:
 
     def examples(self, steps: int) -> int:
         """Images of the first `steps` steps together."""
-        return sum(size * count for size, count in self.steps_of_each(steps))
+        return sum(size * count for size, count in self.steps_per_stage(steps))
 
     def steps_for(self, examples: float) -> int:
         """The fewest steps that process so many images."""
         done, left = 0, examples
         for stage in self.stages:
-            needed = done + _whole_batches(left, stage.batch_size)
+            needed = done + _ceil_batches(left, stage.batch_size)
             if needed <= stage.until_step:
                 return needed
             left -= stage.batch_size * (stage.until_step - done)
             done = stage.until_step
-        return done + _whole_batches(left, self.final)
+        return done + _ceil_batches(left, self.final)
 
-    def steps_within(self, examples: int) -> int:
+    def max_steps_for(self, examples: int) -> int:
         """The most steps that process no more than so many images."""
         steps = self.steps_for(examples)
         return steps if self.examples(steps) <= examples else steps - 1
 
 
-def _whole_batches(examples: float, batch_size: int) -> int:
+def _ceil_batches(examples: float, batch_size: int) -> int:
     # 0.1 epochs of 50,000 images is 5,000.000000000001 in floating point and still 5,000.
     return math.ceil(round(examples / batch_size, 9))
 

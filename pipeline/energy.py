@@ -20,8 +20,8 @@ POWERCAP = Path("/sys/class/powercap")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 # RAPL counters are of 32 bits. The narrowest hold 65 kJ, which a package at this power draws in 65 s.
-_SECONDS_BETWEEN_SAMPLES = 20.0
-_MOST_WATTS = 1000.0
+_SAMPLE_INTERVAL_S = 20.0
+_MAX_WATTS = 1000.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +39,9 @@ class Energy:
     memory: float | None = None
 
     @classmethod
-    def read_back(cls, record: Mapping[str, float | None] | None) -> "Energy":
+    def from_record(cls, record: Mapping[str, float | None] | None) -> "Energy":
         """From the values that `vars` gave; of a record that has none, untold."""
-        return UNTOLD if record is None else cls(**record)
+        return UNKNOWN_ENERGY if record is None else cls(**record)
 
     def __sub__(self, earlier: "Energy") -> "Energy":
         return _by_kind(lambda later, before: later - before, self, earlier)
@@ -51,34 +51,34 @@ class Energy:
         return {kind: None if joules is None else round(joules, 1) for kind, joules in vars(self).items()}
 
 
-KINDS = tuple(kind.name for kind in fields(Energy))
-UNTOLD = Energy()
+DEVICE_KINDS = tuple(kind.name for kind in fields(Energy))
+UNKNOWN_ENERGY = Energy()
 """What nobody measured."""
 
 
-def total(parts: Iterable[Energy]) -> Energy:
+def total_energy(parts: Iterable[Energy]) -> Energy:
     """The sum, of each kind untold as soon as a part is; 0 of no parts."""
     return _by_kind(lambda *joules: sum(joules, start=0.0), *parts)
 
 
 def _by_kind(combine: Callable[..., float], *parts: Energy) -> Energy:
-    columns = {kind: [getattr(part, kind) for part in parts] for kind in KINDS}
+    columns = {kind: [getattr(part, kind) for part in parts] for kind in DEVICE_KINDS}
     return Energy(**{kind: None if None in column else combine(*column) for kind, column in columns.items()})
 
 
-class Counter:
+class EnergyCounter:
     """Counts on from 0 what a device's own counter gains, over its wraps.
 
     Args:
         read: the device's counter, in microjoules.
-        wraps_at: the most that it holds before it begins at 0 again, in microjoules; None: it never does.
+        max_value: the most that it holds before it begins at 0 again, in microjoules; None: it never does.
 
     Raises:
         OSError: the counter cannot be read.
     """
 
-    def __init__(self, read: Callable[[], int], wraps_at: int | None = None) -> None:
-        self._read, self._wraps_at = read, wraps_at
+    def __init__(self, read: Callable[[], int], max_value: int | None = None) -> None:
+        self._read, self._wraps_at = read, max_value
         self._last, self._at = read(), time.monotonic()
         self._microjoules: int | None = 0
 
@@ -97,7 +97,7 @@ class Counter:
             return None
         gained = now - self._last
         if self._wraps_at is not None:
-            seen = at - self._at <= self._wraps_at / 1e6 / _MOST_WATTS
+            seen = at - self._at <= self._wraps_at / 1e6 / _MAX_WATTS
             gained += self._wraps_at if gained < 0 else 0
         else:
             seen = gained >= 0  # else the driver was loaded anew
@@ -106,14 +106,14 @@ class Counter:
         return None if self._microjoules is None else self._microjoules / 1e6
 
 
-Counters = Mapping[str, Sequence[Counter] | None]
+EnergyCounters = Mapping[str, Sequence[EnergyCounter] | None]
 """Kind -> its counters; empty where there is no such device to count, None where there is one that does not tell."""
 
 
 class EnergyMeter:
     """What some counters have told since they were made. May be asked from any thread."""
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: EnergyCounters) -> None:
         self._counters = counters
         self._asking = threading.Lock()
 
@@ -129,7 +129,7 @@ class EnergyMeter:
 
 
 @contextmanager
-def metering(*, gpu: str | None = None, node: bool = True, powercap: Path = POWERCAP) -> Iterator[EnergyMeter]:
+def measure_energy(*, gpu: str | None = None, node: bool = True, powercap: Path = POWERCAP) -> Iterator[EnergyMeter]:
     """A meter that begins at 0; within the block a thread looks at the counters that wrap.
 
     Args:
@@ -137,7 +137,7 @@ def metering(*, gpu: str | None = None, node: bool = True, powercap: Path = POWE
         node: also count this machine's processors and memory, which one process of a machine does for all.
     """
     with _nvml(wanted=gpu is not None) as nvml:
-        counters: dict[str, Sequence[Counter] | None] = {"gpu": [] if gpu is None else _gpu_counters(nvml, gpu)}
+        counters: dict[str, Sequence[EnergyCounter] | None] = {"gpu": [] if gpu is None else _gpu_counters(nvml, gpu)}
         counters |= _rapl_counters(powercap) if node else {"cpu": [], "memory": []}
         meter = EnergyMeter(counters)
         if not meter.wraps:
@@ -153,7 +153,7 @@ def metering(*, gpu: str | None = None, node: bool = True, powercap: Path = POWE
             sampling.join()
 
 
-def this_node() -> str:
+def node_id() -> str:
     """The same for all processes that share a machine's processors, in other containers too."""
     try:
         return _BOOT_ID.read_text(encoding="ascii")
@@ -162,16 +162,16 @@ def this_node() -> str:
 
 
 def _sample(meter: EnergyMeter, ended: threading.Event) -> None:
-    while not ended.wait(_SECONDS_BETWEEN_SAMPLES):
+    while not ended.wait(_SAMPLE_INTERVAL_S):
         meter.read()
 
 
-def _sum(counters: Sequence[Counter] | None) -> float | None:
+def _sum(counters: Sequence[EnergyCounter] | None) -> float | None:
     told = None if counters is None else [counter.joules() for counter in counters]
     return None if told is None or None in told else sum((joules or 0.0 for joules in told), start=0.0)
 
 
-def _rapl_counters(powercap: Path) -> dict[str, list[Counter] | None]:
+def _rapl_counters(powercap: Path) -> dict[str, list[EnergyCounter] | None]:
     """Of all packages and of all DRAM domains; the other domains are parts of packages, or hold them (psys).
 
     The packages that intel-rapl-mmio shows are those of intel-rapl once more.
@@ -187,7 +187,7 @@ def _rapl_counters(powercap: Path) -> dict[str, list[Counter] | None]:
     return {kind: _zone_counters(found) for kind, found in zones.items()}
 
 
-def _zone_counters(zones: Sequence[Path]) -> list[Counter] | None:
+def _zone_counters(zones: Sequence[Path]) -> list[EnergyCounter] | None:
     """None where there is no zone, or one that may not be read: the others would not be all of the kind."""
     try:
         return [_zone_counter(zone) for zone in zones] or None
@@ -195,11 +195,11 @@ def _zone_counters(zones: Sequence[Path]) -> list[Counter] | None:
         return None
 
 
-def _zone_counter(zone: Path) -> Counter:
+def _zone_counter(zone: Path) -> EnergyCounter:
     def number(name: str) -> int:
         return int((zone / name).read_text(encoding="ascii"))
 
-    return Counter(lambda: number("energy_uj"), wraps_at=number("max_energy_range_uj"))
+    return EnergyCounter(lambda: number("energy_uj"), max_value=number("max_energy_range_uj"))
 
 
 @contextmanager
@@ -222,7 +222,7 @@ def _nvml(*, wanted: bool) -> Iterator[ModuleType | None]:
         pynvml.nvmlShutdown()
 
 
-def _gpu_counters(nvml: Any, uuid: str) -> list[Counter] | None:
+def _gpu_counters(nvml: Any, uuid: str) -> list[EnergyCounter] | None:
     """None where the driver does not know the GPU, as that of another maker or a part of one, or it does not tell."""
     if nvml is None:
         return None
@@ -235,6 +235,6 @@ def _gpu_counters(nvml: Any, uuid: str) -> list[Counter] | None:
 
     try:
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-        return [Counter(read)]
+        return [EnergyCounter(read)]
     except (nvml.NVMLError, OSError):
         return None

@@ -11,10 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 # As requires-python in pyproject.toml, which an older Python has no module to read.
-MINIMUM = (3, 11)
+MINIMUM_PYTHON = (3, 11)
 
 # The modules of [project] dependencies in pyproject.toml; a test keeps the two equal.
-REQUIRED = (
+REQUIRED_MODULES = (
     "numpy",
     "packaging",
     "PIL",
@@ -32,23 +32,25 @@ REQUIRED = (
 _OWN = ("batchsieve", "pipeline", "viz", "benchmarks")
 
 
-def exit_if_unusable() -> None:
+def exit_if_unsupported() -> None:
     """Exit with code 2 and one line where this Python is too old or lacks a requirement."""
-    line = too_old() or next((why_missing(name) for name in REQUIRED if not _is_installed(name)), None)
+    line = unsupported_python_hint() or next(
+        (missing_module_hint(name) for name in REQUIRED_MODULES if not _is_installed(name)), None
+    )
     if line:
         print(f"error: {line}", file=sys.stderr)
         sys.exit(2)
 
 
-def too_old() -> str | None:
+def unsupported_python_hint() -> str | None:
     """One line for a Python below the minimum, or None."""
-    if sys.version_info >= MINIMUM:
+    if sys.version_info >= MINIMUM_PYTHON:
         return None
-    found, wanted = (".".join(map(str, version)) for version in (sys.version_info[:3], MINIMUM))
+    found, wanted = (".".join(map(str, version)) for version in (sys.version_info[:3], MINIMUM_PYTHON))
     return f"{sys.executable} is Python {found}, and {wanted} or newer is needed; {_fix()}"
 
 
-def why_missing(module: str | None) -> str | None:
+def missing_module_hint(module: str | None) -> str | None:
     """One line for a library that is not installed; None for the project's own modules and those of Python.
 
     Args:

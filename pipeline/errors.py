@@ -6,7 +6,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_MENDS = {
+_FIX_HINTS = {
     errno.ENOSPC: "free some space and run the same command again",
     errno.EDQUOT: "free some space and run the same command again",
     errno.EFBIG: "raise the limit on file sizes (ulimit -f)",
@@ -63,14 +63,14 @@ class Terminated(BaseException):
     """The process was asked to end, and its work is saved: the same command goes on."""
 
 
-def mend_of(error: BaseException) -> str | None:
+def fix_hint(error: BaseException) -> str | None:
     """One line for what the file system or the memory refused, or None if the error is not the user's to mend."""
     if is_out_of_memory(error):
         said = (str(error).splitlines() or [""])[0][:200]
         return f"out of memory ({type(error).__name__}: {said}); end other programs, or use a machine with more"
     if not isinstance(error, OSError):
         return None
-    mend = _MENDS.get(error.errno or 0)
+    mend = _FIX_HINTS.get(error.errno or 0)
     return f"{error.filename or 'writing'}: {error.strerror}; {mend}" if mend else None
 
 
@@ -85,7 +85,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def explaining_out_of_memory(message: str) -> Iterator[None]:
+def explain_out_of_memory(message: str) -> Iterator[None]:
     """Say `message` where memory runs out in the block.
 
     Raises:

@@ -222,7 +222,9 @@ class WorkPaths:
         return self.root / "recursive" / network
 
     def search(self, search: str, fingerprint: str) -> Path:
-        """Journal and checkpoints of one search of `python -m pipeline tune` with one set of parameters and images."""
+        """TrialStorage and checkpoints of one search of `python -m pipeline tune` with one set of parameters and
+        images.
+        """
         return self.root / "tune" / search / fingerprint
 
     @property

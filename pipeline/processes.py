@@ -11,7 +11,7 @@ _PR_SET_PDEATHSIG = 1
 _KEEP = {"M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": (-1, -1)}
 
 
-def signal_on_parents_death(sent: signal.Signals) -> None:
+def set_parent_death_signal(sent: signal.Signals) -> None:
     """Have Linux send `sent` to this process when its parent dies, however that happens.
 
     A parent that died before this call goes unnoticed; callers compare `os.getppid()` afterwards.
@@ -19,7 +19,7 @@ def signal_on_parents_death(sent: signal.Signals) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, sent)
 
 
-def keep_freed_memory() -> None:
+def disable_malloc_trim() -> None:
     """Have freed memory used again rather than given back to Linux, which would fault each page in anew.
 
     Training on a CPU frees and allocates the same large tensors at every step: it is a tenth faster
@@ -31,7 +31,7 @@ def keep_freed_memory() -> None:
             mallopt(option, value)
 
 
-def children_of(pid: int) -> list[int]:
+def child_pids(pid: int) -> list[int]:
     """Processes that the main thread of `pid` started and that have not been waited for; none if it is gone."""
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
@@ -39,7 +39,7 @@ def children_of(pid: int) -> list[int]:
         return []
 
 
-def commands_below(folder: Path) -> dict[int, list[str]]:
+def processes_in_folder(folder: Path) -> dict[int, list[str]]:
     """pid -> program and arguments of every process whose working folder is `folder` or below it.
 
     Those of other users may not be looked at and are left out.
@@ -55,7 +55,7 @@ def commands_below(folder: Path) -> dict[int, list[str]]:
     return found
 
 
-def is_hidden(pid: int) -> bool:
+def hides_working_folder(pid: int) -> bool:
     """Whether a living process does not show its working folder, as Linux hides that of another user's."""
     try:
         Path(f"/proc/{pid}/cwd").readlink()

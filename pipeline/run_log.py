@@ -11,11 +11,11 @@ from typing import Any, Protocol, TextIO
 
 from tqdm import tqdm
 
-from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.files import write_json
 from pipeline.energy import Energy
 from pipeline.processes import peak_memory_kib
 
-_SECONDS_BETWEEN_LINES = 10.0
+_LINE_INTERVAL_S = 10.0
 
 
 class Progress(Protocol):
@@ -49,33 +49,33 @@ class RunLog:
         """One line for people."""
         if self._stream:
             tqdm.write(message, file=self._stream)
-        self.to_file(message)
+        self.write_to_file(message)
 
     @contextmanager
     def progress(self, description: str, total: int, unit: str) -> Iterator[Progress]:
         """A bar on a terminal, else a plain line every few seconds; the log file gets the end only."""
         start = time.monotonic()
         if self._stream is None:
-            yield _Quiet()
+            yield _NoProgress()
         elif self._stream.isatty():
             with tqdm(desc=description, total=total, unit=unit, file=self._stream, dynamic_ncols=True) as bar:
-                yield _Bar(bar)
+                yield _TqdmProgress(bar)
         else:
-            yield _Lines(self._stream, description, total, unit)
-        self.to_file(f"{description}: {total} {unit} in {time.monotonic() - start:.1f} s")
+            yield _LineProgress(self._stream, description, total, unit)
+        self.write_to_file(f"{description}: {total} {unit} in {time.monotonic() - start:.1f} s")
 
-    def to_file(self, message: str) -> None:
+    def write_to_file(self, message: str) -> None:
         """One line with the time, for the log file alone."""
         if self._file:
             self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
 
 
-class _Quiet:
+class _NoProgress:
     def update(self, n: int = 1, note: str = "") -> None:
         pass
 
 
-class _Bar:
+class _TqdmProgress:
     def __init__(self, bar: "tqdm[Any]") -> None:
         self._bar = bar
 
@@ -85,7 +85,7 @@ class _Bar:
         self._bar.update(n)
 
 
-class _Lines:
+class _LineProgress:
     """For logs and pipes: says where it stands every ten seconds, with the time left."""
 
     def __init__(self, stream: TextIO, description: str, total: int, unit: str) -> None:
@@ -96,7 +96,7 @@ class _Lines:
     def update(self, n: int = 1, note: str = "") -> None:
         self._done += n
         now = time.monotonic()
-        if now - self._said < _SECONDS_BETWEEN_LINES or not self._done:
+        if now - self._said < _LINE_INTERVAL_S or not self._done:
             return
         self._said = now
         left = (now - self._start) / self._done * (self._total - self._done)
@@ -104,7 +104,7 @@ class _Lines:
         print(f"{said}, {note}" if note else said, file=self._stream, flush=True)
 
 
-def standard_log(path: Path | None) -> RunLog:
+def stderr_log(path: Path | None) -> RunLog:
     """To standard error, so that a command's own output stays clean."""
     return RunLog(path, sys.stderr)
 

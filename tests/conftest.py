@@ -4,9 +4,10 @@ import os
 
 import pipeline  # isort: skip - it bounds how long OpenMP threads spin, before anything imports torch or scikit-learn
 import pytest
-from browser_app import served, shared
-from chromium import browser, page, pytest_runtest_makereport
 from hypothesis import settings
+
+from tests.fixtures.browser_app import served, shared
+from tests.fixtures.chromium import browser, page, pytest_runtest_makereport
 
 __all__ = ["browser", "page", "pipeline", "pytest_runtest_makereport", "served", "shared"]
 
@@ -17,12 +18,12 @@ os.environ["DVC_NO_ANALYTICS"] = "1"
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
-pytest_plugins = ["changed", "golden", "needs"]
+pytest_plugins = ["tests.fixtures.changed", "tests.fixtures.golden", "tests.fixtures.needs"]
 
 
 @pytest.fixture
 def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     """Train in float64, where sums in another order differ by 1e-15, and mistakes by as much as in float32."""
-    from made_up_training import build_float64  # torch, which few folders need
+    from tests.fixtures.training import build_float64  # torch, which few folders need
 
     monkeypatch.setattr("pipeline.training.state.build", build_float64)

@@ -10,22 +10,22 @@ from flask import request
 
 from pipeline.config.params import load_params
 from pipeline.errors import InputError
-from viz import callbacks, layout, parts
+from pipeline.figures.gallery import thumbnail
+from viz import callbacks, components, layout
 from viz.callbacks import training
 from viz.callbacks.training import training_page
 from viz.data import Source
-from viz.figures.gallery import thumbnail
-from viz.guard import protect
+from viz.security import protect
 
 # Addresses of pictures change with their content.
 _CACHE = "private, max-age=86400, immutable"
 
 
 class _OfflineDash(Dash):
-    def interpolate_index(self, *, config: str, **parts: Any) -> Any:  # type: ignore[override]  # Dash names them all
+    def interpolate_index(self, *, config: str, **components: Any) -> Any:  # type: ignore[override]  # Dash names them all
         # Where Dash's developer tools would look for newer versions of it.
         offline = re.sub(r'("dash_version_url":)"[^"]*"', r'\1""', config)
-        return super().interpolate_index(config=offline, **parts)
+        return super().interpolate_index(config=offline, **components)
 
 
 def make_app(
@@ -77,6 +77,6 @@ def _page(source: Source, params_file: Path) -> html.Div:
     try:
         params = load_params(params_file)
     except InputError as error:
-        return parts.problem(str(error))
+        return components.problem(str(error))
     training_view = training_page(source.data, params)
     return layout.page(params.networks, source.classes(), training_view, edited=source.overrides_stamp())

@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, ValidationError
 
-from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.files import read_json
 from pipeline.errors import InputError
 
 
@@ -14,13 +14,13 @@ class _Content(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Preparation(_Content):
+class PrepareMetrics(_Content):
     """Of `prepare`: what the labels are called."""
 
     class_names: tuple[StrictStr, ...]
 
 
-class Scorer(_Content):
+class FilterScorer(_Content):
     """By what the filter judged: its name and all of its options."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -30,10 +30,10 @@ class Scorer(_Content):
 class Settings(_Content):
     """Of the filter."""
 
-    scorer: Scorer
+    scorer: FilterScorer
 
 
-class Filtering(_Content):
+class FilterMetrics(_Content):
     """Of `filter`: the scorer, and the threshold in its unit; None where classes have their own."""
 
     eps: Annotated[StrictFloat | StrictInt, Field(gt=0)] | None

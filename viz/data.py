@@ -11,25 +11,25 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.artifacts.arrays import open_array
+from pipeline.artifacts.files import open_array
 from pipeline.artifacts.overrides import Override, locate_overrides, read_overrides
-from pipeline.artifacts.planted import planted_note, read_true_labels
+from pipeline.artifacts.prepared import planted_note, read_true_labels
 from pipeline.artifacts.tables import list_column, read_parquet
 from pipeline.errors import InputError
-from pipeline.filtering.inputs import input_files, load_evidence
+from pipeline.filtering.inputs import input_files, load_network_data
 from pipeline.paths import DataPaths
-from pipeline.selection.evidence import Evidence
-from viz.artefacts import Filtering, Preparation, read_typed
-from viz.remembered import Remembered, read_together, stamp_of
+from pipeline.scoring.base import ScorerInputs
+from viz.artefacts import FilterMetrics, PrepareMetrics, read_typed
+from viz.cache import StampedCache, files_stamp, read_consistently
 
 _COLUMNS = (
     "sample_id", "path", "sha256", "label", "predicted", "confidence", "x", "y", "cluster", "is_noise", "eps", "score",
     "reason", "neighbours", "keep",
 )  # fmt: skip
 # Bytes. Points of a million images take 0.3 GB, what a judge or a class of radii is, 8 bytes an image.
-_MOST_REMEMBERED = 2**30
+_MAX_CACHE_BYTES = 2**30
 # Bytes: one move of a control asks for its verdict several times, with 17 bytes an image.
-_MOST_VERDICTS = 2**27
+_MAX_PREVIEW_BYTES = 2**27
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -117,8 +117,8 @@ class Source:
 
     def __init__(self, data: DataPaths) -> None:
         self.data = data
-        self.remembered = Remembered(_MOST_REMEMBERED)
-        self.verdicts = Remembered(_MOST_VERDICTS)
+        self.remembered = StampedCache(_MAX_CACHE_BYTES)
+        self.verdicts = StampedCache(_MAX_PREVIEW_BYTES)
 
     def points(self, network: str) -> Points:
         """The network's points as they are on the disk now.
@@ -133,14 +133,14 @@ class Source:
         # What is read may be newer than the stamp asked for; then the next question reads once more.
         return self.remembered.get(
             ("points", network),
-            stamp_of(files),
-            lambda: read_together(files, lambda: _read_points(self.data, network))[1],
+            files_stamp(files),
+            lambda: read_consistently(files, lambda: _read_points(self.data, network))[1],
         )
 
     def classes(self) -> list[tuple[int, str]]:
         """Label and name of each class that has training images; none while `prepare` has not run."""
         try:
-            names = read_typed(self.data.prepare_metrics, Preparation).class_names
+            names = read_typed(self.data.prepare_metrics, PrepareMetrics).class_names
             labels = np.unique(read_parquet(self.data.manifest("train"), ["label"])["label"].to_numpy()).tolist()
         except InputError:
             return []
@@ -163,18 +163,18 @@ class Source:
 
     def overrides_stamp(self) -> str:
         """Differs whenever people's decisions have been replaced."""
-        return stamp_of([self.data.overrides])
+        return files_stamp([self.data.overrides])
 
-    def evidence(self, points: Points) -> Evidence:
+    def evidence(self, points: Points) -> ScorerInputs:
         """What all scorers can look at.
 
         Raises:
             InputError: a file is missing, damaged, or does not fit the others and the points.
         """
         files, network = input_files(self.data, points.network), points.network
-        stamp = f"{points.stamp} {stamp_of(files)}"
+        stamp = f"{points.stamp} {files_stamp(files)}"
         return self.remembered.get(
-            ("evidence", network), stamp, lambda: read_together(files, lambda: _read_evidence(self.data, points))[1]
+            ("evidence", network), stamp, lambda: read_consistently(files, lambda: _read_evidence(self.data, points))[1]
         )
 
     def image(self, sample_id: int, stamp: str | None = None) -> NDArray[np.uint8] | None:
@@ -188,7 +188,9 @@ class Source:
         """
         path = self.data.images("train")
         opened, images = self.remembered.get(
-            "images", stamp_of([path]), lambda: read_together([path], lambda: open_array(path, dtype=np.uint8, ndim=4))
+            "images",
+            files_stamp([path]),
+            lambda: read_consistently([path], lambda: open_array(path, dtype=np.uint8, ndim=4)),
         )
         if stamp not in (None, opened):
             raise InputError(f"{path}: has been replaced since the page was drawn; reload the page")
@@ -202,8 +204,8 @@ def _located(file: Path, points: Points) -> dict[int, Override]:
     return locate_overrides(overrides, file=file, paths=points.paths.to_pylist(), sha256=points.sha256.to_pylist())
 
 
-def _read_evidence(data: DataPaths, points: Points) -> Evidence:
-    known = load_evidence(data, points.network)
+def _read_evidence(data: DataPaths, points: Points) -> ScorerInputs:
+    known = load_network_data(data, points.network)
     assert known.evidence.maps is not None
     same = (
         known.images["sha256"].equals(points.sha256)
@@ -225,11 +227,11 @@ def _files(data: DataPaths, network: str) -> tuple[Path, ...]:
 
 def _read_points(data: DataPaths, network: str) -> Points:
     path = data.points(network)
-    table, filtering = read_parquet(path, _COLUMNS), read_typed(data.filter_metrics(network), Filtering)
+    table, filtering = read_parquet(path, _COLUMNS), read_typed(data.filter_metrics(network), FilterMetrics)
     manifest = read_parquet(data.manifest("train"), ["sha256"])
     n = len(table)
     images = open_array(data.images("train"), dtype=np.uint8, ndim=4)
-    names = read_typed(data.prepare_metrics, Preparation).class_names
+    names = read_typed(data.prepare_metrics, PrepareMetrics).class_names
     if len(images) != n or not np.array_equal(table["sample_id"].to_numpy(), np.arange(n)):
         raise InputError(f"{path}: its {n} rows are not those of the {len(images)} training images; run `dvc repro`")
     if not table["sha256"].combine_chunks().equals(manifest["sha256"].combine_chunks()):
@@ -243,7 +245,7 @@ def _read_points(data: DataPaths, network: str) -> Points:
     ):
         if n == 0 or values.min(initial=0) < 0 or values.max(initial=0) >= limit:
             raise InputError(f"{path}: its column {column} does not fit {data.prepare_metrics}; run `dvc repro`")
-    _check_judged(table, path)
+    _check_scored(table, path)
     thresholds = table["eps"].to_numpy()
     if filtering.eps is not None and (thresholds != filtering.eps).any():
         file = data.filter_metrics(network)
@@ -268,8 +270,8 @@ def _read_points(data: DataPaths, network: str) -> Points:
         class_names=names,
         true_labels=_true_labels(data, names),
         images=images,
-        images_stamp=stamp_of([data.images("train")]),
-        stamp=stamp_of(_files(data, network)),
+        images_stamp=files_stamp([data.images("train")]),
+        stamp=files_stamp(_files(data, network)),
     )
 
 
@@ -280,7 +282,7 @@ def _true_labels(data: DataPaths, names: Sequence[str]) -> NDArray[np.int64] | N
     return true_labels
 
 
-def _check_judged(table: pa.Table, path: Path) -> None:
+def _check_scored(table: pa.Table, path: Path) -> None:
     for column in ("x", "y", "confidence", "score"):
         if not np.isfinite(table[column].to_numpy()).all():
             raise InputError(f"{path}: its column {column} has values that are no finite numbers; run `dvc repro`")

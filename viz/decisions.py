@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from pipeline.artifacts.atomic import remove_leftovers
+from pipeline.artifacts.files import remove_leftovers
 from pipeline.artifacts.overrides import DECISIONS, Override, read_overrides, write_overrides
 from pipeline.errors import InputError
-from viz.saving import ChangedMeanwhileError, exclusive, replacing, state_of
+from viz.atomic_write import ConcurrentEditError, exclusive, file_state, replacing
 
 _ATTEMPTS = 5
 # Control characters, half surrogates, separators of lines and of paragraphs.
-_NOT_IN_A_NOTE = {"Cc", "Cs", "Zl", "Zp"}
+_FORBIDDEN_NOTE_CATEGORIES = {"Cc", "Cs", "Zl", "Zp"}
 
 Decision = Literal["keep", "drop"]
 
@@ -29,7 +29,7 @@ class Image:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Saved:
+class SaveResult:
     """What an action did.
 
     Attributes:
@@ -75,7 +75,7 @@ class Decisions:
         self._lock = threading.Lock()
         self._done: list[_Action] = []
 
-    def decide(self, images: Sequence[Image], decision: Decision | None, note: str) -> Saved:
+    def decide(self, images: Sequence[Image], decision: Decision | None, note: str) -> SaveResult:
         """Decide for all `images` in one action, on the disk when this returns; a missing file is made.
 
         Args:
@@ -106,9 +106,9 @@ class Decisions:
         what = "no longer decided by hand" if decision is None else f"to {decision}"
         untouched = f"; {_count(left_alone)} had no decision" if left_alone else ""
         sentence = f"{_count(len(action))} {what}{untouched}."
-        return Saved(written=len(action), left_alone=left_alone, images=tuple(action), sentence=sentence)
+        return SaveResult(written=len(action), left_alone=left_alone, images=tuple(action), sentence=sentence)
 
-    def undo(self) -> Saved | None:
+    def undo(self) -> SaveResult | None:
         """Take back the newest action of this object that is not taken back yet; None if there is none.
 
         Each image gets the line that it had before, with its note and timestamp, where it stood. Images
@@ -128,14 +128,14 @@ class Decisions:
         others = f"; {_count(left_alone)} changed by others since, left alone" if left_alone else ""
         which = next(iter(undone)).path if len(undone) == 1 else _count(len(undone))
         sentence = f"{which} as before{others}."
-        return Saved(written=len(undone), left_alone=left_alone, images=tuple(undone), sentence=sentence)
+        return SaveResult(written=len(undone), left_alone=left_alone, images=tuple(undone), sentence=sentence)
 
     def _update(self, act: Callable[[_Lines], _Action]) -> _Action:
         """Write what `act` makes of the lines in the file, and return it; nothing is written for no change."""
         with exclusive(self._file):
             remove_leftovers(self._file.resolve().parent)
             for _ in range(_ATTEMPTS):
-                state = state_of(self._file)
+                state = file_state(self._file)
                 lines = {} if state is None else _read(self._file)
                 action = act(lines)
                 if not action:
@@ -143,7 +143,7 @@ class Decisions:
                 try:
                     with replacing(self._file, state) as temporary:
                         write_overrides(temporary, _applied(lines, action))
-                except ChangedMeanwhileError:
+                except ConcurrentEditError:
                     continue
                 return action
         raise InputError(f"{self._file}: another program keeps changing it; save it there, then decide again")
@@ -194,7 +194,7 @@ def _applied(lines: _Lines, action: _Action) -> list[Override]:
 
 
 def _check_note(note: str) -> None:
-    if any(unicodedata.category(character) in _NOT_IN_A_NOTE for character in note):
+    if any(unicodedata.category(character) in _FORBIDDEN_NOTE_CATEGORIES for character in note):
         raise InputError(f"note: {note[:60]!r} has a line break or a control character; write it in one line")
 
 

@@ -5,12 +5,12 @@ from typing import Any
 
 from dash import dcc, html
 
-from viz.coloring import COLORINGS
-from viz.figures.curves import CURVE_HEIGHT
-from viz.figures.explorer import no_map
-from viz.figures.rendering import PLOTLY_CONFIG
-from viz.parts import hint
-from viz.rules import JUDGES, MOST_MIN_SAMPLES, WRITTEN
+from pipeline.figures.curves import CURVE_HEIGHT
+from pipeline.figures.explorer import no_map
+from pipeline.figures.rendering import PLOTLY_CONFIG
+from viz.color_by import COLORINGS
+from viz.components import hint
+from viz.filter_settings import AS_FILTERED, MAX_MIN_SAMPLES, SCORER_CHOICES
 
 ALL = -1
 """In the picker of the class that the sliders are for: all of them."""
@@ -40,7 +40,7 @@ LISTS = {
 }
 """What the pictures are of; the last three compare."""
 
-AS = {"share": "the share that goes, of every network", "limit": "the limit"}
+PROPOSAL_KINDS = {"share": "the share that goes, of every network", "limit": "the limit"}
 """What of a rule is written to params.yaml."""
 
 GRAPH_CONFIG: Any = PLOTLY_CONFIG | {
@@ -68,7 +68,7 @@ def page(
             *_stores(edited),
             _header(networks),
             html.Div([html.Div(id="problem"), html.Div(id="banner"), html.Div(id="planted", role="note")], id="alerts"),
-            html.Aside([*_colors(), *_filters(options), *_judging(options)], id="choices"),
+            html.Aside([*_colors(), *_filters(options), *_filter_controls(options)], id="choices"),
             html.Main([*_maps(networks), html.Div(training, id="training-view")], id="middle"),
             html.Aside([*_chosen(), *_pictures()], id="images"),
             html.Footer(id="saved", role="status"),
@@ -109,29 +109,29 @@ def _header(networks: Sequence[str]) -> html.Header:
 
 def _colors() -> list[Any]:
     names = {key: name for key, (name, _) in COLORINGS.items()}
-    return [*_named("Colour by", dcc.Dropdown(names, "decision", id="coloring", clearable=False))]
+    return [*_labeled("Colour by", dcc.Dropdown(names, "decision", id="coloring", clearable=False))]
 
 
 def _filters(classes: list[Any]) -> list[Any]:
     scores = dcc.RangeSlider(0, 1, step=0.01, value=[0, 1], marks=None, id="scores")
     return [
-        *_named("Classes shown", dcc.Dropdown(classes, [], id="classes", multi=True, placeholder="all")),
-        *_named("Scores shown (above 0.5 goes)", scores),
+        *_labeled("Classes shown", dcc.Dropdown(classes, [], id="classes", multi=True, placeholder="all")),
+        *_labeled("Scores shown (above 0.5 goes)", scores),
     ]
 
 
-def _judging(classes: list[Any]) -> list[Any]:
+def _filter_controls(classes: list[Any]) -> list[Any]:
     return [
         html.H2("What would go"),
-        *_named("Judge", dcc.Dropdown(dict(JUDGES), WRITTEN, id="judge", clearable=False)),
-        *_named("Settings of", dcc.Dropdown([EVERY_CLASS, *classes], ALL, id="scope", clearable=False)),
+        *_labeled("Judge", dcc.Dropdown(dict(SCORER_CHOICES), AS_FILTERED, id="judge", clearable=False)),
+        *_labeled("Settings of", dcc.Dropdown([EVERY_CLASS, *classes], ALL, id="scope", clearable=False)),
         html.Div("Limit", id="unit", className="name"),
         dcc.Slider(id="threshold", min=0, max=1, value=1, step=0.01, marks=None, updatemode="drag"),
-        *_named("Share that goes (%)", dcc.Slider(0, 50, 0.1, value=5, marks=None, id="share", updatemode="drag")),
+        *_labeled("Share that goes (%)", dcc.Slider(0, 50, 0.1, value=5, marks=None, id="share", updatemode="drag")),
         html.Div(
-            _named(
+            _labeled(
                 "min_samples",
-                dcc.Input(5, id="min_samples", type="number", min=1, max=MOST_MIN_SAMPLES, step=1),
+                dcc.Input(5, id="min_samples", type="number", min=1, max=MAX_MIN_SAMPLES, step=1),
             ),
             id="min_samples-row",
         ),
@@ -154,7 +154,7 @@ def _maps(networks: Sequence[str]) -> list[Any]:
             html.Div(
                 [
                     dcc.Dropdown(list(networks), networks[-1], id="network-b", clearable=False),
-                    dcc.Dropdown(dict(JUDGES), "dbscan", id="judge-b", clearable=False),
+                    dcc.Dropdown(dict(SCORER_CHOICES), "dbscan", id="judge-b", clearable=False),
                 ]
             ),
             html.Div(
@@ -162,7 +162,7 @@ def _maps(networks: Sequence[str]) -> list[Any]:
                     html.Span("goes (%)"),
                     dcc.Input(5, id="share-b", type="number", min=0, max=50, step=0.01),
                     html.Span("min_samples"),
-                    dcc.Input(5, id="min_samples-b", type="number", min=1, max=MOST_MIN_SAMPLES, step=1),
+                    dcc.Input(5, id="min_samples-b", type="number", min=1, max=MAX_MIN_SAMPLES, step=1),
                 ],
                 className="numbers",
             ),
@@ -232,7 +232,9 @@ def _parameters_dialog(n_networks: int) -> html.Dialog:
     return html.Dialog(
         [
             html.H2("Write to params.yaml"),
-            dcc.RadioItems(AS, "limit" if n_networks == 1 else "share", id="write-as", inline=True, className="tabs"),
+            dcc.RadioItems(
+                PROPOSAL_KINDS, "limit" if n_networks == 1 else "share", id="write-as", inline=True, className="tabs"
+            ),
             html.Pre(id="difference"),
             html.P(id="written", role="status"),
             html.Div(
@@ -244,5 +246,5 @@ def _parameters_dialog(n_networks: int) -> html.Dialog:
     )
 
 
-def _named(text: str, control: Any) -> list[Any]:
+def _labeled(text: str, control: Any) -> list[Any]:
     return [html.Div(text, className="name"), control]

@@ -16,9 +16,9 @@ from pipeline.config.params import load_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from viz.app import make_app
-from viz.callbacks.deciding import shown_points
+from viz.callbacks.overrides import current_points
 from viz.data import Source
-from viz.guard import LOOPBACK, check_port
+from viz.security import LOOPBACK, check_port
 
 
 class Explorer:
@@ -56,7 +56,7 @@ class Explorer:
         file = self._source.data.points(network)
         table = read_parquet(file)
         # Looked at last: what was read is what was selected from.
-        if generation is not None and shown_points(self._source, generation) is None:
+        if generation is not None and current_points(self._source, generation) is None:
             raise InputError(f"{file}: has been replaced since the selection; select again")
         return table.take(sorted(rows))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.config.params import check_params, parse_params, read_params_text
 from pipeline.errors import InputError
-from viz.saving import ChangedMeanwhileError, exclusive, replacing, state_of
+from viz.atomic_write import ConcurrentEditError, exclusive, file_state, replacing
 from viz.yaml_text import with_value, without
 
 
@@ -76,13 +76,13 @@ def write(proposal: Proposal) -> None:
     if proposal.new_text == proposal.old_text:
         return
     with exclusive(file):
-        state = state_of(file)
+        state = file_state(file)
         try:
             if read_params_text(file) != proposal.old_text:
-                raise ChangedMeanwhileError
+                raise ConcurrentEditError
             with replacing(file, state) as temporary:
                 temporary.write_bytes(proposal.new_text.encode())
-        except ChangedMeanwhileError:
+        except ConcurrentEditError:
             raise InputError(f"{file}: has changed meanwhile; look at the difference again") from None
 
 

@@ -11,22 +11,22 @@ import numpy as np
 from dash import dcc, html
 from plotly import graph_objects as go
 
-from pipeline.artifacts.arrays import open_array
+from pipeline.artifacts.files import open_array
 from pipeline.artifacts.runs import read_runs
 from pipeline.config.params import Params
 from pipeline.config.study import Study
 from pipeline.errors import InputError
+from pipeline.figures.batch_curves import batch_chart
+from pipeline.figures.rendering import PLOTLY_CONFIG
+from pipeline.figures.run_curves import run_chart
+from pipeline.figures.study_curves import POINTS_TITLE, TOP1_TITLE, accuracy_curves, difference_curves, run_curves
 from pipeline.paths import DataPaths
-from pipeline.stats.comparisons import Plan
-from pipeline.stats.runs import Run, run_of
+from pipeline.stats.comparisons import AnalysisPlan
+from pipeline.stats.formatting import count, plural
+from pipeline.stats.runs import Run, run_from_row
 from pipeline.stats.study import study_summary
-from pipeline.stats.study_tables import Table, accuracy_table, common_settings, difference_table, excluded_table
-from pipeline.stats.wording import count, plural
-from viz.figures.batch_curves import batch_chart
-from viz.figures.rendering import PLOTLY_CONFIG
-from viz.figures.run_curves import run_chart
-from viz.figures.study_curves import POINTS_TITLE, TOP1_TITLE, accuracy_curves, difference_curves, run_curves
-from viz.parts import problem
+from pipeline.stats.tables import Table, accuracy_table, common_settings, difference_table, excluded_table
+from viz.components import problem
 
 _ABOUT_CURVES = (
     "Losses are of the training images; curves of the test images, for studies with accuracy_every, are in the report. "
@@ -63,7 +63,7 @@ def study_view(data: DataPaths, name: str | None, *, params: Params, batch_size:
         return problem(str(error))
     report, asked = params.report, params.studies[name]
     confidence = report.confidence
-    plan = Plan(
+    plan = AnalysisPlan(
         margin=report.margin / 100, alpha=report.alpha, primary=report.primary, matched=asked.match,
         n_images=max(1, correct.shape[1]), looks=asked.looks or (),
     )  # fmt: skip
@@ -85,20 +85,20 @@ def _runs(data: DataPaths, params: Params, name: str | None) -> list[Run]:
     if not isinstance(name, str) or name not in params.studies:
         known = ", ".join(params.studies)
         raise InputError(f"{data.root / 'train'}: no results of a study of params.yaml ({known}); run `dvc repro`")
-    return [run_of(row) for row in read_runs(data.runs(name), data.history(name))]
+    return [run_from_row(row) for row in read_runs(data.runs(name), data.history(name))]
 
 
 def _overview(study: Mapping[str, Any], runs: Sequence[Run], asked: Study) -> list[Any]:
     finished = study["n_cells"] - study["n_skipped"] - study["n_diverged"]
     counts = f"{count(finished)} finished, {count(study['n_diverged'])} diverged, {count(study['n_skipped'])} skipped"
     parts: list[Any] = [html.H2(study["name"]), html.P(f"{common_settings(study)}: {counts}")]
-    if not _is_grid_of(runs, asked):
+    if not _matches_grid(runs, asked):
         text = f"These are not the cells that studies.{study['name']} in params.yaml asks for now; run `dvc repro`."
         parts.append(html.P(text, className="stale", role="alert"))
     return parts
 
 
-def _is_grid_of(runs: Sequence[Run], asked: Study) -> bool:
+def _matches_grid(runs: Sequence[Run], asked: Study) -> bool:
     grid = itertools.product(
         asked.models, asked.batch_sizes, asked.learning_rates, asked.weight_decays, asked.arms, asked.seeds
     )

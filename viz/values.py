@@ -10,17 +10,15 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from pipeline.config.base import Section
-from pipeline.config.scorers import SingleScorer
-from pipeline.selection.calibration import k_distances
-from pipeline.selection.dbscan import release_radii_by_class
-from pipeline.selection.ensemble import split_options
-from pipeline.selection.evidence import Space, TaskMap
-from pipeline.selection.requirements import check_scorer
-from pipeline.selection.scorers import SCORERS
+from pipeline.config.filter import SingleScorer
+from pipeline.scoring.base import MapFn, Space
+from pipeline.scoring.density import release_radii_by_class
+from pipeline.scoring.eps_search import k_distances
+from pipeline.scoring.registry import SCORERS, check_scorer, split_options
 from viz.data import Points, Source
 
 
-def written_values(source: Source, points: Points) -> NDArray[np.float64]:
+def filter_values(source: Source, points: Points) -> NDArray[np.float64]:
     """(N,) of the scorer that the filter has used, from its scores v / (v + threshold); see `budgets.score`.
 
     Infinite where the score is 1.
@@ -33,7 +31,7 @@ def written_values(source: Source, points: Points) -> NDArray[np.float64]:
         values[finite] = odds * points.thresholds[finite]
         return values
 
-    return _remembered(source, points, "written", compute)
+    return _cached(source, points, "written", compute)
 
 
 def scored_values(source: Source, points: Points, name: str) -> NDArray[np.float64]:
@@ -49,7 +47,7 @@ def scored_values(source: Source, points: Points, name: str) -> NDArray[np.float
         _, options = split_options(scorer)
         return SCORERS[name].values(evidence, **options)
 
-    return _remembered(source, points, name, compute)
+    return _cached(source, points, name, compute)
 
 
 def radii(source: Source, points: Points, space: Space, min_samples: int, label: int | None) -> NDArray[np.float64]:
@@ -59,10 +57,10 @@ def radii(source: Source, points: Points, space: Space, min_samples: int, label:
         InputError: the components are missing, or of other files than the points.
     """
 
-    def compute(places: NDArray[np.float64], labels: NDArray[np.int64], each: TaskMap) -> NDArray[np.float64]:
+    def compute(places: NDArray[np.float64], labels: NDArray[np.int64], each: MapFn) -> NDArray[np.float64]:
         return release_radii_by_class(places, labels, min_samples=min_samples, each=each)
 
-    return _of_class(source, points, ("radii", space, min_samples, label), compute)
+    return _per_class(source, points, ("radii", space, min_samples, label), compute)
 
 
 def ordered_distances(
@@ -74,10 +72,10 @@ def ordered_distances(
         InputError: as `radii`.
     """
 
-    def compute(places: NDArray[np.float64], labels: NDArray[np.int64], each: TaskMap) -> NDArray[np.float64]:
+    def compute(places: NDArray[np.float64], labels: NDArray[np.int64], each: MapFn) -> NDArray[np.float64]:
         return k_distances(places, labels, min_samples, each=each)
 
-    return _of_class(source, points, ("k-distances", space, min_samples, label), compute)
+    return _per_class(source, points, ("k-distances", space, min_samples, label), compute)
 
 
 def with_defaults(name: str) -> dict[str, Any]:
@@ -86,11 +84,11 @@ def with_defaults(name: str) -> dict[str, Any]:
     return dict(options)
 
 
-def _of_class(
+def _per_class(
     source: Source,
     points: Points,
     key: tuple[str, Space, int, int | None],
-    compute: Callable[[NDArray[np.float64], NDArray[np.int64], TaskMap], NDArray[np.float64]],
+    compute: Callable[[NDArray[np.float64], NDArray[np.int64], MapFn], NDArray[np.float64]],
 ) -> NDArray[np.float64]:
     _, space, _, label = key
 
@@ -101,10 +99,10 @@ def _of_class(
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return compute(places[rows], points.labels[rows], pool.map)
 
-    return _remembered(source, points, key, make)
+    return _cached(source, points, key, make)
 
 
-def _remembered(
+def _cached(
     source: Source, points: Points, key: object, make: Callable[[], NDArray[np.float64]]
 ) -> NDArray[np.float64]:
     # What comes from evidence too: evidence that is not of these points is refused.

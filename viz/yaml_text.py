@@ -65,7 +65,7 @@ def with_value(text: str, keys: Sequence[str], value: Any) -> str:
                 text = without(text, [*keys, key])
         return text
     parent = _find(root, keys[:-1])
-    if parent is None or not parent.is_mapping or _says(text, keys, value):
+    if parent is None or not parent.is_mapping or _already_has(text, keys, value):
         return text
     if keys[-1] in parent.entries:
         return _replaced(text, parent.entries[keys[-1]], value)
@@ -115,7 +115,7 @@ def _added(text: str, parent: _Node, written: str) -> str:
     return f"{text[: line_end + 1]}{indented}{newline}{text[line_end + 1 :]}"
 
 
-def _says(text: str, keys: Sequence[str], value: Any) -> bool:
+def _already_has(text: str, keys: Sequence[str], value: Any) -> bool:
     """Whether the value at `keys` is `value` already, however it is written."""
     tree: Any = YAML(typ="safe", pure=True).load(text)
     for key in keys:

@@ -14,18 +14,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.gpu_day.running import Row, Step, learned, passed, read_results, run_steps
-from pipeline.artifacts.atomic import write_text
+from benchmarks.gpu_day.running import GpuDayStep, Row, learned, passed, read_results, run_steps
+from pipeline.artifacts.files import write_text
 from pipeline.errors import InputError
 
 _MODULE = "benchmarks.gpu_day.steps"
 _IMAGES = {"28px": {"size": 28, "stem": "imagenet"}, "32px-cifar": {"size": 32, "stem": "cifar"}}
 
 
-def _step(name: str, limit_s: float, about: str, **options: object) -> Step:
+def _step(name: str, limit_s: float, about: str, **options: object) -> GpuDayStep:
     """A step whose function is named by the first word of its name."""
     work = name.split("-")[0] if not name.startswith("small-maps") else "small_maps"
-    return Step(name=name, limit_s=limit_s, work=f"{_MODULE}:{work}", about=about, options=options)
+    return GpuDayStep(name=name, limit_s=limit_s, work=f"{_MODULE}:{work}", about=about, options=options)
 
 
 STEPS = [
@@ -55,7 +55,7 @@ STEPS = [
 """All under nine minutes, the most instructive first."""
 
 
-def summary(steps: Sequence[Step], results: Mapping[str, Row]) -> str:
+def summary(steps: Sequence[GpuDayStep], results: Mapping[str, Row]) -> str:
     """What was learned, as Markdown."""
     lines = ["# A day on a GPU", ""]
     if results:
@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(not all(sound))
 
 
-def _list(steps: Sequence[Step], arguments: argparse.Namespace) -> None:
+def _list(steps: Sequence[GpuDayStep], arguments: argparse.Namespace) -> None:
     results = read_results(arguments.out, steps, dry_run=arguments.dry_run)
     for step in steps:
         status = results[step.name]["status"] if step.name in results else "not run"

@@ -28,8 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.artifacts.atomic import write_text
-from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.files import write_json, write_text
 from pipeline.errors import InputError
 
 Row = dict[str, Any]
@@ -41,7 +40,7 @@ _FINISHED = "finished"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class GpuDayStep:
     """Something to measure.
 
     Attributes:
@@ -58,7 +57,7 @@ class Step:
 
 
 def run_steps(
-    steps: Sequence[Step], folder: Path, *, machine: str, dry_run: bool, minutes: float | None, command: str
+    steps: Sequence[GpuDayStep], folder: Path, *, machine: str, dry_run: bool, minutes: float | None, command: str
 ) -> None:
     """Run the steps that have no result in `folder` yet, one after another.
 
@@ -93,7 +92,7 @@ def run_steps(
         _say(f"{step.name}: {result['status']} after {result['seconds']:.0f} s; {learned(result['rows'])}")
 
 
-def read_results(folder: Path, steps: Sequence[Step], *, dry_run: bool) -> dict[str, Row]:
+def read_results(folder: Path, steps: Sequence[GpuDayStep], *, dry_run: bool) -> dict[str, Row]:
     """The results that `folder` has, by step.
 
     Raises:
@@ -174,7 +173,7 @@ def _send_machine(machine: str, dry_run: bool, sender: Connection) -> None:
         sender.send(InputError(f"{error}; install the package, docs/guides/gpu-day.md lists those that are needed"))
 
 
-def _run(step: Step, folder: Path, machine: Row, *, dry_run: bool) -> Row:
+def _run(step: GpuDayStep, folder: Path, machine: Row, *, dry_run: bool) -> Row:
     """Status, seconds, rows and, unless it finished, the end of what it printed."""
     rows, log = _rows_file(folder, step), _log_file(folder, step)
     kept = _kept_rows(rows, machine)
@@ -202,7 +201,7 @@ def _reason(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-def _work(step: Step, rows: Path, log: Path, dry_run: bool, done: set[str]) -> None:
+def _work(step: GpuDayStep, rows: Path, log: Path, dry_run: bool, done: set[str]) -> None:
     """The process of a step: measure each case and append its row."""
     _end_with_parent()
     with log.open("ab", buffering=0) as output:
@@ -250,11 +249,11 @@ def _kept_rows(path: Path, machine: Row) -> list[Row]:
     return lines[1:]
 
 
-def _rows_file(folder: Path, step: Step) -> Path:
+def _rows_file(folder: Path, step: GpuDayStep) -> Path:
     return folder / f"{step.name}.rows.jsonl"
 
 
-def _log_file(folder: Path, step: Step) -> Path:
+def _log_file(folder: Path, step: GpuDayStep) -> Path:
     return folder / f"{step.name}.log"
 
 

@@ -21,17 +21,15 @@ from torch import Tensor
 
 from benchmarks.gpu_day import timing
 from benchmarks.gpu_day.running import Cases, Row, start_process
-from benchmarks.gpu_day.timing import Plan, settings_of, train_on
+from benchmarks.gpu_day.timing import TimingPlan, settings_of, train_on
 from benchmarks.loop_speed import N_CLASSES, made_up_images
 from pipeline import distributed
 from pipeline.errors import InputError
 from pipeline.models import NETWORKS, build
 from pipeline.run_log import Progress, RunLog
-from pipeline.training.checkpoints import Checkpoints
-from pipeline.training.evaluate import evaluate
-from pipeline.training.images import evaluation_images
-from pipeline.training.interruptions import Pauses, end_and_due
-from pipeline.training.precision import Precision
+from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
+from pipeline.training.evaluation import evaluate, evaluation_images
+from pipeline.training.numerics import Precision
 from pipeline.training.settings import TrainSettings
 
 PRECISIONS: tuple[Precision, ...] = ("bf16", "fp32", "fp16", "tf32")
@@ -185,7 +183,7 @@ def train_with_checkpoints(settings: TrainSettings, folder: Path, kill_after: in
     """Train in this process, from the newest checkpoint in `folder` if there is one; leave weights.pt there."""
     with distributed.session("auto") as ranks:
         pixels, labels = made_up_images(4 * settings.batch_size, settings.format.image_size)
-        pauses = Pauses(Checkpoints(folder), end_and_due(), ranks=ranks, steps=settings.steps // 8)
+        pauses = CheckpointScheduler(Checkpoints(folder), stop_and_save_flags(), ranks=ranks, steps=settings.steps // 8)
         run = train_on(settings, pixels, labels, ranks=ranks, log=_KillingLog(kill_after), pauses=pauses)
         torch.save({name: tensor.cpu() for name, tensor in run.model.state_dict().items()}, folder / "weights.pt")
 
@@ -225,7 +223,7 @@ def _digest(weights: Mapping[str, Tensor]) -> str:
 
 
 def _by_batch(
-    compare: Callable[[TrainSettings, Plan], Row], *, dry_run: bool, size: int, stem: str, precision: str
+    compare: Callable[[TrainSettings, TimingPlan], Row], *, dry_run: bool, size: int, stem: str, precision: str
 ) -> Cases:
     """A comparison of loops with ResNet-18 at each of the batch sizes."""
     batches, plan = BATCHES, timing.REAL

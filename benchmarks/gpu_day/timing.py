@@ -19,13 +19,13 @@ from benchmarks.gpu_day.running import Row
 from benchmarks.loop_speed import N_CLASSES, bare_steps, made_up_images, settings_for
 from benchmarks.measuring import StepClock, ratio_spread, seconds_of
 from pipeline import distributed
-from pipeline.distributed import Ranks
+from pipeline.distributed import World
 from pipeline.models import build
 from pipeline.models.small_maps import SmallMapConv2d
 from pipeline.run_log import RunLog
-from pipeline.training import evaluated_weights
-from pipeline.training.images import load_images
-from pipeline.training.interruptions import Pauses
+from pipeline.training import eval_weights
+from pipeline.training.checkpointing import CheckpointScheduler
+from pipeline.training.evaluation import load_images
 from pipeline.training.loop import TrainedRun, train
 from pipeline.training.settings import TrainSettings
 
@@ -39,14 +39,14 @@ Loop = Callable[[int], float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class TimingPlan:
     """`rounds`, in each of which the first loop computes for about `seconds`, and the others as many steps."""
 
     rounds: int
     seconds: float
 
 
-REAL, TINY = Plan(rounds=5, seconds=1.0), Plan(rounds=1, seconds=0.0)
+REAL, TINY = TimingPlan(rounds=5, seconds=1.0), TimingPlan(rounds=1, seconds=0.0)
 
 
 def settings_of(network: str, size: int, batch: int, **changes: Any) -> TrainSettings:
@@ -60,18 +60,18 @@ def train_on(
     pixels: NDArray[np.uint8],
     labels: NDArray[np.int64],
     *,
-    ranks: Ranks,
+    ranks: World,
     log: RunLog,
-    pauses: Pauses | None = None,
+    pauses: CheckpointScheduler | None = None,
 ) -> TrainedRun:
     """Run the training loop on all of the images, uint8 (N, H, W, 3); BatchNorm's statistics are of one batch."""
     images = load_images(pixels, settings, training=True, device=ranks.device)
     targets, members = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
-    with patch.object(evaluated_weights, "STATISTICS_IMAGES", 1):
+    with patch.object(eval_weights, "STATISTICS_IMAGES", 1):
         return train(settings, images, targets, members, ranks=ranks, log=log, title="gpu day", pauses=pauses)
 
 
-def compare_with_bare(settings: TrainSettings, plan: Plan) -> Row:
+def compare_with_bare(settings: TrainSettings, plan: TimingPlan) -> Row:
     """The training loop against a bare loop with torchvision's network; the ratio is ours over bare.
 
     `bare` rounds as ours does and its kernels repeat their bits. `bare_fastest` has TF32 and the kernels that cuDNN
@@ -90,7 +90,7 @@ def compare_with_bare(settings: TrainSettings, plan: Plan) -> Row:
         return _in_turn(loops, settings.batch_size, plan, over="bare")
 
 
-def compare_with_compiled(settings: TrainSettings, plan: Plan) -> Row:
+def compare_with_compiled(settings: TrainSettings, plan: TimingPlan) -> Row:
     """The training loop with and without torch.compile; compiling is not timed. The ratio is compiled over plain."""
     with distributed.session("auto") as ranks:
         loops = {
@@ -100,7 +100,7 @@ def compare_with_compiled(settings: TrainSettings, plan: Plan) -> Row:
         return _in_turn(loops, settings.batch_size, plan, over="ours")
 
 
-def compare_with_plain_convolutions(settings: TrainSettings, plan: Plan) -> Row:
+def compare_with_plain_convolutions(settings: TrainSettings, plan: TimingPlan) -> Row:
     """One network on one batch with the two forms of its convolutions; the ratio is small maps over plain."""
     with distributed.session("auto") as ranks:
         run = bare_steps(build(settings.network, N_CLASSES, stem=settings.stem, seed=0), settings, ranks.device)
@@ -128,7 +128,7 @@ def peak_gib() -> float | None:
     return round(torch.cuda.max_memory_allocated() / 2**30, 2) if torch.cuda.is_available() else None
 
 
-def _training_loop(settings: TrainSettings, ranks: Ranks) -> Loop:
+def _training_loop(settings: TrainSettings, ranks: World) -> Loop:
     pixels, labels = made_up_images(2 * settings.batch_size, settings.format.image_size)
 
     def seconds(steps: int) -> float:
@@ -151,7 +151,7 @@ def _timed(run: Callable[[int], None], *contexts: Callable[[], AbstractContextMa
     return seconds
 
 
-def _in_turn(loops: Mapping[str, Loop], batch: int, plan: Plan, *, over: str) -> Row:
+def _in_turn(loops: Mapping[str, Loop], batch: int, plan: TimingPlan, *, over: str) -> Row:
     """Median images/s of each loop, and the ratio of the last one to the loop `over` in one round."""
     forget_peak()
     for loop in loops.values():

@@ -23,7 +23,7 @@ from benchmarks.label_noise.running import run_cases
 from benchmarks.label_noise.scoring import score_case
 from benchmarks.label_noise.tables import advantage_rows, heading, scorer_rows, summarize
 from benchmarks.printing import print_table
-from pipeline.commands.recursion.processes import StageFailedError
+from pipeline.commands.iteration.processes import StageFailedError
 from pipeline.config.params import load_params
 from pipeline.stages.harness import exit_codes
 

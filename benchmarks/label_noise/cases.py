@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 
-from pipeline.artifacts.planted import read_true_labels
-from pipeline.artifacts.prepared import PreparedData
+from pipeline.artifacts.prepared import PreparedData, read_true_labels
 from pipeline.artifacts.tables import read_parquet
-from pipeline.datasets.label_file import locate_labels, read_label_file
-from pipeline.datasets.label_noise import NoiseKind, plant
+from pipeline.datasets.label_noise import NoiseKind, plant_label_noise
+from pipeline.datasets.labels import locate_labels, read_label_file
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 
@@ -131,7 +130,7 @@ def labels_of(case: Case, images: Images, *, seed: int) -> NDArray[np.int64]:
     kind = KINDS[KINDS.index(case.kind)]
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     partners = _cifar10_partners(images.class_names) if kind == "pair" else None
-    noisy = plant(images.truth, kind, case.rate, images=images.pixels, rng=rng, partners=partners)
+    noisy = plant_label_noise(images.truth, kind, case.rate, images=images.pixels, rng=rng, partners=partners)
     if (noisy == images.truth).all():
         raise InputError(f"--rates: {case.rate:g} of {len(noisy)} images is none; raise it, or --images")
     return noisy

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.config.scorers import WITH_TRAINING
+from pipeline.config.filter import NEEDS_TRAINING_CONFIDENCE
 from pipeline.errors import InputError
-from pipeline.reduction.quality import exact_neighbours
-from pipeline.selection.evidence import Evidence
-from pipeline.selection.scorers import SCORERS
+from pipeline.reduction.neighbors import exact_neighbors
+from pipeline.scoring.base import ScorerInputs
+from pipeline.scoring.registry import SCORERS
 
 _DBSCAN = {"name": "dbscan", "space": "map", "min_samples": 5}
 _HDBSCAN = {"name": "hdbscan", "space": "map", "min_cluster_size": 20, "min_samples": 5}
@@ -44,11 +44,11 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
 
 K_VOTING = 25
 
-Comparison = Callable[[Evidence, NDArray[np.float32]], NDArray[np.float64]]
+Comparison = Callable[[ScorerInputs, NDArray[np.float32]], NDArray[np.float64]]
 """From the evidence and features (N, D), suspicion (N,), higher = more suspect."""
 
 
-def cleanlab_self_confidence(evidence: Evidence, _: NDArray[np.float32]) -> NDArray[np.float64]:
+def cleanlab_self_confidence(evidence: ScorerInputs, _: NDArray[np.float32]) -> NDArray[np.float64]:
     """One less cleanlab's label quality (Northcutt, Jiang and Chuang 2021, Confident Learning)."""
     from cleanlab.rank import get_label_quality_scores
 
@@ -56,7 +56,7 @@ def cleanlab_self_confidence(evidence: Evidence, _: NDArray[np.float32]) -> NDAr
     return 1.0 - np.asarray(quality, dtype=np.float64)
 
 
-def cleanlab_issues(evidence: Evidence, _: NDArray[np.float32]) -> NDArray[np.float64]:
+def cleanlab_issues(evidence: ScorerInputs, _: NDArray[np.float32]) -> NDArray[np.float64]:
     """The issues that cleanlab finds, in its own order; all others are alike."""
     from cleanlab.filter import find_label_issues
 
@@ -68,9 +68,9 @@ def cleanlab_issues(evidence: Evidence, _: NDArray[np.float32]) -> NDArray[np.fl
     return suspicion
 
 
-def knn_vote(evidence: Evidence, features: NDArray[np.float32]) -> NDArray[np.float64]:
+def knn_vote(evidence: ScorerInputs, features: NDArray[np.float32]) -> NDArray[np.float64]:
     """Share of the 25 nearest others in feature space (Euclidean, brute force) that have another label."""
-    neighbours = exact_neighbours(features, np.arange(len(features)), K_VOTING)
+    neighbours = exact_neighbors(features, np.arange(len(features)), K_VOTING)
     return np.asarray((evidence.labels[neighbours] != evidence.labels[:, None]).mean(axis=1))
 
 
@@ -125,7 +125,7 @@ def check_names(names: tuple[str, ...], default: str, *, neighbours: int, frozen
 
 
 def _reads_training(name: str) -> bool:
-    return any(scorer["name"] in WITH_TRAINING for scorer in _members(name))
+    return any(scorer["name"] in NEEDS_TRAINING_CONFIDENCE for scorer in _members(name))
 
 
 def _members(name: str) -> Iterator[Mapping[str, Any]]:
@@ -133,5 +133,5 @@ def _members(name: str) -> Iterator[Mapping[str, Any]]:
         yield from CHOICES[name].get("of", [CHOICES[name]])
 
 
-def _probabilities(evidence: Evidence) -> NDArray[np.float64]:
+def _probabilities(evidence: ScorerInputs) -> NDArray[np.float64]:
     return np.asarray(evidence.probabilities, dtype=np.float64)

@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 from ruamel.yaml import YAML
 
 from benchmarks.label_noise.cases import Case
-from pipeline.artifacts.arrays import write_array
-from pipeline.artifacts.atomic import atomic_path
-from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.artifacts.files import atomic_path, read_json, write_array, write_json
 from pipeline.artifacts.overrides import write_overrides
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.tables import read_parquet, write_parquet
-from pipeline.commands.recursion.kept_images import write_kept_images
+from pipeline.commands.iteration.rounds import write_kept_images
 from pipeline.config.params import Params, check_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths

@@ -12,8 +12,8 @@ import numpy as np
 from benchmarks.label_noise.cases import Case, Images
 from benchmarks.label_noise.folders import take_images
 from benchmarks.label_noise.own_process import in_own_process
-from pipeline.artifacts.json_file import read_json, write_json
-from pipeline.artifacts.prepared import digest_of
+from pipeline.artifacts.files import read_json, write_json
+from pipeline.artifacts.prepared import prepared_digest
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.config.params import Params
 from pipeline.errors import InputError
@@ -24,7 +24,7 @@ _OF_CASES = {"budget", "schedule", "folds", "trained", "weights", "workers"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class CasePlan:
     """What all cases have in common.
 
     Attributes:
@@ -43,7 +43,7 @@ class Plan:
         return max(1, int(self.seconds / folds / self.each))
 
 
-def make_plan(arguments: argparse.Namespace, params: Params, images: Images, cases: Sequence[Case]) -> Plan:
+def make_plan(arguments: argparse.Namespace, params: Params, images: Images, cases: Sequence[Case]) -> CasePlan:
     """plan.json in `--work` keeps the speed for all cases and runs.
 
     Raises:
@@ -70,13 +70,13 @@ def make_plan(arguments: argparse.Namespace, params: Params, images: Images, cas
 
         each, _ = in_own_process(seconds_per_step, params, base.root)
     write_json(file, {**identity, "seconds_per_step": each})
-    plan = Plan(base=base, seconds=arguments.seconds, each=each)
+    plan = CasePlan(base=base, seconds=arguments.seconds, each=each)
     for folds in sorted({case.folds for case in timed}):
         print(_described(plan, folds, config.batch_size, len(images.truth)), flush=True)
     return plan
 
 
-def _described(plan: Plan, folds: int, batch_size: int, n: int) -> str:
+def _described(plan: CasePlan, folds: int, batch_size: int, n: int) -> str:
     steps, seen = plan.steps(folds), n if folds == 1 else n * (folds - 1) / folds
     return (
         f"plan: {plan.each:.4f} s for a step of {batch_size} images, so {plan.seconds:g} s in {folds} "
@@ -88,7 +88,7 @@ def _identity(arguments: argparse.Namespace, params: Params, images: Images) -> 
     """What the folders of all cases have in common; their kinds, rates, variants and folds are in their names."""
     files: dict[str, Path | None] = {key: getattr(arguments, key) for key in ("labels", "truth")}
     identity = {
-        "data": digest_of(DataPaths(root=arguments.data)),
+        "data": prepared_digest(DataPaths(root=arguments.data)),
         **{key: sha256_of_file(file) if file else None for key, file in files.items()},
         "images": int(np.count_nonzero(images.taken)),
         "seconds": arguments.seconds,

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from benchmarks.label_noise.cases import Case, Images, cases_of, labels_of, load_images_and_truth
 from benchmarks.label_noise.folders import case_params, is_made, make_folder
-from benchmarks.label_noise.planning import Plan, make_plan
+from benchmarks.label_noise.planning import CasePlan, make_plan
 from pipeline.artifacts.prepared import load_prepared
-from pipeline.commands.recursion.first_round import STAGES
-from pipeline.commands.recursion.processes import StageProcesses
+from pipeline.commands.iteration.processes import StageProcesses
+from pipeline.commands.iteration.rounds import STAGES
 from pipeline.config.params import Params, check_params, load_params
 from pipeline.paths import DataPaths, WorkPaths
 
@@ -47,7 +47,7 @@ def run_cases(arguments: argparse.Namespace) -> list[Case]:
 def _run_case(
     work: Path,
     params: Params,
-    plan: Plan,
+    plan: CasePlan,
     images: Images,
     case: Case,
     *,

@@ -12,17 +12,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from benchmarks.label_noise.choices import CHOICES, COMPARISONS, OTHERS, needs_cleanlab
+from benchmarks.label_noise.detection import Interval, compare
 from benchmarks.label_noise.own_process import in_own_process
-from pipeline.artifacts.arrays import open_array
-from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.artifacts.files import open_array, read_json, write_json
 from pipeline.artifacts.tables import read_parquet
-from pipeline.commands.recursion.first_round import STAGES
-from pipeline.filtering.inputs import load_inputs
+from pipeline.commands.iteration.rounds import STAGES
+from pipeline.filtering.inputs import load_filter_inputs
 from pipeline.paths import DataPaths, WorkPaths
-from pipeline.selection.detection import Interval, compare
-from pipeline.selection.ensemble import split_options
-from pipeline.selection.requirements import check_scorer
-from pipeline.selection.scorers import SCORERS
+from pipeline.scoring.registry import SCORERS, check_scorer, split_options
 
 
 def suspicion(name: str, data: DataPaths, network: str) -> tuple[NDArray[np.float64], float]:
@@ -31,7 +28,7 @@ def suspicion(name: str, data: DataPaths, network: str) -> tuple[NDArray[np.floa
     Raises:
         InputError: a file is missing or damaged, or the scorer cannot work with what is there.
     """
-    inputs = load_inputs(data, network)
+    inputs = load_filter_inputs(data, network)
     features = open_array(data.features(network), dtype=np.float32, ndim=2, rows=len(inputs.evidence.labels))
     if needs_cleanlab(name):
         for module in ("cleanlab.filter", "cleanlab.rank"):

@@ -10,12 +10,12 @@ import torch
 from benchmarks.measuring import seconds_of
 from pipeline import distributed
 from pipeline.artifacts.prepared import load_prepared
-from pipeline.config.duration import Duration
-from pipeline.config.networks import architecture_of
+from pipeline.config.base import Duration
+from pipeline.config.extractors import base_architecture
 from pipeline.config.params import Params
 from pipeline.paths import DataPaths
 from pipeline.run_log import RunLog
-from pipeline.training.images import load_images
+from pipeline.training.evaluation import load_images
 from pipeline.training.loop import train
 from pipeline.training.settings import effective_settings
 
@@ -36,7 +36,7 @@ def seconds_per_step(params: Params, data: Path) -> float:
     labels = torch.from_numpy(prepared.train.labels)
     settings = effective_settings(
         config,
-        network=architecture_of(params.networks[0]),
+        network=base_architecture(params.networks[0]),
         n_classes=len(prepared.class_names),
         n_epoch=len(labels),
         image_size=prepared.image_size,

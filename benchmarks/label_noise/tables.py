@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.label_noise.choices import COMPARISONS, NAMES
-from pipeline.artifacts.json_file import read_json, write_json
+from benchmarks.label_noise.detection import MEASURES
+from pipeline.artifacts.files import read_json, write_json
 from pipeline.errors import InputError
-from pipeline.selection.detection import MEASURES
 
 _TITLES = {
     "auroc": "AUROC",

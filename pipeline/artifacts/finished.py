@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts.atomic import atomic_path, remove_leftovers
-from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.artifacts.files import atomic_path, read_json, remove_leftovers, write_json
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.errors import InputError
 
@@ -18,7 +17,7 @@ _RECORD = "entry.json"
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK)
 
 
-class FinishedFiles:
+class FileCache:
     """The entries under one folder, a folder each.
 
     An entry appears by a single rename, so a killed process leaves a whole one or none.
@@ -59,7 +58,7 @@ class FinishedFiles:
         folder = self._root / key
         if not folder.is_dir():
             return None
-        record = _record_of(folder)
+        record = _read_record(folder)
         if {name: _digest(folder / name) for name in files} != record["sha256"]:
             raise _damaged(folder)
         for name, path in files.items():
@@ -68,14 +67,14 @@ class FinishedFiles:
         os.utime(folder)
         return float(record["seconds"])
 
-    def clear(self, *, unused_s: float) -> None:
+    def clear(self, *, max_age_s: float) -> None:
         """Remove the entries that were neither made nor restored for so many seconds."""
         for folder in self._root.glob("[0-9a-f]*"):
-            if folder.stat().st_mtime <= time.time() - unused_s:
+            if folder.stat().st_mtime <= time.time() - max_age_s:
                 shutil.rmtree(folder)
 
 
-def _record_of(folder: Path) -> dict[str, Any]:
+def _read_record(folder: Path) -> dict[str, Any]:
     try:
         record = read_json(folder / _RECORD)
     except InputError:

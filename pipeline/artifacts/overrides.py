@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipeline.artifacts.atomic import atomic_path
+from pipeline.artifacts.files import atomic_path
 from pipeline.errors import InputError
 
 COLUMNS = ("path", "sha256", "decision", "note", "timestamp")

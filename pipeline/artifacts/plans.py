@@ -6,21 +6,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts.atomic import remove_leftovers, write_bytes
-from pipeline.artifacts.json_file import read_json, write_json
-from pipeline.config.plan import plan_hash
+from pipeline.artifacts.files import read_json, remove_leftovers, write_bytes, write_json
+from pipeline.config.study import plan_hash
 from pipeline.errors import InputError
 
 _RUNS = "runs.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Statement:
+class RegisteredPlan:
     """A plan, and when it was stated.
 
     Attributes:
         date: UTC, as `2026-11-23T18:45:12.000000Z`.
-        plan: values as `pipeline.config.plan.stated_plan` gives them.
+        plan: values as `pipeline.config.plan.build_plan` gives them.
     """
 
     date: str
@@ -31,7 +30,7 @@ class Statement:
         return plan_hash(self.plan)
 
 
-def timestamp(now: datetime) -> str:
+def utc_timestamp(now: datetime) -> str:
     """UTC to the microsecond; such texts sort as their dates do.
 
     Args:
@@ -41,24 +40,24 @@ def timestamp(now: datetime) -> str:
     return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def state_plan(folder: Path, plan: Mapping[str, Any], now: datetime) -> bool:
+def register_plan(folder: Path, plan: Mapping[str, Any], now: datetime) -> bool:
     """Add `plan` to the statements of a study in `folder`; returns whether the newest was another one.
 
     Raises:
         InputError: a statement is damaged.
     """
     remove_leftovers(folder)
-    earlier = read_statements(folder)
+    earlier = read_registered_plans(folder)
     digest = plan_hash(plan)
     if earlier and earlier[-1].sha256 == digest:
         return False
-    date = timestamp(now)
+    date = utc_timestamp(now)
     name = f"{date.replace(':', '')}-{digest[:12]}.json"
     write_json(folder / name, {"date": date, "plan": plan, "sha256": digest})
     return True
 
 
-def read_statements(folder: Path) -> list[Statement]:
+def read_registered_plans(folder: Path) -> list[RegisteredPlan]:
     """All statements of a study, the oldest first.
 
     Raises:
@@ -68,7 +67,7 @@ def read_statements(folder: Path) -> list[Statement]:
     for path in sorted(folder.glob("2*.json")):
         record = read_json(path)
         try:
-            statement = Statement(date=record["date"], plan=record["plan"])
+            statement = RegisteredPlan(date=record["date"], plan=record["plan"])
             whole = statement.sha256 == record["sha256"]
         except (TypeError, KeyError, AttributeError):
             whole = False
@@ -78,7 +77,7 @@ def read_statements(folder: Path) -> list[Statement]:
     return sorted(found, key=lambda statement: statement.date)
 
 
-def copy_statements(source: Path, target: Path) -> int:
+def copy_registered_plans(source: Path, target: Path) -> int:
     """Add the statements of all studies below `source` to those below `target`; returns how many were new.
 
     Raises:
@@ -86,7 +85,7 @@ def copy_statements(source: Path, target: Path) -> int:
     """
     new = 0
     for folder in sorted(path for path in source.glob("*") if path.is_dir()):
-        read_statements(folder)
+        read_registered_plans(folder)
         for path in sorted(folder.glob("2*.json")):
             place = target / folder.name / path.name
             if not place.exists():

@@ -10,7 +10,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from pipeline.artifacts.atomic import atomic_path
+from pipeline.artifacts.files import atomic_path
 from pipeline.errors import InputError
 
 
@@ -21,14 +21,14 @@ def write_parquet(path: Path, table: pa.Table) -> None:
 
 
 def read_parquet(
-    path: Path, columns: Sequence[str] | Mapping[str, pa.DataType] | None = None, *, may_have: Sequence[str] = ()
+    path: Path, columns: Sequence[str] | Mapping[str, pa.DataType] | None = None, *, optional: Sequence[str] = ()
 ) -> pa.Table:
     """Read `columns` (default: all).
 
     Args:
         columns: names, or names with the types that their values must have or be convertible to
             without loss; a typed column may not hold nulls.
-        may_have: further ones, that earlier versions did not write; read where they are there.
+        optional: further ones, that earlier versions did not write; read where they are there.
 
     Raises:
         InputError: the file is missing, damaged, or lacks a column; a value is null or of another type.
@@ -40,7 +40,7 @@ def read_parquet(
         missing = [name for name in columns or () if name not in names]
         if missing:
             raise InputError(f"{path}: has no column {missing[0]}; it is of another version, run `dvc repro --force`")
-        there = [*columns, *(name for name in may_have if name in names)] if columns is not None else None
+        there = [*columns, *(name for name in optional if name in names)] if columns is not None else None
         # Left to itself, pyarrow up to 22 makes a column of a folder named `rate=0.1`.
         table = pyarrow.parquet.read_table(path, columns=there, partitioning=None)
     except (pa.ArrowException, OSError) as error:
@@ -64,7 +64,7 @@ def _cast(table: pa.Table, types: Mapping[str, pa.DataType], path: Path) -> pa.T
     return table
 
 
-def lists(values: NDArray[Any]) -> pa.ListArray:
+def list_array(values: NDArray[Any]) -> pa.ListArray:
     """(N, k), k >= 1, as a column of N lists, without a Python object for each number."""
     n, k = values.shape
     return pa.ListArray.from_arrays(np.arange(0, n * k + 1, k, dtype=np.int32), values.ravel())
@@ -91,11 +91,11 @@ def write_csv(path: Path, table: pa.Table) -> None:
         pyarrow.csv.write_csv(table, temporary, options)
 
 
-def read_csv(path: Path, columns: dict[str, pa.DataType], *, may_have: Sequence[str] = ()) -> pa.Table:
+def read_csv(path: Path, columns: dict[str, pa.DataType], *, optional: Sequence[str] = ()) -> pa.Table:
     """Read a CSV that has exactly these columns, by name and type, in any order.
 
     Args:
-        may_have: further columns that it may have. They are not read.
+        optional: further columns that it may have. They are not read.
 
     Raises:
         InputError: the file is missing, has other columns, or a value of another type.
@@ -109,6 +109,6 @@ def read_csv(path: Path, columns: dict[str, pa.DataType], *, may_have: Sequence[
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path}: not readable as CSV ({reason}); mend that line") from None
-    if sorted(name for name in table.column_names if name not in may_have) != sorted(columns):
+    if sorted(name for name in table.column_names if name not in optional) != sorted(columns):
         raise InputError(f"{path}: has the columns {table.column_names}; give exactly {list(columns)}")
     return table.select(list(columns))

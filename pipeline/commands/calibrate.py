@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.files import read_json
 from pipeline.commands import command_parser
 from pipeline.config.params import load_params
 from pipeline.errors import InputError
-from pipeline.filtering.inputs import load_inputs
+from pipeline.filtering.inputs import load_filter_inputs
 from pipeline.paths import DataPaths
-from pipeline.selection.calibration import PLANTED_SHARE, k_distances, knee, search_planted
-from pipeline.selection.dbscan import release_radii_by_class
-from pipeline.selection.evidence import Evidence, Space
+from pipeline.scoring.base import ScorerInputs, Space
+from pipeline.scoring.density import release_radii_by_class
+from pipeline.scoring.eps_search import PLANTED_SHARE, k_distances, knee, search_planted
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     if min(arguments.min_samples) < 2:
         raise InputError(f"--min-samples {min(arguments.min_samples)}: give numbers from 2 on; with 1 nothing is noise")
     data = DataPaths(root=arguments.data)
-    evidence = load_inputs(data, arguments.network).evidence
+    evidence = load_filter_inputs(data, arguments.network).evidence
     if not evidence.has("classes"):
         raise InputError("calibrate: there is one class only, and planted images need another; set filter.eps: knee")
     made = read_json(data.reduce_metrics(arguments.network))["maps"]
@@ -60,12 +60,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _rows(
-    evidence: Evidence, made: Sequence[Mapping[str, Any]], min_samples: Sequence[int]
+    evidence: ScorerInputs, made: Sequence[Mapping[str, Any]], min_samples: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
     """A row for each space and min_samples; `made` is what `reduce` says of its maps."""
     assert evidence.maps is not None
     main = made[0]["tsne"]["requested"]
-    spaces: list[tuple[str, Space, Evidence]] = [("components", "components", evidence)]
+    spaces: list[tuple[str, Space, ScorerInputs]] = [("components", "components", evidence)]
     for index in range(len(evidence.maps)):
         asked = made[index]["tsne"]["requested"]
         changes = {key: value for key, value in asked.items() if value != main[key]}

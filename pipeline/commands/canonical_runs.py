@@ -21,17 +21,24 @@ from pipeline import distributed
 from pipeline.commands import command_parser
 from pipeline.errors import InputError
 from pipeline.training.canonical_runs import canonical_hashes
-from pipeline.training.code_families import LIST, Family, Hashes, add_to_families, read_families, write_families
-from pipeline.training.fingerprint import this_machine, training_code
+from pipeline.training.code_families import (
+    FAMILIES_FILE,
+    Family,
+    Hashes,
+    add_to_families,
+    read_families,
+    write_families,
+)
+from pipeline.training.run_key import machine_info, training_code_digest
 
 _PROJECT = Path(__file__).resolve().parents[2]
 # Of a family the newest code is the nearest to today's, and a list of digests may be long.
-_MOST_TRIES = 3
+_MAX_TRIES = 3
 _TIMEOUT_S = 600
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Outcome:
+class CanonicalHashes:
     """What a version of the training code gives on this machine."""
 
     code: str
@@ -51,30 +58,32 @@ def main(argv: Sequence[str]) -> int:
     """Run the canonical jobs and compare them with the list, or add them to it."""
     arguments = make_parser().parse_args(argv)
     with distributed.session(1):
-        found = run_here()
+        found = run_local()
     if arguments.json:
         print(json.dumps(dataclasses.asdict(found)))
         return 0
     families = read_families()
     changed, line = add_to_families(
-        families, found.code, found.machine, found.hashes, hashes_of=lambda family: earlier_hashes(family, found)
+        families, found.code, found.machine, found.hashes, run_family=lambda family: earlier_hashes(family, found)
     )
     print(line)
     if changed == families:
         return 0
     if not arguments.record:
-        print(f"{LIST.name} does not have this; add --record to write it")
+        print(f"{FAMILIES_FILE.name} does not have this; add --record to write it")
         return 1
     write_families(changed)
     return 0
 
 
-def run_here() -> Outcome:
+def run_local() -> CanonicalHashes:
     """Of the code and the machine of this process."""
-    return Outcome(code=training_code(), machine=this_machine(torch.device("cpu")), hashes=canonical_hashes())
+    return CanonicalHashes(
+        code=training_code_digest(), machine=machine_info(torch.device("cpu")), hashes=canonical_hashes()
+    )
 
 
-def earlier_hashes(family: Family, here: Outcome, project: Path = _PROJECT) -> Hashes | None:
+def earlier_hashes(family: Family, here: CanonicalHashes, project: Path = _PROJECT) -> Hashes | None:
     """The hashes that another member of a family gives on this machine, with its code as git has it.
 
     Returns:
@@ -84,7 +93,7 @@ def earlier_hashes(family: Family, here: Outcome, project: Path = _PROJECT) -> H
         InputError: the earlier code runs and fails.
     """
     others = [member for member in reversed(family.members) if member != here.code]
-    for member in others[:_MOST_TRIES]:
+    for member in others[:_MAX_TRIES]:
         for commit in _commits_that_list(member, project):
             outcome = _run_commit(commit, project)
             if outcome is not None and outcome.code == member and outcome.machine == here.machine:
@@ -97,12 +106,12 @@ def _commits_that_list(digest: str, project: Path) -> Iterator[str]:
 
     By the content, not by a recorded name, which a rebase would change.
     """
-    listed = str(LIST.relative_to(_PROJECT))
+    listed = str(FAMILIES_FILE.relative_to(_PROJECT))
     found = _git(project, "log", "--format=%H", "-m", f"-S{digest}", "--", listed)
     yield from dict.fromkeys(found.split() if found else [])
 
 
-def _run_commit(commit: str, project: Path) -> Outcome | None:
+def _run_commit(commit: str, project: Path) -> CanonicalHashes | None:
     """Its canonical runs, in a process of this interpreter; None where the commit has none."""
     with TemporaryDirectory() as folder:
         archive = Path(folder, "code.tar")
@@ -115,7 +124,7 @@ def _run_commit(commit: str, project: Path) -> Outcome | None:
         raise InputError(
             f"{commit[:12]}: its canonical runs fail here ({done.stderr.strip()[-200:]}); check the environment"
         )
-    return Outcome(**json.loads(done.stdout))
+    return CanonicalHashes(**json.loads(done.stdout))
 
 
 def _git(project: Path, *arguments: str) -> str | None:

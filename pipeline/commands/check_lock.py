@@ -14,11 +14,11 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.commands import command_parser
-from pipeline.commands.checks.dvc_files import committed_lock, is_whole
+from pipeline.commands.checks.dvc_files import committed_lock, is_readable_lock
 from pipeline.errors import InputError
 
 # It has no results of its own, and shows what `landscape` measured, which is no dependency.
-_SHOWING = "report"
+_REPORT_STAGE = "report"
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -42,14 +42,14 @@ def main(argv: Sequence[str]) -> int:
     if committed is None or current is None or current == committed:
         return 0
     # Cut short at the end of a line it is sound YAML of other results.
-    if not is_whole(lock):
+    if not is_readable_lock(lock):
         raise InputError(f"{lock}: cut short; run `python -m pipeline repair`")
     reader = YAML(typ="safe")
     try:
         before = reader.load(committed)
     except YAMLError:
         raise InputError(f"{lock} of the last commit: cut short; run `dvc repro` and commit it") from None
-    stages = rounded_otherwise(before or {}, reader.load(current) or {})
+    stages = stages_that_differ(before or {}, reader.load(current) or {})
     if stages:
         print(
             f"results differ from the last commit by rounding, first in {', '.join(stages)}: the inputs are equal, "
@@ -59,13 +59,16 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def rounded_otherwise(committed: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+def stages_that_differ(committed: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
     """Stages that have equal inputs and other outputs in two contents of dvc.lock; not those that follow from them."""
     before, now = committed.get("stages", {}), current.get("stages", {})
     return [
         name
         for name, entry in now.items()
-        if name != _SHOWING and name in before and _inputs(entry) == _inputs(before[name]) and entry != before[name]
+        if name != _REPORT_STAGE
+        and name in before
+        and _inputs(entry) == _inputs(before[name])
+        and entry != before[name]
     ]
 
 

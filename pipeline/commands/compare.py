@@ -13,29 +13,28 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from pipeline.artifacts.planted import planted_note
+from pipeline.artifacts.prepared import planted_note
 from pipeline.commands import command_parser
-from pipeline.commands.comparison.experiments import Experiment, is_margin, read_experiment
+from pipeline.commands.comparison.experiments import Experiment, incomparable_reason, is_margin, read_experiment
 from pipeline.commands.comparison.judging import (
     ArmVerdict,
     FilterComparison,
     StudyComparison,
     compare_filters,
-    compare_study,
+    compare_study_runs,
 )
-from pipeline.commands.comparison.tested import why_no_verdict
-from pipeline.commands.comparison.wording import filter_lines, paragraph, study_lines
+from pipeline.commands.comparison.report import filter_lines, paragraph, study_lines
 from pipeline.errors import InputError
-from pipeline.stats.comparison_values import in_points, verdict_values
-from pipeline.stats.verdict import Rule, Verdict
+from pipeline.stats.comparisons import in_points, verdict_values
+from pipeline.stats.verdict import DecisionRule, Verdict
 
 _CONFIDENCE = 0.95
 _MARGIN = 0.3
 """Percentage points, where nobody has stated any."""
 
-MarginOf = Literal["arguments", "report", "default"]
+MarginSource = Literal["arguments", "report", "default"]
 
-_STATED: dict[MarginOf, str] = {
+_MARGIN_SOURCES: dict[MarginSource, str] = {
     "arguments": "as --margin says",
     "report": "the report.margin of B's report",
     "default": "the default: B has no report that states one",
@@ -47,7 +46,7 @@ class Margin:
     """Differences of top-1 nearer to 0 than `points` (percentage points) do not matter, as `stated` by whom."""
 
     points: float
-    stated: MarginOf
+    stated: MarginSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +95,12 @@ def main(argv: Sequence[str]) -> int:
     """Raises InputError where one is no experiment, or both have no study in common."""
     arguments = make_parser().parse_args(argv)
     a, b = read_experiment(arguments.a), read_experiment(arguments.b)
-    found = compare(a, b, margin_of(arguments.margin, b))
-    print(json.dumps(as_tree(found), ensure_ascii=False, allow_nan=False) if arguments.json else _text(found))
+    found = compare(a, b, resolve_margin(arguments.margin, b))
+    print(json.dumps(to_dict(found), ensure_ascii=False, allow_nan=False) if arguments.json else _text(found))
     return 0
 
 
-def margin_of(given: float | None, b: Experiment) -> Margin:
+def resolve_margin(given: float | None, b: Experiment) -> Margin:
     """The given one goes before that of B's report, in percentage points."""
     if given is not None:
         return Margin(points=given, stated="arguments")
@@ -112,7 +111,7 @@ def compare(a: Experiment, b: Experiment, margin: Margin) -> ExperimentCompariso
     """Everything that both have.
 
     Raises:
-        InputError: no common study, or as `compare_study`.
+        InputError: no common study, or as `compare_study_runs`.
     """
     common = [name for name in a.studies if name in b.studies]
     if not common:
@@ -121,7 +120,7 @@ def compare(a: Experiment, b: Experiment, margin: Margin) -> ExperimentCompariso
             f"the other {', '.join(b.studies)}"
         )
     confidence = _CONFIDENCE if b.confidence is None else b.confidence
-    rule = Rule(margin=margin.points / 100, alpha=round(1 - confidence, 12))
+    rule = DecisionRule(margin=margin.points / 100, alpha=round(1 - confidence, 12))
     step = 1 / min(a.n_images, b.n_images)
     return ExperimentComparison(
         a=a.name,
@@ -131,13 +130,13 @@ def compare(a: Experiment, b: Experiment, margin: Margin) -> ExperimentCompariso
         margin=margin,
         alpha=rule.alpha,
         studies=[
-            compare_study(
+            compare_study_runs(
                 name,
                 a.studies[name],
                 b.studies[name],
                 rule,
                 step=step,
-                no_verdict=why_no_verdict(name, a.tested, b.tested),
+                no_verdict=incomparable_reason(name, a.tested, b.tested),
             )
             for name in common
         ],
@@ -149,15 +148,17 @@ def compare(a: Experiment, b: Experiment, margin: Margin) -> ExperimentCompariso
     )
 
 
-def as_tree(found: ExperimentComparison) -> dict[str, Any]:
+def to_dict(found: ExperimentComparison) -> dict[str, Any]:
     """Plain values; estimates and verdicts as in data/report/summary.json, settings as mappings by their fields."""
     return {
         **asdict(found),
         "studies": [
             {
                 **asdict(study),
-                "pooled": [_of_arm(arm) for arm in study.pooled],
-                "settings": [{"setting": row.setting._asdict(), **_judged(row.verdict)} for row in study.settings],
+                "pooled": [_arm_values(arm) for arm in study.pooled],
+                "settings": [
+                    {"setting": row.setting._asdict(), **_verdict_values(row.verdict)} for row in study.settings
+                ],
                 "only_a": [setting._asdict() for setting in study.only_a],
                 "only_b": [setting._asdict() for setting in study.only_b],
             }
@@ -166,12 +167,12 @@ def as_tree(found: ExperimentComparison) -> dict[str, Any]:
     }
 
 
-def _of_arm(arm: ArmVerdict) -> dict[str, Any]:
-    judged = {**_judged(arm.verdict), "settings": arm.verdict.settings} if arm.verdict else {}
+def _arm_values(arm: ArmVerdict) -> dict[str, Any]:
+    judged = {**_verdict_values(arm.verdict), "settings": arm.verdict.settings} if arm.verdict else {}
     return {"arm": arm.arm, "left_out": arm.left_out, "estimate": None, "verdict": None, "settings": 0} | judged
 
 
-def _judged(verdict: Verdict) -> dict[str, Any]:
+def _verdict_values(verdict: Verdict) -> dict[str, Any]:
     return {"estimate": in_points(verdict.estimate), "verdict": verdict_values(verdict)}
 
 
@@ -182,7 +183,7 @@ def _text(found: ExperimentComparison) -> str:
 def _lines(found: ExperimentComparison) -> Iterator[str]:
     for side, name, n_planted in (("A", found.a, found.n_planted_a), ("B", found.b, found.n_planted_b)):
         yield paragraph(f"{side} = {name}" if n_planted is None else f"{side} = {name}; {planted_note(n_planted)}")
-    yield paragraph(f"margin ±{found.margin.points:g} percentage points, {_STATED[found.margin.stated]}")
+    yield paragraph(f"margin ±{found.margin.points:g} percentage points, {_MARGIN_SOURCES[found.margin.stated]}")
     yield paragraph(f"each test has the level {found.alpha:g}: the chance that it finds what is not there")
     for study in found.studies:
         yield ""

@@ -19,15 +19,15 @@ import torch
 from pipeline import distributed
 from pipeline.artifacts.prepared import load_prepared
 from pipeline.commands import command_parser
-from pipeline.commands.diagnosing.measuring import Training, measure, share_of_one, step_seconds, steps_in, trace
-from pipeline.commands.diagnosing.wording import lines_of
-from pipeline.costmodel.bottleneck import diagnose
-from pipeline.distributed import Ranks
+from pipeline.commands.diagnosing.bottleneck import diagnose
+from pipeline.commands.diagnosing.report import diagnosis_lines
+from pipeline.commands.diagnosing.timing import Training, measure, one_rank_share, step_seconds, steps_in, trace
+from pipeline.distributed import World
 from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext, exit_codes, make_context
-from pipeline.stages.train import resolve_cells
-from pipeline.training.images import load_images
-from pipeline.training.workers import plan_of, transport_of
+from pipeline.stages.train import resolve_runs
+from pipeline.training.evaluation import load_images
+from pipeline.training.settings import comm_config_from, launch_plan
 
 _MODULE = "pipeline.commands.diagnose"
 
@@ -48,22 +48,22 @@ def main(argv: Sequence[str]) -> int:
     """Raises InputError for a bad parameter file, a study it does not have, or data that are not there."""
     arguments = make_parser().parse_args(argv)
     context = make_context("train", "study", arguments, silent=True)
-    plan = plan_of(context.params.studies[arguments.study].effective_recipe(context.params.train))
+    plan = launch_plan(context.params.studies[arguments.study].effective_recipe(context.params.train))
     if not distributed.launched() and (count := distributed.choose_workers(plan.workers, plan.fitting)) > 1:
-        with distributed.session(distributed.threads_for(plan.threads, count)) as ranks:
-            alone = _alone(context, ranks, arguments, count)
+        with distributed.session(distributed.threads_per_process(plan.threads, count)) as ranks:
+            alone = _single_rank_seconds(context, ranks, arguments, count)
         # The ranks need the memory of all GPUs; those of this process's first one have been freed by now.
         torch.cuda.empty_cache()
         return distributed.launch(_MODULE, [*argv, "--alone-seconds", str(alone)], count)
-    joining = partial(distributed.joining_ranks, plan.workers, plan.fitting)
+    joining = partial(distributed.participating_ranks, plan.workers, plan.fitting)
     with distributed.session(plan.threads, joining) as ranks:
         _report(context, ranks, arguments)
     return 0
 
 
-def _alone(context: StageContext, ranks: Ranks, arguments: argparse.Namespace, count: int) -> float:
+def _single_rank_seconds(context: StageContext, ranks: World, arguments: argparse.Namespace, count: int) -> float:
     """Seconds of a step of one of `count` ranks when the others do nothing; the mean, as of theirs."""
-    training = share_of_one(_training(context, ranks, arguments.batch_size), count)
+    training = one_rank_share(_training(context, ranks, arguments.batch_size), count)
     return float(np.mean(step_seconds(training, steps_in(training, arguments.seconds / 10))))
 
 
@@ -73,7 +73,7 @@ def _seconds(text: str) -> float:
     return value
 
 
-def _report(context: StageContext, ranks: Ranks, arguments: argparse.Namespace) -> None:
+def _report(context: StageContext, ranks: World, arguments: argparse.Namespace) -> None:
     training = _training(context, ranks, arguments.batch_size)
     times = measure(training, arguments.seconds)
     settings = training.settings
@@ -86,21 +86,21 @@ def _report(context: StageContext, ranks: Ranks, arguments: argparse.Namespace) 
         if settings.local_from_step is not None:
             print(f"post-local SGD: its local phase, averaged every {settings.local_period} steps; not those before it")
         alone = arguments.alone_seconds
-        print("\n".join(lines_of(diagnose(times), times, batch_size=settings.batch_size, alone_seconds=alone)))
+        print("\n".join(diagnosis_lines(diagnose(times), times, batch_size=settings.batch_size, alone_seconds=alone)))
     if arguments.trace:
         trace(training, arguments.trace / f"{arguments.study}.rank{ranks.rank}.json")
         if ranks.is_main:
             print(f"traces: {arguments.trace}, a file for each rank, for https://ui.perfetto.dev")
 
 
-def _training(context: StageContext, ranks: Ranks, batch_size: int | None) -> Training:
+def _training(context: StageContext, ranks: World, batch_size: int | None) -> Training:
     """The study's first cell, or its first of this batch size.
 
     Raises:
         InputError: the study has no such cell, or skips it.
     """
     data = load_prepared(context.data, folder=context.image_folder)
-    cells, members, _ = resolve_cells(context, data, ranks)
+    cells, members, _ = resolve_runs(context, data, ranks)
     sizes = list(context.params.studies[str(context.item)].batch_sizes)
     if batch_size is not None and batch_size not in sizes:
         raise InputError(f"--batch-size {batch_size}: not of study {context.item}; it has {sizes}")
@@ -118,7 +118,7 @@ def _training(context: StageContext, ranks: Ranks, batch_size: int | None) -> Tr
         members=members[fitting[0]],
         ranks=ranks,
         micro_batch=recipe.micro_batch,
-        transport=transport_of(recipe),
+        transport=comm_config_from(recipe),
     )
 
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipeline.commands import command_parser
-from pipeline.commands.checks.finding import INSTALL, Finding, problem
-from pipeline.commands.checks.interpreter import judge_version
+from pipeline.commands.checks.environment import INSTALL, Finding, check_python_version, problem
 from pipeline.errors import InputError
 
 
@@ -37,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
 
 def examine(project: Path) -> Iterator[Finding]:
     """All findings, those first that explain others."""
-    version = judge_version(sys.version_info[:3])
+    version = check_python_version(sys.version_info[:3])
     yield version
     if version.status == "problem":
         return
@@ -48,9 +47,7 @@ def examine(project: Path) -> Iterator[Finding]:
         yield problem(str(error.name), "missing", INSTALL)
         return
     from pipeline.commands.checks.dvc_files import check_dvc_files
-    from pipeline.commands.checks.interpreter import check_interpreter
-    from pipeline.commands.checks.machine import check_machine
-    from pipeline.commands.checks.tools import check_tools
+    from pipeline.commands.checks.environment import check_interpreter, check_machine, check_tools
 
     for check in (check_interpreter, check_packages, check_tools, check_machine, check_dvc_files):
         yield from check(project)

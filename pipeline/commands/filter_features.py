@@ -17,23 +17,21 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.artifacts.arrays import write_array
-from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.files import write_array, write_json
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_csv, write_parquet
 from pipeline.commands import command_parser
-from pipeline.commands.foreign.given import Given, agreement, read_given
+from pipeline.commands.external_features import ExternalFeatures, agreement, read_external_features
 from pipeline.config.params import Params, load_params
+from pipeline.embedding import embed
 from pipeline.errors import InputError
-from pipeline.fanout import fan_out
-from pipeline.features.linear_probe import cross_validated_probabilities, probe_folds
-from pipeline.filtering.mapping import map_images
-from pipeline.filtering.sieve import Labelling, sieve
+from pipeline.features.linear import cross_validated_probabilities, probe_folds
+from pipeline.filtering.apply import FilterContext, sieve
 from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
-from pipeline.run_log import standard_log
-from pipeline.selection.evidence import Evidence
-from pipeline.selection.requirements import check_scorer
-from pipeline.selection.scorers import SCORERS
+from pipeline.parallel import fan_out
+from pipeline.run_log import stderr_log
+from pipeline.scoring.base import ScorerInputs
+from pipeline.scoring.registry import SCORERS, check_scorer
 
 _PROBE_FOLDS = 5
 
@@ -60,20 +58,20 @@ def main(argv: Sequence[str]) -> int:
         raise InputError(f"{arguments.params}: filter.drop_share: is by network, and there is none; give one number")
     if arguments.out.exists() and not arguments.out.is_dir():
         raise InputError(f"--out {arguments.out}: is no folder; give another, or move the file away")
-    _run(read_given(arguments.features, arguments.labels, arguments.probabilities), params, arguments)
+    _run(read_external_features(arguments.features, arguments.labels, arguments.probabilities), params, arguments)
     return 0
 
 
-def _run(given: Given, params: Params, arguments: argparse.Namespace) -> None:
-    out, config, log = arguments.out, params.filter, standard_log(None)
+def _run(given: ExternalFeatures, params: Params, arguments: argparse.Namespace) -> None:
+    out, config, log = arguments.out, params.filter, stderr_log(None)
     folds = _folds(given, config.scorer.model_dump())
     _check_filter(given, params, probed=folds is not None)
     with fan_out(params.dask.scheduler, workers=params.dask.workers, threads=params.reduce.tsne.n_jobs) as run:
-        mapped = map_images(
+        mapped = embed(
             given.features, given.labels, params.reduce, components_file=out / "components.npy", log=log, run=run
         )
-        probabilities, about = _judged(given, mapped.components, folds)
-        evidence = Evidence(
+        probabilities, about = _class_probabilities(given, mapped.components, folds)
+        evidence = ScorerInputs(
             labels=given.labels,
             maps=mapped.coordinates,
             components=mapped.components,
@@ -81,16 +79,16 @@ def _run(given: Given, params: Params, arguments: argparse.Namespace) -> None:
             probabilities=probabilities,
             each=run,
         )
-        known = Labelling(network=arguments.features.stem, names=given.names, overrides={})
+        known = FilterContext(network=arguments.features.stem, names=given.names, overrides={})
         sieved = sieve(evidence, config, known, mend="give more rows")
     points = points_table(_rows(given, probabilities), replace(evidence, each=map), sieved)
     metrics = {**filter_metrics(evidence, sieved, config, known), **about, "reduce": mapped.metrics}
     write_array(out / "maps.npy", mapped.coordinates)
     _write(out, points, metrics, params, arguments)
-    _say(out, metrics)
+    _print_summary(out, metrics)
 
 
-def _folds(given: Given, scorer: Mapping[str, Any]) -> NDArray[np.int64] | None:
+def _folds(given: ExternalFeatures, scorer: Mapping[str, Any]) -> NDArray[np.int64] | None:
     """(N,) of a linear probe, where a scorer needs class probabilities and none were given."""
     needs = {need for member in (scorer, *scorer.get("of", ())) for need in SCORERS[member["name"]].needs}
     if given.probabilities is not None or "probabilities" not in needs or len(given.names) < 2:
@@ -98,7 +96,7 @@ def _folds(given: Given, scorer: Mapping[str, Any]) -> NDArray[np.int64] | None:
     return probe_folds(given.labels, _PROBE_FOLDS, seed=0)
 
 
-def _check_filter(given: Given, params: Params, *, probed: bool) -> None:
+def _check_filter(given: ExternalFeatures, params: Params, *, probed: bool) -> None:
     """Refuse before the map, which may take an hour, what labels and settings decide."""
     if params.filter.eps == "tuned" and len(given.names) < 2:
         raise InputError("filter.eps: tuned plants images in other classes, and there is one only; use knee")
@@ -108,7 +106,7 @@ def _check_filter(given: Given, params: Params, *, probed: bool) -> None:
         return np.broadcast_to(np.float32(0), shape)
 
     n = len(given.labels)
-    to_come = Evidence(
+    to_come = ScorerInputs(
         labels=given.labels,
         maps=unknown(1, n, 2),
         components=unknown(n, 1),
@@ -118,8 +116,8 @@ def _check_filter(given: Given, params: Params, *, probed: bool) -> None:
     check_scorer(to_come, params.filter.scorer.model_dump(), given.names, "filter.scorer")
 
 
-def _judged(
-    given: Given, components: NDArray[np.float32], folds: NDArray[np.int64] | None
+def _class_probabilities(
+    given: ExternalFeatures, components: NDArray[np.float32], folds: NDArray[np.int64] | None
 ) -> tuple[NDArray[np.float32] | None, dict[str, Any]]:
     """Class probabilities if there are any, and for metrics.json whose they are and how good."""
     probabilities, whose, probe = given.probabilities, None, None
@@ -151,7 +149,7 @@ def _write(
     )
 
 
-def _say(out: Path, metrics: Mapping[str, Any]) -> None:
+def _print_summary(out: Path, metrics: Mapping[str, Any]) -> None:
     if metrics["share_note"]:
         print(f"filter.drop_share: {metrics['share_note']}")
     if (agree := metrics["probabilities_agree"]) is not None:
@@ -160,7 +158,7 @@ def _say(out: Path, metrics: Mapping[str, Any]) -> None:
     print(f"{out}: {metrics['n_kept']} of {metrics['n_total']} kept ({metrics['kept_share']:.2%}); see dropped.csv")
 
 
-def _rows(given: Given, probabilities: NDArray[np.float32] | None) -> pa.Table:
+def _rows(given: ExternalFeatures, probabilities: NDArray[np.float32] | None) -> pa.Table:
     """The columns that the points begin with."""
     columns: dict[str, Any] = {"sample_id": np.arange(len(given.labels))}
     if given.paths is not None:

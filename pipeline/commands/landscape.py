@@ -16,20 +16,19 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-from pipeline.artifacts.atomic import atomic_path
-from pipeline.artifacts.planted import count_planted, planted_note
-from pipeline.artifacts.prepared import PreparedSplit, digest_of, load_prepared
+from pipeline.artifacts.files import atomic_path
+from pipeline.artifacts.prepared import PreparedSplit, count_planted, load_prepared, planted_note, prepared_digest
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.commands import command_parser
-from pipeline.errors import InputError, explaining_out_of_memory
+from pipeline.errors import InputError, explain_out_of_memory
+from pipeline.figures.rendering import svg, with_note
+from pipeline.figures.run_curves import slice_figure
 from pipeline.landscape.study import SCHEMA, SPLITS, Method, NetworkMeasurer, measured_rows
 from pipeline.paths import DataPaths
 from pipeline.reporting.landscape import slice_panels
 from pipeline.stages.harness import StageContext, exit_codes, locked, make_context
-from pipeline.training.ledger import Ledger
-from viz.figures.rendering import noted, svg
-from viz.figures.slices import slice_figure
+from pipeline.training.result_cache import RunCache
 
 _IMAGES = 500
 
@@ -96,18 +95,18 @@ def _method(arguments: argparse.Namespace, sizes: Mapping[str, int]) -> Method:
 
 
 def _measure(context: StageContext, splits: Mapping[str, PreparedSplit], method: Method) -> list[dict[str, Any]]:
-    study, ledger = str(context.item), Ledger(context.work.cells)
+    study, ledger = str(context.item), RunCache(context.work.cells)
     runs = read_parquet(context.data.runs(study)).to_pylist()
     measurer = NetworkMeasurer(
         splits,
         method,
-        data_digest=digest_of(context.data),
+        data_digest=prepared_digest(context.data),
         folder=context.work.landscape,
         device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
     )
     there = sum(_is_kept(run, ledger) for run in runs)
     too_many = f"--images {method.images}: a network and the loss of so many images do not fit the memory; give fewer"
-    with explaining_out_of_memory(too_many), context.log.progress(context.name, there, "networks") as progress:
+    with explain_out_of_memory(too_many), context.log.progress(context.name, there, "networks") as progress:
         rows = measured_rows(runs, ledger.weights, measurer, progress.update)
     if not rows:
         raise InputError(
@@ -117,7 +116,7 @@ def _measure(context: StageContext, splits: Mapping[str, PreparedSplit], method:
     return rows
 
 
-def _is_kept(run: Mapping[str, Any], ledger: Ledger) -> bool:
+def _is_kept(run: Mapping[str, Any], ledger: RunCache) -> bool:
     return run["status"] == "finished" and ledger.weights(run["fingerprint"]).exists()
 
 
@@ -128,7 +127,7 @@ def _write(context: StageContext, rows: Sequence[Mapping[str, Any]], method: Met
     write_parquet(paths.landscape(study), pa.Table.from_pylist(list(rows), schema=SCHEMA))
     with atomic_path(paths.landscape_figure(study)) as temporary:
         figure = slice_figure(slice_panels(rows, read_parquet(paths.runs(study)).to_pylist()))
-        temporary.write_bytes(svg(noted(figure, note)))
+        temporary.write_bytes(svg(with_note(figure, note)))
     _write_provenance(paths, study, method)
 
 

@@ -15,16 +15,25 @@ from pathlib import Path
 import torch
 
 from pipeline.commands import command_parser
-from pipeline.commands.planning.cells import StudyPlan, counted_once, plan_from_ledger, plan_from_sizes
-from pipeline.commands.planning.cost import Cost, total_cost
-from pipeline.commands.planning.data import DataSize, data_size, kept_images
-from pipeline.commands.planning.jobs import Run, finetune_run, measure_all, stage_costs, study_runs
+from pipeline.commands.planning.cost import PlannedCost, total_cost
+from pipeline.commands.planning.jobs import PlannedRun, finetune_run, measure_all, stage_costs, study_runs
+from pipeline.commands.planning.size import (
+    DataSize,
+    StudyPlan,
+    changed_stages,
+    data_size,
+    deduplicate_runs,
+    n_kept_images,
+    plan_from_ledger,
+    plan_from_sizes,
+    stage_graph,
+    stages_to_run,
+)
 from pipeline.commands.planning.speed import Speed, Workload
-from pipeline.commands.planning.stages import changed_stages, stage_graph, stages_to_run
 from pipeline.config.params import Params, load_params
-from pipeline.config.plan import plan_hash, stated_plan
+from pipeline.config.study import build_plan, plan_hash
 from pipeline.paths import DataPaths, WorkPaths
-from pipeline.training.host_memory import total_bytes
+from pipeline.training.memory import total_memory
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -45,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
         f"{arguments.params}: {size.n_train:,} training and {size.n_test:,} test images of {params.prepare.dataset}, "
         f"{size.n_classes} classes ({size.source}){note}"
     )
-    studies = counted_once(
+    studies = deduplicate_runs(
         {f"train@{name}": _study_plan(params, name, size, running, data, work) for name in params.studies}
     )
     runs = {stage: study_runs(params, stage.removeprefix("train@"), plan) for stage, plan in studies.items()}
@@ -82,17 +91,18 @@ def _study_plan(
         # DVC restores what is complete; the ledger may have lost cells that nobody needs any more.
         return plan if stage in running else StudyPlan(total=plan.total, skipped=plan.skipped, missing=[])
     kept = {
-        network: kept_images(params, network, size.n_train, data, filtered=known) for network, known in filtered.items()
+        network: n_kept_images(params, network, size.n_train, data, filtered=known)
+        for network, known in filtered.items()
     }
     return plan_from_sizes(params, name, size, kept)
 
 
 def _plan_hash(params: Params, name: str) -> str:
-    return plan_hash(stated_plan(name, params.studies[name], params.train, params.report))
+    return plan_hash(build_plan(name, params.studies[name], params.train, params.report))
 
 
 def table(
-    stages: Sequence[str], costs: dict[str, Cost], studies: dict[str, StudyPlan], hashes: Mapping[str, str]
+    stages: Sequence[str], costs: dict[str, PlannedCost], studies: dict[str, StudyPlan], hashes: Mapping[str, str]
 ) -> Iterator[str]:
     """One line a stage, and the total; of the hash of a study's stated plan the first 12 digits."""
     rows = [("stage", "state", "cells", "time", "memory", "disk", "plan (SHA-256)")]
@@ -111,8 +121,8 @@ def table(
 
 
 def remarks(
-    costs: dict[str, Cost],
-    runs: dict[str, list[Run]],
+    costs: dict[str, PlannedCost],
+    runs: dict[str, list[PlannedRun]],
     speeds: dict[Workload, Speed],
     studies: dict[str, StudyPlan],
     took: float,
@@ -150,7 +160,7 @@ def _memory() -> float:
     """Bytes of the GPU; without one of the machine, or the container or batch job on it."""
     if torch.cuda.is_available():
         return float(torch.cuda.mem_get_info()[1])
-    return float(total_bytes())
+    return float(total_memory())
 
 
 def _device_name() -> str:
@@ -159,7 +169,7 @@ def _device_name() -> str:
     return f"{torch.get_num_threads()} CPU threads"
 
 
-def _amounts(cost: Cost) -> tuple[str, str, str]:
+def _amounts(cost: PlannedCost) -> tuple[str, str, str]:
     return _duration(cost.seconds), _bytes(cost.memory), _bytes(cost.disk)
 
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from pipeline.artifacts.atomic import write_text
+from pipeline.artifacts.files import write_text
 from pipeline.commands import command_parser
 from pipeline.config.params import load_params
 from pipeline.errors import InputError

@@ -13,17 +13,22 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from pipeline.artifacts.planted import count_planted, planted_note
+from pipeline.artifacts.prepared import count_planted, planted_note
 from pipeline.commands import command_parser
-from pipeline.commands.recursion.first_round import FirstRound, inputs_of, read_first_round
-from pipeline.commands.recursion.processes import StageFailedError, StageProcesses
-from pipeline.commands.recursion.results import write_results
-from pipeline.commands.recursion.rounds import compare, has_settled, iterate
-from pipeline.commands.recursion.workplace import Workplace, changed_inputs
+from pipeline.commands.iteration.processes import StageFailedError, StageProcesses, write_results
+from pipeline.commands.iteration.round_dir import RoundsDir, changed_inputs
+from pipeline.commands.iteration.rounds import (
+    FirstRound,
+    compare,
+    has_converged,
+    iterate,
+    read_first_round,
+    round_inputs,
+)
 from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
-from pipeline.run_log import standard_log
+from pipeline.run_log import stderr_log
 from pipeline.stages.harness import exit_codes, locked
 
 # Heading -> key and format.
@@ -69,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
         name = f"recurse@{arguments.network}"
         with locked(work.lock(name), name):
             try:
-                place = Workplace(data=data, work=work, network=arguments.network, finetune=params.finetune)
+                place = RoundsDir(data=data, work=work, network=arguments.network, finetune=params.finetune)
                 lines = _recurse(arguments, params, place)
             except StageFailedError as failed:
                 return failed.code
@@ -88,11 +93,11 @@ def _check(arguments: argparse.Namespace, params: Params) -> None:
         )
 
 
-def _recurse(arguments: argparse.Namespace, params: Params, place: Workplace) -> list[str]:
+def _recurse(arguments: argparse.Namespace, params: Params, place: RoundsDir) -> list[str]:
     """Returns what to print in the end."""
     network, settle_at = place.network, arguments.settled
     processes = StageProcesses(network)
-    with closing(standard_log(place.work.log(f"recurse@{network}"))) as log, processes.heeding_signals():
+    with closing(stderr_log(place.work.log(f"recurse@{network}"))) as log, processes.heeding_signals():
         first, inputs = _inputs(params, place)
         copied = place.begin(arguments.params, inputs, log)
         next_round = partial(place.run_round, params=copied, processes=processes, log=log)
@@ -106,17 +111,17 @@ def _recurse(arguments: argparse.Namespace, params: Params, place: Workplace) ->
     return [
         *table([{**row, "seconds": place.seconds(row["round"])} for row in rows]),
         f"settled in round {last}"
-        if has_settled(verdicts, settle_at)
+        if has_converged(verdicts, settle_at)
         else f"not settled: a Jaccard index of {agreement:.3f} is below {settle_at:g}; --rounds {last + 1} goes on",
         *([] if n_planted is None else [planted_note(n_planted)]),
         f"to use round {last}: cp {place.data.recursive_overrides(network)} {place.data.overrides} && dvc repro",
     ]
 
 
-def _inputs(params: Params, place: Workplace) -> tuple[FirstRound, dict[str, Any]]:
+def _inputs(params: Params, place: RoundsDir) -> tuple[FirstRound, dict[str, Any]]:
     """Round 0, and all that decides the next ones."""
     first = read_first_round(params, place.data, place.network)
-    return first, inputs_of(params, place.data, place.network, first.verdict)
+    return first, round_inputs(params, place.data, place.network, first.verdict)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

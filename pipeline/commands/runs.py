@@ -13,23 +13,61 @@ folder of the project, with the same images, it gives the report again:
 """
 
 import argparse
+import io
+import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pipeline.artifacts.plans import copy_statements
+from pipeline.artifacts.files import atomic_path
+from pipeline.artifacts.plans import copy_registered_plans, plan_files
 from pipeline.commands import command_parser, folder_options
-from pipeline.commands.planning.cells import threads_of
+from pipeline.commands.planning.size import thread_count
 from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
-from pipeline.reporting.packing import pack
+from pipeline.reporting.inputs import report_input_files, stage_names
 from pipeline.stages.harness import locked
 from pipeline.training.code_families import code_name
-from pipeline.training.fingerprint import Identity, this_machine, training_code, worker_machine
-from pipeline.training.ledger import Ledger
+from pipeline.training.result_cache import RunCache
+from pipeline.training.run_key import RunKey, machine_info, training_code_digest, worker_machine_info
+
+# What a report was made of, in one file: small enough to commit beside the figures that it gave.
+
+
+def pack(target: Path, *, params: Path, data: DataPaths, work: WorkPaths) -> int:
+    """Write `target`, a tar archive compressed by xz whose names are those of a project's own folder.
+
+    It holds no images, features or weights: `prepare` makes the images again. The plans of the studies are in it.
+    Packed twice it has the same bytes.
+
+    Returns:
+        The number of files.
+
+    Raises:
+        InputError: a file of a network or study of the parameter file is missing.
+    """
+    chosen = load_params(params)
+    files = {Path("data") / path.relative_to(data.root): path for path in report_input_files(chosen, data)}
+    missing = sorted(str(path) for path in files.values() if not path.exists())
+    if missing:
+        raise InputError(f"{missing[0]}: missing; run `dvc repro`, which makes what the report is made of")
+    records = {
+        Path(".work/resources") / work.resources(name).name: work.resources(name) for name in stage_names(chosen)
+    }
+    files |= {name: path for name, path in records.items() if path.exists()}
+    plans = [path for name in chosen.studies for path in plan_files(work.plans(name))]
+    files |= {Path(".work") / path.relative_to(work.root): path for path in plans}
+    files[Path("params.yaml")] = params
+    with atomic_path(target) as temporary, tarfile.open(temporary, "w:xz") as archive:
+        for name in sorted(files):
+            content = files[name].read_bytes()
+            entry = tarfile.TarInfo(name.as_posix())  # no owner, no time
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return len(files)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -48,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
     """Copy what the work folder given has and this one does not, or write an archive."""
     arguments = make_parser().parse_args(argv)
     if arguments.action == "import":
-        import_cells(arguments.folder, arguments.work, load_params(arguments.params))
+        import_runs(arguments.folder, arguments.work, load_params(arguments.params))
         return 0
     if not arguments.file.name.endswith(".tar.xz"):
         raise InputError(f"{arguments.file}: gets a tar archive compressed by xz; give a name that ends in .tar.xz")
@@ -58,7 +96,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def import_cells(source: Path, target: Path, params: Params) -> None:
+def import_runs(source: Path, target: Path, params: Params) -> None:
     """Copy the cells of one work folder to another, and say how many.
 
     Raises:
@@ -69,9 +107,13 @@ def import_cells(source: Path, target: Path, params: Params) -> None:
     if not theirs.is_dir():
         raise InputError(f"{source}: has no {theirs.name}/ with finished cells; give the work folder of the other node")
     here = WorkPaths(root=target)
-    ours, other = Ledger(here.cells), Ledger(theirs)
+    ours, other = RunCache(here.cells), RunCache(theirs)
     found = list(other.identities())
-    usable = [identity for identity in found if _code_of(identity) == code_name(training_code(), _settings(identity))]
+    usable = [
+        identity
+        for identity in found
+        if _code_family(identity) == code_name(training_code_digest(), _settings(identity))
+    ]
     if found and not usable:
         raise InputError(
             f"{source}: its {len(found)} cells were trained by another version of the training code, and would be "
@@ -80,8 +122,8 @@ def import_cells(source: Path, target: Path, params: Params) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # A study that is being trained here writes to the same ledger.
     with locked(here.lock("train"), "train or runs import"):
-        new = sum([_take_over(ours, other, identity, params, device) for identity in usable])
-        plans = copy_statements(WorkPaths(root=source).plans_folder, here.plans_folder)
+        new = sum([_import_run(ours, other, identity, params, device) for identity in usable])
+        plans = copy_registered_plans(WorkPaths(root=source).plans_folder, here.plans_folder)
     print(f"{source}: {len(found)} cells, {new} imported, {len(usable) - new} known already", end="")
     left = len(found) - len(usable)
     print(f", {left} of another version of the training code left out" if left else "")
@@ -89,31 +131,31 @@ def import_cells(source: Path, target: Path, params: Params) -> None:
         print(f"{source}: {plans} statements of plans imported")
 
 
-def _take_over(ours: Ledger, other: Ledger, identity: Identity, params: Params, device: torch.device) -> bool:
+def _import_run(ours: RunCache, other: RunCache, identity: RunKey, params: Params, device: torch.device) -> bool:
     """Copy a cell as `dvc repro` would look for it here; returns whether that was new."""
-    job = {**identity.job, "code": _code_of(identity)}
+    job = {**identity.job, "code": _code_family(identity)}
     new = [
-        ours.take_over(other, identity, Identity(job=job, machine=machine))
+        ours.import_run(other, identity, RunKey(job=job, machine=machine))
         for machine in _machines(identity, params, device)
     ]
     return any(new)
 
 
-def _code_of(identity: Identity) -> str:
+def _code_family(identity: RunKey) -> str:
     """As it is named here, where the list of families may be newer than the cell."""
     return code_name(str(identity.job.get("code")), _settings(identity))
 
 
-def _settings(identity: Identity) -> Mapping[str, Any]:
+def _settings(identity: RunKey) -> Mapping[str, Any]:
     settings: Mapping[str, Any] = identity.job.get("settings", {})
     return settings
 
 
-def _machines(identity: Identity, params: Params, device: torch.device) -> list[dict[str, Any]]:
+def _machines(identity: RunKey, params: Params, device: torch.device) -> list[dict[str, Any]]:
     """This machine, once for each number of CPU threads that the workers of a study which has the cell may have."""
     if device.type == "cuda":
-        return [this_machine(device)]
+        return [machine_info(device)]
     pinned: int | None = identity.job["settings"]["threads"]
     recipes = [study.effective_recipe(params.train) for study in params.studies.values()]
-    counts = {pinned} if pinned else {threads_of(recipe) for recipe in recipes}
-    return [worker_machine(device, count) for count in sorted(counts)]
+    counts = {pinned} if pinned else {thread_count(recipe) for recipe in recipes}
+    return [worker_machine_info(device, count) for count in sorted(counts)]

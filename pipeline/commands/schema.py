@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.files import write_json
 from pipeline.commands import command_parser
 from pipeline.config.base import Section
 from pipeline.config.params import Params

@@ -13,22 +13,21 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from pipeline.commands.simulating import exchange
-from pipeline.commands.simulating.arguments import parse, simulate_parser
-from pipeline.commands.simulating.network_job import (
-    assumed_job,
-    check_network,
-    device_here,
-    device_name,
-    measured_job,
-)
-from pipeline.commands.simulating.results import constant_lines, of_job, of_machine, write_results
-from pipeline.commands.simulating.rows import gpu_counts, simulate_all
-from pipeline.commands.simulating.wording import table, undivided_lines
-from pipeline.config.all_reduce_times import load_all_reduce_times
-from pipeline.config.machine import MachineConfig, load_machine
-from pipeline.costmodel import Fit, Job, Measurement, fit, machine
 from pipeline.errors import InputError
+from pipeline.simulator import AllReduceTiming, Job, LinkFit, fit, grid, machine
+from pipeline.simulator.arguments import parse, simulate_parser
+from pipeline.simulator.fitting import load_all_reduce_times
+from pipeline.simulator.grid import gpu_counts, simulate_all
+from pipeline.simulator.job import assumed_job, check_network, device_name, local_device, measured_job
+from pipeline.simulator.machine import MachineConfig, load_machine
+from pipeline.simulator.report import (
+    constant_lines,
+    job_constants,
+    machine_constants,
+    table,
+    undivided_lines,
+    write_results,
+)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -45,9 +44,9 @@ def main(argv: Sequence[str]) -> int:
     if arguments.machine is None:
         return 0
     described, origins = _machine(arguments, fitted)
-    device = device_here() if arguments.measure else None
+    device = local_device() if arguments.measure else None
     job = _job(arguments, device)
-    sent = exchange.ways(arguments, job)
+    sent = grid.communication_variants(arguments, job)
     cluster = machine(**described.model_dump(exclude={"guessed", "measured"}))
     try:
         rows = simulate_all(
@@ -67,25 +66,25 @@ def main(argv: Sequence[str]) -> int:
     print(title)
     print("\n".join([*table(rows), *undivided_lines(rows, arguments.batch_sizes)]))
     constants = {
-        **of_machine(described, origins),
-        **of_job(arguments, job, timed),
-        **exchange.described(sent, job),
+        **machine_constants(described, origins),
+        **job_constants(arguments, job, timed),
+        **grid.communication_constants(sent, job),
     }
     print("\n".join(constant_lines(constants)))
     write_results(arguments, title, rows, sent, constants, fitted)
     return 0
 
 
-def _fit(arguments: argparse.Namespace) -> Fit:
+def _fit(arguments: argparse.Namespace) -> LinkFit:
     times = load_all_reduce_times(arguments.fit)
-    points = [Measurement(point.n_bytes, point.workers, point.seconds) for point in times.points]
+    points = [AllReduceTiming(point.n_bytes, point.workers, point.seconds) for point in times.points]
     try:
         return fit(points, times.algorithm, hold_out=arguments.hold_out)
     except ValueError as error:
         raise InputError(f"{arguments.fit}: {error}") from None
 
 
-def _fit_lines(fitted: Fit, arguments: argparse.Namespace) -> Iterator[str]:
+def _fit_lines(fitted: LinkFit, arguments: argparse.Namespace) -> Iterator[str]:
     held_out = {"workers": "number of workers", "n_bytes": "size"}[arguments.hold_out]
     yield f"fitted to {arguments.fit}:"
     yield f"  latency_seconds, of a hop of a {fitted.algorithm}: {fitted.link.latency_seconds:.3g}"
@@ -94,7 +93,7 @@ def _fit_lines(fitted: Fit, arguments: argparse.Namespace) -> Iterator[str]:
     yield f"  held out, each {held_out} from the others: {fitted.held_out_error:.1%}"
 
 
-def _machine(arguments: argparse.Namespace, fitted: Fit | None) -> tuple[MachineConfig, dict[str, str]]:
+def _machine(arguments: argparse.Namespace, fitted: LinkFit | None) -> tuple[MachineConfig, dict[str, str]]:
     """The description, with the fitted constants in the link they belong to, and where each figure comes from."""
     described = load_machine(arguments.machine)
     origins: dict[str, str] = dict(described.origins)

@@ -17,8 +17,8 @@ from pipeline.config.params import check_params, parse_params, read_params_text
 from pipeline.config.tuning import check_space
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
-from pipeline.run_log import standard_log
-from pipeline.stages.harness import die_with_parent, exit_codes, locked
+from pipeline.run_log import stderr_log
+from pipeline.stages.harness import exit_codes, exit_with_dvc, locked
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     """
     arguments = make_parser().parse_args(argv)
     with exit_codes():
-        die_with_parent()
+        exit_with_dvc()
         # Read once: who edits the file while the search runs finds none of it in tuned.yaml.
         source, text = str(arguments.params), read_params_text(arguments.params)
         params = check_params(parse_params(text, source=source), source=source)
@@ -56,8 +56,8 @@ def main(argv: Sequence[str]) -> int:
         if find_spec("optuna") is None:
             raise InputError("tune: needs Optuna; pip install -e '.[tuning]'")
         # Optuna is no part of a plain installation.
-        from pipeline.commands.tuning.comparing import check_fair, write_comparison
-        from pipeline.commands.tuning.running import outcome_said, run_search
+        from pipeline.commands.tuning.outputs import check_fair, write_comparison
+        from pipeline.commands.tuning.run import outcome_lines, run_search
 
         check_fair({name: params.tuning[name] for name in names})
         data, work = DataPaths(root=arguments.data), WorkPaths(root=arguments.work)
@@ -65,10 +65,10 @@ def main(argv: Sequence[str]) -> int:
         for name in names:
             with (
                 locked(work.lock(f"tune@{name}"), f"tune {name}"),
-                closing(standard_log(work.log(f"tune@{name}"))) as log,
+                closing(stderr_log(work.log(f"tune@{name}"))) as log,
             ):
                 found = run_search(params, text, name, data, work, log, source=source, compared=len(names) > 1)
-                print("\n".join(outcome_said(found, name, data)), flush=True)
+                print("\n".join(outcome_lines(found, name, data)), flush=True)
             searches[name] = found
         if len(names) > 1:
             print("\n".join(write_comparison(searches, data)))

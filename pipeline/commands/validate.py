@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     _check_needs(params, path)
     read_overrides(DataPaths(root=arguments.data).overrides)
     networks, studies = len(params.networks), len(params.studies)
-    cells = sum(map(count_cells, params.studies.values()))
+    cells = sum(map(count_runs, params.studies.values()))
     print(f"{path}: valid; networks: {networks}, studies: {studies}, cells: {cells}")
     return 0
 
@@ -43,7 +43,7 @@ def _check_needs(params: Params, path: Path) -> None:
             raise InputError(f"{path}: studies.{name}.needs: missing; add `needs: {study.possible_needs[0]}`")
 
 
-def count_cells(study: Study) -> int:
+def count_runs(study: Study) -> int:
     """Training runs of a study's grid, those too large for the data included."""
     axes = (study.models, study.arms, study.batch_sizes, study.learning_rates, study.weight_decays, study.seeds)
     return prod(map(len, axes))

@@ -1,11 +1,154 @@
-"""`filter`: which images to drop."""
+"""Which images are dropped: scorers and thresholds."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from pipeline.config.base import PositiveFloat, Section, Share
-from pipeline.config.scorers import LabelOddsScorer, Scorer
+from pipeline.config.base import Positive, PositiveFloat, Section, Seed, UnitFraction
+
+# Scorers and their options; `selection/` computes them.
+
+
+class _Clustering(Section):
+    """`space`: `map` (t-SNE) or `components` (PCA)."""
+
+    space: Literal["map", "components"] = "map"
+
+
+class DbscanScorer(_Clustering):
+    """Release radius of DBSCAN per class. `min_samples`: DBSCAN's; an image counts itself."""
+
+    name: Literal["dbscan"]
+    min_samples: Positive = 5
+
+
+class HdbscanScorer(_Clustering):
+    """1 - strength of membership in HDBSCAN's clusters per class; above 1 for its noise.
+
+    `min_cluster_size` should be more than the wrong labels that one class has in another: as many as
+    that make a cluster of their own.
+    """
+
+    name: Literal["hdbscan"]
+    min_cluster_size: Annotated[Positive, Field(ge=2)] = 20
+    min_samples: Positive = 5
+
+
+class KnnAgreementScorer(Section):
+    """Share of the `k` nearest neighbours that have another label; `k` is at most `reduce.neighbors`."""
+
+    name: Literal["knn_agreement"]
+    k: Positive = 25
+
+
+class KnnDistanceScorer(Section):
+    """Distance to the `k`-th nearest of the same class."""
+
+    name: Literal["knn_distance"]
+    k: Positive = 10
+
+
+class CentroidScorer(Section):
+    """Distance to the mean of the class."""
+
+    name: Literal["centroid"]
+
+
+class SelfConfidenceScorer(Section):
+    """1 - probability that the network gives to the label."""
+
+    name: Literal["self_confidence"]
+
+
+class SmoothedConfidenceScorer(Section):
+    """1 - probability of the label, averaged over the image and its `k` nearest neighbours; `k` is at most
+    `reduce.neighbors`.
+    """
+
+    name: Literal["smoothed_confidence"]
+    k: Positive = 25
+
+
+class MeanConfidenceScorer(Section):
+    """1 - mean probability of the label over the second half of training, or its last two epochs if they are more."""
+
+    name: Literal["mean_confidence"]
+
+
+class LabelOddsScorer(Section):
+    """How many times more probable than the label the strongest other class is; of the label's probability, the mean of
+    the trained network's and of that in training.
+    """
+
+    name: Literal["label_odds"]
+
+
+class MarginScorer(Section):
+    """By how much the network prefers another class."""
+
+    name: Literal["margin"]
+
+
+class ConfidentLearningScorer(Section):
+    """cleanlab's `find_label_issues`."""
+
+    name: Literal["confident_learning"]
+
+
+class El2nScorer(Section):
+    """Length of the network's error."""
+
+    name: Literal["el2n"]
+
+
+class GridScorer(Section):
+    """Stratified sampling by the cells of a grid on the map. `cells`: along each side."""
+
+    name: Literal["grid"]
+    cells: Positive = 20
+    seed: Seed = 0
+
+
+class RandomScorer(Section):
+    """Chance."""
+
+    name: Literal["random"]
+    seed: Seed = 0
+
+
+_Single = (
+    DbscanScorer
+    | HdbscanScorer
+    | KnnAgreementScorer
+    | KnnDistanceScorer
+    | CentroidScorer
+    | SelfConfidenceScorer
+    | SmoothedConfidenceScorer
+    | MeanConfidenceScorer
+    | LabelOddsScorer
+    | MarginScorer
+    | ConfidentLearningScorer
+    | El2nScorer
+    | GridScorer
+    | RandomScorer
+)
+SingleScorer = Annotated[_Single, Field(discriminator="name")]
+
+
+class EnsembleScorer(Section):
+    """Mean rank over the scorers in `of`; those that look at the map, over all maps of `reduce.more_maps`."""
+
+    name: Literal["ensemble"]
+    of: Annotated[tuple[SingleScorer, ...], Field(min_length=1)]
+
+
+ScorerConfig = Annotated[_Single | EnsembleScorer, Field(discriminator="name")]
+
+NEEDS_TRAINING_CONFIDENCE = ("label_odds", "mean_confidence")
+"""Names of those that read what `finetune` notes of the labels while it trains a network on them."""
+
+
+# `filter`: which images to drop.
 
 
 class FilterConfig(Section):
@@ -26,8 +169,8 @@ class FilterConfig(Section):
         allow_empty: whether a class may lose all its images.
     """
 
-    scorer: Scorer = LabelOddsScorer(name="label_odds")
-    drop_share: Share | dict[str, Share] | None = None
+    scorer: ScorerConfig = LabelOddsScorer(name="label_odds")
+    drop_share: UnitFraction | dict[str, UnitFraction] | None = None
     quota: Literal["overall", "per_class", "balanced"] = "overall"
     eps: PositiveFloat | Literal["knee", "tuned"] | None = None
     threshold: PositiveFloat | None = None

@@ -9,20 +9,15 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from pipeline.config.base import LARGEST_SEED, Section
-from pipeline.config.batch_schedule import no_later
-from pipeline.config.dask import DaskConfig
-from pipeline.config.duration import Duration
-from pipeline.config.extract import ExtractConfig
-from pipeline.config.filter import FilterConfig
+from pipeline.config.base import MAX_SEED, Duration, Section, describe_validation_error
+from pipeline.config.extractors import ExtractConfig, NetworkName, replicate_number
+from pipeline.config.filter import NEEDS_TRAINING_CONFIDENCE, EnsembleScorer, FilterConfig
 from pipeline.config.finetune import FinetuneConfig
-from pipeline.config.messages import describe
-from pipeline.config.networks import Network, replicate_of
+from pipeline.config.optimization import order_conflict
 from pipeline.config.prepare import PrepareConfig
 from pipeline.config.recipe import Recipe
 from pipeline.config.reduce import ReduceConfig, TsneConfig
-from pipeline.config.report import ReportConfig
-from pipeline.config.scorers import WITH_TRAINING, EnsembleScorer
+from pipeline.config.runtime import DaskConfig, ReportConfig
 from pipeline.config.study import Study, TrainConfig
 from pipeline.config.tuning import Tuning
 from pipeline.errors import InputError
@@ -40,7 +35,7 @@ class Params(Section):
     """
 
     prepare: PrepareConfig
-    networks: Annotated[tuple[Network, ...], Field(min_length=1)]
+    networks: Annotated[tuple[NetworkName, ...], Field(min_length=1)]
     finetune: FinetuneConfig
     extract: ExtractConfig
     reduce: ReduceConfig
@@ -103,7 +98,7 @@ def check_params(tree: Any, *, source: str) -> Params:
         # The JSON mode of strict validation is the one that takes lists for tuples.
         params = Params.model_validate_json(json.dumps(tree, default=str))
     except ValidationError as error:
-        raise InputError(f"{source}: {describe(error, tree, Params)}") from None
+        raise InputError(f"{source}: {describe_validation_error(error, tree, Params)}") from None
     except (TypeError, ValueError) as error:
         raise InputError(f"{source}: cannot be read as plain keys and values ({error}); see presets/") from None
     _check_across_sections(params, source)
@@ -137,7 +132,7 @@ def _check_across_sections(params: Params, source: str) -> None:
         try:
             recipe = study.effective_recipe(params.train)
         except ValidationError as error:
-            raise InputError(f"{key}.recipe.{describe(error, study.recipe, TrainConfig)}") from None
+            raise InputError(f"{key}.recipe.{describe_validation_error(error, study.recipe, TrainConfig)}") from None
         if study.looks and not {"filtered", params.report.primary} <= set(study.arms):
             raise InputError(
                 f"{key}.looks: compare filtered with {params.report.primary} (report.primary), and arms are "
@@ -168,16 +163,18 @@ def _check_across_sections(params: Params, source: str) -> None:
 
 
 def _check_replicates(key: str, seed: int, networks: Sequence[str]) -> None:
-    last = max(networks, key=replicate_of)
-    largest = LARGEST_SEED - replicate_of(last)
+    last = max(networks, key=replicate_number)
+    largest = MAX_SEED - replicate_number(last)
     if seed > largest:
-        raise InputError(f"{key}: {seed} + {replicate_of(last)} of {last} is no seed; give at most {largest}")
+        raise InputError(f"{key}: {seed} + {replicate_number(last)} of {last} is no seed; give at most {largest}")
 
 
 def _check_head(key: str, params: Params) -> None:
     scorer = params.filter.scorer
     members = scorer.of if isinstance(scorer, EnsembleScorer) else (scorer,)
-    if params.finetune.trained == "head" and (lacking := [one.name for one in members if one.name in WITH_TRAINING]):
+    if params.finetune.trained == "head" and (
+        lacking := [one.name for one in members if one.name in NEEDS_TRAINING_CONFIDENCE]
+    ):
         raise InputError(
             f"{key}: {lacking[0]} reads how sure the network was while it trained, and finetune.trained: head trains "
             "none; take smoothed_confidence"
@@ -189,9 +186,11 @@ def _check_maps(section: str, reduce: ReduceConfig) -> None:
     for number in range(1 + len(reduce.more_maps)):
         key = f"{section}.more_maps[{number - 1}]"
         try:
-            settings = reduce.map_settings(number)
+            settings = reduce.embedding_settings(number)
         except ValidationError as error:
-            raise InputError(f"{key}.{describe(error, reduce.more_maps[number - 1], TsneConfig)}") from None
+            raise InputError(
+                f"{key}.{describe_validation_error(error, reduce.more_maps[number - 1], TsneConfig)}"
+            ) from None
         if settings in made:
             raise InputError(f"{key}: {reduce.more_maps[number - 1]} makes a map that is there already; remove it")
         made.append(settings)
@@ -233,7 +232,7 @@ def _check_recipe(key: str, recipe: Recipe, prepare: PrepareConfig) -> None:
 
 def _check_budget(key: str, recipe: Recipe, budget: Duration) -> None:
     """What holds for every data set and batch; units that differ, and LEGW, are compared in steps by the stages."""
-    if recipe.batch_schedule is not None and (short := no_later(budget, recipe.batch_schedule.stages[-1].until)):
+    if recipe.batch_schedule is not None and (short := order_conflict(budget, recipe.batch_schedule.stages[-1].until)):
         raise InputError(
             f"{key}.batch_schedule: the budget of {short} of the last stage, so that no step has the whole batch; "
             "shorten the stages or lengthen the budget"

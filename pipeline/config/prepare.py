@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from pipeline.config.base import Positive, Section, Seed
 
 # 12 GB for a million images.
-_PICTURE_SIZE = 64
+_THUMBNAIL_SIZE = 64
 
 
 Storage = Literal["array", "files"]
@@ -91,7 +91,7 @@ class PrepareConfig(Section):
     @property
     def stored_size(self) -> int:
         """Side in pixels of what lies in data/prepare: the images, or small pictures for people."""
-        return self.image_size if self.storage == "array" else min(_PICTURE_SIZE, self.image_size)
+        return self.image_size if self.storage == "array" else min(_THUMBNAIL_SIZE, self.image_size)
 
     @model_validator(mode="after")
     def _fits_dataset(self) -> Self:

@@ -4,13 +4,19 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pipeline.config.base import NonNegative, NonNegativeFloat, Positive, PositiveFloat, Section, Share
-from pipeline.config.batch_schedule import BatchSchedule
-from pipeline.config.duration import Budget, Duration
-from pipeline.config.optimizers import Optimizer, SgdConfig
-from pipeline.config.schedules import ConstantSchedule, Schedule
+from pipeline.config.base import (
+    Budget,
+    Duration,
+    NonNegative,
+    NonNegativeFloat,
+    Positive,
+    PositiveFloat,
+    Section,
+    UnitFraction,
+)
+from pipeline.config.optimization import BatchSchedule, ConstantSchedule, OptimizerConfig, ScheduleConfig, SgdConfig
 
-Model = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "small_cnn"]
+ModelName = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "small_cnn"]
 """What studies can train."""
 
 
@@ -56,7 +62,7 @@ class PostLocalSgd(Section):
     period: Annotated[Positive, Field(ge=2)]
 
 
-class Communication(Section):
+class CommunicationConfig(Section):
     """How gradients go from worker to worker.
 
     `library`, `bucket_mib`, `overlap` and `hierarchical` change a result by rounding alone, the others make it another.
@@ -115,7 +121,7 @@ class Communication(Section):
 
 
 def _default(name: str) -> object:
-    return Communication.model_fields[name].default
+    return CommunicationConfig.model_fields[name].default
 
 
 class CheckpointInterval(Section):
@@ -152,7 +158,7 @@ def _warmup_start_has_a_reference(recipe: "Recipe") -> None:
 def _tree_is_alone(recipe: "Recipe") -> None:
     if recipe.reduction == "tree" and recipe.micro_batch != "auto":
         raise ValueError("micro_batch: reduction tree runs one simulated worker at a time; remove the key")
-    if recipe.reduction == "tree" and recipe.communication != Communication():
+    if recipe.reduction == "tree" and recipe.communication != CommunicationConfig():
         raise ValueError(
             "communication: reduction tree has one way to exchange gradients, on which its bits depend; remove one of "
             "the two"
@@ -262,12 +268,12 @@ class Recipe(Section):
     """
 
     stem: Literal["imagenet", "cifar"] = "imagenet"
-    optimizer: Optimizer = SgdConfig()
-    schedule: Schedule = ConstantSchedule(name="constant")
+    optimizer: OptimizerConfig = SgdConfig()
+    schedule: ScheduleConfig = ConstantSchedule(name="constant")
     lr_scaling: LrScaling | None = None
     batch_schedule: BatchSchedule | None = None
     decay_norm_and_bias: bool = True
-    label_smoothing: Share = 0.0
+    label_smoothing: UnitFraction = 0.0
     augmentation: Augmentation = Augmentation()
     clip_norm: PositiveFloat | None = None
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -280,7 +286,7 @@ class Recipe(Section):
     threads_per_worker: Positive | Literal["auto"] = "auto"
     micro_batch: Annotated[Positive, Field(ge=2)] | Literal["auto"] = "auto"
     post_local_sgd: PostLocalSgd | None = None
-    communication: Communication = Communication()
+    communication: CommunicationConfig = CommunicationConfig()
     noise_scale_steps: Positive | None = None
     checkpoint: CheckpointInterval = CheckpointInterval(seconds=60)
     timeout_seconds: Annotated[float, Field(ge=1, le=86_400)] = 300.0

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from pipeline.config.base import NonNegative, NonNegativeFloat, Positive, PositiveFloat, Section, Seed, Share
+from pipeline.config.base import NonNegative, NonNegativeFloat, Positive, PositiveFloat, Section, Seed, UnitFraction
 
 
 class PcaConfig(Section):
@@ -36,8 +36,8 @@ class TsneConfig(Section):
     initialization: Literal["pca", "spectral", "random"] = "pca"
     metric: str = "euclidean"
     metric_params: dict[str, float] | None = None
-    initial_momentum: Share = 0.8
-    final_momentum: Share = 0.8
+    initial_momentum: UnitFraction = 0.8
+    final_momentum: UnitFraction = 0.8
     max_grad_norm: PositiveFloat | None = None
     max_step_norm: PositiveFloat | None = 5.0
     n_jobs: Positive = 2
@@ -65,7 +65,7 @@ class ReduceConfig(Section):
     landmarks: Literal["auto", "none"] | Annotated[Positive, Field(ge=4)] = "auto"
     more_maps: tuple[dict[str, Any], ...] = ()
 
-    def map_settings(self, number: int) -> TsneConfig:
+    def embedding_settings(self, number: int) -> TsneConfig:
         """Of the main map, which is number 0, or of `more_maps[number - 1]`."""
         if number == 0:
             return self.tsne

@@ -1,20 +1,25 @@
-"""`train` and `studies`: the common recipe, and the named grids that are trained with it."""
+"""Studies and their plans."""
 
+import hashlib
 import itertools
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from pipeline.config.base import NonNegativeFloat, Positive, PositiveFloat, Section, Seed
-from pipeline.config.duration import Budget, Duration
-from pipeline.config.networks import Network
-from pipeline.config.recipe import Model, Recipe
+from pipeline.config.base import Budget, Duration, NonNegativeFloat, Positive, PositiveFloat, Section, Seed
+from pipeline.config.extractors import NetworkName
+from pipeline.config.recipe import ModelName, Recipe
+from pipeline.config.runtime import ReportConfig
+
+# `train` and `studies`: the common recipe, and the named grids that are trained with it.
+
 
 Arm = Literal["full", "filtered", "random", "random_uniform"]
 KeepWeights = Literal["first_seed", "all"]
 
-Figure = Literal[
+PaperFigure = Literal[
     "gahlot-2020-table1",
     "gahlot-2020-fig4",
     "gahlot-2020-fig5",
@@ -78,10 +83,10 @@ class Study(Section):
             the report says when the plan was stated and what changed since. Null: no words. It changes no run.
     """
 
-    filter_network: Network
+    filter_network: NetworkName
     needs: str | None = None
     filter_draws: Positive = 1
-    models: Annotated[tuple[Model, ...], Field(min_length=1)]
+    models: Annotated[tuple[ModelName, ...], Field(min_length=1)]
     arms: Annotated[tuple[Arm, ...], Field(min_length=1)]
     batch_sizes: Annotated[tuple[Annotated[Positive, Field(ge=2)], ...], Field(min_length=1)]
     learning_rates: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
@@ -93,7 +98,7 @@ class Study(Section):
     keep_weights: KeepWeights = "first_seed"
     accuracy_every: Budget | None = None
     recipe: dict[str, Any] = Field(default={})
-    figure: Figure | None = None
+    figure: PaperFigure | None = None
     plan: PlanText | None = None
 
     @model_validator(mode="after")
@@ -139,7 +144,7 @@ class Study(Section):
         return (*least, *of_one, "filter")
 
     @property
-    def filter_networks(self) -> tuple[Network, ...]:
+    def filter_networks(self) -> tuple[NetworkName, ...]:
         """Whose filters the study draws on, `filter_network` first."""
         return (self.filter_network, *(f"{self.filter_network}-r{draw}" for draw in range(1, self.filter_draws)))
 
@@ -149,11 +154,11 @@ class Study(Section):
         A section that names another variant (`schedule: {name: ...}`) replaces the old one whole, and a
         duration in one unit replaces one in another.
         """
-        merged = _laid_over(train.model_dump(mode="json"), self.recipe)
+        merged = _merge_overrides(train.model_dump(mode="json"), self.recipe)
         return TrainConfig.model_validate_json(json.dumps(merged))
 
 
-def _laid_over(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def _merge_overrides(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, change in changes.items():
         old = base.get(key)
@@ -161,5 +166,90 @@ def _laid_over(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
         if isinstance(old, dict) and isinstance(change, dict):
             same_variant = change.get("name", old.get("name")) == old.get("name")
             duration = len(change) > 0 and change.keys() <= Duration.model_fields.keys()
-            merged[key] = _laid_over(old, change) if same_variant and not duration else change
+            merged[key] = _merge_overrides(old, change) if same_variant and not duration else change
     return merged
+
+
+# A study's plan: what is decided before its first run, as plain values with a hash.
+
+
+_FROM_STUDY = (
+    "models",
+    "arms",
+    "filter_network",
+    "filter_draws",
+    "batch_sizes",
+    "learning_rates",
+    "weight_decays",
+    "seeds",
+    "looks",
+    "budget",
+    "match",
+)
+
+
+def build_plan(name: str, study: Study, train: TrainConfig, report: ReportConfig) -> dict[str, Any]:
+    """Everything that a reader of the result wants to know was decided before.
+
+    Keys that are null are left out, so that a key which a later version adds changes no plan where it is not used.
+
+    Args:
+        name: of the study.
+        train: the section whose keys `study.recipe` changes.
+        report: margin in percentage points of top-1, confidence, and the arm of the primary comparison.
+    """
+    values = study.model_dump(mode="json")
+    compared = {"filtered", report.primary} <= set(study.arms)
+    plan = {
+        "study": name,
+        **(values["plan"] or {}),
+        **{key: values[key] for key in _FROM_STUDY},
+        "primary_test": _primary_test(study, report) if compared else None,
+        "stopping_rule": "first look that decides" if study.looks else "after all seeds",
+        "recipe": study.effective_recipe(train).model_dump(mode="json"),
+    }
+    return {key: value for key, value in _without_nulls(plan).items() if value != {}}
+
+
+def _primary_test(study: Study, report: ReportConfig) -> dict[str, Any]:
+    """docs/statistics.md says how each test is made."""
+    return {
+        "arms": ["filtered", report.primary],
+        "paired_by": "draw of the filter" if study.filter_draws > 1 else "seed",
+        "difference": "t test" if study.looks else "t test and sign-flip test",
+        "equivalence": "two one-sided t tests at the margin",
+        "margin": report.margin,
+        "confidence": report.confidence,
+    }
+
+
+def plan_hash(plan: Mapping[str, Any]) -> str:
+    """SHA-256, in hex, of the plan as JSON: keys sorted, no spaces, UTF-8."""
+    text = json.dumps(plan, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def diff_plans(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """`seeds [0, 1] -> [0, 1, 2]` for each key that differs, with the keys of sections as `recipe.schedule.name`."""
+    old, new = _flat(before), _flat(after)
+    keys = [*old, *(key for key in new if key not in old)]
+    return [f"{key} {_shown(old, key)} -> {_shown(new, key)}" for key in keys if old.get(key) != new.get(key)]
+
+
+def _shown(values: Mapping[str, Any], key: str) -> str:
+    return json.dumps(values[key], ensure_ascii=False) if key in values else "none"
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _without_nulls(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_nulls(value) if isinstance(value, dict) else value
+        for key, value in tree.items()
+        if value is not None
+    }

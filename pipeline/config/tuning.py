@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from pipeline.config.base import Int, NonNegative, Positive, Section, Seed, Share
-from pipeline.config.messages import describe
+from pipeline.config.base import Int, NonNegative, Positive, Section, Seed, UnitFraction, describe_validation_error
 from pipeline.config.recipe import Recipe
 from pipeline.config.study import Study, TrainConfig
 from pipeline.errors import InputError
@@ -20,7 +19,7 @@ _LISTS = ("models", "batch_sizes", "learning_rates", "weight_decays")
 _FIXED_LISTS = ("arms", "seeds")
 
 # They say how a run is done, and decide nothing but how sums are rounded.
-_PASSIVE = tuple(
+_NOT_SEARCHABLE = tuple(
     f"recipe.{key}"
     for key in (
         "checkpoint", "communication.bucket_mib", "communication.hierarchical", "communication.library",
@@ -110,7 +109,7 @@ class TpeSampler(Section):
 Sampler = Annotated[RandomSampler | GridSampler | TpeSampler, Field(discriminator="name")]
 
 
-class LeadRule(Section):
+class ThresholdPruner(Section):
     """After each epoch, out with every trial too far below the best at that epoch (Rand 2021).
 
     Attributes:
@@ -120,31 +119,33 @@ class LeadRule(Section):
     """
 
     name: Literal["lead"]
-    amount: Share = 0.1
+    amount: UnitFraction = 0.1
     kind: Literal["absolute", "relative"]
 
 
-class SuccessiveHalvingRule(Section):
+class SuccessiveHalvingPruner(Section):
     """The best of every `factor` trials go on, to `factor` times the epochs, until one is left or none can go."""
 
     name: Literal["successive_halving"]
     factor: Annotated[Int, Field(ge=2)] = 3
 
 
-class HyperbandRule(Section):
+class HyperbandPruner(Section):
     """Successive halving several times, from many trials stopped early to few that all end (Li et al. 2018)."""
 
     name: Literal["hyperband"]
     factor: Annotated[Int, Field(ge=2)] = 3
 
 
-class NoRule(Section):
+class NoPruner(Section):
     """Every trial runs to the end."""
 
     name: Literal["none"]
 
 
-Rule = Annotated[LeadRule | SuccessiveHalvingRule | HyperbandRule | NoRule, Field(discriminator="name")]
+PrunerConfig = Annotated[
+    ThresholdPruner | SuccessiveHalvingPruner | HyperbandPruner | NoPruner, Field(discriminator="name")
+]
 
 
 class Tuning(Section):
@@ -172,7 +173,7 @@ class Tuning(Section):
     sampler: Sampler
     trials: Positive | None = None
     epochs: Positive
-    rule: Rule
+    rule: PrunerConfig
     way: Literal["parallel", "round_robin", "sequential"] = "round_robin"
     places: Positive | None = None
     finish: NonNegative = 0
@@ -181,7 +182,7 @@ class Tuning(Section):
     @model_validator(mode="after")
     def _keys_can_be_searched(self) -> Self:
         for key in self.space:
-            if any(key == passive or key.startswith(f"{passive}.") for passive in _PASSIVE):
+            if any(key == passive or key.startswith(f"{passive}.") for passive in _NOT_SEARCHABLE):
                 raise ValueError(
                     f"space: {key} says how a run is done and decides no accuracy; set it in the study's recipe"
                 )
@@ -269,11 +270,11 @@ class Tuning(Section):
         tree: dict[str, Any] = copy.deepcopy(study.model_dump(mode="json"))
         tree |= {key: tree[key][:1] for key in (*_LISTS, *_FIXED_LISTS)}
         tree |= {"filter_draws": 1, "looks": None, "budget": {"epochs": self.epochs}}
-        lay_values(tree, values)
+        apply_values(tree, values)
         return tree
 
 
-def lay_values(study: dict[str, Any], values: Mapping[str, Any]) -> None:
+def apply_values(study: dict[str, Any], values: Mapping[str, Any]) -> None:
     """Write a trial's values into the plain values of a study, sections before their keys."""
     for key, value in sorted(values.items()):
         if key in _LISTS:
@@ -320,7 +321,7 @@ def _check_recipe(key: str, tuning: Tuning, study: Study, train: TrainConfig) ->
     """Refuse a study that no trial can stand for, where no key searched says otherwise."""
     if any(name.startswith(("recipe.post_local_sgd", "recipe.communication")) for name in tuning.space):
         return
-    if said := needs_processes(study.effective_recipe(train)):
+    if said := process_requirement(study.effective_recipe(train)):
         raise InputError(f"{key}.study: {tuning.study} cannot be searched: {said}")
 
 
@@ -330,15 +331,15 @@ def _misfit(tuning: Tuning, study: Study, train: TrainConfig, values: Mapping[st
     try:
         of_trial = Study.model_validate_json(json.dumps(tree))
     except ValidationError as error:
-        return describe(error, tree, Study)
+        return describe_validation_error(error, tree, Study)
     try:
         recipe = of_trial.effective_recipe(train)
     except ValidationError as error:
-        return f"recipe.{describe(error, of_trial.recipe, TrainConfig)}"
-    return needs_processes(recipe)
+        return f"recipe.{describe_validation_error(error, of_trial.recipe, TrainConfig)}"
+    return process_requirement(recipe)
 
 
-def needs_processes(recipe: Recipe) -> str:
+def process_requirement(recipe: Recipe) -> str:
     """Which key asks for processes that a trial does not have; empty if none does."""
     if recipe.post_local_sgd is not None:
         return (

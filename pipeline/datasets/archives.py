@@ -1,18 +1,131 @@
-"""Tar and zip archives as sources of files, read in place: nothing is ever unpacked to disk."""
+"""Archives: download with checksums, read in place."""
 
+import errno
+import hashlib
+import http.client
+import io
 import lzma
+import pickle
 import stat
 import struct
 import tarfile
+import urllib.request
 import zipfile
 import zlib
 from collections.abc import Iterator, Set
 from pathlib import Path
+from typing import Any
 
-from pipeline.datasets.images import UnreadableError
-from pipeline.datasets.members import Members, named_damage, normal
-from pipeline.datasets.tree import FileTree, too_large
+import numpy as np
+
+from pipeline.artifacts.files import atomic_path, remove_leftovers
+from pipeline.artifacts.provenance import sha256_of_file
+from pipeline.datasets.decode import UnreadableError
+from pipeline.datasets.file_tree import ArchiveMembers, FileTree, explain_damage, normalize_name, too_large
+from pipeline.datasets.image_set import ProgressFactory
 from pipeline.errors import InputError
+
+# Pickles of plain data: numbers, text, bytes, lists, dictionaries and NumPy arrays, nothing else.
+
+
+_PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, np.ndarray)
+
+
+def load_plain_pickle(data: bytes, *, source: str) -> Any:
+    """Unpickle without ever importing or calling what a pickle names, NumPy's array rebuilder excepted.
+
+    Python 2's strings become bytes.
+
+    Raises:
+        InputError: not a pickle, or one that asks for more.
+    """
+    try:
+        loaded = _PlainUnpickler(io.BytesIO(data), encoding="bytes").load()
+        # One that ends early may leave what rebuilds an array.
+        if not isinstance(loaded, _PLAIN):
+            raise pickle.UnpicklingError(f"it holds a {type(loaded).__name__}")
+        return loaded
+    except Exception as error:  # noqa: BLE001 - foreign bytes can make the unpickler raise anything
+        raise InputError(f"{source}: not a pickle of plain arrays ({error}); get the original archive") from None
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        # NumPy 1 wrote numpy.core, NumPy 2 writes numpy._core.
+        match module.replace("numpy._core", "numpy.core"), name:
+            case "numpy", "ndarray":
+                return np.ndarray
+            case "numpy", "dtype":
+                return np.dtype
+            case "numpy.core.multiarray", "_reconstruct":
+                return np.zeros(0).__reduce__()[0]
+        raise pickle.UnpicklingError(f"it names {module}.{name}")
+
+
+# Files from the network, accepted only with the right content.
+
+
+_DOWNLOAD_CHUNK_BYTES = 1 << 20
+_TIMEOUT_S = 60.0
+"""Longest silence of the server."""
+
+
+def fetch(url: str, path: Path, *, sha256: str, progress: ProgressFactory) -> None:
+    """Download `url` to `path` unless the right file is there already.
+
+    The file appears only when it is whole and its hash is right, so an interrupted download
+    leaves nothing behind that could be taken for one.
+
+    Raises:
+        InputError: no network, or other content than expected; says where to put a copy.
+    """
+    if path.is_file() and sha256_of_file(path) == sha256:
+        return
+    mend = f"get it by other means and give its location as prepare.path, or put it at {path}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(path.parent)
+    with atomic_path(path) as temporary:
+        try:
+            found = _download(url, temporary, progress)
+        except (OSError, http.client.HTTPException) as error:
+            if _is_local(error):
+                raise
+            raise InputError(f"{url}: cannot be downloaded ({error}); {mend}") from None
+        if found != sha256:
+            raise InputError(f"{url}: the download has the SHA-256 {found}, expected {sha256}; {mend}")
+
+
+def check_sha256(path: Path, sha256: str, url: str) -> None:
+    """Raises InputError unless `path` is a file with this content."""
+    if not path.is_file():
+        raise InputError(f"prepare.path: {path} is not a file; give a copy of {url}, or remove the key to download it")
+    found = sha256_of_file(path)
+    if found != sha256:
+        raise InputError(
+            f"prepare.path: {path} has the SHA-256 {found}, expected {sha256}; it is no whole copy of {url}"
+        )
+
+
+def _download(url: str, path: Path, progress: ProgressFactory) -> str:
+    """Returns the SHA-256 of what came."""
+    digest = hashlib.sha256()
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response, path.open("wb") as file:
+        total = int(response.headers.get("Content-Length") or 0)
+        with progress(f"download {url}", total, "B") as counter:
+            while chunk := response.read(_DOWNLOAD_CHUNK_BYTES):
+                digest.update(chunk)
+                file.write(chunk)
+                counter.update(len(chunk))
+    return digest.hexdigest()
+
+
+def _is_local(error: Exception) -> bool:
+    """Whether the disk is at fault and not the network."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+# Tar and zip archives as sources of files, read in place: nothing is ever unpacked to disk.
+
 
 _ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
 _DAMAGED_DATA = (zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error, EOFError, OSError)
@@ -24,7 +137,7 @@ _CHUNK_BYTES = 1 << 20
 
 def open_archive(path: Path) -> "TarSource | ZipSource":
     """By content, not by name: .zip, or .tar plain or compressed. Raises InputError if it cannot be opened."""
-    with named_damage(str(path), (OSError,)), path.open("rb") as file:
+    with explain_damage(str(path), (OSError,)), path.open("rb") as file:
         return ZipSource(path) if file.read(4) in _ZIP_MAGIC else TarSource(path)
 
 
@@ -36,17 +149,17 @@ class TarSource:
         self._path = path
 
     def tree(self) -> FileTree:
-        members = Members(self.label)
-        with named_damage(self.label, _DAMAGE), tarfile.open(self._path) as archive:
+        members = ArchiveMembers(self.label)
+        with explain_damage(self.label, _DAMAGE), tarfile.open(self._path) as archive:
             for member in archive:
                 members.add(member.name, _tar_kind(member))
             _check_end(archive)
         return members.tree()
 
     def read(self, names: Set[str], max_bytes: int) -> Iterator[tuple[str, bytes | UnreadableError]]:
-        with named_damage(self.label, _DAMAGE), tarfile.open(self._path) as archive:
+        with explain_damage(self.label, _DAMAGE), tarfile.open(self._path) as archive:
             for member in archive:
-                name = normal(member.name)
+                name = normalize_name(member.name)
                 if name in names:
                     yield name, too_large(member.size, max_bytes) or _tar_content(archive, member)
 
@@ -59,8 +172,8 @@ class ZipSource:
         self._path = path
 
     def tree(self) -> FileTree:
-        members = Members(self.label)
-        with named_damage(self.label, _DAMAGE), zipfile.ZipFile(self._path) as archive:
+        members = ArchiveMembers(self.label)
+        with explain_damage(self.label, _DAMAGE), zipfile.ZipFile(self._path) as archive:
             for info in archive.infolist():
                 if info.flag_bits & _ENCRYPTED:
                     raise InputError(f"prepare.path: {self.label}: is encrypted; pack it without a password")
@@ -68,9 +181,9 @@ class ZipSource:
         return members.tree()
 
     def read(self, names: Set[str], max_bytes: int) -> Iterator[tuple[str, bytes | UnreadableError]]:
-        with named_damage(self.label, _DAMAGE), zipfile.ZipFile(self._path) as archive:
+        with explain_damage(self.label, _DAMAGE), zipfile.ZipFile(self._path) as archive:
             for info in archive.infolist():
-                name = normal(info.filename)
+                name = normalize_name(info.filename)
                 if name in names:
                     yield name, too_large(info.file_size, max_bytes) or _zip_content(archive, info)
 

@@ -1,17 +1,146 @@
-"""A folder of images by class, or an archive of one."""
+"""Image folders and their layouts."""
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
 from pipeline.datasets.archives import open_archive
-from pipeline.datasets.decoding import decode_files
-from pipeline.datasets.folder import FolderSource
-from pipeline.datasets.image_set import DatasetOptions, DecodedImage, ImageSet, Sample, UnreadableImage
-from pipeline.datasets.images import UnreadableError
-from pipeline.datasets.layout import Layout, find_layout
-from pipeline.datasets.splits import draw_test
-from pipeline.datasets.tree import FileSource
+from pipeline.datasets.decode import IMAGE_SUFFIXES, UnreadableError, decode_files
+from pipeline.datasets.file_tree import FileSource, FileTree, FolderSource
+from pipeline.datasets.image_set import SPLITS, DatasetOptions, DecodedImage, ImageSet, Sample, UnreadableImage
+from pipeline.datasets.labels import class_name
+from pipeline.datasets.splits import test_mask
 from pipeline.errors import InputError
+
+# Which folders of an image folder are splits and which are classes.
+
+
+_EXPECTED = "expected <class>/<image>, or train/<class>/<image> and test/<class>/<image> (or val/)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where the images are.
+
+    Attributes:
+        root: folder that all names start with, or empty: packers often add one.
+        class_names: sorted; a class's label is its place here.
+        splits: by split, or by the empty name if the data set has no splits: (name below `root`,
+            label), sorted by name.
+    """
+
+    root: str
+    class_names: tuple[str, ...]
+    splits: dict[str, tuple[tuple[str, int], ...]]
+
+
+def find_layout(tree: FileTree, label: str) -> Layout:
+    """Recognise the two layouts.
+
+    Args:
+        label: what to call the folder or archive in messages.
+
+    Raises:
+        InputError: neither layout, an empty class, images outside the classes, or a class that
+            only the test split has.
+    """
+    root = _lone_root(tree)
+    tree = tree.below(root)
+    tops = _folders(tree)
+    folders = {"train": "train", "test": _test_folder(tree)}
+    if not any(_folders(tree.below(folder)) for folder in folders.values()):
+        classes = {"": _classes(tree, label)}
+    else:
+        _check_splits(tree, tops, folders, label)
+        classes = {split: _classes(tree.below(folder), f"{label}: {folder}") for split, folder in folders.items()}
+        for name in classes["test"]:
+            if name not in classes["train"]:
+                raise InputError(
+                    f"prepare.path: {label}: class {name} is in {folders['test']}/ but not in train/; add or remove it"
+                )
+    class_names = tuple(sorted({name for of_split in classes.values() for name in of_split}))
+    number = {name: i for i, name in enumerate(class_names)}
+    return Layout(
+        root=root,
+        class_names=class_names,
+        splits={
+            split: tuple(
+                sorted(
+                    (f"{folders[split]}/{file}" if split else file, number[name])
+                    for name, files in of_split.items()
+                    for file in files
+                )
+            )
+            for split, of_split in classes.items()
+        },
+    )
+
+
+def _lone_root(tree: FileTree) -> str:
+    """The one folder around everything, or nothing."""
+    tops = _folders(tree)
+    if len(tops) == 1 and tops[0] not in SPLITS and _folders(tree.below(tops[0])) and not _loose_images(tree):
+        return tops[0]
+    return ""
+
+
+def _test_folder(tree: FileTree) -> str:
+    """`test`, or `val` where that is what train/ comes with, as in ImageNet: its own test images have no labels."""
+    has = {folder: bool(_folders(tree.below(folder))) for folder in ("train", "test", "val")}
+    return "val" if has["train"] and has["val"] and not has["test"] else "test"
+
+
+def _check_splits(tree: FileTree, tops: Sequence[str], folders: Mapping[str, str], label: str) -> None:
+    for folder in folders.values():
+        if not _folders(tree.below(folder)):
+            raise InputError(f"prepare.path: {label}: there are no class folders in {folder}/; {_EXPECTED}")
+    # An empty test/, or one of loose files without labels, may lie beside train/ and val/.
+    others = [name for name in tops if name not in (*folders.values(), *SPLITS)]
+    if others:
+        raise InputError(
+            f"prepare.path: {label}: folder {others[0]} beside train/ and {folders['test']}/ belongs to neither; "
+            "move or remove it"
+        )
+    _refuse_loose_images(tree, label)
+
+
+def _classes(tree: FileTree, label: str) -> dict[str, list[str]]:
+    """Names of the files by class. Names that `class_name` spells alike are one class."""
+    nested = [folder for folder in tree.folders if "/" in folder]
+    if nested:
+        raise InputError(f"prepare.path: {label}: {nested[0]} is a folder within a class; {_EXPECTED}")
+    _refuse_loose_images(tree, label)
+    classes: dict[str, list[str]] = {class_name(folder): [] for folder in tree.folders}
+    if not classes:
+        raise InputError(f"prepare.path: {label}: no class folders; {_EXPECTED}")
+    for name in tree.files:
+        folder, slash, _ = name.partition("/")
+        if slash:
+            classes[class_name(folder)].append(name)
+    empty = [name for name, files in classes.items() if not files]
+    if empty:
+        raise InputError(f"prepare.path: {label}: class folder {empty[0]} is empty; add images or remove it")
+    return classes
+
+
+def _refuse_loose_images(tree: FileTree, label: str) -> None:
+    """Notes and licences may lie beside the class folders; an image there has no class."""
+    loose = _loose_images(tree)
+    if loose:
+        more = f" (and {len(loose) - 1} more images)" if len(loose) > 1 else ""
+        raise InputError(f"prepare.path: {label}: {loose[0]} is in no class folder{more}; {_EXPECTED}")
+
+
+def _loose_images(tree: FileTree) -> list[str]:
+    return [name for name in tree.files if "/" not in name and PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES]
+
+
+def _folders(tree: FileTree) -> list[str]:
+    return [name for name in tree.folders if "/" not in name]
+
+
+# A folder of images by class, or an archive of one.
+
 
 # A file of more bytes than 16-bit RGBA pixels and ample metadata take is no sensible image.
 _BYTES_PER_PIXEL = 8
@@ -30,7 +159,7 @@ def open_image_folder(options: DatasetOptions) -> ImageSet:
     source = _open_source(options.path.expanduser())
     layout = find_layout(source.tree(), source.label)
     splits = {
-        split: [Sample(path=path, label=label) for path, label in files if path not in options.leave_out]
+        split: [Sample(path=path, label=label) for path, label in files if path not in options.exclude]
         for split, files in layout.splits.items()
     }
     train, test = _split(splits, options, source.label)
@@ -76,7 +205,7 @@ def _split(
             "give the share of each class to hold out, e.g. 0.2"
         )
     samples = splits[""]
-    held_out = draw_test(
+    held_out = test_mask(
         [sample.path for sample in samples], [sample.label for sample in samples], options.test_share, seed=options.seed
     )
     return (

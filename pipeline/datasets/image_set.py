@@ -75,16 +75,16 @@ class ImageSet:
         return replace(self, train=train)
 
 
-class Counter(Protocol):
+class ProgressCounter(Protocol):
     """Counts up to the total of a progress display."""
 
     def update(self, n: int = 1) -> None: ...
 
 
-class ProgressDisplay(Protocol):
+class ProgressFactory(Protocol):
     """Shows how far a job of `total` units is; `RunLog.progress` is one."""
 
-    def __call__(self, description: str, total: int, unit: str) -> AbstractContextManager[Counter]: ...
+    def __call__(self, description: str, total: int, unit: str) -> AbstractContextManager[ProgressCounter]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class DatasetOptions:
         seed: of the split.
         downloads: folder for fetched archives.
         progress: shows downloads.
-        leave_out: paths that were found unreadable and shall be left out.
+        exclude: paths that were found unreadable and shall be left out.
     """
 
     path: Path | None
@@ -108,8 +108,8 @@ class DatasetOptions:
     max_megapixels: float
     seed: int
     downloads: Path
-    progress: ProgressDisplay
-    leave_out: frozenset[str] = frozenset()
+    progress: ProgressFactory
+    exclude: frozenset[str] = frozenset()
 
 
 def check_classes(images: ImageSet, source: str) -> None:

@@ -13,7 +13,7 @@ NoiseKind = Literal["symmetric", "pair", "instance"]
 _FLIP_RATE_SD = 0.1
 
 
-def plant(
+def plant_label_noise(
     labels: NDArray[np.int64],
     kind: NoiseKind,
     fraction: float,

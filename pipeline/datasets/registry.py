@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from pipeline.datasets.cifar import CIFAR10, CIFAR100, open_cifar
-from pipeline.datasets.digits import open_digits
+from pipeline.datasets.builtin import CIFAR10, CIFAR100, open_cifar, open_digits
 from pipeline.datasets.image_folder import open_image_folder
 from pipeline.datasets.image_set import DatasetOptions, ImageSet
 

@@ -10,14 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipeline.datasets.augmentation import Draws, draw
-from pipeline.datasets.training_images import Request
+from pipeline.datasets.augmentation import AugmentationParams, sample_augmentation
+from pipeline.datasets.sources import BatchRequest
 
 # Images copied at a time: a memory-mapped file is never in memory twice.
 _COPY_ROWS = 4096
 
 
-class Normalisation:
+class Normalization:
     """(pixel / 255 - mean) / std, as one multiplication and one addition on the device.
 
     Args:
@@ -82,19 +82,19 @@ class ResidentImages:
         self._crop_size = crop_size
         self._n_offsets = padded - crop_size + 1
         self._flip, self._seed = flip, seed
-        self._draws: dict[int, Draws] = {}
-        self._normalise = Normalisation(mean, std, width=crop_size, device=device)
+        self._draws: dict[int, AugmentationParams] = {}
+        self._normalise = Normalization(mean, std, width=crop_size, device=device)
 
     def __len__(self) -> int:
         return len(self._pixels)
 
-    def reseeded(self, seed: int) -> Self:
+    def with_seed(self, seed: int) -> Self:
         """The same pixels, not copied, with the augmentation of another seed."""
         other = copy.copy(self)
         other._seed, other._draws = seed, {}
         return other
 
-    def prefetch(self, requests: Iterable[Request]) -> AbstractContextManager[None]:  # noqa: ARG002 - as others need it
+    def prefetch(self, requests: Iterable[BatchRequest]) -> AbstractContextManager[None]:  # noqa: ARG002 - as others need it
         """Nothing: they are all here."""
         return nullcontext()
 
@@ -104,7 +104,7 @@ class ResidentImages:
         flips = np.empty(len(ids), dtype=np.bool_)
         for epoch in np.unique(epochs):
             here = epochs == epoch
-            draws = self._draws_of(int(epoch))
+            draws = self._augmentation_for(int(epoch))
             offsets[here], flips[here] = draws.offsets[ids[here]], draws.flips[ids[here]]
         return self._crop(ids, offsets, flips)
 
@@ -126,10 +126,10 @@ class ResidentImages:
         )
         return self._normalise(self._pixels[image, row, column])
 
-    def _draws_of(self, epoch: int) -> Draws:
+    def _augmentation_for(self, epoch: int) -> AugmentationParams:
         if epoch not in self._draws:
             self._draws = {old: draws for old, draws in self._draws.items() if old >= epoch - 1}
-            self._draws[epoch] = draw(
+            self._draws[epoch] = sample_augmentation(
                 len(self), seed=self._seed, epoch=epoch, n_offsets=self._n_offsets, flip=self._flip
             )
         return self._draws[epoch]

@@ -1,35 +1,41 @@
-"""Stratified draws: the same share of every class, reproducible from a seed and the images' names."""
+"""Splits into training, validation and test rows."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pipeline.datasets.image_set import DecodedImage, ImageSet, UnreadableImage
+
+# Stratified draws: the same share of every class, reproducible from a seed and the images' names.
+
 
 # Keep the draws for different purposes independent of each other under one seed.
 _PART, _TEST, _VAL, _FOLDS = "part", "test", "val", "folds"
 
 
-def draw_part(paths: Sequence[str], labels: Sequence[int], share: float, *, seed: int) -> NDArray[np.bool_]:
+def subset_mask(paths: Sequence[str], labels: Sequence[int], share: float, *, seed: int) -> NDArray[np.bool_]:
     """Which training rows take part at all; see `_draw`. At least two of a class where it has two."""
     return _draw(paths, labels, share, f"{seed}/{_PART}", least=2, rest=0)
 
 
-def draw_test(
+def test_mask(
     paths: Sequence[str], labels: Sequence[int] | NDArray[np.int64], share: float, *, seed: int
 ) -> NDArray[np.bool_]:
     """Which rows to hold out for testing; see `_draw`. At least two of a class stay where it has three."""
     return _draw(paths, labels, share, f"{seed}/{_TEST}", rest=2)
 
 
-def draw_val(
+def val_mask(
     paths: Sequence[str], labels: Sequence[int] | NDArray[np.int64], share: float, *, seed: int
 ) -> NDArray[np.bool_]:
     """Which training rows to flag `val`; see `_draw`. At least one of a class stays where it has two."""
     return _draw(paths, labels, share, f"{seed}/{_VAL}", rest=1)
 
 
-def draw_folds(
+def assign_folds(
     paths: Sequence[str],
     labels: Sequence[int] | NDArray[np.int64],
     count: int,
@@ -82,3 +88,25 @@ def _draw(
 
 def _hashes(paths: Sequence[str], key: str) -> NDArray[np.str_]:
     return np.array([hashlib.sha256(f"{key}/{path}".encode()).hexdigest() for path in paths], dtype="U64")
+
+
+# A share of the training images of each class, for a first look or a small machine.
+
+
+def subsample(images: ImageSet, share: float, *, seed: int) -> tuple[ImageSet, frozenset[str]]:
+    """The data set with that share of each class's training images, and the paths of the others.
+
+    A smaller share of the same seed is a part of a larger one. Test images stay.
+
+    Args:
+        share: above 0 and below 1; at least two images of a class stay where it has two, to train and to tune on.
+    """
+    paths = [sample.path for sample in images.train]
+    drawn = subset_mask(paths, [sample.label for sample in images.train], share, seed=seed)
+    left_out = frozenset(path for path, stays in zip(paths, drawn, strict=True) if not stays)
+
+    def decode() -> Iterator[DecodedImage | UnreadableImage]:
+        return (image for image in images.decode() if image.path not in left_out)
+
+    train = tuple(sample for sample in images.train if sample.path not in left_out)
+    return replace(images, train=train, decode=decode), left_out

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.artifacts.prepared import ImageFiles
-from pipeline.datasets.images import UnreadableError, decode_region
-from pipeline.datasets.resident import Normalisation
-from pipeline.datasets.resized_crop import RandomResizedCrop, centre_box
-from pipeline.datasets.training_images import Request
+from pipeline.datasets.augmentation import RandomResizedCrop, center_box
+from pipeline.datasets.decode import UnreadableError, decode_region
+from pipeline.datasets.resident import Normalization
+from pipeline.datasets.sources import BatchRequest
 from pipeline.errors import DataError
 
 # Stands for an epoch where the centre is wanted.
@@ -74,19 +74,19 @@ class StreamingImages:
         self._files = files
         self._crop_size = crop_size
         self._random_crop = random_crop
-        self._centre = partial(centre_box, crop_size=crop_size)
+        self._centre = partial(center_box, crop_size=crop_size)
         # Its threads end with this object.
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="decode") if workers else None
         self._batches_ahead = batches_ahead
-        self._requests: Iterator[Request] = iter(())
-        self._announced: deque[_Decoding] = deque()
+        self._requests: Iterator[BatchRequest] = iter(())
+        self._announced: deque[_DecodingBatch] = deque()
         self._device = device
-        self._normalise = Normalisation(mean, std, width=crop_size, device=device)
+        self._normalise = Normalization(mean, std, width=crop_size, device=device)
 
     def __len__(self) -> int:
         return len(self._files)
 
-    def reseeded(self, seed: int) -> Self:
+    def with_seed(self, seed: int) -> Self:
         """The same files and threads, with the crops of another seed."""
         other = copy.copy(self)
         other._random_crop = replace(self._random_crop, seed=seed)
@@ -110,7 +110,7 @@ class StreamingImages:
         return self._normalise(self._pixels(ids, np.full(len(ids), _EVALUATION)))
 
     @contextmanager
-    def prefetch(self, requests: Iterable[Request]) -> Iterator[None]:
+    def prefetch(self, requests: Iterable[BatchRequest]) -> Iterator[None]:
         """Decode the announced batches ahead, in their order; may be endless, and is read as needed.
 
         Images that are asked for out of this order are decoded when asked for. May be nested: an
@@ -160,7 +160,7 @@ class StreamingImages:
             if len(ids):
                 self._announced.append(self._start(ids, np.full(len(ids), _EVALUATION) if epochs is None else epochs))
 
-    def _start(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> "_Decoding":
+    def _start(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> "_DecodingBatch":
         shape = (len(ids), self._crop_size, self._crop_size, 3)
         # The copy to a GPU runs beside the computation only from pinned memory.
         pixels = torch.empty(shape, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
@@ -170,7 +170,7 @@ class StreamingImages:
                 jobs.append(self._pool.submit(self._decode, sample_id, epoch, row))
             else:
                 self._decode(sample_id, epoch, row)
-        return _Decoding(ids, epochs, pixels, jobs)
+        return _DecodingBatch(ids, epochs, pixels, jobs)
 
     def _decode(self, sample_id: int, epoch: int, out: NDArray[np.uint8]) -> None:
         """Write one image to `out` (C, C, 3)."""
@@ -185,7 +185,7 @@ class StreamingImages:
         out[:] = pixels[:, ::-1] if mirror else pixels
 
 
-class _Decoding:
+class _DecodingBatch:
     """One batch: its pixels, which the threads write, and what they have still to do."""
 
     def __init__(

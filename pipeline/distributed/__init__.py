@@ -4,32 +4,37 @@ Everything is a no-op on one process, so callers have one code path. Tensors are
 where the name ends in an underscore.
 """
 
-from pipeline.distributed.agreement import Agreement
-from pipeline.distributed.arithmetic import float32_arithmetic
-from pipeline.distributed.averaging import data_parallel, defer_reduction
 from pipeline.distributed.collectives import (
+    FlagSync,
     all_gather,
     all_reduce_sum_,
     any_rank,
     barrier,
     broadcast,
     launched,
-    ranks_on_this_node,
+    local_world_size,
+    pairwise_sum,
+    tree_sum_,
 )
 from pipeline.distributed.compression import Compression, CompressionKind
-from pipeline.distributed.nodes import ranks_by_node
-from pipeline.distributed.process_group import Ranks, expect_answers_within, session, threads_for
-from pipeline.distributed.torchrun import WorkerPlan, choose_workers, joining_ranks, launch, local_gpus
-from pipeline.distributed.transport import Transport
-from pipeline.distributed.tree_sum import pairwise_sum, tree_sum_
+from pipeline.distributed.data_parallel import CommConfig, data_parallel, defer_reduction
+from pipeline.distributed.hierarchical import ranks_by_node
+from pipeline.distributed.launch import LaunchPlan, choose_workers, launch, local_gpus, participating_ranks
+from pipeline.distributed.process_group import (
+    World,
+    float32_arithmetic,
+    session,
+    set_collective_timeout,
+    threads_per_process,
+)
 
 __all__ = [
-    "Agreement",
+    "CommConfig",
     "Compression",
     "CompressionKind",
-    "Ranks",
-    "Transport",
-    "WorkerPlan",
+    "FlagSync",
+    "LaunchPlan",
+    "World",
     "all_gather",
     "all_reduce_sum_",
     "any_rank",
@@ -38,16 +43,16 @@ __all__ = [
     "choose_workers",
     "data_parallel",
     "defer_reduction",
-    "expect_answers_within",
     "float32_arithmetic",
-    "joining_ranks",
     "launch",
     "launched",
     "local_gpus",
+    "local_world_size",
     "pairwise_sum",
+    "participating_ranks",
     "ranks_by_node",
-    "ranks_on_this_node",
     "session",
-    "threads_for",
+    "set_collective_timeout",
+    "threads_per_process",
     "tree_sum_",
 ]

@@ -42,7 +42,7 @@ class Bucket(Protocol):
 
 
 @dataclass(frozen=True)
-class WholeGradient:
+class FlatGradient:
     """All gradients of a model as the only bucket.
 
     Attributes:
@@ -74,7 +74,7 @@ class Compression:
     * `powersgd`: Vogels, Karimireddy and Jaggi 2019, PowerSGD, algorithms 1 and 2. Each matrix M (rows: the first
       dimension) as P Q^T of the given rank, by one step of subspace iteration from the last step's Q. What was not
       sent is added to the next gradient (error feedback). Vectors, and matrices of which less than half the numbers
-      would be saved, are sent as they are. It takes a `WholeGradient`: the start of Q and the errors would
+      would be saved, are sent as they are. It takes a `FlatGradient`: the start of Q and the errors would
       otherwise belong to buckets, whose size must not change a result. And on gloo torch's hook cannot run for several
       buckets at once: it waits for further exchanges inside the threads that are to do them (two a group, so that
       two buckets block each other for ever), and starts them in no order that ranks share.
@@ -104,7 +104,7 @@ class Compression:
         return self._average_low_rank(bucket, group)
 
     def _average_low_rank(self, bucket: Bucket, group: dist.ProcessGroup) -> Future[Tensor]:
-        assert isinstance(bucket, WholeGradient)
+        assert isinstance(bucket, FlatGradient)
         state = self._low_rank
         state.process_group = group
         # A fresh Q is drawn from here: a number to save, where numpy's generator is an object.

@@ -18,13 +18,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipeline.distributed.collectives import barrier, broadcast
-from pipeline.distributed.nodes import ranks_by_node
+from pipeline.distributed.hierarchical import ranks_by_node
 from pipeline.errors import MachineError
 
 _BUILD = "docs/guides/clusters.md says how it is built, or use ddp"
 
 
-class AveragedByHorovod(nn.Module):
+class HorovodDataParallel(nn.Module):
     """Passes to `module`; each gradient goes to Horovod when the backward pass has it.
 
     Args:

@@ -16,22 +16,42 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
-from pipeline.distributed.arithmetic import float32_arithmetic
 from pipeline.distributed.collectives import launched, several
-from pipeline.distributed.torchrun import LAUNCHER
+from pipeline.distributed.launch import LAUNCHER
 from pipeline.errors import InputError, Terminated
-from pipeline.processes import keep_freed_memory, signal_on_parents_death
+from pipeline.processes import disable_malloc_trim, set_parent_death_signal
+
+# How a GPU rounds products and convolutions of float32.
+
+
+@contextmanager
+def float32_arithmetic(*, tf32: bool) -> Iterator[None]:
+    """While active: IEEE single precision, or TF32 with its 10 bits of mantissa; and the same bits every time.
+
+    torch's own default is TF32 for convolutions, and kernels whose bits differ from call to call. `session()` chooses
+    IEEE for all that is computed in it; only the training loop, whose recipe may ask for TF32, chooses again.
+    """
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    # The newer `fp32_precision` makes torch's own readers of these flags raise.
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic
+    matmul.allow_tf32 = cudnn.allow_tf32 = tf32
+    cudnn.deterministic = True
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic = before
+
 
 _TIMEOUT = timedelta(minutes=30)
 _CONNECT_TIMEOUT = timedelta(minutes=5)
-_AGENT_ENDS_RANKS_WITHIN_S = 60
-_BETWEEN_LOOKS_S = 0.01
+_AGENT_STOP_TIMEOUT_S = 60
+_POLL_INTERVAL_S = 0.01
 _FINISHED = "finished"
-_AS_LONG_AS_IT_TAKES = timedelta(days=365)
+_NO_TIMEOUT = timedelta(days=365)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranks:
+class World:
     """This process among the workers of a run."""
 
     rank: int
@@ -46,7 +66,7 @@ class Ranks:
 @contextmanager
 def session(
     threads_per_worker: int | Literal["auto"], joining: Callable[[int], int] = lambda world: world
-) -> Iterator[Ranks]:
+) -> Iterator[World]:
     """Join the process group if torchrun started this process; leave it at the end.
 
     A process that is not needed waits until the others have finished, and exits with 0.
@@ -64,16 +84,16 @@ def session(
 
 
 @contextmanager
-def _joined(threads_per_worker: int | Literal["auto"], joining: Callable[[int], int]) -> Iterator[Ranks]:
+def _joined(threads_per_worker: int | Literal["auto"], joining: Callable[[int], int]) -> Iterator[World]:
     if not torch.cuda.is_available():
-        keep_freed_memory()
+        disable_malloc_trim()
     if not launched():
-        torch.set_num_threads(threads_for(threads_per_worker, 1))
-        yield Ranks(rank=0, count=1, device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.set_num_threads(threads_per_process(threads_per_worker, 1))
+        yield World(rank=0, count=1, device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         return
     _die_with_agent()
     local = int(os.environ["LOCAL_RANK"])
-    torch.set_num_threads(threads_for(threads_per_worker, int(os.environ["LOCAL_WORLD_SIZE"])))
+    torch.set_num_threads(threads_per_process(threads_per_worker, int(os.environ["LOCAL_WORLD_SIZE"])))
     # NCCL refuses two ranks on one GPU.
     here, gpus = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
     if 0 < gpus < here:
@@ -86,24 +106,24 @@ def _joined(threads_per_worker: int | Literal["auto"], joining: Callable[[int], 
     if on_gpu:
         torch.cuda.set_device(device)
     store, rank, world = next(rendezvous("env://", timeout=_CONNECT_TIMEOUT))
-    with _said_once(store, f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT')}"):
+    with _raise_first_failure_only(store, f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT')}"):
         count = joining(world)
     if rank >= count:
-        store.wait([_FINISHED], _AS_LONG_AS_IT_TAKES)
+        store.wait([_FINISHED], _NO_TIMEOUT)
         sys.exit(0)
-    own = _store_of_these_ranks(store, rank, count)
+    own = _fresh_store(store, rank, count)
     backend = "nccl" if on_gpu else "gloo"
     dist.init_process_group(backend, store=own, rank=rank, world_size=count, timeout=_TIMEOUT)
     try:
-        with _said_once(own, "training"):
-            yield Ranks(rank=rank, count=count, device=device)
+        with _raise_first_failure_only(own, "training"):
+            yield World(rank=rank, count=count, device=device)
             if rank == 0:
                 store.set(_FINISHED, "")
     finally:
         dist.destroy_process_group()
 
 
-def expect_answers_within(seconds: float) -> None:
+def set_collective_timeout(seconds: float) -> None:
     """Fail, from now on, in an exchange that others keep waiting for longer than this.
 
     Before it ranks may wait for `_TIMEOUT`, since at the start one alone may have much to read. TCP by itself gives a
@@ -115,7 +135,7 @@ def expect_answers_within(seconds: float) -> None:
         set_timeout(timedelta(seconds=seconds))
 
 
-def _store_of_these_ranks(store: Any, rank: int, count: int) -> Any:  # torch's types leave dist.Store out
+def _fresh_store(store: Any, rank: int, count: int) -> Any:  # torch's types leave dist.Store out
     """A part of `store` that an earlier set of ranks, which torchrun started before a failure, never wrote to.
 
     The agent's store outlives them, and they would be sought at the addresses they left there. No
@@ -127,10 +147,10 @@ def _store_of_these_ranks(store: Any, rank: int, count: int) -> Any:  # torch's 
     if rank > 0:
         store.set(f"name of rank {rank}", name)
         store.wait([f"set of {name}"], _CONNECT_TIMEOUT)
-        own = _part_of(store, store.get(f"set of {name}").decode())
+        own = _prefix_store(store, store.get(f"set of {name}").decode())
         own.set(f"rank {rank} is here", "")
         return own
-    own, others = _part_of(store, name), range(1, count)
+    own, others = _prefix_store(store, name), range(1, count)
     end = time.monotonic() + _CONNECT_TIMEOUT.total_seconds()
     while not all(own.check([f"rank {other} is here"]) for other in others):
         for other in others:
@@ -138,16 +158,16 @@ def _store_of_these_ranks(store: Any, rank: int, count: int) -> Any:  # torch's 
                 store.set(f"set of {store.get(f'name of rank {other}').decode()}", name)
         if time.monotonic() > end:
             raise TimeoutError(f"not all of {count} ranks have come within {_CONNECT_TIMEOUT}")
-        time.sleep(_BETWEEN_LOOKS_S)
+        time.sleep(_POLL_INTERVAL_S)
     return own
 
 
-def _part_of(store: Any, name: str) -> Any:
+def _prefix_store(store: Any, name: str) -> Any:
     return dist.PrefixStore(name, store)  # type: ignore[attr-defined]
 
 
 @contextmanager
-def _said_once(store: Any, scope: str) -> Iterator[None]:  # torch's types leave dist.Store out
+def _raise_first_failure_only(store: Any, scope: str) -> Iterator[None]:  # torch's types leave dist.Store out
     """Let only the first rank's exception out; see `session`. `scope` is of this set of ranks alone."""
     try:
         yield
@@ -155,19 +175,19 @@ def _said_once(store: Any, scope: str) -> Iterator[None]:  # torch's types leave
         if store.add(f"failed ranks, {scope}", 1) > 1:
             if isinstance(error, Terminated):
                 sys.exit(os.EX_TEMPFAIL)
-            time.sleep(_AGENT_ENDS_RANKS_WITHIN_S)
+            time.sleep(_AGENT_STOP_TIMEOUT_S)
         raise
 
 
 def _die_with_agent() -> None:
     """A rank whose agent was killed would train on as an orphan."""
-    signal_on_parents_death(signal.SIGKILL)
+    set_parent_death_signal(signal.SIGKILL)
     # The signal does not come if the agent died before, while this process was still importing.
     parent = str(os.getppid())
     if os.environ.get(LAUNCHER, parent) != parent:
         sys.exit("the process that started this rank is gone")
 
 
-def threads_for(requested: int | Literal["auto"], workers_here: int) -> int:
+def threads_per_process(requested: int | Literal["auto"], workers_here: int) -> int:
     """CPU threads of each of `workers_here` processes on this node; `auto` shares out the cores."""
     return max(1, len(os.sched_getaffinity(0)) // workers_here) if requested == "auto" else requested

@@ -1,6 +1,8 @@
 """From images to features: evaluation mode, no augmentation, one batch in memory at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,14 +11,48 @@ from torch import Tensor
 
 from pipeline import distributed
 from pipeline.artifacts.prepared import ImageFiles, ImageSource
-from pipeline.datasets.training_images import TrainingImages
-from pipeline.distributed import Ranks
+from pipeline.artifacts.provenance import code_digest
+from pipeline.datasets.sources import TrainingImages
+from pipeline.distributed import World
 from pipeline.errors import InputError
-from pipeline.features.alignment import PairedSums, Similarity, fit_similarity
+from pipeline.features.trained import PairedSums, SimilarityTransform, fit_similarity
 from pipeline.run_log import Progress
-from pipeline.training.evaluate import rows_of_rank
-from pipeline.training.images import evaluation_images
+from pipeline.training.evaluation import evaluation_images, rank_rows
+from pipeline.training.run_key import RunKey, worker_machine_info
 from pipeline.training.weights import TrainedNetwork
+
+# What extracted features, and heads fitted on them, are recognized by.
+
+
+# Plumbing, words for people, and settings, whose values are in the key.
+_EXCLUDED = frozenset({"pipeline", "pipeline.stages"}) | frozenset(
+    f"pipeline.{name}"
+    for name in (
+        "artifacts.code", "artifacts.finished", "artifacts.provenance", "config.params", "energy", "errors",
+        "features.identity", "paths", "processes", "run_log", "stages.harness", "stages.parallel",
+        "training.fingerprint", "training.kept_networks", "training.settings",
+    )
+)  # fmt: skip
+# Beyond those of training.
+_PACKAGES = ("pillow", "pyarrow", "scikit-learn", "scipy")
+
+
+def features_cache_key(values: Mapping[str, Any], *, module: str, ranks: World) -> str:
+    """Hex digest of all that decides the bits.
+
+    Args:
+        values: plain; settings and digests of what is read.
+        module: whose syntax trees, with those of what it imports, turn them into the result.
+        ranks: that share the images; their number decides which images pass together.
+    """
+    job = {
+        **values,
+        "ranks": ranks.count,
+        "code": code_digest(module, passive=_EXCLUDED),
+        "versions": {package: metadata.version(package) for package in _PACKAGES},
+    }
+    return RunKey(job=job, machine=worker_machine_info(ranks.device, torch.get_num_threads())).key
+
 
 # Images copied to the device at a time; bounds the memory for data sets of any length.
 _CHUNK_BYTES = 256 * 2**20
@@ -31,7 +67,7 @@ def extract_features(
     *,
     batch_size: int,
     mirror: bool = False,
-    ranks: Ranks,
+    ranks: World,
     progress: Progress,
 ) -> None:
     """Write the penultimate features of all images, and how sure the networks are of each class.
@@ -49,7 +85,7 @@ def extract_features(
     Raises:
         InputError: a network gives features that are not finite.
     """
-    rows = rows_of_rank(len(images), ranks)
+    rows = rank_rows(len(images), ranks)
     for where, batch in _batches(images, networks[0], batch_size, rows, ranks.device):
         outputs = [_outputs(network, batch, mirror=mirror) for network in networks]
         out[where] = outputs[0][0]
@@ -67,7 +103,7 @@ def extract_by_fold(
     *,
     batch_size: int,
     mirror: bool = False,
-    ranks: Ranks,
+    ranks: World,
     progress: Progress,
 ) -> list[float]:
     """As `extract_features`, each image by the network of its fold, which was not trained on it.
@@ -86,7 +122,7 @@ def extract_by_fold(
         InputError: a network gives features that are not finite, or the same for all images.
     """
     sums = [PairedSums(out.shape[1]) for _ in networks[1:]]
-    own = rows_of_rank(len(images), ranks)
+    own = rank_rows(len(images), ranks)
     for where, batch in _batches(images, networks[0], batch_size, own, ranks.device):
         outputs = [_outputs(network, batch, mirror=mirror) for network in networks]
         for pairs, (features, _) in zip(sums, outputs[1:], strict=True):
@@ -118,7 +154,7 @@ def _outputs(
     return given, sure
 
 
-def _fitted(pairs: PairedSums, fold: int, ranks: Ranks) -> Similarity:
+def _fitted(pairs: PairedSums, fold: int, ranks: World) -> SimilarityTransform:
     """The fit over the rows of all ranks; each makes it from the same sums."""
     pairs.values = distributed.all_reduce_sum_(torch.from_numpy(pairs.values).to(ranks.device)).cpu().numpy()
     try:

@@ -7,13 +7,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.artifacts.arrays import open_array
-from pipeline.artifacts.json_file import read_json
+from pipeline.artifacts.files import open_array, read_json
 from pipeline.artifacts.overrides import Override, locate_overrides, read_overrides
 from pipeline.artifacts.tables import list_column, read_parquet
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
-from pipeline.selection.evidence import Evidence
+from pipeline.scoring.base import ScorerInputs
 
 _MANIFEST = {
     "sample_id": pa.int64(),
@@ -30,7 +29,7 @@ _ROWS = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class NetworkData:
     """One network's training images, row = sample_id.
 
     Attributes:
@@ -39,20 +38,20 @@ class Known:
     """
 
     images: pa.Table
-    evidence: Evidence
+    evidence: ScorerInputs
     class_names: list[str]
     n_planted: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inputs(Known):
+class FilterInputs(NetworkData):
     """With what people decided, by row."""
 
     overrides: dict[int, Override]
 
 
 def input_files(data: DataPaths, network: str) -> list[Path]:
-    """The files that `load_inputs` reads, but for people's overrides."""
+    """The files that `load_filter_inputs` reads, but for people's overrides."""
     return [
         data.manifest("train"),
         data.prepare_metrics,
@@ -65,23 +64,23 @@ def input_files(data: DataPaths, network: str) -> list[Path]:
     ]
 
 
-def load_inputs(data: DataPaths, network: str) -> Inputs:
+def load_filter_inputs(data: DataPaths, network: str) -> FilterInputs:
     """Everything about the training images that one network and people say of them.
 
     Raises:
         InputError: a file is missing, damaged, or does not fit the others.
     """
-    known = load_evidence(data, network)
+    known = load_network_data(data, network)
     overrides = locate_overrides(
         read_overrides(data.overrides),
         file=data.overrides,
         paths=known.images["path"].to_pylist(),
         sha256=known.images["sha256"].to_pylist(),
     )
-    return Inputs(**vars(known), overrides=overrides)
+    return FilterInputs(**vars(known), overrides=overrides)
 
 
-def load_evidence(data: DataPaths, network: str) -> Known:
+def load_network_data(data: DataPaths, network: str) -> NetworkData:
     """What one network says of the training images.
 
     Raises:
@@ -103,15 +102,15 @@ def load_evidence(data: DataPaths, network: str) -> Known:
     images = manifest.select(list(_MANIFEST))
     for column in ("predicted", "confidence"):
         images = images.append_column(column, predictions[column])
-    return Known(
+    return NetworkData(
         images=images,
-        evidence=Evidence(
+        evidence=ScorerInputs(
             labels=labels,
             maps=_finite(open_array(data.maps(network), dtype=np.float32, ndim=3), 1, data.maps(network), n),
             components=_finite(
                 open_array(data.components(network), dtype=np.float32, ndim=2, rows=n), 0, data.components(network), n
             ),
-            neighbours=_neighbours(embedding, n, data.embedding(network)),
+            neighbours=_neighbors(embedding, n, data.embedding(network)),
             probabilities=_probabilities(data.probabilities(network), n, len(names)),
             training_confidence=_training_confidence(data.training_confidence(network), n),
         ),
@@ -155,7 +154,7 @@ def _training_confidence(path: Path, n: int) -> NDArray[np.float32] | None:
     return None if np.isnan(values).all() else values
 
 
-def _neighbours(embedding: pa.Table, n: int, path: Path) -> NDArray[np.int32]:
+def _neighbors(embedding: pa.Table, n: int, path: Path) -> NDArray[np.int32]:
     neighbours: NDArray[np.int32] = list_column(embedding, "neighbours", path)
     if not np.isin(neighbours, np.arange(n)).all():
         raise InputError(f"{path}: names neighbours that are no training images; delete it and run `dvc repro`")

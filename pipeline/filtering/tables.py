@@ -6,16 +6,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.artifacts.planted import PLANTED_COLUMN
-from pipeline.artifacts.tables import lists
+from pipeline.artifacts.prepared import PLANTED_COLUMN
+from pipeline.artifacts.tables import list_array
 from pipeline.config.filter import FilterConfig
-from pipeline.filtering.rules import share_for
-from pipeline.filtering.sieve import SHOWN_NEIGHBOURS, Labelling, Sieved
-from pipeline.selection.budgets import curve_thresholds, shares_above
-from pipeline.selection.evidence import Evidence
+from pipeline.filtering.apply import SHOWN_NEIGHBORS, FilterContext, SieveResult, share_for
+from pipeline.scoring.base import ScorerInputs
+from pipeline.scoring.thresholds import curve_thresholds, shares_above
 
 
-def points_table(images: pa.Table, evidence: Evidence, sieved: Sieved) -> pa.Table:
+def points_table(images: pa.Table, evidence: ScorerInputs, sieved: SieveResult) -> pa.Table:
     """One row an image.
 
     Args:
@@ -35,9 +34,9 @@ def points_table(images: pa.Table, evidence: Evidence, sieved: Sieved) -> pa.Tab
         "reason": pa.array(sieved.reasons, pa.string()),
     }
     if evidence.neighbours is not None:
-        nearest = evidence.neighbours[:, :SHOWN_NEIGHBOURS].astype(np.int32)
-        added["neighbours"] = lists(nearest)
-        added["neighbour_labels"] = lists(evidence.labels[nearest].astype(np.int32))
+        nearest = evidence.neighbours[:, :SHOWN_NEIGHBORS].astype(np.int32)
+        added["neighbours"] = list_array(nearest)
+        added["neighbour_labels"] = list_array(evidence.labels[nearest].astype(np.int32))
     added["keep"] = pa.array(sieved.keep)
     for name, column in added.items():
         table = table.append_column(name, column)
@@ -59,7 +58,9 @@ def kept_and_dropped(points: pa.Table, n_planted: int | None = None) -> tuple[pa
     return kept, dropped.sort_by([("score", "descending"), ("sample_id", "ascending")])
 
 
-def filter_metrics(evidence: Evidence, sieved: Sieved, config: FilterConfig, known: Labelling) -> dict[str, Any]:
+def filter_metrics(
+    evidence: ScorerInputs, sieved: SieveResult, config: FilterConfig, known: FilterContext
+) -> dict[str, Any]:
     """What metrics.json holds. `eps` is the threshold in the scorer's unit, null where classes have their own."""
     labels, decision = evidence.labels, sieved.decision
     noise, thresholds = decision.is_noise, decision.thresholds

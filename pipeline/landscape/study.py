@@ -14,17 +14,16 @@ import torch
 from torch import Tensor
 
 from pipeline import distributed
-from pipeline.artifacts.code import code_digest
-from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.artifacts.files import read_json, write_json
 from pipeline.artifacts.prepared import ImageFiles, PreparedSplit
-from pipeline.artifacts.provenance import sha256_of_file
-from pipeline.landscape.measure import DISTANCES, Measurement, chosen_ids, measure
-from pipeline.training.fingerprint import worker_machine
-from pipeline.training.images import evaluation_images
+from pipeline.artifacts.provenance import code_digest, sha256_of_file
+from pipeline.landscape.curvature import DISTANCES, LandscapeMeasurement, measure, random_rows
+from pipeline.training.evaluation import evaluation_images
+from pipeline.training.run_key import worker_machine_info
 from pipeline.training.settings import ImageFormat
 from pipeline.training.weights import load_trained
 
-_OF_RUN = (
+_RUN_FIELDS = (
     "study", "fingerprint", "model", "arm", "filter_network", "batch_size", "learning_rate", "weight_decay", "seed",
 )  # fmt: skip
 
@@ -89,8 +88,8 @@ class NetworkMeasurer:
         self._decides = {
             "data": data_digest,
             **asdict(method),
-            "code": code_digest("pipeline.landscape.measure"),
-            "machine": worker_machine(device, torch.get_num_threads()),
+            "code": code_digest("pipeline.landscape.curvature"),
+            "machine": worker_machine_info(device, torch.get_num_threads()),
         }
 
     def rows(self, run: Mapping[str, Any], weights: Path) -> list[dict[str, Any]]:
@@ -102,7 +101,7 @@ class NetworkMeasurer:
         digest = sha256_of_file(weights)
         return [
             {
-                **{name: run[name] for name in _OF_RUN},
+                **{name: run[name] for name in _RUN_FIELDS},
                 "weights_sha256": digest,
                 "split": split,
                 "n_images": self._method.images,
@@ -129,7 +128,7 @@ class NetworkMeasurer:
     def _load_uncached(self, split: str, image_format: ImageFormat) -> tuple[Tensor, Tensor]:
         """(n, 3, C, C) and (n,) on the device."""
         images_and_labels = self._splits[split]
-        rows = chosen_ids(len(images_and_labels.labels), self._method.images, self._method.seed)
+        rows = random_rows(len(images_and_labels.labels), self._method.images, self._method.seed)
         source, labels = images_and_labels.source, torch.from_numpy(images_and_labels.labels[rows])
         if not isinstance(source, ImageFiles):
             source, rows = source[rows], np.arange(len(rows))
@@ -159,7 +158,7 @@ def measured_rows(
     return rows
 
 
-def _values(found: Measurement) -> dict[str, Any]:
+def _values(found: LandscapeMeasurement) -> dict[str, Any]:
     return {
         "loss": found.loss,
         "top_eigenvalue": found.top.value,

@@ -1,10 +1,61 @@
-"""Networks by name."""
+"""Models by name, and classifiers that are replaced."""
+
+from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
-from pipeline.models.network import Network
-from pipeline.models.resnet import RESNETS, Stem, resnet
+from pipeline.errors import InputError
+from pipeline.models.resnet import RESNETS, Network, ResNet, Stem, resnet
 from pipeline.models.small_cnn import SmallCnn
+
+# Starting from somebody's weights.
+
+
+_HEAD = ("fc.weight", "fc.bias")
+# BatchNorm's count of batches, which no computation here uses; files of before torch 0.4.1 lack it,
+# among them torchvision's.
+_COUNTER = "num_batches_tracked"
+
+
+def set_head(model: ResNet, weight: Tensor, bias: Tensor) -> None:
+    """Overwrite the last linear layer; `weight` (n_classes, D), `bias` (n_classes,)."""
+    with torch.no_grad():
+        model.backbone.fc.weight.copy_(weight)
+        model.backbone.fc.bias.copy_(bias)
+
+
+def load_backbone(model: ResNet, state: Mapping[str, Tensor], *, source: str) -> None:
+    """Copy all tensors but the head into `model`; its own fresh head stays.
+
+    Args:
+        state: with torchvision's names, or those of this project's files (prefix `backbone.`).
+        source: named in errors.
+
+    Raises:
+        InputError: a tensor is missing, unknown, of another shape, sparse, or holds NaN or infinity.
+    """
+    given = {name.removeprefix("backbone."): tensor for name, tensor in state.items()}
+    own = model.backbone.state_dict()
+    needed = {name for name in own if name not in _HEAD and not name.endswith(_COUNTER)}
+    for name in sorted(needed - set(given)):
+        raise InputError(f"{source}: has no tensor {name}; it is not of this network or stem")
+    for name in sorted(set(given) - set(own)):
+        raise InputError(f"{source}: tensor {name} does not belong to this network; use weights of the same one")
+    for name in sorted(set(given) - set(_HEAD)):
+        if given[name].shape != own[name].shape:
+            raise InputError(
+                f"{source}: tensor {name} is {tuple(given[name].shape)}, this network's is "
+                f"{tuple(own[name].shape)}; use weights of the same network and stem"
+            )
+        if given[name].layout != torch.strided or not bool(torch.isfinite(given[name]).all()):
+            raise InputError(f"{source}: tensor {name} is sparse or holds NaN or infinity; use sound weights")
+    head = {name: own[name] for name in _HEAD}
+    model.backbone.load_state_dict({**own, **given, **head})
+
+
+# Networks by name.
+
 
 _FEATURES = {"resnet18": 512, "resnet34": 512, "resnet50": 2048, "resnet101": 2048, "resnet152": 2048, "small_cnn": 128}
 

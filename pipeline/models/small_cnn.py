@@ -7,8 +7,8 @@ without BatchNorm, so that a batch may be split in any way.
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pipeline.models.keyed_dropout import KeyedDropout
-from pipeline.models.network import Network
+from pipeline.models.layers import KeyedDropout
+from pipeline.models.resnet import Network
 
 _WIDTHS = 32, 64
 _FEATURES = 128

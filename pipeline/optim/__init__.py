@@ -4,13 +4,8 @@ from collections.abc import Callable
 
 from torch.optim import Optimizer
 
-from pipeline.optim.adamw import adamw
-from pipeline.optim.groups import parameter_groups
-from pipeline.optim.lamb import lamb
-from pipeline.optim.lars import lars
 from pipeline.optim.muon import muon
-from pipeline.optim.radam import radam
-from pipeline.optim.sgd import sgd
+from pipeline.optim.optimizers import adamw, lamb, lars, parameter_groups, radam, sgd
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adamw": adamw,

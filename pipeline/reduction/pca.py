@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 
-from pipeline.reduction.tasks import Map, row_blocks
+from pipeline.typing import MapFn, row_blocks
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrincipalAxes:
+class FittedPca:
     """A fitted projection from D features to k components.
 
     Attributes:
@@ -25,7 +25,7 @@ class PrincipalAxes:
     axes: NDArray[np.float32]
     explained_variance_ratio: NDArray[np.float32]
 
-    def project(self, features: NDArray[np.float32], *, run: Map = map) -> NDArray[np.float32]:
+    def project(self, features: NDArray[np.float32], *, run: MapFn = map) -> NDArray[np.float32]:
         """Components (n, k) of features (n, D); blocks of rows are the tasks of `run`."""
         projected = np.empty((len(features), len(self.axes)), dtype=np.float32)
         start = 0
@@ -40,7 +40,7 @@ class PrincipalAxes:
         return components
 
 
-def fit_principal_axes(features: NDArray[np.float32], n_components: int, *, run: Map = map) -> PrincipalAxes:
+def fit_pca(features: NDArray[np.float32], n_components: int, *, run: MapFn = map) -> FittedPca:
     """The `n_components` directions of largest variance of features (N, D).
 
     Two passes over blocks of rows, one for the mean and one for the scatter matrix X'X of the
@@ -70,12 +70,12 @@ def fit_principal_axes(features: NDArray[np.float32], n_components: int, *, run:
         sums += part
     mean = (sums / n).astype(np.float32)
     scatter = np.zeros((dimensions, dimensions))
-    for product in run(partial(_centred_scatter, mean), blocks):
+    for product in run(partial(_centered_scatter, mean), blocks):
         scatter += product
     total = float(np.trace(scatter))
     largest = (dimensions - n_components, dimensions - 1)
     rising, vectors = eigh(scatter, subset_by_index=largest, overwrite_a=True, check_finite=False)
-    return PrincipalAxes(
+    return FittedPca(
         mean=mean,
         axes=_with_fixed_signs(vectors.T[::-1]).astype(np.float32),
         # Rounding can leave a variance of zero slightly below it.
@@ -88,7 +88,7 @@ def _column_sums(block: NDArray[np.float32]) -> NDArray[np.float64]:
     return sums
 
 
-def _centred_scatter(mean: NDArray[np.float32], block: NDArray[np.float32]) -> NDArray[np.float32]:
+def _centered_scatter(mean: NDArray[np.float32], block: NDArray[np.float32]) -> NDArray[np.float32]:
     centred = np.asarray(block) - mean
     scatter: NDArray[np.float32] = centred.T @ centred
     return scatter

@@ -1,5 +1,6 @@
-"""One t-SNE map by openTSNE, of all points or of landmarks among which the others are placed."""
+"""t-SNE by openTSNE, and the checks of its settings."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,15 +13,98 @@ from openTSNE.callbacks import Callback
 from openTSNE.nearest_neighbors import HNSW, Annoy, KNNIndex, NNDescent, PrecomputedNeighbors
 
 from pipeline.errors import InputError
-from pipeline.reduction.landmarks import landmark_rows
-from pipeline.reduction.placing import place
+from pipeline.reduction.landmarks import landmark_rows, transform
+
+# What features and settings must satisfy before anything is computed from them.
+
+
+_ROWS = 8192
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureFixHints:
+    """What to do about features from which no map can be drawn, by what is wrong with them; ends of messages."""
+
+    not_finite: str
+    all_equal: str
+
+
+EXTRACTOR_FIX_HINTS = FeatureFixHints(
+    not_finite=(
+        "the extractor has diverged: lower finetune.learning_rate, or delete the file if it is damaged, "
+        "and run `dvc repro`"
+    ),
+    all_equal="the extractor has collapsed: lower finetune.learning_rate or use more images, and run `dvc repro`",
+)
+
+
+def check_features(features: NDArray[np.float32], source: str, mends: FeatureFixHints = EXTRACTOR_FIX_HINTS) -> None:
+    """Refuse features from which no map can be drawn.
+
+    Args:
+        features: (N, D); read in blocks, so a memory map stays one.
+        source: the file to name.
+        mends: for whoever made them.
+
+    Raises:
+        InputError: a value is NaN or infinite, or all rows are equal.
+    """
+    first, all_equal = features[:1], True
+    for start in range(0, len(features), _ROWS):
+        block = features[start : start + _ROWS]
+        bad = ~np.isfinite(block).all(axis=1)
+        if bad.any():
+            raise InputError(f"{source}: row {start + int(bad.argmax())} holds NaN or infinity; {mends.not_finite}")
+        all_equal = all_equal and bool((block == first).all())
+    if all_equal:
+        raise InputError(
+            f"{source}: all {len(features)} rows are equal, so the images cannot be told apart; {mends.all_equal}"
+        )
+
+
+def max_perplexity(n: int) -> float:
+    """The largest perplexity for `n` points: t-SNE looks at 3 x perplexity neighbours of each."""
+    return (n - 1) / 3
+
+
+def check_settings(n: int, dimensions: int, *, n_components: int | None, neighbors: int) -> None:
+    """Refuse settings that `n` training images with features of `dimensions` cannot meet.
+
+    Raises:
+        InputError: naming the key of the `reduce` section, its value and the largest that works.
+    """
+    most = min(n, dimensions)
+    if n_components is not None and n_components > most:
+        raise InputError(
+            f"reduce.pca.n_components: {n_components} is more than {n} training images of {dimensions} features "
+            f"have; give at most {most}, or null for no PCA"
+        )
+    if neighbors > n - 1:
+        raise InputError(
+            f"reduce.neighbors: {neighbors} is too many for {n} training images; give at most {max(n - 1, 0)}"
+        )
+
+
+def check_perplexity(n: int, perplexity: float, *, key: str) -> None:
+    """Refuse a perplexity, given by `key`, that a map fitted to `n` images cannot have.
+
+    Raises:
+        InputError: naming the key, its value and the largest that works.
+    """
+    if perplexity > max_perplexity(n):
+        largest = math.floor(max_perplexity(n) * 100) / 100
+        raise InputError(f"{key}: {perplexity:g} is too large for a map of {n} images; give at most {largest:g}")
+
+
+# One t-SNE map by openTSNE, of all points or of landmarks among which the others are placed.
+
 
 # Each report costs one evaluation of the KL divergence, little beside ten iterations.
 _ITERATIONS_PER_REPORT = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class TsneMap:
+class TsneResult:
     """A map of N points.
 
     Attributes:
@@ -34,12 +118,12 @@ class TsneMap:
     effective: dict[str, Any]
 
 
-def tsne_map(
+def fit_tsne(
     points: NDArray[np.float32],
     settings: Mapping[str, Any],
     *,
     report: Callable[[int, float], None],
-) -> TsneMap:
+) -> TsneResult:
     """Map points (N, d) to the plane (Poličar, Stražar and Zupan, 2024, doi:10.18637/jss.v109.i03).
 
     The map is `openTSNE.TSNE(**settings).fit(points)`, bit by bit. Repeats with the same `n_jobs`
@@ -55,7 +139,7 @@ def tsne_map(
     return _fit(points, settings, report)[1]
 
 
-def training_map(
+def fit_training_tsne(
     points: NDArray[np.float32],
     labels: NDArray[np.int64],
     settings: Mapping[str, Any],
@@ -63,27 +147,27 @@ def training_map(
     landmarks: int | None,
     report: Callable[[int, float], None] = lambda *_: None,
     report_placed: Callable[[int], None] = lambda _: None,
-) -> TsneMap:
-    """`tsne_map` of points (N, d), or of so many landmarks among them with all others placed by `place`.
+) -> TsneResult:
+    """`fit_tsne` of points (N, d), or of so many landmarks among them with all others placed by `transform`.
 
     Args:
         labels: (N,); every class has its share of the landmarks.
-        settings: as for `tsne_map`; `random_state` draws the landmarks too.
+        settings: as for `fit_tsne`; `random_state` draws the landmarks too.
         landmarks: 3 x perplexity < landmarks < N, at least one for every class; None fits all points.
-        report: as for `tsne_map`.
+        report: as for `fit_tsne`.
         report_placed: called with the number of points placed since its last call.
     """
     if landmarks is None:
-        return tsne_map(points, settings, report=report)
+        return fit_tsne(points, settings, report=report)
     rows = landmark_rows(labels, landmarks, seed=settings["random_state"])
     embedding, mapped = _fit(points[rows], settings, report)
     placing = {**settings, "negative_gradient_method": mapped.effective["negative_gradient_method"]}
-    return replace(mapped, coordinates=place(embedding, points, rows, settings=placing, report=report_placed))
+    return replace(mapped, coordinates=transform(embedding, points, rows, settings=placing, report=report_placed))
 
 
 def _fit(
     points: NDArray[np.float32], settings: Mapping[str, Any], report: Callable[[int, float], None]
-) -> tuple[openTSNE.TSNEEmbedding, TsneMap]:
+) -> tuple[openTSNE.TSNEEmbedding, TsneResult]:
     n = len(points)
     k = int(3 * settings["perplexity"])
     assert 1 <= k < n, (settings["perplexity"], n)
@@ -98,7 +182,7 @@ def _fit(
         raise InputError(
             f"reduce.tsne.learning_rate: {settings['learning_rate']} made the map diverge; use auto or a lower value"
         )
-    return embedding, TsneMap(
+    return embedding, TsneResult(
         coordinates=coordinates,
         # Threads add the divergence up in the order in which they finish; one thread repeats it.
         kl_divergence=float(embedding.optimize(0, n_jobs=1, callbacks=None).kl_divergence),

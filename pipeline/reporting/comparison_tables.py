@@ -1,13 +1,113 @@
-"""A study's comparisons as tables of text: over all settings, by class, and with what is published."""
+"""Tables of paired comparisons, ratios and best batch sizes."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from pipeline.reporting.warmup import number_interval
 from pipeline.stats.estimates import Estimate
-from pipeline.stats.pairs import TREATED
-from pipeline.stats.study_tables import Table, table_of
-from pipeline.stats.wording import NOTHING, count, percent, percent_interval, points, points_interval, spread
+from pipeline.stats.formatting import (
+    CONDITIONAL,
+    MISSING,
+    count,
+    number,
+    p_value,
+    percent,
+    percent_interval,
+    plural,
+    points,
+    points_interval,
+    replicates,
+    spread,
+)
+from pipeline.stats.replicates import TREATED
+from pipeline.stats.tables import Table, make_table, setting_cells, setting_heads
+
+# A ratio of the treated arm to another as a sentence.
+
+
+def ratio_sentence(
+    ratio: Mapping[str, Any], alpha: float, *, what: str, unit: str, words: Mapping[str, str], left_out: str
+) -> str:
+    """What was found, and what it rests on.
+
+    Args:
+        ratio: as `pipeline.stats.ratios.Ratio`, in plain values.
+        alpha: level of its tests.
+        what: is compared, e.g. `in the top eigenvalue`.
+        unit: after the number, e.g. `times as many steps`.
+        words: for the outcomes lower and higher.
+        left_out: says which settings are missing; shown where some are.
+    """
+    head = f"{TREATED} against {ratio['control'].replace('_', ' ')} {what}"
+    if ratio["mean"] is None:
+        return f"{head}: nothing to compare ({left_out})."
+    parts = [*_parts(ratio, alpha, unit), *([left_out] if ratio["left_out"] else [])]
+    return f"{head}: {words.get(ratio['outcome'], ratio['outcome'])} ({'; '.join(parts)})."
+
+
+def unadjusted_sentence(found: Iterable[Mapping[str, Any]]) -> str:
+    """That the tests of these ratios are read side by side; empty where there is one at most."""
+    tests = sum(ratio["p"] is not None for ratio in found)
+    return f"These {plural(tests, 'test')} are not adjusted for their number." if tests > 1 else ""
+
+
+def _parts(ratio: Mapping[str, Any], alpha: float, unit: str) -> Iterator[str]:
+    yield f"{ratio['mean']:.2f} {unit}"
+    if ratio["low"] is None:
+        yield "no interval"
+    else:
+        yield f"{100 * (1 - alpha):g} % interval {ratio['low']:.2f} to {ratio['high']:.2f}"
+    yield replicates(ratio["n"], ratio["unit"], seeds=ratio["seeds"], settings=len(ratio["settings"]))
+    if ratio["p"] is not None:
+        yield f"p = {p_value(ratio['p'])}"
+        if ratio["least_p"] > alpha:
+            yield f"too few to claim a difference: the sign-flip test gives {number(ratio['least_p'])} at best"
+    if ratio["draws"] == 1:
+        yield CONDITIONAL
+
+
+# The best batch size of each learning rate, as a table.
+
+
+def best_batch_table(study: Mapping[str, Any], confidence: float) -> Table:
+    """Of each arm at each rate; the head of the size by mean top-1 is the last of the setting's."""
+    rows = [
+        (
+            row["arm"],
+            *_setting_cells(row, study),
+            ", ".join(count(round(size)) for size in row["of_seeds"]),
+            _size(row["by_seed"]["mean"]),
+            number_interval(Estimate(**row["by_seed"]), _size),
+            count(row["by_seed"]["n"]),
+            count(row["seeds_at_end"]),
+        )
+        for row in study["best_batch"]
+    ]
+    heads = setting_heads(study["varying"]).replace("batch size", "best batch size by mean top-1")
+    return make_table(
+        f"arm; {heads}; each seed's best; geometric mean of the seeds' best; {100 * confidence:g} % interval; "
+        "n (seeds); seeds at an end of the sizes tried",
+        rows,
+        text="arm; model; each seed's best",
+    )
+
+
+def _setting_cells(row: Mapping[str, Any], study: Mapping[str, Any]) -> list[str]:
+    *cells, size = setting_cells(row["setting"], study["varying"])
+    if not row["at_end"]:
+        return [*cells, size]
+    end = "smallest" if row["of_means"] == row["batch_sizes"][0] else "largest"
+    return [*cells, f"{size}, the {end} tried"]
+
+
+def _size(images: float | None) -> str:
+    """Between the sizes tried; four significant digits, but no power of ten."""
+    return number(images) if images is None or images < 1000 else count(round(images))
+
+
+# A study's comparisons as tables of text: over all settings, by class, and with what is published.
+
 
 FEW = 2
 """Up to so many studies each has its sentence on top of the report; more have a line of a table each."""
@@ -25,11 +125,11 @@ def verdict_table(studies: Sequence[Mapping[str, Any]], confidence: float) -> Ta
             points(row["estimate"]["mean"]),
             points_interval(Estimate(**row["estimate"])),
             count(row["estimate"]["n"]),
-            count(row["needed"]["n"]) if row["needed"] else NOTHING,
+            count(row["needed"]["n"]) if row["needed"] else MISSING,
         )
         for study, row in sorted(compared, key=lambda pair: not pair[1]["primary"])
     ]
-    return table_of(
+    return make_table(
         f"study; difference; equal; verdict; mean (points); {100 * confidence:g} % interval (points); "
         "seeds, or draws; needed for the margin",
         rows if len(_with_primary(studies)) > FEW else [],
@@ -62,7 +162,7 @@ def pooled_table(study: Mapping[str, Any]) -> Table:
         for row in study["pooled"]
         if row["verdict"]
     ]
-    return table_of(
+    return make_table(
         f"difference; mean (points); sd (points); {100 * confidence:g} % t interval (points); "
         f"{100 * confidence:g} % bootstrap interval, test images too (points); "
         f"{100 * (2 * confidence - 1):g} % interval of the equivalence test (points); draws; seeds; settings; "
@@ -77,7 +177,7 @@ def class_difference_table(comparison: Mapping[str, Any], confidence: float) -> 
     images = comparison["images"]
     rows = [(row["class"], *_class_cells(row)) for row in images["classes"]]
     rows.append(("worst class of each run", *_class_cells(images["worst"])))
-    return table_of(
+    return make_table(
         f"class; {TREATED} (%); {comparison['control']} (%); difference (points); sd (points); "
         f"{100 * confidence:g} % interval (points)",
         rows,
@@ -89,7 +189,7 @@ def published_table(published: Mapping[str, Any], confidence: float) -> Table:
     """Each published accuracy beside those measured at its setting; where there is none, what the study lacks.
 
     Args:
-        published: what `held_beside` says.
+        published: what `compare_with_published` says.
     """
     rows = [
         (
@@ -103,7 +203,7 @@ def published_table(published: Mapping[str, Any], confidence: float) -> Table:
         for point in published["points"]
         for cells in _measured_cells(point)
     ]
-    return table_of(
+    return make_table(
         "arm; batch size; weight decay; published (%); place; "
         f"measured, mean (%); {100 * confidence:g} % interval (%); n (seeds, or draws of the filter); "
         "measured − published (points); measured as",
@@ -114,7 +214,7 @@ def published_table(published: Mapping[str, Any], confidence: float) -> Table:
 
 def _measured_cells(point: Mapping[str, Any]) -> list[tuple[str, ...]]:
     if point["missing"]:
-        return [(*[NOTHING] * 4, point["missing"])]
+        return [(*[MISSING] * 4, point["missing"])]
     cells: list[tuple[str, ...]] = []
     for row in point["measured"]:
         estimate = Estimate(**row["top1"])
@@ -141,7 +241,7 @@ def _pooled_cells(row: Mapping[str, Any]) -> list[str]:
         count(verdict["draws"]),
         count(verdict["seeds"]),
         count(row["settings"]),
-        count(row["needed"]["n"]) if row["needed"] else NOTHING,
+        count(row["needed"]["n"]) if row["needed"] else MISSING,
     ]
 
 
@@ -152,4 +252,4 @@ def _class_cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def _ends(low: float | None, high: float | None) -> str:
-    return NOTHING if low is None or high is None else f"{points(low)} to {points(high)}"
+    return MISSING if low is None or high is None else f"{points(low)} to {points(high)}"

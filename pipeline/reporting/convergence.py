@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.reporting.ratio_wording import ratio_sentence, unadjusted_sentence
-from pipeline.stats.study_tables import Table, setting_cells, setting_heads, table_of
-from pipeline.stats.wording import NOTHING, count, number, plural
+from pipeline.reporting.comparison_tables import ratio_sentence, unadjusted_sentence
+from pipeline.stats.formatting import MISSING, count, number, plural
+from pipeline.stats.tables import Table, make_table, setting_cells, setting_heads
 
 _WORDS = {"lower": "sooner", "higher": "later"}
 
@@ -37,13 +37,13 @@ def _table(found: Mapping[str, Any], varying: tuple[str, ...]) -> Table:
             *setting_cells(row["setting"], varying),
             row["arm"],
             _steps(row["steps"]),
-            NOTHING if row["images"] is None else count(round(row["images"])),
+            MISSING if row["images"] is None else count(round(row["images"])),
             _reached(row),
         )
         for row in found["arms"]
     ]
     heads = f"{setting_heads(varying)}; arm; steps; images; runs that reached it"
-    return table_of(heads, rows, text="model; arm")
+    return make_table(heads, rows, text="model; arm")
 
 
 def _steps(value: float | None) -> str:

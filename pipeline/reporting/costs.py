@@ -1,13 +1,55 @@
-"""What each arm of a study cost in all: choosing its images, and training on them."""
+"""Seconds, memory and energy of stages and runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.energy import UNTOLD, Energy, total
+from pipeline.energy import DEVICE_KINDS, UNKNOWN_ENERGY, Energy, total_energy
 from pipeline.reporting.inputs import StudyInputs
-from pipeline.stats.pairs import TREATED
+from pipeline.stats.formatting import MISSING
+from pipeline.stats.replicates import TREATED
 from pipeline.stats.runs import Run
+
+# Columns of energy: one for each kind of device that some record tells, in one unit for a whole table.
+
+
+_HEADS = {"gpu": "GPU energy", "cpu": "CPU energy", "memory": "memory energy"}
+# From here on in kilojoules.
+_MANY_J = 10_000.0
+
+
+class EnergyColumns:
+    """What the cells of one table need to know of each other.
+
+    Args:
+        shown: everything that the table shows.
+    """
+
+    def __init__(self, shown: Sequence[Energy]) -> None:
+        largest = {kind: max((getattr(drawn, kind) or 0.0 for drawn in shown), default=0.0) for kind in DEVICE_KINDS}
+        # Work that uses no device of a kind draws 0 of it; a column of zeros tells nothing.
+        self._kinds = [kind for kind in DEVICE_KINDS if largest[kind] > 0]
+        self._unit, self._joules = ("kJ", 1e3) if max(largest.values()) >= _MANY_J else ("J", 1.0)
+
+    @property
+    def heads(self) -> list[str]:
+        """Kind and unit; none where nothing tells."""
+        return [f"{_HEADS[kind]} ({self._unit})" for kind in self._kinds]
+
+    def cells(self, drawn: Energy) -> list[str]:
+        """As many as heads: three digits, or all before the point."""
+        return [_text(getattr(drawn, kind), self._joules) for kind in self._kinds]
+
+
+def _text(joules: float | None, unit: float) -> str:
+    if joules is None:
+        return MISSING
+    value = joules / unit
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+# What each arm of a study cost in all: choosing its images, and training on them.
+
 
 Records = Mapping[str, Mapping[str, Any]]
 """Stage as DVC names it -> what its last run took."""
@@ -16,7 +58,7 @@ _CHOOSING = ("finetune", "extract", "reduce", "filter")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost:
+class RunCost:
     """Of one part of the work, over all runs of an arm.
 
     Attributes:
@@ -27,7 +69,7 @@ class Cost:
 
     images: int | None
     seconds: float | None
-    joules: Energy = UNTOLD
+    joules: Energy = UNKNOWN_ENERGY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +87,13 @@ class ArmCost:
     study: str
     arm: str
     runs: int
-    choosing: Cost
-    training: Cost
+    choosing: RunCost
+    training: RunCost
     memory_mb: float | None
     gpu_memory_mb: float | None
 
     @property
-    def total(self) -> Cost:
+    def total(self) -> RunCost:
         return _sum([self.choosing, self.training])
 
     @property
@@ -83,22 +125,22 @@ def _arm_cost(study: StudyInputs, arm: str, runs: Sequence[Run], records: Record
         arm=arm,
         runs=len(trained),
         choosing=_sum(_cost(records.get(stage, {})) for stage in stages),
-        training=Cost(
+        training=RunCost(
             images=sum(run.history[-1][0] for run in trained),
             seconds=records.get(training, {}).get("arms_wall_s", {}).get(arm),
-            joules=Energy.read_back(records.get(training, {}).get("arms_joules", {}).get(arm)),
+            joules=Energy.from_record(records.get(training, {}).get("arms_joules", {}).get(arm)),
         ),
         memory_mb=_peak(records, [*stages, training], "peak_memory_mb"),
         gpu_memory_mb=_peak(records, [*stages, training], "peak_gpu_memory_mb"),
     )
 
 
-def _cost(record: Mapping[str, Any]) -> Cost:
-    joules = Energy.read_back(record.get("joules"))
-    return Cost(images=record.get("images"), seconds=record.get("wall_s"), joules=joules)
+def _cost(record: Mapping[str, Any]) -> RunCost:
+    joules = Energy.from_record(record.get("joules"))
+    return RunCost(images=record.get("images"), seconds=record.get("wall_s"), joules=joules)
 
 
-def _sum(costs: Iterable[Cost]) -> Cost:
+def _sum(costs: Iterable[RunCost]) -> RunCost:
     """Unknown as soon as a part is."""
     images, seconds, joules = 0, 0.0, []
     missing_images = missing_seconds = False
@@ -106,10 +148,10 @@ def _sum(costs: Iterable[Cost]) -> Cost:
         images, missing_images = images + (cost.images or 0), missing_images or cost.images is None
         seconds, missing_seconds = seconds + (cost.seconds or 0.0), missing_seconds or cost.seconds is None
         joules.append(cost.joules)
-    return Cost(
+    return RunCost(
         images=None if missing_images else images,
         seconds=None if missing_seconds else seconds,
-        joules=total(joules),
+        joules=total_energy(joules),
     )
 
 

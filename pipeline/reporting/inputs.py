@@ -8,21 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.artifacts.arrays import open_array
-from pipeline.artifacts.json_file import read_json
-from pipeline.artifacts.planted import read_true_labels
-from pipeline.artifacts.prepared import PreparedData, load_prepared
+from pipeline.artifacts.files import open_array, read_json
+from pipeline.artifacts.prepared import PreparedData, load_prepared, read_true_labels
 from pipeline.artifacts.provenance import sha256_of_file
-from pipeline.artifacts.runs import read_runs
+from pipeline.artifacts.runs import read_run_records, read_runs
 from pipeline.artifacts.tables import read_parquet
-from pipeline.artifacts.trials import read_trials
 from pipeline.config.params import Params
 from pipeline.config.study import Study
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
-from pipeline.stats.comparisons import Plan
-from pipeline.stats.runs import Run, run_of
-from pipeline.stats.sentences import Trial
+from pipeline.replication import RunRecord
+from pipeline.stats.comparisons import AnalysisPlan
+from pipeline.stats.runs import Run, run_from_row
 
 _POINT_COLUMNS = ("path", "label", "predicted", "x", "y", "is_noise", "eps", "score", "reason", "keep")
 
@@ -67,10 +64,10 @@ class StudyInputs:
 
     name: str
     study: Study
-    plan: Plan
+    plan: AnalysisPlan
     runs: list[Run]
     correct: NDArray[np.bool_]
-    trials: list[Trial]
+    trials: list[RunRecord]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +91,7 @@ class ReportInputs:
     digests: Mapping[str, str]
 
 
-def load_inputs(params: Params, paths: DataPaths) -> ReportInputs:
+def load_report_inputs(params: Params, paths: DataPaths) -> ReportInputs:
     """Read the artefacts of every network and study in `params`; leftovers of others are not looked at.
 
     Raises:
@@ -125,7 +122,7 @@ def result_files(params: Params, paths: DataPaths) -> list[Path]:
     return files
 
 
-def files_beside_images(params: Params, paths: DataPaths) -> list[Path]:
+def report_input_files(params: Params, paths: DataPaths) -> list[Path]:
     """What the report reads and `prepare` does not write; of landscapes those that were measured."""
     landscapes = [path for name in params.studies for path in (paths.landscape(name), paths.landscape_figure(name))]
     stages = [name.partition("@") for name in stage_names(params) if name != "prepare"]
@@ -174,11 +171,11 @@ def _load_network(name: str, data: PreparedData, paths: DataPaths) -> NetworkInp
 
 def _load_study(name: str, params: Params, paths: DataPaths, *, n_test: int) -> StudyInputs:
     study, report = params.studies[name], params.report
-    plan = Plan(
+    plan = AnalysisPlan(
         margin=report.margin / 100, alpha=report.alpha, primary=report.primary, matched=study.match, n_images=n_test,
         looks=study.looks or (),
     )  # fmt: skip
-    runs = [run_of(row) for row in read_runs(paths.runs(name), paths.history(name))]
+    runs = [run_from_row(row) for row in read_runs(paths.runs(name), paths.history(name))]
     return StudyInputs(
         name=name,
         study=study,
@@ -186,8 +183,8 @@ def _load_study(name: str, params: Params, paths: DataPaths, *, n_test: int) -> 
         runs=runs,
         correct=_load_correct(paths, name, runs, n_test),
         trials=[
-            Trial(**row, matched=study.match, n_images=n_test)
-            for row in read_trials(paths.runs(name), params.prepare.storage)
+            RunRecord(**row, matched=study.match, n_images=n_test)
+            for row in read_run_records(paths.runs(name), params.prepare.storage)
         ],
     )
 

@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 
 from pipeline.artifacts.tables import read_parquet
+from pipeline.figures.rendering import svg
+from pipeline.figures.run_curves import LossSlice, slice_figure
+from pipeline.figures.style import LineKey, line_styles
 from pipeline.paths import DataPaths
+from pipeline.reporting.comparison_tables import ratio_sentence, unadjusted_sentence
 from pipeline.reporting.inputs import StudyInputs
-from pipeline.reporting.ratio_wording import ratio_sentence, unadjusted_sentence
-from pipeline.stats.landscape import Surroundings, landscape
+from pipeline.stats.formatting import MISSING, number, plural
 from pipeline.stats.runs import Setting, describe, varying_fields
-from pipeline.stats.study_tables import Table, setting_cells, setting_heads, table_of
-from pipeline.stats.wording import NOTHING, number, plural
-from viz.figures.palette import LineKey, line_styles
-from viz.figures.rendering import svg
-from viz.figures.slices import LossSlice, slice_figure
+from pipeline.stats.study import LossGeometry, landscape
+from pipeline.stats.tables import Table, make_table, setting_cells, setting_heads
 
 Landscapes = Mapping[str, Mapping[str, Any]]
 """Study -> what was measured of it; studies of which nothing was are missing."""
@@ -69,7 +69,7 @@ def landscape_table(study: Mapping[str, Any], found: Mapping[str, Any]) -> Table
             *setting_cells(row["setting"], study["varying"]),
             row["arm"],
             split,
-            NOTHING if row["eigenvalue"] is None else number(row["eigenvalue"]),
+            MISSING if row["eigenvalue"] is None else number(row["eigenvalue"]),
             number(row["rise"]),
             number(row["loss"]),
             str(row["n"]),
@@ -81,7 +81,7 @@ def landscape_table(study: Mapping[str, Any], found: Mapping[str, Any]) -> Table
         f"{setting_heads(study['varying'])}; arm; images; largest eigenvalue of the Hessian; "
         "mean rise of the loss on slices (nats); loss at the weights (nats); n (networks)"
     )
-    return table_of(heads, rows, text="model; arm; images")
+    return make_table(heads, rows, text="model; arm; images")
 
 
 def landscape_sentences(study: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
@@ -139,5 +139,5 @@ def _line_key(row: Mapping[str, Any], varying: Sequence[str]) -> LineKey:
     return LineKey(row["arm"], describe(_setting(row), varying))
 
 
-def _surroundings(row: Mapping[str, Any]) -> Surroundings:
-    return Surroundings(loss=row["loss"], eigenvalue=row["top_eigenvalue"], rise=row["rise"])
+def _surroundings(row: Mapping[str, Any]) -> LossGeometry:
+    return LossGeometry(loss=row["loss"], eigenvalue=row["top_eigenvalue"], rise=row["rise"])

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pipeline.artifacts.plans import Statement, read_run_dates, read_statements
+from pipeline.artifacts.plans import RegisteredPlan, read_registered_plans, read_run_dates
 from pipeline.config.params import Params
-from pipeline.config.plan import changed_lines, plan_hash, stated_plan
+from pipeline.config.study import build_plan, diff_plans, plan_hash
 from pipeline.paths import WorkPaths
 
 
@@ -18,7 +18,7 @@ class PlanHistory:
         run_dates: fingerprint -> when the run was recorded, UTC; None of a version that stated no plans.
     """
 
-    statements: list[Statement]
+    statements: list[RegisteredPlan]
     run_dates: Mapping[str, str | None]
 
     def recorded_before(self, date: str) -> int:
@@ -37,7 +37,9 @@ def load_plans(params: Params, work: WorkPaths) -> PlanHistories:
         InputError: a statement is damaged.
     """
     return {
-        name: PlanHistory(statements=read_statements(work.plans(name)), run_dates=read_run_dates(work.plans(name)))
+        name: PlanHistory(
+            statements=read_registered_plans(work.plans(name)), run_dates=read_run_dates(work.plans(name))
+        )
         for name, study in params.studies.items()
         if study.plan
     }
@@ -46,7 +48,7 @@ def load_plans(params: Params, work: WorkPaths) -> PlanHistories:
 def plan_sentences(name: str, params: Params, history: PlanHistory | None) -> list[str]:
     """The words of the plan, if it has some, then its hash with what `history` says of it."""
     text = params.studies[name].plan
-    plan = stated_plan(name, params.studies[name], params.train, params.report)
+    plan = build_plan(name, params.studies[name], params.train, params.report)
     digest = f"SHA-256 of the plan: {plan_hash(plan)}"
     if text is None or history is None:
         return [f"{digest}."]
@@ -58,10 +60,13 @@ def plan_sentences(name: str, params: Params, history: PlanHistory | None) -> li
     if not history.statements:
         return [*words, f"{digest}; the ledger has no statement of it."]
     changes = list(_changes(history, plan))
-    return [*words, f"{digest}; {_stated(history)}{'; changed since: ' if changes else ''}{'; '.join(changes)}."]
+    return [
+        *words,
+        f"{digest}; {_statement_sentence(history)}{'; changed since: ' if changes else ''}{'; '.join(changes)}.",
+    ]
 
 
-def _stated(history: PlanHistory) -> str:
+def _statement_sentence(history: PlanHistory) -> str:
     first = history.statements[0].date
     older, runs = history.recorded_before(first), len(history.run_dates)
     if older:
@@ -74,7 +79,7 @@ def _changes(history: PlanHistory, plan: Mapping[str, object]) -> Iterator[str]:
     before, *later = history.statements
     for statement in later:
         after = f"{history.recorded_before(statement.date)} of {len(history.run_dates)} runs"
-        yield f"{', '.join(changed_lines(before.plan, statement.plan))} ({statement.date[:10]}, after {after})"
+        yield f"{', '.join(diff_plans(before.plan, statement.plan))} ({statement.date[:10]}, after {after})"
         before = statement
-    if unstated := changed_lines(before.plan, plan):
+    if unstated := diff_plans(before.plan, plan):
         yield f"{', '.join(unstated)} (in params.yaml, not stated)"

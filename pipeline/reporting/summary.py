@@ -1,29 +1,71 @@
-"""Every number of the report as one tree of plain values, `summary.json`.
+"""The first page of the report: verdicts, and whether they agree."""
 
-Shares and accuracies are 0 to 1, differences and margins are percentage points of top-1. Tables and curves are
-lists, which `dvc metrics` leaves out: what it shows is the headline.
-"""
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from pipeline.config.networks import architecture_of
-from pipeline.reporting.agreement import agreements
-from pipeline.reporting.held_beside import held_beside
+from pipeline.config.extractors import base_architecture
+from pipeline.replication import ClaimCriteria
+from pipeline.replication.compare_published import claim_values, compare_with_published, slope_values
+from pipeline.replication.published import KEPT_SHARES
 from pipeline.reporting.inputs import NetworkInputs, ReportInputs, StudyInputs
-from pipeline.reporting.planted import planted_summary
-from pipeline.reporting.published import KEPT_SHARES
-from pipeline.reporting.sentences import sentence_values, slope_values
-from pipeline.reporting.warmup_siblings import warmup_laws
-from pipeline.selection.budgets import value_of
+from pipeline.reporting.label_noise import planted_summary
+from pipeline.reporting.warmup import warmup_laws
+from pipeline.scoring.thresholds import jaccard, suspicion_from_score
 from pipeline.stats import wilson_interval
 from pipeline.stats.comparisons import comparisons
-from pipeline.stats.convergence import TargetQuantity, convergence
-from pipeline.stats.image_values import image_values
-from pipeline.stats.sentences import Rule
+from pipeline.stats.per_class import image_values
+from pipeline.stats.ratios import TargetQuantity, convergence
 from pipeline.stats.study import study_summary
+
+# How much filters agree: between networks, and between one network's maps.
+
+
+def agreements(networks: Sequence[NetworkInputs]) -> list[dict[str, Any]]:
+    """A row for each pair of filters on the same images: Jaccard index of what goes, and that of chance, 0 to 1.
+
+    What goes is the filter's own decision, before people's overrides. A further map of
+    `reduce.more_maps` is compared with the first one of its network.
+    """
+    return [*_between_networks(networks), *_between_maps(networks)]
+
+
+def _between_networks(networks: Sequence[NetworkInputs]) -> Iterable[dict[str, Any]]:
+    for left, right in combinations(networks, 2):
+        shares = float(left.is_noise.mean()), float(right.is_noise.mean())
+        yield {
+            "first": left.name,
+            "second": right.name,
+            "jaccard": jaccard(left.is_noise, right.is_noise),
+            "chance": _chance(*shares),
+        }
+
+
+def _between_maps(networks: Sequence[NetworkInputs]) -> Iterable[dict[str, Any]]:
+    for network in networks:
+        share = float(network.is_noise.mean())
+        for index, value in enumerate(network.filter["stability_over_maps"], start=1):
+            yield {
+                "first": network.name,
+                "second": f"{network.name}, map {index} of reduce.more_maps",
+                "jaccard": float(value),
+                "chance": _chance(share, share),
+            }
+
+
+def _chance(left: float, right: float) -> float:
+    """Of two sets drawn independently that hold these shares of many images."""
+    either = left + right - left * right
+    return left * right / either if either else 1.0
+
+
+# Every number of the report as one tree of plain values, `summary.json`.
+#
+# Shares and accuracies are 0 to 1, differences and margins are percentage points of top-1. Tables and curves are
+# lists, which `dvc metrics` leaves out: what it shows is the headline.
+
 
 Summary = dict[str, Any]
 
@@ -86,12 +128,12 @@ def _headline(networks: list[Summary], studies: list[Summary], planted: list[Sum
 
 def _sentences(inputs: ReportInputs) -> list[Summary]:
     trials = [trial for study in inputs.studies for trial in study.trials]
-    return sentence_values(trials, _rule(inputs))
+    return claim_values(trials, _rule(inputs))
 
 
-def _rule(inputs: ReportInputs) -> Rule:
+def _rule(inputs: ReportInputs) -> ClaimCriteria:
     report = inputs.params.report
-    return Rule(margin=report.margin / 100, alpha=report.alpha)
+    return ClaimCriteria(margin=report.margin / 100, alpha=report.alpha)
 
 
 def _data(inputs: ReportInputs) -> Summary:
@@ -118,7 +160,7 @@ def _study(study: StudyInputs, inputs: ReportInputs) -> Summary:
         **found,
         "pooled": pooled,
         "batch_slopes": slope_values(study.trials, _rule(inputs)),
-        "published": None if figure is None else held_beside(figure, found["accuracy"]),
+        "published": None if figure is None else compare_with_published(figure, found["accuracy"]),
         "convergence": [
             convergence(study.runs, quantity, target, study.plan.alpha) for quantity, target in _targets(study, inputs)
         ],
@@ -153,7 +195,7 @@ def _network(network: NetworkInputs, inputs: ReportInputs) -> Summary:
         "space": scorer.get("space"),
         "eps": network.filter["eps"],
         "default_kept_share": _default_kept_share(network),
-        "paper_kept_share": KEPT_SHARES.get(architecture_of(network.name)),
+        "paper_kept_share": KEPT_SHARES.get(base_architecture(network.name)),
         "top1": top1,
         "top1_low": low,
         "top1_high": high,
@@ -175,7 +217,7 @@ def _default_kept_share(network: NetworkInputs) -> float | None:
     scorer = network.filter["settings"]["scorer"]
     if (scorer["name"], scorer.get("space"), scorer.get("min_samples")) != ("dbscan", "map", DEFAULT_MIN_SAMPLES):
         return None
-    return float((value_of(network.score, network.threshold) <= DEFAULT_EPS).mean())
+    return float((suspicion_from_score(network.score, network.threshold) <= DEFAULT_EPS).mean())
 
 
 def _classes(network: NetworkInputs, class_names: Sequence[str]) -> list[Summary]:

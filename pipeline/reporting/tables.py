@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.energy import Energy
-from pipeline.reporting.costs import ArmCost, Cost, Records
-from pipeline.reporting.energy_columns import EnergyColumns
-from pipeline.stats.study_tables import Table, table_of
-from pipeline.stats.wording import NOTHING, count, number, percent
+from pipeline.reporting.costs import ArmCost, EnergyColumns, Records, RunCost
+from pipeline.stats.formatting import MISSING, count, number, percent
+from pipeline.stats.tables import Table, make_table
 
 _SEARCHED = {"knee": "searched: knee of the k-distances", "tuned": "searched: tuned on planted images"}
 
@@ -30,7 +29,7 @@ def kept_table(networks: Sequence[Mapping[str, Any]]) -> Table:
         )
         for network in networks
     ]
-    return table_of(
+    return make_table(
         "network; images; kept; kept (%); dropped (%); paper, CIFAR-10: kept (%); "
         "at DBSCAN's defaults, eps 0.5: kept (%); scorer; threshold; "
         "how the share came about; changed by hand (images)",
@@ -42,7 +41,7 @@ def kept_table(networks: Sequence[Mapping[str, Any]]) -> Table:
 def agreement_table(agreements: Sequence[Mapping[str, Any]]) -> Table:
     """Pairs of filters."""
     rows = [(row["first"], row["second"], number(row["jaccard"]), number(row["chance"])) for row in agreements]
-    return table_of("filter; other filter; Jaccard index of what goes; by chance", rows, text="filter; other filter")
+    return make_table("filter; other filter; Jaccard index of what goes; by chance", rows, text="filter; other filter")
 
 
 def extractor_table(networks: Sequence[Mapping[str, Any]], confidence: float) -> Table:
@@ -61,7 +60,7 @@ def extractor_table(networks: Sequence[Mapping[str, Any]], confidence: float) ->
         )
         for network in networks
     ]
-    return table_of(
+    return make_table(
         f"network; test top-1 (%); {100 * confidence:g} % interval (%); balanced accuracy (%); "
         "variance in PCA (%); KL divergence of the map (nats); neighbours preserved (%); "
         "label = vote of neighbours, PCA (%); label = vote of neighbours, map (%)",
@@ -90,32 +89,32 @@ def cost_table(costs: Sequence[ArmCost]) -> Table:
             cost.arm,
             count(cost.runs),
             *(cell for part in parts for cell in _cost_cells(getattr(cost, part), energy)),
-            NOTHING if cost.choosing_in_runs is None else f"{cost.choosing_in_runs:.2g}",
+            MISSING if cost.choosing_in_runs is None else f"{cost.choosing_in_runs:.2g}",
             _megabytes(cost.memory_mb),
             _megabytes(cost.gpu_memory_mb),
         )
         for cost in costs
     ]
     heads = "; ".join(f"{part}: {head}" for part in parts for head in ("images", "time (s)", *energy.heads))
-    return table_of(
+    return make_table(
         f"study; arm; runs; {heads}; choosing, in runs of the arm; peak memory (MB); peak GPU memory (MB)",
         rows,
         text="study; arm",
     )
 
 
-def _cost_cells(cost: Cost, energy: EnergyColumns) -> list[str]:
-    time = NOTHING if cost.seconds is None else f"{cost.seconds:,.1f}"
+def _cost_cells(cost: RunCost, energy: EnergyColumns) -> list[str]:
+    time = MISSING if cost.seconds is None else f"{cost.seconds:,.1f}"
     return [count(cost.images), time, *energy.cells(cost.joules)]
 
 
 def _megabytes(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:,.0f}"
+    return MISSING if value is None else f"{value:,.0f}"
 
 
 def resource_table(resources: Records) -> Table:
     """Time, energy and memory of each stage's last run."""
-    joules = {stage: Energy.read_back(record.get("joules")) for stage, record in resources.items()}
+    joules = {stage: Energy.from_record(record.get("joules")) for stage, record in resources.items()}
     energy = EnergyColumns(list(joules.values()))
     rows = [
         (
@@ -124,14 +123,14 @@ def resource_table(resources: Records) -> Table:
             *energy.cells(joules[stage]),
             _megabytes(record["peak_memory_mb"]),
             _megabytes(record.get("peak_gpu_memory_mb")),
-            f"{record['images_per_s']:,.0f}" if "images_per_s" in record else NOTHING,
-            record.get("python", NOTHING),
+            f"{record['images_per_s']:,.0f}" if "images_per_s" in record else MISSING,
+            record.get("python", MISSING),
         )
         for stage, record in resources.items()
     ]
     heads = "; ".join(["time (s)", *energy.heads])
     columns = f"stage; {heads}; peak memory (MB); peak GPU memory (MB); images/s; Python"
-    return table_of(columns, rows, text="stage; Python")
+    return make_table(columns, rows, text="stage; Python")
 
 
 def version_table(versions: Iterable[Mapping[str, Any]]) -> Table:
@@ -141,12 +140,12 @@ def version_table(versions: Iterable[Mapping[str, Any]]) -> Table:
         for package, group in _by(versions, "package").items()
         for row in group
     ]
-    return table_of("package; version; stages", rows, text="package; version; stages")
+    return make_table("package; version; stages", rows, text="package; version; stages")
 
 
 def digest_table(digests: Iterable[Mapping[str, Any]]) -> Table:
     """What the results were computed from."""
-    return table_of("file; SHA-256", [(row["file"], row["sha256"]) for row in digests], text="file; SHA-256")
+    return make_table("file; SHA-256", [(row["file"], row["sha256"]) for row in digests], text="file; SHA-256")
 
 
 def _by(rows: Iterable[Mapping[str, Any]], key: str) -> dict[str, list[Mapping[str, Any]]]:

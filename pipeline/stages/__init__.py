@@ -2,9 +2,9 @@
 
 import sys
 
-from pipeline.environment import exit_if_unusable
+from pipeline.environment import exit_if_unsupported
 
 # Python imports this package before the module of `python -m pipeline.stages.<stage>`, and sys.argv[0] is "-m" until
 # then. The stage's own imports would end in a traceback where the requirements are missing.
 if sys.argv[0] == "-m":
-    exit_if_unusable()
+    exit_if_unsupported()

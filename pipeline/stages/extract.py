@@ -11,46 +11,43 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline import distributed
-from pipeline.artifacts.arrays import create_array, open_array
-from pipeline.artifacts.atomic import remove_leftovers
-from pipeline.artifacts.finished import FinishedFiles
-from pipeline.artifacts.json_file import write_json
-from pipeline.artifacts.prepared import PreparedData, digest_of, load_prepared, prepared_files
+from pipeline.artifacts.files import create_array, open_array, remove_leftovers, write_json
+from pipeline.artifacts.finished import FileCache
+from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_digest, prepared_files
 from pipeline.artifacts.provenance import sha256_of_file, write_provenance
 from pipeline.artifacts.tables import write_parquet
-from pipeline.config.networks import architecture_of
-from pipeline.distributed import Ranks, WorkerPlan
-from pipeline.energy import UNTOLD
-from pipeline.errors import InputError, explaining_out_of_memory
-from pipeline.features.extract import extract_by_fold, extract_features
-from pipeline.features.identity import features_key
+from pipeline.config.extractors import base_architecture
+from pipeline.distributed import LaunchPlan, World
+from pipeline.energy import UNKNOWN_ENERGY
+from pipeline.errors import InputError, explain_out_of_memory
+from pipeline.features.extract import extract_by_fold, extract_features, features_cache_key
 from pipeline.models import feature_dimension
 from pipeline.paths import DataPaths
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
-from pipeline.training.checkpoints import ABANDONED_S
-from pipeline.training.evaluate import rows_of_rank
-from pipeline.training.weights import FoldedNetworks, load_folded
+from pipeline.training.checkpointing import STALE_AFTER_S
+from pipeline.training.evaluation import rank_rows
+from pipeline.training.weights import FoldNetworks, load_fold_networks
 
 # Each takes its rows, so that any number will do.
-_MOST_PROCESSES = 4096
+_MAX_PROCESSES = 4096
 
 
-def extract(context: StageContext, ranks: Ranks) -> None:
+def extract(context: StageContext, ranks: World) -> None:
     """Embed both splits with the fine-tuned network, or with those of its folds, unless that was done before."""
     name, paths = str(context.item), context.data
-    extractor = load_folded(paths.extractor(name), ranks.device)
+    extractor = load_fold_networks(paths.extractor(name), ranks.device)
     data = load_prepared(paths, folder=context.image_folder)
     _check_fits(context, extractor, data)
     if ranks.is_main:
         remove_leftovers(paths.features(name).parent)
-    finished = FinishedFiles(context.work.finished(context.name))
+    finished = FileCache(context.work.finished(context.name))
     files, key = _files(paths, name), _key(context, ranks) if ranks.is_main else ""
     start = time.monotonic()
     # Rank 0's disk decides.
     before_s = distributed.broadcast(finished.restore(key, files) if ranks.is_main else None)
     if before_s is None:
-        with explaining_out_of_memory(
+        with explain_out_of_memory(
             f"extract.batch_size: a pass of {context.params.extract.batch_size} images does not fit the memory; "
             "give less"
         ):
@@ -65,8 +62,8 @@ def extract(context: StageContext, ranks: Ranks) -> None:
     else:
         context.log.info(f"{name}: features were extracted before; the same files are written")
         context.earlier_seconds.append(before_s)
-        context.other_joules.append(UNTOLD)
-    finished.clear(unused_s=ABANDONED_S)
+        context.extra_joules.append(UNKNOWN_ENERGY)
+    finished.clear(max_age_s=STALE_AFTER_S)
     write_provenance(
         paths.provenance("extract", name),
         stage=context.name,
@@ -82,20 +79,20 @@ def _files(paths: DataPaths, name: str) -> dict[str, Path]:
     return {path.name: path for path in (*of_splits, paths.probabilities(name), paths.extract_metrics(name))}
 
 
-def _key(context: StageContext, ranks: Ranks) -> str:
+def _key(context: StageContext, ranks: World) -> str:
     """Of all that decides the bits of these files."""
     values = {
         "network": sha256_of_file(context.data.extractor(str(context.item))),
-        "data": digest_of(context.data),
+        "data": prepared_digest(context.data),
         "settings": context.params.extract.model_dump(mode="json"),
     }
-    return features_key(values, module="pipeline.stages.extract", ranks=ranks)
+    return features_cache_key(values, module="pipeline.stages.extract", ranks=ranks)
 
 
-def _check_fits(context: StageContext, extractor: FoldedNetworks, data: PreparedData) -> None:
+def _check_fits(context: StageContext, extractor: FoldNetworks, data: PreparedData) -> None:
     path, first = context.data.extractor(str(context.item)), extractor.networks[0]
     given = (first.network, first.format.image_size, first.class_names)
-    wanted = (architecture_of(str(context.item)), data.image_size, data.class_names)
+    wanted = (base_architecture(str(context.item)), data.image_size, data.class_names)
     for what, has, needs in zip(("network", "image_size", "class_names"), given, wanted, strict=True):
         if has != needs:
             raise InputError(f"{path}: its {what} is {has}, needed is {needs}; run `dvc repro`")
@@ -104,13 +101,13 @@ def _check_fits(context: StageContext, extractor: FoldedNetworks, data: Prepared
         raise InputError(f"{path}: its folds are of {has} training images, needed are {needs}; run `dvc repro`")
 
 
-def _extract_train(context: StageContext, ranks: Ranks, extractor: FoldedNetworks, data: PreparedData) -> None:
+def _extract_train(context: StageContext, ranks: World, extractor: FoldNetworks, data: PreparedData) -> None:
     name, paths, n = str(context.item), context.data, len(data.train.labels)
     folds = np.zeros(n, np.int32) if extractor.folds is None else extractor.folds
     with (
         _shared_array(paths.features(name), (n, _dimensions(name)), ranks) as out,
         _shared_array(paths.probabilities(name), (n, len(data.class_names)), ranks) as sure,
-        context.log.progress(f"{context.name} train", len(rows_of_rank(n, ranks)), "images") as progress,
+        context.log.progress(f"{context.name} train", len(rank_rows(n, ranks)), "images") as progress,
     ):
         aligned = extract_by_fold(
             extractor.networks,
@@ -134,12 +131,12 @@ def _extract_train(context: StageContext, ranks: Ranks, extractor: FoldedNetwork
     context.log.info(f"{name}: top-1 {top1:.4f} on the {n} training images, {how}")
 
 
-def _extract_test(context: StageContext, ranks: Ranks, extractor: FoldedNetworks, data: PreparedData) -> None:
+def _extract_test(context: StageContext, ranks: World, extractor: FoldNetworks, data: PreparedData) -> None:
     name, paths, n = str(context.item), context.data, len(data.test.labels)
     sure = np.zeros((n, len(data.class_names)), dtype=np.float32)
     with (
         _shared_array(paths.features(name, "test"), (n, _dimensions(name)), ranks) as out,
-        context.log.progress(f"{context.name} test", len(rows_of_rank(n, ranks)), "images") as progress,
+        context.log.progress(f"{context.name} test", len(rank_rows(n, ranks)), "images") as progress,
     ):
         extract_features(
             extractor.networks,
@@ -157,7 +154,7 @@ def _extract_test(context: StageContext, ranks: Ranks, extractor: FoldedNetworks
 
 
 @contextmanager
-def _shared_array(path: Path, shape: tuple[int, int], ranks: Ranks) -> Iterator[NDArray[np.float32]]:
+def _shared_array(path: Path, shape: tuple[int, int], ranks: World) -> Iterator[NDArray[np.float32]]:
     """A float32 array that becomes `path` when all ranks have left the block; each writes its own rows."""
     with ExitStack() as stack:
         # Rank 0 owns the file; the others map it.
@@ -170,7 +167,7 @@ def _shared_array(path: Path, shape: tuple[int, int], ranks: Ranks) -> Iterator[
 
 
 def _dimensions(name: str) -> int:
-    return feature_dimension(architecture_of(name))
+    return feature_dimension(base_architecture(name))
 
 
 def _predictions(probabilities: NDArray[np.float32]) -> pa.Table:
@@ -189,7 +186,7 @@ def main() -> None:
         "extract",
         extract,
         item="network",
-        plan=lambda _: WorkerPlan(workers="auto", fitting=range(1, _MOST_PROCESSES + 1), threads="auto"),
+        plan=lambda _: LaunchPlan(workers="auto", fitting=range(1, _MAX_PROCESSES + 1), threads="auto"),
     )
 
 

@@ -2,16 +2,15 @@
 
 from dataclasses import replace
 
-from pipeline.artifacts.atomic import remove_leftovers
-from pipeline.artifacts.json_file import write_json
-from pipeline.artifacts.planted import planted_note
+from pipeline.artifacts.files import remove_leftovers, write_json
+from pipeline.artifacts.prepared import planted_note
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_csv, write_parquet
-from pipeline.config.networks import replicate_of
-from pipeline.fanout import fan_out
-from pipeline.filtering.inputs import input_files, load_inputs
-from pipeline.filtering.sieve import Labelling, sieve
+from pipeline.config.extractors import replicate_number
+from pipeline.filtering.apply import FilterContext, sieve
+from pipeline.filtering.inputs import input_files, load_filter_inputs
 from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
+from pipeline.parallel import fan_out
 from pipeline.stages.harness import StageContext, run_stage
 
 
@@ -20,8 +19,10 @@ def filter_images(context: StageContext) -> None:
     assert context.item is not None
     data, config, network = context.data, context.params.filter, context.item
     remove_leftovers(data.points(network).parent)
-    inputs = load_inputs(data, network)
-    known = Labelling(network=network, names=inputs.class_names, overrides=inputs.overrides, draw=replicate_of(network))
+    inputs = load_filter_inputs(data, network)
+    known = FilterContext(
+        network=network, names=inputs.class_names, overrides=inputs.overrides, draw=replicate_number(network)
+    )
     # One thread for every task, wherever it runs: the number decides bits.
     with fan_out(context.dask.scheduler, workers=context.dask.workers, threads=1) as run:
         sieved = sieve(replace(inputs.evidence, each=run), config, known)

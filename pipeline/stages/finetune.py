@@ -12,35 +12,31 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline import distributed
-from pipeline.artifacts.arrays import write_array
-from pipeline.artifacts.atomic import remove_leftovers
-from pipeline.artifacts.json_file import write_json
-from pipeline.artifacts.prepared import PreparedData, digest_of, load_prepared
+from pipeline.artifacts.files import remove_leftovers, write_array, write_json
+from pipeline.artifacts.prepared import PreparedData, load_prepared, prepared_digest
 from pipeline.artifacts.provenance import sha256_of_file, write_provenance
 from pipeline.artifacts.tables import read_parquet
-from pipeline.config.networks import architecture_of, replicate_of
-from pipeline.datasets.splits import draw_folds
-from pipeline.distributed import Ranks
-from pipeline.energy import UNTOLD
+from pipeline.config.extractors import base_architecture, replicate_number
+from pipeline.datasets.splits import assign_folds
+from pipeline.distributed import World
+from pipeline.energy import UNKNOWN_ENERGY
 from pipeline.errors import InputError
-from pipeline.features.frozen import frozen_networks
-from pipeline.features.identity import features_key
-from pipeline.features.trained import TrainedExtractor, mean_confidence, metrics_of
-from pipeline.models.network import Network
+from pipeline.features.extract import features_cache_key
+from pipeline.features.linear import fit_frozen_networks
+from pipeline.features.trained import TrainedExtractor, extractor_metrics, mean_confidence
+from pipeline.models.resnet import Network
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
-from pipeline.training.checkpoints import ABANDONED_S, clear_runs
-from pipeline.training.evaluate import Evaluation, evaluate, rows_of_rank
-from pipeline.training.images import load_images
-from pipeline.training.in_turn import train_in_turn
-from pipeline.training.initial_weights import IMAGENET_MEAN, IMAGENET_STD, initialiser
-from pipeline.training.kept_networks import KeptNetwork, KeptNetworks
-from pipeline.training.settings import TrainSettings, effective_settings
-from pipeline.training.weights import save_folded, save_trained
-from pipeline.training.workers import plan_of, transport_of
+from pipeline.training.checkpointing import STALE_AFTER_S, remove_stale_checkpoints
+from pipeline.training.evaluation import Evaluation, evaluate, load_images, rank_rows
+from pipeline.training.folds import train_folds
+from pipeline.training.result_cache import CachedNetwork, NetworkCache
+from pipeline.training.settings import TrainSettings, comm_config_from, effective_settings, launch_plan
+from pipeline.training.state import IMAGENET_MEAN, IMAGENET_STD, weight_initializer
+from pipeline.training.weights import save_fold_networks, save_trained
 
 
-def finetune(context: StageContext, ranks: Ranks) -> None:
+def finetune(context: StageContext, ranks: World) -> None:
     """Train a network for each fold, or fit its head; evaluate on the test split once; save weights and metrics."""
     config, name = context.params.finetune, str(context.item)
     data = load_prepared(context.data, folder=context.image_folder)
@@ -63,9 +59,9 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
     if config.folds == 1:
         save_trained(path, networks[0].model, settings, data.class_names)
     else:
-        save_folded(path, [trained.model for trained in networks], folds, settings, data.class_names)
+        save_fold_networks(path, [trained.model for trained in networks], folds, settings, data.class_names)
     write_array(context.data.training_confidence(name), mean_confidence(networks))
-    write_json(context.data.finetune_metrics(name), metrics_of(config, data, networks, results))
+    write_json(context.data.finetune_metrics(name), extractor_metrics(config, data, networks, results))
     write_provenance(
         context.data.provenance("finetune", name),
         stage=context.name,
@@ -73,8 +69,8 @@ def finetune(context: StageContext, ranks: Ranks) -> None:
         inputs=[context.data.images("train"), context.data.manifest("train")],
         outputs=[path, context.data.training_confidence(name), context.data.finetune_metrics(name)],
     )
-    clear_runs(context.work.checkpoints(context.name), unused_s=ABANDONED_S)
-    KeptNetworks(context.work.finished(context.name)).clear(unused_s=ABANDONED_S)
+    remove_stale_checkpoints(context.work.checkpoints(context.name), max_age_s=STALE_AFTER_S)
+    NetworkCache(context.work.finished(context.name)).clear(max_age_s=STALE_AFTER_S)
     top1 = np.mean([result.top1 for result in results])
     context.log.info(f"{name}: top-1 {top1:.4f} on the {len(data.test.labels)} test images")
 
@@ -93,11 +89,11 @@ def _folds(context: StageContext, data: PreparedData) -> NDArray[np.int32]:
         )
     manifest = read_parquet(context.data.manifest("train"), ["path", "sha256"])
     paths, contents = (manifest[name].to_pylist() for name in ("path", "sha256"))
-    return draw_folds(paths, labels, config.folds, seed=_seed(context), contents=contents)
+    return assign_folds(paths, labels, config.folds, seed=_seed(context), contents=contents)
 
 
 def _seed(context: StageContext) -> int:
-    return context.params.finetune.seed + replicate_of(str(context.item))
+    return context.params.finetune.seed + replicate_number(str(context.item))
 
 
 def _settings(context: StageContext, data: PreparedData, n_train: int) -> TrainSettings:
@@ -105,7 +101,7 @@ def _settings(context: StageContext, data: PreparedData, n_train: int) -> TrainS
     as_imagenet = config.normalisation == "imagenet"
     return effective_settings(
         config,
-        network=architecture_of(str(context.item)),
+        network=base_architecture(str(context.item)),
         n_classes=len(data.class_names),
         n_epoch=n_train,
         image_size=data.image_size,
@@ -121,7 +117,7 @@ def _settings(context: StageContext, data: PreparedData, n_train: int) -> TrainS
 
 
 def _train_all(
-    context: StageContext, ranks: Ranks, data: PreparedData, members: Sequence[NDArray[np.bool_]]
+    context: StageContext, ranks: World, data: PreparedData, members: Sequence[NDArray[np.bool_]]
 ) -> Iterator[TrainedExtractor]:
     """Each network by the recipe."""
     config = context.params.finetune
@@ -130,18 +126,18 @@ def _train_all(
         where = "training images" if config.folds == 1 else f"training images outside one of {config.folds} parts"
         raise InputError(f"finetune.batch_size: {config.batch_size} is more than the {min(sizes)} {where}")
     settings = [_settings(context, data, size) for size in sizes]
-    runs = train_in_turn(
+    runs = train_folds(
         settings,
         members,
         load_images(data.train.source, settings[0], training=True, device=ranks.device),
         torch.from_numpy(data.train.labels).to(ranks.device),
         folder=context.work.checkpoints(context.name),
-        kept=KeptNetworks(context.work.finished(context.name)),
+        kept=NetworkCache(context.work.finished(context.name)),
         data_digest=distributed.broadcast(_digest(context, config.weights) if ranks.is_main else ""),
         interval=config.checkpoint,
         micro_batch=config.micro_batch,
-        transport=transport_of(config),
-        initialise=_initialise(config.weights, settings[0].network, ranks),
+        transport=comm_config_from(config),
+        initialise=_weight_initializer(config.weights, settings[0].network, ranks),
         ranks=ranks,
         log=context.log,
         title=context.name,
@@ -150,15 +146,15 @@ def _train_all(
         _check_finite(run.train_loss, config.learning_rate, str(context.item))
         context.images.append(own.batch_sizes.examples(own.steps))
         context.earlier_seconds.append(run.earlier_seconds)
-        if run.begun_before:
-            context.other_joules.append(UNTOLD)
+        if run.resumed:
+            context.extra_joules.append(UNKNOWN_ENERGY)
         yield TrainedExtractor(
             model=run.model, settings=own, n_train=size, train_loss=run.train_loss, confidence=run.confidence
         )  # fmt: skip
 
 
 def _fit_heads(
-    context: StageContext, ranks: Ranks, data: PreparedData, members: Sequence[NDArray[np.bool_]]
+    context: StageContext, ranks: World, data: PreparedData, members: Sequence[NDArray[np.bool_]]
 ) -> Iterator[TrainedExtractor]:
     """Each network with the pretrained backbone and a head of its own."""
     config, n, labels = context.params.finetune, len(data.train.labels), data.train.labels
@@ -170,22 +166,22 @@ def _fit_heads(
         )
     settings = _settings(context, data, n)
     keys = _head_keys(context, settings, members, ranks) if ranks.is_main else [""] * len(members)
-    kept = KeptNetworks(context.work.finished(context.name))
+    kept = NetworkCache(context.work.finished(context.name))
     found = distributed.broadcast(_kept_heads(kept, keys) if ranks.is_main else [])
     context.images.append(n)
     if found:
         context.log.info(f"{context.name}: finished before, and not fitted again")
-        context.other_joules.append(UNTOLD)
+        context.extra_joules.append(UNKNOWN_ENERGY)
         # All were fitted on the same features.
         context.earlier_seconds.append(max(one.seconds for one in found))
         for rows, one in zip(members, found, strict=True):
-            yield _head_of(one, settings, rows, ranks)
+            yield _head_extractor(one, settings, rows, ranks)
         return
     start = time.monotonic()
-    initialise = _initialise(config.weights, settings.network, ranks)
+    initialise = _weight_initializer(config.weights, settings.network, ranks)
     assert initialise is not None, "the configuration asks for weights"
-    with context.log.progress(context.name, len(rows_of_rank(n, ranks)), "images") as progress:
-        fitted = frozen_networks(
+    with context.log.progress(context.name, len(rank_rows(n, ranks)), "images") as progress:
+        fitted = fit_frozen_networks(
             settings,
             initialise,
             data.train.source,
@@ -198,22 +194,24 @@ def _fit_heads(
         for number, (rows, (model, head)) in enumerate(zip(members, fitted, strict=True)):
             if not head.converged:
                 context.log.info(f"the head of fold {number} stopped after {head.iterations} iterations, unconverged")
-            fitted_head = KeptNetwork(
+            fitted_head = CachedNetwork(
                 state=model.state_dict(), train_loss=head.train_loss, seconds=time.monotonic() - start,
                 confidence=np.full(n, np.nan, dtype=np.float32),  # a head is fitted, not trained step by step
             )  # fmt: skip
             if ranks.is_main:
                 kept.keep(keys[number], fitted_head, steps=0)
-            yield _head_of(fitted_head, settings, rows, ranks)
+            yield _head_extractor(fitted_head, settings, rows, ranks)
 
 
-def _kept_heads(kept: KeptNetworks, keys: Sequence[str]) -> list[KeptNetwork]:
+def _kept_heads(kept: NetworkCache, keys: Sequence[str]) -> list[CachedNetwork]:
     """All of them, or none where one is missing."""
     found = [network for key in keys if (network := kept.find(key))]
     return found if len(found) == len(keys) else []
 
 
-def _head_of(head: KeptNetwork, settings: TrainSettings, rows: NDArray[np.bool_], ranks: Ranks) -> TrainedExtractor:
+def _head_extractor(
+    head: CachedNetwork, settings: TrainSettings, rows: NDArray[np.bool_], ranks: World
+) -> TrainedExtractor:
     return TrainedExtractor(
         model=head.model(settings, ranks.device), settings=settings, n_train=int(rows.sum()),
         train_loss=head.train_loss, confidence=head.confidence,
@@ -221,7 +219,7 @@ def _head_of(head: KeptNetwork, settings: TrainSettings, rows: NDArray[np.bool_]
 
 
 def _head_keys(
-    context: StageContext, settings: TrainSettings, members: Sequence[NDArray[np.bool_]], ranks: Ranks
+    context: StageContext, settings: TrainSettings, members: Sequence[NDArray[np.bool_]], ranks: World
 ) -> list[str]:
     """Of all that decides the bits of each head on a backbone that stays as it is."""
     config = context.params.finetune
@@ -233,23 +231,23 @@ def _head_keys(
     }
     digests = [hashlib.sha256(np.packbits(rows).tobytes()).hexdigest() for rows in members]
     return [
-        features_key({**common, "members": digest}, module="pipeline.features.frozen", ranks=ranks)
+        features_cache_key({**common, "members": digest}, module="pipeline.features.linear", ranks=ranks)
         for digest in digests
     ]
 
 
 def _digest(context: StageContext, weights: str) -> str:
     """Of the images, and of the weights to start from."""
-    path = Path(weights.replace("{network}", architecture_of(str(context.item))))
+    path = Path(weights.replace("{network}", base_architecture(str(context.item))))
     start = sha256_of_file(path) if weights not in ("none", "imagenet") and path.is_file() else weights
-    return f"{digest_of(context.data)} {start}"
+    return f"{prepared_digest(context.data)} {start}"
 
 
-def _initialise(weights: str, network: str, ranks: Ranks) -> Callable[[Network], None] | None:
+def _weight_initializer(weights: str, network: str, ranks: World) -> Callable[[Network], None] | None:
     """One process downloads; the others find the file in the cache."""
     if not ranks.is_main:
         distributed.barrier()
-    initialise = initialiser(weights, network)
+    initialise = weight_initializer(weights, network)
     if ranks.is_main:
         distributed.barrier()
     return initialise
@@ -266,7 +264,7 @@ def main() -> None:
         "finetune",
         finetune,
         item="network",
-        plan=lambda context: plan_of(context.params.finetune),
+        plan=lambda context: launch_plan(context.params.finetune),
     )
 
 

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
-from pipeline.artifacts.atomic import write_bytes
-from pipeline.config.dask import DaskConfig
+from pipeline.artifacts.files import write_bytes
 from pipeline.config.params import Params, load_params
-from pipeline.energy import UNTOLD, Energy, metering, total
-from pipeline.errors import InputError, Terminated, mend_of
+from pipeline.config.runtime import DaskConfig
+from pipeline.energy import UNKNOWN_ENERGY, Energy, measure_energy, total_energy
+from pipeline.errors import InputError, Terminated, fix_hint
 from pipeline.paths import DataPaths, WorkPaths
-from pipeline.processes import signal_on_parents_death
-from pipeline.run_log import ResourceMeter, RunLog, standard_log
+from pipeline.processes import set_parent_death_signal
+from pipeline.run_log import ResourceMeter, RunLog, stderr_log
 
-_DYING_S = 5.0
+_LOCK_GRACE_S = 5.0
 # Those that read `StageContext.dask`.
-_FANNING_OUT = ("reduce", "filter")
+_STAGES_WITH_TASKS = ("reduce", "filter")
 
 EX_TEMPFAIL = os.EX_TEMPFAIL
 """Exit status of a run that can go on where it stopped."""
@@ -47,9 +47,9 @@ class StageContext:
     """And the peak of each GPU's memory."""
     arm_seconds: dict[str, float] = field(default_factory=dict)
     """And what the runs of each arm took."""
-    joules: Callable[[], Energy] = lambda: UNTOLD
+    joules: Callable[[], Energy] = lambda: UNKNOWN_ENERGY
     """Energy since the stage began, of the devices of all ranks, who ask together; untold where nobody measures."""
-    other_joules: list[Energy] = field(default_factory=list)
+    extra_joules: list[Energy] = field(default_factory=list)
     """The body may append what parts of the work drew that were not done, or not only, since the stage began here."""
     arm_joules: dict[str, Energy] = field(default_factory=dict)
     """And what the runs of each arm drew."""
@@ -87,13 +87,13 @@ def run_stage(
     the state saved; 130 when interrupted.
     """
     with exit_codes():
-        die_with_parent()
+        exit_with_dvc()
         arguments = parse_arguments(stage, item, argv)
-        keep_dvc_lock(WorkPaths(root=arguments.work))
-        with metering() as meter:
+        back_up_dvc_lock(WorkPaths(root=arguments.work))
+        with measure_energy() as meter:
             context = replace(make_context(stage, item, arguments), joules=meter.read)
-            if stage in _FANNING_OUT and context.dask.elsewhere:
-                context.other_joules.append(Energy(gpu=0.0))
+            if stage in _STAGES_WITH_TASKS and context.dask.elsewhere:
+                context.extra_joules.append(Energy(gpu=0.0))
             with metered(context), hold_lock(context):
                 body(context)
 
@@ -133,7 +133,7 @@ def make_context(stage: str, item: str | None, arguments: argparse.Namespace, *,
         params=params,
         data=DataPaths(root=arguments.data),
         work=work,
-        log=RunLog.silent() if silent else standard_log(work.log(name)),
+        log=RunLog.silent() if silent else stderr_log(work.log(name)),
     )
 
 
@@ -152,7 +152,7 @@ def exit_codes() -> Iterator[None]:
         print("interrupted; run the same command again to go on", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
-        if not (line := mend_of(error)):
+        if not (line := fix_hint(error)):
             raise
         print(f"error: {line}", file=sys.stderr)
         sys.exit(2)
@@ -166,7 +166,7 @@ def metered(context: StageContext) -> Iterator[None]:
         yield
         meter.write(
             context.work.resources(context.name),
-            joules=total([context.joules(), *context.other_joules]),
+            joules=total_energy([context.joules(), *context.extra_joules]),
             images=sum(context.images) or None,
             earlier_seconds=sum(context.earlier_seconds),
             gpu_bytes=max(context.gpu_bytes, default=None),
@@ -174,7 +174,7 @@ def metered(context: StageContext) -> Iterator[None]:
             arms_joules=context.arm_joules,
         )
     except BaseException as error:
-        context.log.to_file(f"{type(error).__name__}: {error}")
+        context.log.write_to_file(f"{type(error).__name__}: {error}")
         raise
     finally:
         context.log.close()
@@ -198,7 +198,7 @@ def locked(path: Path, name: str) -> Iterator[None]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
-        if not _locked(file, within_s=_DYING_S):
+        if not _locked(file, within_s=_LOCK_GRACE_S):
             file.seek(0)
             holder = file.read().strip() or "unknown"
             raise InputError(f"{name}: already running as process {holder}; wait for it or end it")
@@ -222,17 +222,17 @@ def _locked(file: IO[str], *, within_s: float) -> bool:
             return True
 
 
-def die_with_parent() -> None:
+def exit_with_dvc() -> None:
     """Under DVC, end when DVC is killed: a stage that outlived it would race the next one."""
     if "DVC_ROOT" in os.environ:
         # Every file is written atomically, so nothing is lost by ending at once.
-        signal_on_parents_death(signal.SIGKILL)
+        set_parent_death_signal(signal.SIGKILL)
         # DVC may have died before the line above, while this process was importing.
         if os.getppid() == 1:
             sys.exit("DVC has ended; run `dvc repro` again")
 
 
-def keep_dvc_lock(work: WorkPaths) -> None:
+def back_up_dvc_lock(work: WorkPaths) -> None:
     """Under DVC, keep a copy of dvc.lock: a DVC that is killed while it writes the file leaves a part of it."""
     lock = Path("dvc.lock")
     if "DVC_ROOT" in os.environ and lock.exists():

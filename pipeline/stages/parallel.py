@@ -9,15 +9,15 @@ from functools import partial
 import torch
 
 from pipeline import distributed
-from pipeline.distributed import Ranks, WorkerPlan
-from pipeline.energy import Energy, metering, this_node, total
+from pipeline.distributed import LaunchPlan, World
+from pipeline.energy import Energy, measure_energy, node_id, total_energy
 from pipeline.paths import WorkPaths
 from pipeline.stages.harness import (
     StageContext,
-    die_with_parent,
+    back_up_dvc_lock,
     exit_codes,
+    exit_with_dvc,
     hold_lock,
-    keep_dvc_lock,
     make_context,
     metered,
     parse_arguments,
@@ -26,10 +26,10 @@ from pipeline.stages.harness import (
 
 def run_parallel_stage(
     stage: str,
-    body: Callable[[StageContext, Ranks], None],
+    body: Callable[[StageContext, World], None],
     *,
     item: str,
-    plan: Callable[[StageContext], WorkerPlan],
+    plan: Callable[[StageContext], LaunchPlan],
     argv: Sequence[str] | None = None,
 ) -> None:
     """Run `body` on as many processes as `plan(context)` says and exit.
@@ -43,14 +43,14 @@ def run_parallel_stage(
     with exit_codes():
         arguments = parse_arguments(stage, item, argv)
         if not distributed.launched():
-            die_with_parent()
-            keep_dvc_lock(WorkPaths(root=arguments.work))
+            exit_with_dvc()
+            back_up_dvc_lock(WorkPaths(root=arguments.work))
             here = plan(make_context(stage, item, arguments, silent=True))
             if (count := distributed.choose_workers(here.workers, here.fitting)) > 1:
                 sys.exit(distributed.launch(f"pipeline.stages.{stage}", argv, count))
         quiet = make_context(stage, item, arguments, silent=True)
         wanted = plan(quiet)
-        joining = partial(distributed.joining_ranks, wanted.workers, wanted.fitting)
+        joining = partial(distributed.participating_ranks, wanted.workers, wanted.fitting)
         with distributed.session(wanted.threads, joining) as ranks, _metering_ranks(ranks) as joules:
             if not ranks.is_main:
                 body(replace(quiet, joules=joules), ranks)
@@ -64,10 +64,10 @@ def run_parallel_stage(
 
 
 @contextmanager
-def _metering_ranks(ranks: Ranks) -> Iterator[Callable[[], Energy]]:
+def _metering_ranks(ranks: World) -> Iterator[Callable[[], Energy]]:
     """The energy since the block began, of every rank's GPU and every node's processors; all ranks ask together."""
-    nodes = distributed.all_gather(this_node())
+    nodes = distributed.all_gather(node_id())
     gpu = f"GPU-{torch.cuda.get_device_properties(ranks.device).uuid}" if ranks.device.type == "cuda" else None
     # The first rank of a node counts what all of its ranks share.
-    with metering(gpu=gpu, node=ranks.rank == nodes.index(nodes[ranks.rank])) as meter:
-        yield lambda: total(distributed.all_gather(meter.read()))
+    with measure_energy(gpu=gpu, node=ranks.rank == nodes.index(nodes[ranks.rank])) as meter:
+        yield lambda: total_energy(distributed.all_gather(meter.read()))

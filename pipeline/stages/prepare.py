@@ -8,21 +8,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.artifacts.arrays import open_array
-from pipeline.artifacts.atomic import remove_leftovers
-from pipeline.artifacts.json_file import write_json
-from pipeline.artifacts.planted import TRUE_LABEL, planted_note
+from pipeline.artifacts.files import open_array, remove_leftovers, write_json
+from pipeline.artifacts.prepared import TRUE_LABEL, planted_note
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_parquet
 from pipeline.config.prepare import PrepareConfig
 from pipeline.datasets.image_set import SPLITS, DatasetOptions, ImageSet, check_classes
-from pipeline.datasets.label_file import read_label_file, relabel
-from pipeline.datasets.label_noise import plant
+from pipeline.datasets.label_noise import plant_label_noise
+from pipeline.datasets.labels import read_label_file, relabel
 from pipeline.datasets.registry import DATASETS
-from pipeline.datasets.splits import draw_val
-from pipeline.datasets.storage import StoredImages, store_images
-from pipeline.datasets.summary import summarize
-from pipeline.datasets.thinning import thin
+from pipeline.datasets.splits import subsample, val_mask
+from pipeline.datasets.store import StoredImages, store_images, summarize
 from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext, run_stage
 
@@ -45,13 +41,13 @@ def prepare(context: StageContext) -> None:
         )
     labels = read_label_file(config.label_file, key="prepare.labels") if config.label_file else None
 
-    def open_images(leave_out: frozenset[str]) -> ImageSet:
+    def open_images(exclude: frozenset[str]) -> ImageSet:
         # The file is checked before anything is decoded.
-        images = DATASETS[config.dataset](replace(options, leave_out=leave_out))
+        images = DATASETS[config.dataset](replace(options, exclude=exclude))
         if config.train_share is not None:
-            images, others = thin(images, config.train_share, seed=config.seed)
-            leave_out |= others
-        return relabel(images, labels, left_out=leave_out) if labels else images
+            images, others = subsample(images, config.train_share, seed=config.seed)
+            exclude |= others
+        return relabel(images, labels, left_out=exclude) if labels else images
 
     remove_leftovers(data.prepare_metrics.parent)
     stored = store_images(
@@ -79,7 +75,7 @@ def _write_tables(context: StageContext, stored: StoredImages) -> dict[str, Any]
     config, data = context.params.prepare, context.data
     samples = stored.images.samples("train")
     # From the labels before any is planted, so that planting changes no row's flag.
-    val = draw_val(
+    val = val_mask(
         [sample.path for sample in samples], [sample.label for sample in samples], config.val_share, seed=config.seed
     )
     pixels = open_array(data.images("train"), dtype=np.uint8, ndim=4, rows=len(val))
@@ -131,7 +127,9 @@ def _with_planted_noise(stored: StoredImages, pixels: NDArray[np.uint8], config:
     if noise is None:
         return stored
     labels = stored.images.labels("train")
-    planted = plant(labels, noise.kind, noise.fraction, images=pixels, rng=np.random.default_rng(noise.seed))
+    planted = plant_label_noise(
+        labels, noise.kind, noise.fraction, images=pixels, rng=np.random.default_rng(noise.seed)
+    )
     if (planted == labels).all():
         raise InputError(
             f"prepare.plant_label_noise.fraction: {noise.fraction:g} of {len(labels)} labels is none; raise it"

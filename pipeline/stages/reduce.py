@@ -6,36 +6,33 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.artifacts.arrays import open_array, write_array
-from pipeline.artifacts.atomic import remove_leftovers
-from pipeline.artifacts.json_file import write_json
+from pipeline.artifacts.files import open_array, remove_leftovers, write_array, write_json
 from pipeline.artifacts.provenance import write_provenance
-from pipeline.artifacts.tables import lists, read_parquet, write_parquet
-from pipeline.config.networks import replicate_of
+from pipeline.artifacts.tables import list_array, read_parquet, write_parquet
+from pipeline.config.extractors import replicate_number
 from pipeline.config.reduce import ReduceConfig, TsneConfig
-from pipeline.errors import InputError, explaining_out_of_memory
-from pipeline.fanout import fan_out
-from pipeline.filtering.mapping import Mapped, map_images, map_once
-from pipeline.reduction.checks import check_features, largest_perplexity
-from pipeline.reduction.tsne import TsneMap
+from pipeline.embedding import EmbeddingResult, embed, tsne_with_progress
+from pipeline.errors import InputError, explain_out_of_memory
+from pipeline.parallel import fan_out
+from pipeline.reduction.tsne import TsneResult, check_features, max_perplexity
 from pipeline.stages.harness import StageContext, run_stage
 
-_LEAST_TEST_IMAGES = 4  # the fewest points with a perplexity of 1
+_MIN_TEST_IMAGES = 4  # the fewest points with a perplexity of 1
 
 
 def reduce(context: StageContext) -> None:
     """Write everything in data/reduce/ for `context.item`, a network."""
     assert context.item is not None
     network, data, log = context.item, context.data, context.log
-    config = _of_replicate(context.params.reduce, replicate_of(network))
+    config = _replicate_config(context.params.reduce, replicate_number(network))
     remove_leftovers(data.reduce_metrics(network).parent)
     labels = read_parquet(data.manifest("train"), ["label"])["label"].to_numpy()
     train = _features(context, "train", rows=len(labels))
     test = _features(context, "test", rows=len(read_parquet(data.manifest("test"), ["label"])))
-    if len(test) < _LEAST_TEST_IMAGES:
+    if len(test) < _MIN_TEST_IMAGES:
         raise InputError(
             f"{data.features(network, 'test')}: {len(test)} test images make no map; "
-            f"give the test split at least {_LEAST_TEST_IMAGES}"
+            f"give the test split at least {_MIN_TEST_IMAGES}"
         )
     too_many = (
         f"reduce.landmarks: PCA and t-SNE of {len(train)} images with {train.shape[1]} features, landmarks: "
@@ -43,12 +40,14 @@ def reduce(context: StageContext) -> None:
     )
     # Like t-SNE, BLAS gives other bits with other numbers of threads: one setting pins both.
     with (
-        explaining_out_of_memory(too_many),
+        explain_out_of_memory(too_many),
         fan_out(context.dask.scheduler, workers=context.dask.workers, threads=config.tsne.n_jobs) as run,
     ):
-        mapped = map_images(train, labels, config, components_file=data.components(network), log=log, run=run)
+        mapped = embed(train, labels, config, components_file=data.components(network), log=log, run=run)
         test_components = mapped.axes.project(test) if mapped.axes else np.asarray(test)
-        test_map = map_once(test_components, _test_settings(config.tsne, len(test)), log, "t-SNE of the test images")
+        test_map = tsne_with_progress(
+            test_components, _test_settings(config.tsne, len(test)), log, "t-SNE of the test images"
+        )
     metrics = {
         "n_train": len(train),
         "n_test": len(test),
@@ -59,7 +58,7 @@ def reduce(context: StageContext) -> None:
     context.images.append(len(train) + len(test))
 
 
-def _of_replicate(config: ReduceConfig, number: int) -> ReduceConfig:
+def _replicate_config(config: ReduceConfig, number: int) -> ReduceConfig:
     """The section with the seed of every map moved by `number`."""
     tsne = config.tsne.model_copy(update={"random_state": config.tsne.random_state + number})
     # A map that names no seed takes that of `tsne`, which has been moved.
@@ -83,14 +82,14 @@ def _test_settings(tsne: TsneConfig, n: int) -> TsneConfig:
     Where the test split is too small for the perplexity, its map takes the largest that works
     instead of stopping a run whose results do not depend on it; the metrics record both.
     """
-    return tsne.model_copy(update={"perplexity": min(tsne.perplexity, largest_perplexity(n))})
+    return tsne.model_copy(update={"perplexity": min(tsne.perplexity, max_perplexity(n))})
 
 
-def _write(context: StageContext, mapped: Mapped, test_map: TsneMap, metrics: dict[str, Any]) -> None:
+def _write(context: StageContext, mapped: EmbeddingResult, test_map: TsneResult, metrics: dict[str, Any]) -> None:
     data, network = context.data, str(context.item)
     write_array(data.maps(network), mapped.coordinates)
-    table = _table(mapped.maps[0]).append_column("neighbours", lists(mapped.neighbours.rows))
-    write_parquet(data.embedding(network), table.append_column("distances", lists(mapped.neighbours.distances)))
+    table = _table(mapped.maps[0]).append_column("neighbours", list_array(mapped.neighbours.rows))
+    write_parquet(data.embedding(network), table.append_column("distances", list_array(mapped.neighbours.distances)))
     write_parquet(data.embedding(network, "test"), _table(test_map))
     write_json(data.reduce_metrics(network), metrics)
     write_provenance(
@@ -113,7 +112,7 @@ def _write(context: StageContext, mapped: Mapped, test_map: TsneMap, metrics: di
     )
 
 
-def _table(mapped: TsneMap) -> pa.Table:
+def _table(mapped: TsneResult) -> pa.Table:
     x, y = mapped.coordinates.T
     ids = np.arange(len(x), dtype=np.int64)
     return pa.table({"sample_id": ids, "x": np.ascontiguousarray(x), "y": np.ascontiguousarray(y)})

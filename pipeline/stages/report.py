@@ -3,18 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts.atomic import atomic_path, remove_leftovers, write_text
-from pipeline.artifacts.json_file import read_json, write_json
+from pipeline.artifacts.files import atomic_path, read_json, remove_leftovers, write_json, write_text
 from pipeline.artifacts.provenance import write_provenance
-from pipeline.reporting import drawing
+from pipeline.reporting import figures as reporting_figures
 from pipeline.reporting.costs import arm_costs
-from pipeline.reporting.costs_page import render_costs
-from pipeline.reporting.document import render_document
-from pipeline.reporting.inputs import ReportInputs, load_inputs, result_files, stage_names
+from pipeline.reporting.inputs import ReportInputs, load_report_inputs, result_files, stage_names
+from pipeline.reporting.label_noise import planted_headline, planted_sentences
 from pipeline.reporting.landscape import load_landscapes
-from pipeline.reporting.page import PageFigures, render_page
 from pipeline.reporting.plans import load_plans
-from pipeline.reporting.planted import planted_headline, planted_statements
+from pipeline.reporting.render import PageFigures, render_costs, render_document, render_page
 from pipeline.reporting.summary import Summary, build_summary
 from pipeline.stages.harness import StageContext, run_stage
 
@@ -22,7 +19,7 @@ from pipeline.stages.harness import StageContext, run_stage
 def report(context: StageContext) -> None:
     """Write everything in data/report/."""
     paths = context.data
-    inputs = load_inputs(context.params, paths)
+    inputs = load_report_inputs(context.params, paths)
     summary = build_summary(inputs)
     write_json(paths.summary, summary)
     _write_figures(paths.figures, inputs, summary)
@@ -44,7 +41,7 @@ def report(context: StageContext) -> None:
         outputs=[paths.summary, *sorted(paths.figures.iterdir())],
     )
     for planted in summary["planted"]:
-        for statement in [planted_headline(planted), *planted_statements(planted, summary["studies"])]:
+        for statement in [planted_headline(planted), *planted_sentences(planted, summary["studies"])]:
             context.log.info(str(statement))
     for study in summary["studies"]:
         for comparison in study["pooled"]:
@@ -55,7 +52,7 @@ def report(context: StageContext) -> None:
 def _write_figures(folder: Path, inputs: ReportInputs, summary: Summary) -> None:
     """All figure files, and none of an earlier run's."""
     written = set()
-    for name, content in drawing.figure_files(inputs, summary):
+    for name, content in reporting_figures.figure_files(inputs, summary):
         with atomic_path(folder / name) as temporary:
             temporary.write_bytes(content)
         written.add(name)
@@ -67,11 +64,11 @@ def _write_figures(folder: Path, inputs: ReportInputs, summary: Summary) -> None
 
 def _page_figures(inputs: ReportInputs, summary: Summary) -> PageFigures:
     return PageFigures(
-        studies={study["name"]: drawing.study_charts(study) for study in summary["studies"]},
-        filter=drawing.filter_charts(summary),
-        warmups=drawing.warmup_chart(summary),
-        maps={network.name: drawing.map_images(network, inputs) for network in inputs.networks},
-        dropped={network.name: drawing.dropped_images(network, inputs) for network in inputs.networks},
+        studies={study["name"]: reporting_figures.study_charts(study) for study in summary["studies"]},
+        filter=reporting_figures.filter_charts(summary),
+        warmups=reporting_figures.warmup_chart(summary),
+        maps={network.name: reporting_figures.embedding_images(network, inputs) for network in inputs.networks},
+        dropped={network.name: reporting_figures.dropped_images(network, inputs) for network in inputs.networks},
     )
 
 

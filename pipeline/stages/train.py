@@ -13,44 +13,44 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline import distributed
-from pipeline.artifacts.arrays import write_array
-from pipeline.artifacts.atomic import atomic_path, remove_leftovers
-from pipeline.artifacts.json_file import write_json
-from pipeline.artifacts.plans import state_plan, timestamp, write_run_dates
-from pipeline.artifacts.planted import PLANTED_COLUMN
-from pipeline.artifacts.prepared import PreparedData, digest_of, load_prepared, prepared_files
+from pipeline.artifacts.files import atomic_path, remove_leftovers, write_array, write_json
+from pipeline.artifacts.plans import register_plan, utc_timestamp, write_run_dates
+from pipeline.artifacts.prepared import PLANTED_COLUMN, PreparedData, load_prepared, prepared_digest, prepared_files
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import read_csv, read_parquet, write_parquet
-from pipeline.config.plan import plan_hash, stated_plan
-from pipeline.config.study import KeepWeights, TrainConfig
-from pipeline.distributed import Ranks
-from pipeline.energy import UNTOLD, total
+from pipeline.config.study import KeepWeights, TrainConfig, build_plan, plan_hash
+from pipeline.distributed import World
+from pipeline.energy import UNKNOWN_ENERGY, total_energy
 from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
 from pipeline.stats.sequential import SequentialDesign
-from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA, Splits, row_of, run_cell
-from pipeline.training.checkpoints import ABANDONED_S, clear_runs
-from pipeline.training.fingerprint import Identity, identify, unfinished_name
-from pipeline.training.in_turn import was_begun
-from pipeline.training.interruptions import end_and_due, make_pauses
-from pipeline.training.ledger import CellResult, Ledger
+from pipeline.training.cells import HISTORY_SCHEMA, RUNS_SCHEMA, LoadedSplits, execute_run, run_row
+from pipeline.training.checkpointing import (
+    STALE_AFTER_S,
+    make_checkpointer,
+    remove_stale_checkpoints,
+    stop_and_save_flags,
+)
+from pipeline.training.folds import has_checkpoints
+from pipeline.training.grid import DatasetInfo, RunSpec, RunVariant, expand_grid, run_variant, train_mask
+from pipeline.training.result_cache import RunCache, RunResult
+from pipeline.training.run_key import RunKey, checkpoint_folder_name, run_key
+from pipeline.training.settings import comm_config_from, launch_plan
 from pipeline.training.stopping import needed_seeds
-from pipeline.training.study import Cell, DataSummary, Variant, cells_of, members_of, variant_of
-from pipeline.training.workers import plan_of, transport_of
 
 
-def train_study(context: StageContext, ranks: Ranks) -> None:
+def train_study(context: StageContext, ranks: World) -> None:
     """Run what is missing, then assemble."""
     data = load_prepared(context.data, folder=context.image_folder)
-    cells, members, identities = resolve_cells(context, data, ranks)
-    keys = keys_of(identities)
+    cells, members, identities = resolve_runs(context, data, ranks)
+    keys = run_key_digests(identities)
     if ranks.is_main:
         _state_plans(context)
-    ledger = Ledger(context.work.cells)
+    ledger = RunCache(context.work.cells)
     n_test, ran = len(data.test.labels), []
     # Rank 0's disk decides.
-    while todo := distributed.broadcast(next_cells(context, cells, keys, ledger, n_test) if ranks.is_main else []):
+    while todo := distributed.broadcast(next_runs(context, cells, keys, ledger, n_test) if ranks.is_main else []):
         _run(todo, context, ranks, data, cells, members, identities, ledger)
         ran += [keys[i] for i in todo]
     if ranks.is_main:
@@ -62,21 +62,21 @@ def train_study(context: StageContext, ranks: Ranks) -> None:
         _count_work(context, cells, keys, ran, ledger)
         _assemble(context, cells, keys, ledger)
         # Of settings that this study no longer has.
-        clear_runs(context.work.checkpoints(context.name), unused_s=ABANDONED_S)
+        remove_stale_checkpoints(context.work.checkpoints(context.name), max_age_s=STALE_AFTER_S)
 
 
 def _state_plans(context: StageContext) -> None:
     """State those of all studies: a run that two of them share is then older than neither plan."""
     params, now = context.params, datetime.now(UTC)
     for name, study in params.studies.items():
-        plan = stated_plan(name, study, params.train, params.report)
-        if state_plan(context.work.plans(name), plan, now):
+        plan = build_plan(name, study, params.train, params.report)
+        if register_plan(context.work.plans(name), plan, now):
             context.log.info(f"{context.name}: plan of study {name} stated, SHA-256 {plan_hash(plan)}")
 
 
-def resolve_cells(
-    context: StageContext, data: PreparedData, ranks: Ranks, *, threads: int | None = None
-) -> tuple[list[Cell], list[NDArray[np.bool_]], list[Identity | None]]:
+def resolve_runs(
+    context: StageContext, data: PreparedData, ranks: World, *, threads: int | None = None
+) -> tuple[list[RunSpec], list[NDArray[np.bool_]], list[RunKey | None]]:
     """The study's cells, the rows (N,) bool each trains on, and what it is known by, None if it is skipped.
 
     Args:
@@ -87,14 +87,14 @@ def resolve_cells(
     chosen = set(study.arms) != {"full"}
     keep = {network: _kept_rows(context, network, n) for network in study.filter_networks if chosen}
     _check_draws_differ(keep, context)
-    summary = DataSummary(n_classes=len(data.class_names), image_size=data.image_size, mean=data.mean, std=data.std)
-    cells = cells_of(study, context.params.train, summary, n, {name: int(rows.sum()) for name, rows in keep.items()})
-    members = [members_of(cell, data.train.labels, keep) for cell in cells]
-    data_digest = distributed.broadcast(digest_of(context.data) if ranks.is_main else None)
+    summary = DatasetInfo(n_classes=len(data.class_names), image_size=data.image_size, mean=data.mean, std=data.std)
+    cells = expand_grid(study, context.params.train, summary, n, {name: int(rows.sum()) for name, rows in keep.items()})
+    members = [train_mask(cell, data.train.labels, keep) for cell in cells]
+    data_digest = distributed.broadcast(prepared_digest(context.data) if ranks.is_main else None)
     identities = [
         None
         if cell.skipped
-        else identify(
+        else run_key(
             cell.settings, rows, data_digest=str(data_digest), device=ranks.device,
             threads=threads or torch.get_num_threads(),
         )
@@ -113,19 +113,21 @@ def _check_draws_differ(keep: Mapping[str, NDArray[np.bool_]], context: StageCon
             )
 
 
-def keys_of(identities: Sequence[Identity | None]) -> list[str]:
+def run_key_digests(identities: Sequence[RunKey | None]) -> list[str]:
     """Names in the ledger; empty for what is skipped."""
     return [identity.key if identity else "" for identity in identities]
 
 
-def next_cells(context: StageContext, cells: list[Cell], keys: list[str], ledger: Ledger, n_test: int) -> list[int]:
+def next_runs(context: StageContext, cells: list[RunSpec], keys: list[str], ledger: RunCache, n_test: int) -> list[int]:
     """Which cells are to be trained before the next look, or all that are missing; none when the study is complete."""
     keep = context.params.studies[str(context.item)].keep_weights
     used = set(_used_cells(context, cells, keys, ledger, n_test))
-    return [i for i in missing_cells(cells, keys, ledger, keep) if i in used]
+    return [i for i in missing_runs(cells, keys, ledger, keep) if i in used]
 
 
-def _used_cells(context: StageContext, cells: list[Cell], keys: list[str], ledger: Ledger, n_test: int) -> list[int]:
+def _used_cells(
+    context: StageContext, cells: list[RunSpec], keys: list[str], ledger: RunCache, n_test: int
+) -> list[int]:
     """Those of the seeds up to the next look, or to the one that decided; all without looks."""
     study, report = context.params.studies[str(context.item)], context.params.report
     design = None
@@ -135,13 +137,13 @@ def _used_cells(context: StageContext, cells: list[Cell], keys: list[str], ledge
     return [i for i, cell in enumerate(cells) if cell.settings.seed in seeds]
 
 
-def missing_cells(cells: list[Cell], keys: list[str], ledger: Ledger, keep: KeepWeights) -> list[int]:
+def missing_runs(cells: list[RunSpec], keys: list[str], ledger: RunCache, keep: KeepWeights) -> list[int]:
     """Which cells are to be trained; those that came out equal, arms included, are one run."""
     firsts = sorted({key: i for i, key in reversed(list(enumerate(keys))) if key}.values())
     return [i for i in firsts if not ledger.has(keys[i], with_weights=_keeps_weights(cells[i], cells, keep))]
 
 
-def _keeps_weights(cell: Cell, cells: list[Cell], keep: KeepWeights) -> bool:
+def _keeps_weights(cell: RunSpec, cells: list[RunSpec], keep: KeepWeights) -> bool:
     """The weights of one seed are enough to hand out, and a fraction of the disk."""
     return keep == "all" or cell.settings.seed == cells[0].settings.seed
 
@@ -150,7 +152,7 @@ def _kept_rows(context: StageContext, network: str, n_train: int) -> NDArray[np.
     """(n_train,) bool from the filter's kept.csv."""
     path = context.data.kept(network)
     columns = {"sample_id": pa.int64(), "path": pa.string(), "label_name": pa.string()}
-    kept = read_csv(path, columns, may_have=[PLANTED_COLUMN])
+    kept = read_csv(path, columns, optional=[PLANTED_COLUMN])
     ids = kept["sample_id"].to_numpy()
     images = read_parquet(context.data.manifest("train"), ["path"])["path"]
     in_range = len(ids) > 0 and ids.dtype.kind == "i" and ids.min() >= 0 and ids.max() < n_train
@@ -165,14 +167,14 @@ def _kept_rows(context: StageContext, network: str, n_train: int) -> NDArray[np.
 def _run(
     todo: list[int],
     context: StageContext,
-    ranks: Ranks,
+    ranks: World,
     data: PreparedData,
-    cells: list[Cell],
+    cells: list[RunSpec],
     members: list[NDArray[np.bool_]],
-    identities: list[Identity | None],
-    ledger: Ledger,
+    identities: list[RunKey | None],
+    ledger: RunCache,
 ) -> None:
-    splits = Splits(
+    splits = LoadedSplits(
         train_images=data.train.source,
         train_labels=data.train.labels,
         test_images=data.test.source,
@@ -182,7 +184,7 @@ def _run(
     if ranks.is_main:
         context.work.cells.mkdir(parents=True, exist_ok=True)
         remove_leftovers(context.work.cells)
-    recipe, agreement = _recipe(context), end_and_due()
+    recipe, agreement = _recipe(context), stop_and_save_flags()
     for count, i in enumerate(todo, start=1):
         settings, identity = cells[i].settings, identities[i]
         assert identity is not None, "what is skipped is not to do"
@@ -190,19 +192,19 @@ def _run(
         title = f"{context.name} {count}/{len(todo)}: {what}"
         kept = _keeps_weights(cells[i], cells, context.params.studies[str(context.item)].keep_weights)
         weights = context.work.cells / f".{identity.key}.weights.{os.getpid()}.tmp" if kept else None
-        folder = context.work.checkpoints(context.name) / unfinished_name(identity.key)
-        begun_before = was_begun(folder)
-        pauses = make_pauses(recipe.checkpoint, folder, agreement, ranks)
+        folder = context.work.checkpoints(context.name) / checkpoint_folder_name(identity.key)
+        resumed = has_checkpoints(folder)
+        pauses = make_checkpointer(recipe.checkpoint, folder, agreement, ranks)
         with pauses.watching():
             before = context.joules()
-            result = run_cell(
+            result = execute_run(
                 cells[i], splits, members[i], ranks=ranks, log=context.log, title=title,
                 weights=weights, eval_batch_size=recipe.eval_batch_size, micro_batch=recipe.micro_batch,
-                transport=transport_of(recipe), pauses=pauses,
+                transport=comm_config_from(recipe), pauses=pauses,
             )  # fmt: skip
             drawn = context.joules() - before
-            joules = UNTOLD if begun_before else drawn
-            result = replace(result, joules=joules, recorded=timestamp(datetime.now(UTC)))
+            joules = UNKNOWN_ENERGY if resumed else drawn
+            result = replace(result, joules=joules, recorded=utc_timestamp(datetime.now(UTC)))
             if ranks.is_main:
                 ledger.add(identity, result, weights if result.status == "finished" else None)
                 pauses.finished()
@@ -210,31 +212,31 @@ def _run(
                 context.log.info(f"{title}: {shown} in {result.seconds:.1f} s")
 
 
-def _count_work(context: StageContext, cells: list[Cell], keys: list[str], ran: list[str], ledger: Ledger) -> None:
+def _count_work(context: StageContext, cells: list[RunSpec], keys: list[str], ran: list[str], ledger: RunCache) -> None:
     """Tell the stage's record of all the study's cells, those of earlier runs too."""
     results = {key: ledger.get(key) for key in sorted({key for key in keys if key})}
     for key, result in results.items():
         context.images.append(result.history[-1].examples if result.history else 0)
         if key not in ran:
             context.earlier_seconds.append(result.seconds)
-        if key not in ran or result.joules == UNTOLD:
-            context.other_joules.append(result.joules)
+        if key not in ran or result.joules == UNKNOWN_ENERGY:
+            context.extra_joules.append(result.joules)
     for cell, key in zip(cells, keys, strict=True):
         if key:
             # Arms that came out equal share a run; each would have cost it.
             context.arm_seconds[cell.arm] = context.arm_seconds.get(cell.arm, 0.0) + results[key].seconds
             drawn = [context.arm_joules[cell.arm]] if cell.arm in context.arm_joules else []
-            context.arm_joules[cell.arm] = total([*drawn, results[key].joules])
+            context.arm_joules[cell.arm] = total_energy([*drawn, results[key].joules])
 
 
-def _assemble(context: StageContext, cells: list[Cell], keys: list[str], ledger: Ledger) -> None:
+def _assemble(context: StageContext, cells: list[RunSpec], keys: list[str], ledger: RunCache) -> None:
     """Write the study's tables, the per-image results, the metrics and the best network, and when its runs ended."""
     name = str(context.item)
     study, paths = context.params.studies[name], context.data
     remove_leftovers(paths.runs(name).parent)
     remove_leftovers(paths.trained_weights(name).parent)
-    results: list[CellResult | None] = [ledger.get(key) if key else None for key in keys]
-    rows = [row_of(name, cell, key, result) for cell, key, result in zip(cells, keys, results, strict=True)]
+    results: list[RunResult | None] = [ledger.get(key) if key else None for key in keys]
+    rows = [run_row(name, cell, key, result) for cell, key, result in zip(cells, keys, results, strict=True)]
     write_parquet(paths.runs(name), pa.Table.from_pylist(rows, schema=RUNS_SCHEMA))
     history = [
         {"study": name, "fingerprint": key, **vars(record)}
@@ -266,16 +268,16 @@ def _assemble(context: StageContext, cells: list[Cell], keys: list[str], ledger:
     )
 
 
-def _scores(cells: list[Cell], results: list[CellResult | None]) -> dict[Variant, list[float]]:
+def _scores(cells: list[RunSpec], results: list[RunResult | None]) -> dict[RunVariant, list[float]]:
     """Top-1 of each variant's finished seeds."""
-    scores: dict[Variant, list[float]] = defaultdict(list)
+    scores: dict[RunVariant, list[float]] = defaultdict(list)
     for cell, result in zip(cells, results, strict=True):
         if result and result.top1 is not None:
-            scores[variant_of(cell)].append(result.top1)
+            scores[run_variant(cell)].append(result.top1)
     return scores
 
 
-def _accuracies(cells: list[Cell], results: list[CellResult | None]) -> dict[str, float]:
+def _accuracies(cells: list[RunSpec], results: list[RunResult | None]) -> dict[str, float]:
     """Mean top-1 per variant, for `dvc metrics`; the report has the rest."""
     return {
         f"{model} {_arm(arm, network, cells)} batch {batch} lr {rate:g} wd {decay:g}": float(np.mean(values))
@@ -283,19 +285,19 @@ def _accuracies(cells: list[Cell], results: list[CellResult | None]) -> dict[str
     }
 
 
-def _arm(arm: str, network: str, cells: list[Cell]) -> str:
+def _arm(arm: str, network: str, cells: list[RunSpec]) -> str:
     """With the filter's network only where it is not the study's first."""
     return arm if network == cells[0].filter_network else f"{arm} of {network}"
 
 
-def _best_weights(cells: list[Cell], keys: list[str], results: list[CellResult | None], ledger: Ledger) -> bytes:
+def _best_weights(cells: list[RunSpec], keys: list[str], results: list[RunResult | None], ledger: RunCache) -> bytes:
     """The network file of the first seed of the variant with the highest mean; empty if none finished.
 
     A variant whose first seed diverged has no file; the next best one stands in.
     """
     scores = _scores(cells, results)
     files = {
-        variant_of(cell): ledger.weights(key)
+        run_variant(cell): ledger.weights(key)
         for cell, key in zip(cells, keys, strict=True)
         # Another study may have left weights of other seeds; they must not change this one's result.
         if key and cell.settings.seed == cells[0].settings.seed and ledger.weights(key).exists()
@@ -310,7 +312,7 @@ def main() -> None:
         "train",
         train_study,
         item="study",
-        plan=lambda context: plan_of(_recipe(context)),
+        plan=lambda context: launch_plan(_recipe(context)),
     )
 
 

@@ -1,26 +1,40 @@
-"""What a study's runs say of the filtered arm against another: the verdict over all settings, and those by setting."""
+"""Paired comparisons of arms over settings."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.stats.pairs import (
+from pipeline.stats.estimates import Estimate
+from pipeline.stats.formatting import (
+    Matched,
+    comparison_title,
+    count,
+    number,
+    plural,
+    spread,
+    verdict_headline,
+    verdict_sentence,
+)
+from pipeline.stats.hypothesis_tests import seeds_for_both_tests, spread_interval
+from pipeline.stats.replicates import (
     SHARED,
+    TREATED,
     Pairs,
-    controls_of,
+    control_arms,
     differences,
-    draws_of,
+    filter_draw_names,
     find_pairs,
     seed_differences,
-    seeds_of,
+    sorted_seeds,
 )
-from pipeline.stats.power import seeds_for_both_tests, spread_interval
 from pipeline.stats.runs import Run, Setting
 from pipeline.stats.sequential import decide
-from pipeline.stats.verdict import Rule, Verdict, pooled_verdict, verdicts_by_setting
-from pipeline.stats.verdict_wording import Matched
+from pipeline.stats.verdict import DecisionRule, Verdict, pooled_verdict, verdicts_by_setting
+
+# What a study's runs say of the filtered arm against another: the verdict over all settings, and those by setting.
+
 
 POWER = 0.8
 """Chance to find a difference of the margin that a study should have."""
@@ -30,7 +44,7 @@ _NO_SPREAD = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class AnalysisPlan:
     """What was stated before the runs were seen.
 
     Attributes:
@@ -50,8 +64,8 @@ class Plan:
     looks: tuple[int, ...] = ()
 
     @property
-    def rule(self) -> Rule:
-        return Rule(margin=self.margin, alpha=self.alpha, looks=self.looks)
+    def rule(self) -> DecisionRule:
+        return DecisionRule(margin=self.margin, alpha=self.alpha, looks=self.looks)
 
     @property
     def confidence(self) -> float:
@@ -94,28 +108,28 @@ class Comparison:
         return self.control == SHARED
 
 
-def comparisons(runs: Sequence[Run], plan: Plan) -> list[Comparison]:
+def comparisons(runs: Sequence[Run], plan: AnalysisPlan) -> list[Comparison]:
     """The filtered arm against each other one, the primary comparison first; none without a filtered arm."""
-    controls = sorted(controls_of(runs), key=lambda control: control != plan.primary)
+    controls = sorted(control_arms(runs), key=lambda control: control != plan.primary)
     seeds = seeds_used(runs, plan)
     return [_compare(runs, control, plan, seeds) for control in controls]
 
 
-def seeds_used(runs: Sequence[Run], plan: Plan) -> list[int]:
+def seeds_used(runs: Sequence[Run], plan: AnalysisPlan) -> list[int]:
     """The seeds that the verdicts are of: with looks the first ones, which the primary comparison needed.
 
     Before the first look they are all seeds, and no verdict is more than undecided. Looks count seeds of one draw of
     the filter; they use all seeds where there are several, or no primary arm.
     """
-    seeds, design = seeds_of(runs), plan.rule.design
-    if design is None or plan.primary not in controls_of(runs) or len(draws_of(runs)) > 1:
+    seeds, design = sorted_seeds(runs), plan.rule.design
+    if design is None or plan.primary not in control_arms(runs) or len(filter_draw_names(runs)) > 1:
         return seeds
     top1 = {(run.setting, run.arm, run.seed): run.top1 for run in runs}
     decision = decide(design, seed_differences(top1, plan.primary), step=1 / plan.n_images)
     return seeds[: decision.seeds] if decision.seeds else seeds
 
 
-class Needed(NamedTuple):
+class RequiredReplicates(NamedTuple):
     """How many seeds, or draws: at the spread found, and at the ends of its interval."""
 
     n: int
@@ -123,7 +137,7 @@ class Needed(NamedTuple):
     high: int
 
 
-def replicates_needed(comparison: Comparison) -> Needed | None:
+def replicates_needed(comparison: Comparison) -> RequiredReplicates | None:
     """How many seeds (or draws, where `pooled` counts those) find a difference of the margin, at the spread found.
 
     Both tests, Student's and the sign-flip test, are to find it with a chance of POWER. A spread of few runs is itself
@@ -137,10 +151,10 @@ def replicates_needed(comparison: Comparison) -> Needed | None:
     if spread is None or spread < _NO_SPREAD:
         return None
     low, high = spread_interval(spread, verdict.estimate.n, 1 - rule.alpha)
-    return Needed(*(seeds_for_both_tests(sd, rule.margin, rule.alpha, POWER) for sd in (spread, low, high)))
+    return RequiredReplicates(*(seeds_for_both_tests(sd, rule.margin, rule.alpha, POWER) for sd in (spread, low, high)))
 
 
-def _compare(runs: Sequence[Run], control: str, plan: Plan, seeds: Sequence[int]) -> Comparison:
+def _compare(runs: Sequence[Run], control: str, plan: AnalysisPlan, seeds: Sequence[int]) -> Comparison:
     pairs = find_pairs(runs, control, seeds)
     complete = [differences(runs, found) for found in pairs if found.complete]
     some = [differences(runs, found) for found in pairs if found.treated.size]
@@ -149,7 +163,7 @@ def _compare(runs: Sequence[Run], control: str, plan: Plan, seeds: Sequence[int]
     pooled = None
     if complete:
         pooled = pooled_verdict(np.stack(complete, axis=-1), plan.rule, step=step)
-        pooled = replace(pooled, unused=len(seeds_of(runs)) - len(seeds))
+        pooled = replace(pooled, unused=len(sorted_seeds(runs)) - len(seeds))
     return Comparison(
         control=control,
         primary=control == plan.primary,
@@ -158,3 +172,140 @@ def _compare(runs: Sequence[Run], control: str, plan: Plan, seeds: Sequence[int]
         left_out=len(pairs) - len(complete),
         by_setting=tuple(next(verdicts) if found.treated.size else None for found in pairs),
     )
+
+
+# Sentences on a comparison of two arms: its verdict, what its seeds can find, and what they cannot.
+
+
+def comparison_headline(comparison: Comparison, matched: Matched) -> str:
+    """What a study says of one comparison, in a line."""
+    if comparison.pooled is None:
+        return f"{comparison_title(TREATED, comparison.control, matched)}: nothing to compare"
+    return verdict_headline(comparison.pooled, treated=TREATED, control=comparison.control, matched=matched)
+
+
+def comparison_sentence(comparison: Comparison, matched: Matched) -> str:
+    """The same with its certainty and what it leaves out."""
+    if comparison.pooled is None:
+        head = comparison_headline(comparison, matched)
+        return f"{head}, since in no setting all seeds of both arms finished."
+    left_out = comparison.left_out
+    return verdict_sentence(
+        comparison.pooled, treated=TREATED, control=comparison.control, matched=matched, left_out=left_out
+    )
+
+
+def needed_sentence(comparison: Comparison) -> str:
+    """How many seeds would have been enough; empty where the spread is not known."""
+    verdict, needed = comparison.pooled, replicates_needed(comparison)
+    if verdict is None or needed is None:
+        return ""
+    margin, sd = f"±{100 * verdict.rule.margin:.2f} percentage points", spread(verdict.estimate.sd, scale=100)
+    return (
+        f"A difference of {margin}, at the spread found (sd {sd} between {verdict.unit}s), is found "
+        f"with a chance of {POWER:g} by {plural(needed.n, verdict.unit)} or more ({count(needed.low)} to "
+        f"{count(needed.high)} within the uncertainty of that spread); the study has {verdict.estimate.n}."
+    )
+
+
+def settings_note(comparison: Comparison) -> str:
+    """Why no single setting can be said to help or hurt; empty where one can."""
+    tested = [verdict for verdict in comparison.by_setting if verdict and verdict.tests]
+    if not tested:
+        return "Single settings have no test: each has one pair of runs at most." if comparison.by_setting else ""
+    short = [verdict for verdict in tested if verdict.too_few_pairs]
+    if not short:
+        return ""
+    which = "any setting" if len(short) == len(tested) else f"{len(short)} of {plural(len(tested), 'setting')}"
+    return f"Too few to claim a difference at {which}: {_at_best(short[0])}"
+
+
+def _at_best(verdict: Verdict) -> str:
+    assert verdict.tests is not None
+    pairs, least, alpha = verdict.tests.pairs, verdict.tests.smallest_difference, verdict.levels.difference
+    after = f", after Holm for {verdict.comparisons} settings," if verdict.comparisons > 1 else ""
+    what = verdict.unit if pairs == verdict.estimate.n else "seed"
+    return (
+        f"with {plural(pairs, what)} the sign-flip test gives p = {number(least)} at best{after} "
+        f"and can reach {number(alpha)} from {verdict.pairs_needed} on."
+    )
+
+
+# Comparisons as plain values: differences in percentage points of top-1, p-values as they are.
+
+
+Values = dict[str, Any]
+
+
+def pooled_values(comparison: Comparison, plan: AnalysisPlan) -> Values:
+    """One comparison over the settings of a study, with its sentences."""
+    verdict = comparison.pooled
+    needed = replicates_needed(comparison)
+    return {
+        "control": comparison.control,
+        "primary": comparison.primary,
+        "headline": comparison_headline(comparison, plan.matched),
+        "sentence": comparison_sentence(comparison, plan.matched),
+        "estimate": in_points(verdict.estimate) if verdict else None,
+        "verdict": verdict_values(verdict) if verdict else None,
+        "settings": verdict.settings if verdict else 0,
+        "left_out": comparison.left_out,
+        "needed": {**needed._asdict(), "power": POWER} if needed else None,
+        "needed_sentence": needed_sentence(comparison),
+        "settings_note": settings_note(comparison),
+    }
+
+
+def setting_values(comparison: Comparison, named: Callable[[Setting], Values]) -> Sequence[Values]:
+    """The same for each setting; `named` says what the setting is called."""
+    return [
+        {
+            **named(setting),
+            "setting": setting._asdict(),
+            "control": comparison.control,
+            "estimate": in_points(verdict.estimate) if verdict else None,
+            "verdict": verdict_values(verdict) if verdict else None,
+        }
+        for setting, verdict in zip(comparison.settings, comparison.by_setting, strict=True)
+    ]
+
+
+def verdict_values(verdict: Verdict) -> Values:
+    """The outcome with its tests; `p` is None with a single replicate."""
+    tests = verdict.tests
+    return {
+        "outcome": verdict.outcome,
+        "unit": verdict.unit,
+        "draws": verdict.draws,
+        "seeds": verdict.seeds,
+        "comparisons": verdict.comparisons,
+        "pairs_needed": verdict.pairs_needed,
+        "too_few_pairs": verdict.too_few_pairs,
+        "looks": _looks(verdict),
+        "p": tests
+        and {
+            "t": tests.t,
+            "sign_flip": tests.sign_flip,
+            "equivalence": tests.equivalence,
+            "adjusted_difference": tests.adjusted_difference,
+            "adjusted_equivalence": tests.adjusted_equivalence,
+        },
+        "equivalence_low": tests and 100 * tests.equivalence_low,
+        "equivalence_high": tests and 100 * tests.equivalence_high,
+    }
+
+
+def _looks(verdict: Verdict) -> Values | None:
+    """Numbers of seeds stated, the one of this verdict (0 before the first look), the levels of a look, and how many
+    seeds were trained beyond it; None without looks."""
+    stated = verdict.rule.looks
+    if not stated:
+        return None
+    taken = verdict.seeds if verdict.seeds >= stated[0] else 0
+    return {"stated": list(stated), "taken": taken, **verdict.levels._asdict(), "unused": verdict.unused}
+
+
+def in_points(estimate: Estimate) -> Values:
+    """An estimate of accuracies, 0 to 1, in percentage points."""
+    scaled = {name: getattr(estimate, name) for name in ("mean", "sd", "low", "high")}
+    return {"n": estimate.n, **{name: None if value is None else 100 * value for name, value in scaled.items()}}

@@ -1,10 +1,16 @@
-"""The training runs of a study: one for each cell of its grid."""
+"""Runs as the statistics read them, their accuracies and learning curves."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+
+from pipeline.stats.estimates import Estimate, mean_estimate, rounding_sd
+
+# The training runs of a study: one for each cell of its grid.
+
 
 EQUAL_EPOCHS = 0.01
 """Arms of unlike size whose epochs differ by no larger share had as many. A run ends after a whole step: three steps of
@@ -80,13 +86,13 @@ class Run:
         return [*self.test_loss, (self.history[-1][0], self.loss)]
 
 
-def run_of(row: Mapping[str, Any]) -> Run:
+def run_from_row(row: Mapping[str, Any]) -> Run:
     """A row of a study's table, with its history, as `pipeline.artifacts.runs` reads it."""
     others = {key: value for key, value in row.items() if key not in (*Setting._fields, "fingerprint")}
     return Run(setting=Setting(*(row[name] for name in Setting._fields)), **others)
 
 
-def settings_of(runs: Sequence[Run]) -> list[Setting]:
+def sorted_settings(runs: Sequence[Run]) -> list[Setting]:
     """All settings, sorted."""
     return sorted({run.setting for run in runs})
 
@@ -102,3 +108,124 @@ def describe(setting: Setting, fields: Iterable[str]) -> str:
     """E.g. `resnet18, lr 0.05`; empty without fields."""
     short = {"batch_size": "batch ", "learning_rate": "lr ", "weight_decay": "wd ", "model": ""}
     return ", ".join(f"{short[name]}{getattr(setting, name)}" for name in fields)
+
+
+# Accuracy of each arm of a study at each setting.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmAccuracy:
+    """One arm at one setting.
+
+    Attributes:
+        top1: over the finished seeds, or over the means of the draws of the filter where the arm has
+            several; 0 to 1, None if no seed finished.
+        balanced_accuracy: mean over the finished seeds, 0 to 1.
+        planned: seeds or draws, whether they finished or not.
+        n_train: smallest and largest of the draws.
+        steps, epochs: smallest and largest of the finished runs, which differ where draws of the filter keep unlike
+            numbers of images; None if none finished. A run that diverged says how far it came, not what was planned.
+    """
+
+    setting: Setting
+    arm: str
+    top1: Estimate | None
+    balanced_accuracy: float | None
+    planned: int
+    n_train: tuple[int, int]
+    steps: tuple[int, int] | None
+    epochs: tuple[float, float] | None
+    peak_learning_rate: float
+
+
+def arm_accuracies(runs: Sequence[Run], confidence: float, n_images: int) -> list[ArmAccuracy]:
+    """One entry for each setting and arm, in the order of the settings and of the study's arms.
+
+    Args:
+        confidence: of each interval, in (0, 1).
+        n_images: test images, of which every accuracy is a multiple of one part: the interval knows of this rounding.
+    """
+    arms = list(dict.fromkeys(run.arm for run in runs))
+    groups: dict[tuple[Setting, str], list[Run]] = {
+        (setting, arm): [] for setting in sorted_settings(runs) for arm in arms
+    }
+    for run in runs:
+        groups[run.setting, run.arm].append(run)
+    return [_arm_accuracy(group, confidence, rounding_sd(1 / n_images)) for group in groups.values() if group]
+
+
+def _arm_accuracy(group: Sequence[Run], confidence: float, rounding: float) -> ArmAccuracy:
+    draws: dict[str, list[float]] = {run.filter_network: [] for run in group}
+    for run in group:
+        if run.top1 is not None:
+            draws[run.filter_network].append(run.top1)
+    several, finished = len(draws) > 1, sum(map(len, draws.values()))
+    top1 = [float(np.mean(seeds)) for seeds in draws.values() if seeds] if several else next(iter(draws.values()))
+    balanced = [run.balanced_accuracy for run in group if run.balanced_accuracy is not None]
+    n_train = [run.n_train for run in group]
+    steps = [run.steps for run in group if run.finished and run.steps is not None]
+    epochs = [run.epochs for run in group if run.finished and run.epochs is not None]
+    first = group[0]
+    return ArmAccuracy(
+        setting=first.setting,
+        arm=first.arm,
+        top1=mean_estimate(top1, confidence, rounding=rounding * (len(top1) / finished) ** 0.5) if top1 else None,
+        balanced_accuracy=float(np.mean(balanced)) if balanced else None,
+        planned=len(draws) if several else len(group),
+        n_train=(min(n_train), max(n_train)),
+        steps=(min(steps), max(steps)) if steps else None,
+        epochs=(min(epochs), max(epochs)) if epochs else None,
+        peak_learning_rate=first.peak_learning_rate,
+    )
+
+
+# Mean curves of what is measured while runs train.
+
+
+Quantity = Literal["train_loss", "top1", "test_loss"]
+"""Of a run while it trains: mean loss of its training images in nats; of the test images the share classified
+correctly, and the mean loss in nats."""
+
+
+def learning_curves(runs: Sequence[Run], quantity: Quantity, varying: Iterable[str]) -> list[dict[str, Any]]:
+    """Mean over the finished runs of each setting and arm, at the records of the first of them.
+
+    Draws of the filter that keep unlike numbers of images have records at unlike steps; between two records a curve is
+    taken for a straight line, and it is drawn as far as all of them go.
+
+    Args:
+        quantity: `top1` and `test_loss` give no curve of runs that measured them after their last step alone.
+        varying: names of the setting's fields that tell one variant from another.
+
+    Returns:
+        Rows of `variant`, `batch_size`, `arm`, `n`; `examples`, training images processed, ascending; `values`.
+    """
+    groups: dict[tuple[Setting, str], list[dict[int, float]]] = defaultdict(list)
+    for run in runs:
+        if run.finished and (points := _points(run, quantity)):
+            groups[run.setting, run.arm].append(points)
+    curves = []
+    for (setting, arm), found in sorted(groups.items()):
+        begin, end = max(map(min, found)), min(map(max, found))
+        shared = [at for at in found[0] if begin <= at <= end]
+        values = [np.interp(shared, list(points), list(points.values())) for points in found]
+        curves.append(
+            {
+                "variant": describe(setting, varying),
+                "batch_size": setting.batch_size,
+                "arm": arm,
+                "n": len(found),
+                "examples": shared,
+                "values": np.mean(values, axis=0).tolist(),
+            }
+        )
+    return curves
+
+
+def _points(run: Run, quantity: Quantity) -> dict[int, float]:
+    """Images processed, ascending -> value."""
+    if quantity == "top1":
+        return dict(run.accuracy_to_end) if run.accuracy else {}
+    if quantity == "test_loss":
+        return dict(run.test_loss_to_end) if run.test_loss else {}
+    return {examples: loss for examples, loss in run.history if loss is not None}

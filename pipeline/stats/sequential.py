@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from pipeline.stats.student import StudentMean, rounding_sd, student_mean
+from pipeline.stats.estimates import StudentMean, rounding_sd, student_mean
 
 Outcome = Literal["helps", "hurts", "equivalent", "undecided"]
 
@@ -97,7 +97,7 @@ class SequentialDesign:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
+class SequentialDecision:
     """What a study says, and with how many of its seeds.
 
     Attributes:
@@ -131,13 +131,13 @@ def first_outcomes(design: SequentialDesign, differences: ArrayLike) -> tuple[ND
     found = np.full(values.shape[:-1], "undecided", dtype="<U10")
     used = np.full(values.shape[:-1], design.looks[-1])
     for n in design.looks:
-        here = _outcomes_of(design, student_mean(values[..., :n]))
+        here = _look_outcomes(design, student_mean(values[..., :n]))
         stops = (found == "undecided") & (here != "undecided")
         found, used = np.where(stops, here, found), np.where(stops, n, used)
     return found, used
 
 
-def decide(design: SequentialDesign, differences: ArrayLike, *, step: float = 0.0) -> Decision:
+def decide(design: SequentialDesign, differences: ArrayLike, *, step: float = 0.0) -> SequentialDecision:
     """The verdict of one study, from its first look to the one that decides.
 
     At each look the settings count of which every seed so far has both arms; a seed is the mean over them.
@@ -156,10 +156,10 @@ def decide(design: SequentialDesign, differences: ArrayLike, *, step: float = 0.
         if part.shape[1] == 0:
             continue
         rounding = rounding_sd(step) * (2 / part.size) ** 0.5
-        outcome = _outcomes_of(design, student_mean(part.mean(axis=1)).blurred(rounding)).item()
+        outcome = _look_outcomes(design, student_mean(part.mean(axis=1)).blurred(rounding)).item()
         if outcome != "undecided":
-            return Decision(outcome=cast("Outcome", outcome), seeds=n)
-    return Decision(outcome="undecided", seeds=used)
+            return SequentialDecision(outcome=cast("Outcome", outcome), seeds=n)
+    return SequentialDecision(outcome="undecided", seeds=used)
 
 
 def seeds_needed(design: SequentialDesign, differences: ArrayLike, *, step: float = 0.0) -> int:
@@ -181,5 +181,5 @@ def _next_look(looks: Sequence[int], taken: int) -> int:
     return next((look for look in looks if look > taken), looks[-1])
 
 
-def _outcomes_of(design: SequentialDesign, found: StudentMean) -> NDArray[np.str_]:
+def _look_outcomes(design: SequentialDesign, found: StudentMean) -> NDArray[np.str_]:
     return outcomes(found.mean, found.p_difference(), found.p_equivalence(design.margin), design.levels)

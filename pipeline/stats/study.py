@@ -1,22 +1,34 @@
-"""All that a study's runs say, as one tree of plain values: what the report and the app show of it."""
+"""Summaries of a study and of its loss landscapes."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
-from pipeline.stats.accuracies import arm_accuracies
-from pipeline.stats.best_by_rate import best_by_rate
-from pipeline.stats.comparison_values import pooled_values, setting_values
-from pipeline.stats.comparisons import Plan, comparisons
-from pipeline.stats.critical_batch import critical_batches
-from pipeline.stats.learning import Quantity, learning_curves
-from pipeline.stats.runs import EQUAL_EPOCHS, Run, Setting, describe, settings_of, varying_fields
+import numpy as np
+
+from pipeline.stats.batch_size import best_by_rate, critical_batches
+from pipeline.stats.comparisons import AnalysisPlan, comparisons, pooled_values, setting_values
+from pipeline.stats.ratios import ratios
+from pipeline.stats.runs import (
+    EQUAL_EPOCHS,
+    Quantity,
+    Run,
+    Setting,
+    arm_accuracies,
+    describe,
+    learning_curves,
+    sorted_settings,
+    varying_fields,
+)
+
+# All that a study's runs say, as one tree of plain values: what the report and the app show of it.
+
 
 StudySummary = dict[str, Any]
 
 
-def study_summary(name: str, runs: Sequence[Run], plan: Plan) -> StudySummary:
+def study_summary(name: str, runs: Sequence[Run], plan: AnalysisPlan) -> StudySummary:
     """The plan, verdicts over all settings and by setting, accuracies, what was left out, and mean learning curves.
 
     Shares and accuracies are 0 to 1, differences and the margin are percentage points of top-1.
@@ -25,7 +37,7 @@ def study_summary(name: str, runs: Sequence[Run], plan: Plan) -> StudySummary:
         runs: all cells of the study, whether they finished or not.
         plan: what was stated before them.
     """
-    varying = varying_fields(settings_of(runs))
+    varying = varying_fields(sorted_settings(runs))
     statuses = Counter(run.status for run in runs)
     compared = comparisons(runs, plan)
     return {
@@ -44,11 +56,11 @@ def study_summary(name: str, runs: Sequence[Run], plan: Plan) -> StudySummary:
         "differences": [
             row
             for comparison in compared
-            for row in setting_values(comparison, lambda setting: _named(setting, varying))
+            for row in setting_values(comparison, lambda setting: _setting_names(setting, varying))
         ],
         "accuracy": [
             {
-                **_named(row.setting, varying, row.arm),
+                **_setting_names(row.setting, varying, row.arm),
                 **asdict(row),
                 "setting": row.setting._asdict(),
             }
@@ -63,7 +75,7 @@ def study_summary(name: str, runs: Sequence[Run], plan: Plan) -> StudySummary:
             for row in best_by_rate(runs, plan.confidence)
         ],
         "critical_batch": [
-            {**_named(row.setting, varying, row.arm), **asdict(row), "setting": row.setting._asdict()}
+            {**_setting_names(row.setting, varying, row.arm), **asdict(row), "setting": row.setting._asdict()}
             for row in critical_batches(runs)
         ],
         "excluded": _excluded(runs),
@@ -72,7 +84,7 @@ def study_summary(name: str, runs: Sequence[Run], plan: Plan) -> StudySummary:
     }
 
 
-def _named(setting: Setting, varying: Iterable[str], arm: str | None = None) -> dict[str, str]:
+def _setting_names(setting: Setting, varying: Iterable[str], arm: str | None = None) -> dict[str, str]:
     """`variant`, what beside arm and batch size tells a row from others, and a full `label`."""
     variant = describe(setting, varying)
     parts = [arm, f"batch {setting.batch_size}", variant]
@@ -99,3 +111,74 @@ def _excluded(runs: Sequence[Run]) -> list[dict[str, Any]]:
         {"setting": setting._asdict(), "arm": arm, "status": status, "reason": reason, "seeds": sorted(seeds)}
         for (setting, arm, status, reason), seeds in groups.items()
     ]
+
+
+# Whether the loss around the final weights is smoother in the treated arm, from measurements of single networks.
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossGeometry:
+    """Of one network's weights, by the loss of the same images for all networks.
+
+    Attributes:
+        loss: at the weights, in nats.
+        eigenvalue: the largest of the loss's Hessian, in nats per squared unit of weight; None where its iteration
+            did not converge.
+        rise: mean of the loss on filter-normalised slices near the weights minus that at them, in nats.
+    """
+
+    loss: float
+    eigenvalue: float | None
+    rise: float
+
+
+def landscape(runs: Sequence[Run], measured: Sequence[LossGeometry | None], alpha: float) -> dict[str, Any]:
+    """Each arm's means and the treated arm's ratios to each other one's, as plain values.
+
+    Smaller eigenvalues and rises mean a smoother loss. Seeds of which no network was measured are left out; a setting
+    in which one of the others is missing, or has a value that is not above 0, is no part of that value's ratio.
+
+    Args:
+        runs: of one study.
+        measured: one for each of `runs`, None where there is none.
+        alpha: level of the tests, in (0, 1).
+    """
+    seeds = {run.seed for run, value in zip(runs, measured, strict=True) if value}
+    pairs = [(run, value) for run, value in zip(runs, measured, strict=True) if run.seed in seeds]
+    kept = [run for run, _ in pairs]
+    values = {
+        "eigenvalue": [_positive(value.eigenvalue) if value else None for _, value in pairs],
+        "rise": [_positive(value.rise) if value else None for _, value in pairs],
+    }
+    return {
+        "seeds": sorted(seeds),
+        "arms": list(_arms(pairs)),
+        "ratios": {
+            name: [
+                {**asdict(ratio), "settings": [setting._asdict() for setting in ratio.settings]}
+                for ratio in ratios(kept, found, alpha)
+            ]
+            for name, found in values.items()
+        },
+    }
+
+
+def _positive(value: float | None) -> float | None:
+    return value if value is not None and value > 0 else None
+
+
+def _arms(pairs: Sequence[tuple[Run, LossGeometry | None]]) -> Iterator[dict[str, Any]]:
+    """Of each setting and arm that was measured; means over its networks, each None where one has no value."""
+    for setting in sorted_settings([run for run, _ in pairs]):
+        for arm in dict.fromkeys(run.arm for run, _ in pairs):
+            found = [value for run, value in pairs if value and run.setting == setting and run.arm == arm]
+            if found:
+                eigenvalues = [value.eigenvalue for value in found if value.eigenvalue is not None]
+                yield {
+                    "setting": setting._asdict(),
+                    "arm": arm,
+                    "n": len(found),
+                    "loss": float(np.mean([value.loss for value in found])),
+                    "eigenvalue": float(np.mean(eigenvalues)) if len(eigenvalues) == len(found) else None,
+                    "rise": float(np.mean([value.rise for value in found])),
+                }

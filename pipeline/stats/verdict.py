@@ -17,18 +17,24 @@ from typing import Literal, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pipeline.stats.estimates import Estimate
-from pipeline.stats.levels import level_estimate, level_mean, level_sign_flip, n_pairs
-from pipeline.stats.multiplicity import holm
+from pipeline.stats.estimates import Estimate, rounding_sd
+from pipeline.stats.hypothesis_tests import holm, pairs_needed, smallest_p
+from pipeline.stats.replicates import level_estimate, level_mean, level_sign_flip, n_pairs
 from pipeline.stats.sequential import Levels, Outcome, SequentialDesign, outcomes
-from pipeline.stats.sign_flip import pairs_needed, smallest_p
-from pipeline.stats.student import rounding_sd
 
-__all__ = ["Outcome", "Rule", "Tests", "Verdict", "pooled_verdict", "pooled_verdicts", "verdicts_by_setting"]
+__all__ = [
+    "DecisionRule",
+    "Outcome",
+    "PairedTests",
+    "Verdict",
+    "pooled_verdict",
+    "pooled_verdicts",
+    "verdicts_by_setting",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class DecisionRule:
     """What decides, stated before the runs are seen.
 
     Attributes:
@@ -62,7 +68,7 @@ class Rule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tests:
+class PairedTests:
     """The tests of one comparison: two-sided of no difference, and of equivalence.
 
     Attributes:
@@ -111,14 +117,14 @@ class Verdict:
 
     outcome: Outcome
     estimate: Estimate
-    tests: Tests | None
+    tests: PairedTests | None
     comparisons: int
     pairs_needed: int
     unit: Literal["seed", "draw"]
     draws: int
     seeds: int
     settings: int
-    rule: Rule
+    rule: DecisionRule
     levels: Levels
     unused: int = 0
 
@@ -134,7 +140,7 @@ class Verdict:
         return certain and self.outcome == "equivalent"
 
 
-def pooled_verdict(differences: ArrayLike, rule: Rule, *, step: float = 0.0) -> Verdict:
+def pooled_verdict(differences: ArrayLike, rule: DecisionRule, *, step: float = 0.0) -> Verdict:
     """The study's primary test: one verdict over all its settings.
 
     The settings of one seed are correlated, through the seed and through the filter's draw. They are averaged per
@@ -151,7 +157,7 @@ def pooled_verdict(differences: ArrayLike, rule: Rule, *, step: float = 0.0) -> 
     return pooled_verdicts([differences], rule, step=step)[0]
 
 
-def pooled_verdicts(differences: Sequence[ArrayLike], rule: Rule, *, step: float = 0.0) -> list[Verdict]:
+def pooled_verdicts(differences: Sequence[ArrayLike], rule: DecisionRule, *, step: float = 0.0) -> list[Verdict]:
     """`pooled_verdict` of each of several questions, e.g. of each arm, adjusted after Holm for their number.
 
     Raises:
@@ -159,10 +165,10 @@ def pooled_verdicts(differences: Sequence[ArrayLike], rule: Rule, *, step: float
     """
     values = [_checked(of_one, ndim=3) for of_one in differences]
     settings = [of_one.shape[-1] for of_one in values]
-    return _judged([of_one.mean(axis=-1) for of_one in values], rule, settings=settings, step=step)
+    return _verdicts([of_one.mean(axis=-1) for of_one in values], rule, settings=settings, step=step)
 
 
-def verdicts_by_setting(differences: Sequence[ArrayLike], rule: Rule, *, step: float = 0.0) -> list[Verdict]:
+def verdicts_by_setting(differences: Sequence[ArrayLike], rule: DecisionRule, *, step: float = 0.0) -> list[Verdict]:
     """A verdict for each setting, e.g. each batch size, adjusted after Holm for their number.
 
     The chance of any false claim of a difference among all settings is at most alpha, and so is that of any false
@@ -176,11 +182,11 @@ def verdicts_by_setting(differences: Sequence[ArrayLike], rule: Rule, *, step: f
         ValueError: a table that is empty, not two-dimensional, not finite or outside -1 to 1.
     """
     tables = [_checked(table, ndim=2) for table in differences]
-    return _judged(tables, rule, settings=[1] * len(tables), step=step)
+    return _verdicts(tables, rule, settings=[1] * len(tables), step=step)
 
 
-def _judged(
-    tables: Sequence[NDArray[np.float64]], rule: Rule, *, settings: Sequence[int], step: float
+def _verdicts(
+    tables: Sequence[NDArray[np.float64]], rule: DecisionRule, *, settings: Sequence[int], step: float
 ) -> list[Verdict]:
     """Of tables (draws, seeds), each the mean over so many settings; together one family of Holm's."""
     # Of two accuracies, at each setting on their own.
@@ -212,12 +218,12 @@ def _judged(
     return verdicts
 
 
-def _looked(seeds: int, rule: Rule) -> bool:
+def _looked(seeds: int, rule: DecisionRule) -> bool:
     """Whether the study may decide with so many seeds: never between two looks."""
     return not rule.looks or seeds in rule.looks
 
 
-def _tests(table: NDArray[np.float64], rule: Rule, levels: Levels, rounding: float) -> Tests | None:
+def _tests(table: NDArray[np.float64], rule: DecisionRule, levels: Levels, rounding: float) -> PairedTests | None:
     """Of a table (draws, seeds) on its own; None where a factor has a single value and hence no spread."""
     pairs = n_pairs(table.shape)
     if pairs < 2:
@@ -227,7 +233,7 @@ def _tests(table: NDArray[np.float64], rule: Rule, levels: Levels, rounding: flo
     t = float(found.p_difference())
     sign_flip = float(level_sign_flip(table))
     equivalence = float(found.p_equivalence(rule.margin))
-    return Tests(
+    return PairedTests(
         t=t,
         sign_flip=sign_flip,
         equivalence=equivalence,
@@ -240,7 +246,7 @@ def _tests(table: NDArray[np.float64], rule: Rule, levels: Levels, rounding: flo
     )
 
 
-def _adjusted(family: Sequence[Tests]) -> list[Tests]:
+def _adjusted(family: Sequence[PairedTests]) -> list[PairedTests]:
     """The same tests as one family of Holm's."""
     names = ("adjusted_difference", "adjusted_equivalence", "smallest_difference")
     columns = [holm([getattr(tests, name) for tests in family]).tolist() for name in names]
@@ -249,7 +255,7 @@ def _adjusted(family: Sequence[Tests]) -> list[Tests]:
     ]
 
 
-def _outcome(mean: float, tests: Tests | None, levels: Levels) -> Outcome:
+def _outcome(mean: float, tests: PairedTests | None, levels: Levels) -> Outcome:
     if tests is None:
         return "undecided"
     found = outcomes(mean, tests.adjusted_difference, tests.adjusted_equivalence, levels)

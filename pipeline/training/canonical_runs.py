@@ -22,23 +22,22 @@ from PIL import Image
 
 from pipeline.artifacts.prepared import ImageFiles, ImageSource
 from pipeline.artifacts.provenance import sha256_of_file
-from pipeline.distributed import Ranks
+from pipeline.distributed import World
 from pipeline.durations import BatchStage
 from pipeline.models import build
-from pipeline.models.network import Network
+from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
-from pipeline.training.evaluate import Evaluation, evaluate
-from pipeline.training.images import load_images
-from pipeline.training.initial_weights import initialiser
+from pipeline.training.evaluation import Evaluation, evaluate, load_images
 from pipeline.training.loop import train
 from pipeline.training.settings import ImageFormat, TrainSettings
+from pipeline.training.state import weight_initializer
 
 STEPS = 20
 _N_IMAGES = 96
 _N_CLASSES = 4
 _IN_FILES = "images in files"
 _FROM_A_FILE = "resnet18 bf16 from a file"
-_ALONE = Ranks(rank=0, count=1, device=torch.device("cpu"))
+_ALONE = World(rank=0, count=1, device=torch.device("cpu"))
 
 _COMMON: Mapping[str, Any] = {
     "network": "small_cnn", "stem": "imagenet", "n_classes": _N_CLASSES, "crop_padding": 1, "flip": True,
@@ -106,12 +105,12 @@ def canonical_hashes() -> dict[str, str]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return {name: _hash_of(name, settings) for name, settings in canonical_jobs().items()}
+        return {name: _run_hash(name, settings) for name, settings in canonical_jobs().items()}
     finally:
         torch.set_num_threads(before)
 
 
-def _hash_of(name: str, settings: TrainSettings) -> str:
+def _run_hash(name: str, settings: TrainSettings) -> str:
     size = settings.format.image_size
     initialise = _from_a_file(settings) if name == _FROM_A_FILE else None
     with _source(name, _images(size, seed=0)) as images, _source(name, _images(size, seed=1)) as test_images:
@@ -123,7 +122,7 @@ def _from_a_file(settings: TrainSettings) -> Callable[[Network], None] | None:
     with TemporaryDirectory() as folder:
         other = build(settings.network, _N_CLASSES + 1, stem=settings.stem, seed=settings.seed + 1)
         torch.save(other.state_dict(), Path(folder, "weights.pt"))
-        return initialiser(f"{folder}/weights.pt", settings.network)
+        return weight_initializer(f"{folder}/weights.pt", settings.network)
 
 
 def _trained(
@@ -135,17 +134,17 @@ def _trained(
     labels = torch.arange(_N_IMAGES) % _N_CLASSES
     test = load_images(test_images, settings, training=False, device=_ALONE.device)
 
-    def evaluation_of(model: Network) -> Evaluation:
+    def eval_fn(model: Network) -> Evaluation:
         return evaluate(model, test, labels, batch_size=40, ranks=_ALONE)
 
     run = train(
         settings, load_images(images, settings, training=True, device=_ALONE.device), labels,
         np.arange(_N_IMAGES) % 8 > 0, ranks=_ALONE, log=RunLog.silent(), title="", micro_batch=16,
-        initialise=initialise, evaluation_of=evaluation_of, track_confidence=True,
+        initialise=initialise, eval_fn=eval_fn, track_confidence=True,
     )  # fmt: skip
     assert not run.diverged
     assert run.confidence is not None
-    result = evaluation_of(run.model)
+    result = eval_fn(run.model)
     values = {
         "links": [dataclasses.asdict(link) for link in run.links],
         "history": [dataclasses.asdict(record) for record in run.history],

@@ -13,23 +13,22 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.artifacts.prepared import ImageSource
-from pipeline.batching import worker_parts
-from pipeline.datasets.training_images import TrainingImages
-from pipeline.distributed import Ranks, Transport
-from pipeline.models.network import Network
+from pipeline.batching import worker_slices
+from pipeline.datasets.sources import TrainingImages
+from pipeline.distributed import CommConfig, World
+from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
-from pipeline.training.evaluate import Evaluation, evaluate
-from pipeline.training.images import load_images
-from pipeline.training.interruptions import Pauses
-from pipeline.training.ledger import CellResult
+from pipeline.training.checkpointing import CheckpointScheduler
+from pipeline.training.evaluation import Evaluation, evaluate, load_images
+from pipeline.training.grid import RunSpec
 from pipeline.training.loop import train
+from pipeline.training.result_cache import RunResult
 from pipeline.training.settings import TrainSettings
-from pipeline.training.study import Cell
 from pipeline.training.weights import save_trained
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Splits:
+class LoadedSplits:
     """Both splits: images, uint8 (N, H, W, 3) or files, and labels int64 (N,)."""
 
     train_images: ImageSource
@@ -52,23 +51,23 @@ class Splits:
             self._loaded.pop(training, None)
             source = self.train_images if training else self.test_images
             self._loaded[training] = key, load_images(source, settings, training=training, device=device)
-        return self._loaded[training][1].reseeded(settings.seed)
+        return self._loaded[training][1].with_seed(settings.seed)
 
 
-def run_cell(
-    cell: Cell,
-    splits: Splits,
+def execute_run(
+    cell: RunSpec,
+    splits: LoadedSplits,
     members: NDArray[np.bool_],
     *,
-    ranks: Ranks,
+    ranks: World,
     log: RunLog,
     title: str,
     weights: Path | None,
     eval_batch_size: int,
     micro_batch: int | Literal["auto"] = "auto",
-    transport: Transport | None = None,
-    pauses: Pauses | None = None,
-) -> CellResult:
+    transport: CommConfig | None = None,
+    pauses: CheckpointScheduler | None = None,
+) -> RunResult:
     """Train and evaluate one cell; all ranks return the same result.
 
     Args:
@@ -84,14 +83,14 @@ def run_cell(
     run = train(
         settings, images, labels, members,
         ranks=ranks, log=log, title=title, micro_batch=micro_batch, transport=transport, pauses=pauses,
-        evaluation_of=lambda model: _evaluate(model, splits, settings, eval_batch_size, ranks),
+        eval_fn=lambda model: _evaluate(model, splits, settings, eval_batch_size, ranks),
     )  # fmt: skip
     result = None if run.diverged else _evaluate(run.model, splits, settings, eval_batch_size, ranks)
     # The last update may be the one that broke the weights, after a loss that was still finite.
     finished = result is not None and math.isfinite(result.loss)
     if finished and weights is not None and ranks.is_main:
         save_trained(weights, run.model, settings, splits.class_names)
-    return CellResult(
+    return RunResult(
         status="finished" if finished else "diverged",
         top1=result.top1 if result and finished else None,
         balanced_accuracy=result.balanced_accuracy(splits.test_labels) if result and finished else None,
@@ -108,13 +107,15 @@ def run_cell(
     )
 
 
-def _evaluate(model: Network, splits: Splits, settings: TrainSettings, batch_size: int, ranks: Ranks) -> Evaluation:
+def _evaluate(
+    model: Network, splits: LoadedSplits, settings: TrainSettings, batch_size: int, ranks: World
+) -> Evaluation:
     images = splits.on_device(settings, training=False, device=ranks.device)
     labels = torch.from_numpy(splits.test_labels).to(ranks.device)
     return evaluate(model, images, labels, batch_size=batch_size, ranks=ranks)
 
 
-def row_of(study: str, cell: Cell, key: str, result: CellResult | None) -> dict[str, object]:
+def run_row(study: str, cell: RunSpec, key: str, result: RunResult | None) -> dict[str, object]:
     """A cell's line in data/train/<study>.parquet; `result` is None for a skipped cell."""
     settings = cell.settings
     # A run that diverged stopped early.
@@ -131,7 +132,7 @@ def row_of(study: str, cell: Cell, key: str, result: CellResult | None) -> dict[
         "filter_network": cell.filter_network,
         "batch_size": settings.batch_size,
         "simulated_workers": settings.simulated_workers,
-        "bn_group": worker_parts(settings.batch_size, settings.simulated_workers, settings.bn_group)[0].group_sizes[0],
+        "bn_group": worker_slices(settings.batch_size, settings.simulated_workers, settings.bn_group)[0].group_sizes[0],
         "workers": result.workers if result else None,
         "trained_on": "; ".join(result.places) if result else None,
         "micro_batch": result.micro_batch if result else None,

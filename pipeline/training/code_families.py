@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts.atomic import write_text
+from pipeline.artifacts.files import write_text
 from pipeline.errors import InputError
 
-LIST = Path(__file__).with_name("canonical_runs.json")
+FAMILIES_FILE = Path(__file__).with_name("canonical_runs.json")
 COMMAND = "python -m pipeline canonical-runs --record"
 _PRECISIONS = ("fp32", "bf16")  # the others are of GPUs
 
@@ -23,8 +23,8 @@ Hashes = Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
-    """The hashes that every member of a family gives on one kind of machine, as `fingerprint.this_machine` has it."""
+class MachineHashes:
+    """The hashes that every member of a family gives on one kind of machine, as `fingerprint.machine_info` has it."""
 
     machine: Mapping[str, Any]
     hashes: Hashes
@@ -35,7 +35,7 @@ class Family:
     """Digests of training code that give equal hashes, oldest first."""
 
     members: tuple[str, ...]
-    records: tuple[Record, ...]
+    records: tuple[MachineHashes, ...]
 
     @property
     def name(self) -> str:
@@ -46,7 +46,7 @@ class Family:
         return next((record.hashes for record in self.records if record.machine == machine), None)
 
 
-def read_families(path: Path = LIST) -> list[Family]:
+def read_families(path: Path = FAMILIES_FILE) -> list[Family]:
     """The families of the list, oldest first; none where there is no list.
 
     Raises:
@@ -57,7 +57,7 @@ def read_families(path: Path = LIST) -> list[Family]:
     try:
         families = [
             Family(
-                members=tuple(entry["members"]), records=tuple(Record(**record) for record in entry["records"])
+                members=tuple(entry["members"]), records=tuple(MachineHashes(**record) for record in entry["records"])
             )
             for entry in json.loads(path.read_text(encoding="utf-8"))["families"]
         ]  # fmt: skip
@@ -69,7 +69,7 @@ def read_families(path: Path = LIST) -> list[Family]:
     return families
 
 
-def write_families(families: Sequence[Family], path: Path = LIST) -> None:
+def write_families(families: Sequence[Family], path: Path = FAMILIES_FILE) -> None:
     """Write the list, atomically; a digest and a machine are a line each."""
     entries = ",\n".join(_as_text(family) for family in families)
     write_text(path, f'{{"families": [\n{entries}\n]}}\n')
@@ -85,7 +85,7 @@ def _as_text(family: Family) -> str:
     return f'  {{"members": [\n{members}\n   ], "records": [\n{records}\n   ]}}'
 
 
-def family_of(code: str, families: Sequence[Family]) -> Family | None:
+def find_family(code: str, families: Sequence[Family]) -> Family | None:
     """The family that lists a digest."""
     return next((family for family in families if code in family.members), None)
 
@@ -108,7 +108,7 @@ def code_name(code: str, settings: Mapping[str, Any]) -> str:
     Args:
         settings: the items of `TrainSettings`.
     """
-    family = family_of(code, _listed()) if canonical_runs_cover(settings) else None
+    family = find_family(code, _listed()) if canonical_runs_cover(settings) else None
     return family.name if family else code
 
 
@@ -123,13 +123,13 @@ def add_to_families(
     machine: Mapping[str, Any],
     hashes: Hashes,
     *,
-    hashes_of: Callable[[Family], Hashes | None],
+    run_family: Callable[[Family], Hashes | None],
 ) -> tuple[list[Family], str]:
     """Put the hashes that training code gives on a machine into the list.
 
     Args:
         code: digest of the training code.
-        hashes_of: of a family's earlier code, run on this machine; None where that code cannot be had.
+        run_family: of a family's earlier code, run on this machine; None where that code cannot be had.
 
     Returns:
         The families, and one line that says what became of the code.
@@ -137,11 +137,11 @@ def add_to_families(
     Raises:
         InputError: the list says that the code gives other hashes; or nothing says whether it gives the same.
     """
-    own = family_of(code, families)
+    own = find_family(code, families)
     if own is not None:
         known = own.hashes_on(machine)
         if known is None and len(own.members) > 1:
-            known = _of_history(own, hashes_of)
+            known = _historical_hashes(own, run_family)
         _check_listed(code, hashes, known or hashes)
         line = f"{code[:12]} is listed in family {own.name[:12]}; its {len(hashes)} hashes are "
         line += "as recorded" if own.hashes_on(machine) else "now recorded for this machine"
@@ -149,29 +149,29 @@ def add_to_families(
     same = next((family for family in families if _equal(family.hashes_on(machine), hashes)), None)
     if same is None and families and not any(family.hashes_on(machine) for family in families):
         last = families[-1]
-        same = last if _equal(_of_history(last, hashes_of), hashes) else None
+        same = last if _equal(_historical_hashes(last, run_family), hashes) else None
     if same is not None:
         line = f"{code[:12]} joins family {same.name[:12]}: its {len(hashes)} hashes are equal; runs stay valid"
         joined = _with_record(replace(same, members=(*same.members, code)), machine, hashes)
         return _replaced(families, same, joined), line
-    begun = Family(members=(code,), records=(Record(machine=machine, hashes=hashes),))
+    begun = Family(members=(code,), records=(MachineHashes(machine=machine, hashes=hashes),))
     return [*families, begun], f"{code[:12]} begins a new family{_changes(families, machine, hashes)}"
 
 
 def _check_listed(code: str, hashes: Hashes, known: Hashes) -> None:
     if not _equal(known, hashes):
         raise InputError(
-            f"{LIST.name}: lists {code[:12]} with other hashes of {', '.join(_unequal(known, hashes))}; remove the "
-            f"digest from the list and run: {COMMAND}"
+            f"{FAMILIES_FILE.name}: lists {code[:12]} with other hashes of {', '.join(_unequal(known, hashes))}; remove "
+            f"the digest from the list and run: {COMMAND}"
         )
 
 
-def _of_history(family: Family, hashes_of: Callable[[Family], Hashes | None]) -> Hashes:
-    found = hashes_of(family)
+def _historical_hashes(family: Family, run_family: Callable[[Family], Hashes | None]) -> Hashes:
+    found = run_family(family)
     if found is None:
         raise InputError(
-            f"{LIST.name}: family {family.name[:12]} has no hashes of this machine, and its code is not in git's "
-            "history here; run the same command in a whole clone, or on a machine that is listed"
+            f"{FAMILIES_FILE.name}: family {family.name[:12]} has no hashes of this machine, and its code is not in "
+            "git's history here; run the same command in a whole clone, or on a machine that is listed"
         )
     return found
 
@@ -180,7 +180,7 @@ def _with_record(family: Family, machine: Mapping[str, Any], hashes: Hashes) -> 
     if family.hashes_on(machine) == hashes:
         return family
     others = tuple(record for record in family.records if record.machine != machine)
-    return replace(family, records=(*others, Record(machine=machine, hashes=hashes)))
+    return replace(family, records=(*others, MachineHashes(machine=machine, hashes=hashes)))
 
 
 def _replaced(families: Sequence[Family], old: Family, new: Family) -> list[Family]:

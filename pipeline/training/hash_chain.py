@@ -18,21 +18,21 @@ from torch.optim import Optimizer
 
 from pipeline import distributed
 from pipeline.batching import SampleStream
-from pipeline.distributed import Ranks
+from pipeline.distributed import World
 from pipeline.durations import BatchSizes
 from pipeline.training.settings import TrainSettings
-from pipeline.training.state import Link, TrainState
+from pipeline.training.state import ChainLink, TrainState
 
 LINK_EXAMPLES = 50_000
 """Training images between two links, at least: docs/decisions/hash-chain.md has the costs."""
-MOST_LINKS = 16
+MAX_LINKS = 16
 """Links of a run before the last one, at most: on a GPU images are cheap and hashing is not."""
 
 
 def link_is_due(settings: TrainSettings, step: int) -> bool:
     """Whether a link follows the first `step` optimizer steps; not at the end, where there is one in any case."""
     sizes = settings.batch_sizes
-    spacing = max(LINK_EXAMPLES, math.ceil(sizes.examples(settings.steps) / MOST_LINKS))
+    spacing = max(LINK_EXAMPLES, math.ceil(sizes.examples(settings.steps) / MAX_LINKS))
     crossed = sizes.examples(step) // spacing > sizes.examples(step - 1) // spacing
     return crossed and step < settings.steps
 
@@ -45,7 +45,7 @@ class HashChain:
         stream: of the run's samples, its own: the trainer's keeps the latest epochs alone.
     """
 
-    def __init__(self, state: TrainState, stream: SampleStream, sizes: BatchSizes, ranks: Ranks) -> None:
+    def __init__(self, state: TrainState, stream: SampleStream, sizes: BatchSizes, ranks: World) -> None:
         self._state, self._stream, self._sizes, self._ranks = state, stream, sizes, ranks
 
     def add(self) -> None:
@@ -53,14 +53,14 @@ class HashChain:
         if self._ranks.is_main:
             self._state.links.append(self._next())
 
-    def close(self) -> list[Link]:
+    def close(self) -> list[ChainLink]:
         """Append the last link, of the weights to evaluate, and return all; every rank must call it."""
         self.add()
         return distributed.broadcast(self._state.links)
 
-    def _next(self) -> Link:
+    def _next(self) -> ChainLink:
         state = self._state
-        last = state.links[-1] if state.links else Link(step=0, sha256="")
+        last = state.links[-1] if state.links else ChainLink(step=0, sha256="")
         digest = hashlib.sha256(f"{last.sha256} {state.step}\n".encode())
         for step in range(last.step, state.step):
             ids, _ = self._stream.samples(self._sizes.examples(step), self._sizes.at(step))
@@ -74,7 +74,7 @@ class HashChain:
         for part, values in parts.items():
             for name, value in values.items():
                 _update(digest, f"{part} {name}", value)
-        return Link(step=state.step, sha256=digest.hexdigest())
+        return ChainLink(step=state.step, sha256=digest.hexdigest())
 
 
 def _optimizer_state(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
@@ -88,12 +88,12 @@ def _optimizer_state(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[s
 def _update(digest: "hashlib._Hash", name: str, value: Any) -> None:
     if isinstance(value, Tensor):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        digest.update(_memory_of(value))
+        digest.update(_memory_view(value))
     else:
         digest.update(f"{name} {json.dumps(value, sort_keys=True)}\n".encode())
 
 
-def _memory_of(tensor: Tensor) -> memoryview:
+def _memory_view(tensor: Tensor) -> memoryview:
     """The bytes of a tensor in the order in which they lie in memory: without a copy on a CPU, where it is dense."""
     host = tensor.detach().cpu()
     axes = sorted(range(host.ndim), key=host.stride, reverse=True)

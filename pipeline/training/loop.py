@@ -13,32 +13,31 @@ from torch import Tensor
 
 from pipeline import distributed
 from pipeline.batching import (
-    Part,
+    BatchSlice,
     RankBatch,
     SampleStream,
-    fitting_ranks,
-    groups_of,
-    micro_batches,
-    rank_parts,
-    worker_parts,
+    merge_micro_batches,
+    rank_slices,
+    split_groups,
+    valid_world_sizes,
+    worker_slices,
 )
-from pipeline.datasets.training_images import Request, TrainingImages
-from pipeline.distributed import Ranks, Transport
-from pipeline.errors import InputError, explaining_out_of_memory
-from pipeline.models.network import Network
+from pipeline.datasets.sources import BatchRequest, TrainingImages
+from pipeline.distributed import CommConfig, World
+from pipeline.errors import InputError, explain_out_of_memory
+from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
-from pipeline.training.compiling import begin_step, compile_network
-from pipeline.training.confidence_track import first_tracked_step
-from pipeline.training.evaluate import Evaluation
-from pipeline.training.evaluated_weights import EvaluatedWeights
-from pipeline.training.gradient import GlobalBatch, Objective
+from pipeline.training.checkpointing import CheckpointScheduler
+from pipeline.training.confidence import first_tracked_step
+from pipeline.training.eval_weights import EvalWeights
+from pipeline.training.evaluation import Evaluation
 from pipeline.training.hash_chain import HashChain, link_is_due
-from pipeline.training.interruptions import Pauses
 from pipeline.training.memory import activation_bytes, choose_micro_batch
-from pipeline.training.noise_scale import NoiseScale, estimate
+from pipeline.training.noise_scale import NoiseScale, estimate_noise_scale
+from pipeline.training.numerics import compile_network, mark_step_begin
 from pipeline.training.settings import TrainSettings
-from pipeline.training.state import Link, Record, TrainState, start_state
-from pipeline.training.step import Stepper
+from pipeline.training.state import ChainLink, HistoryRecord, TrainState, start_state
+from pipeline.training.step import GlobalBatch, TrainLoss, TrainStep
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,7 +45,7 @@ R = TypeVar("R")
 # Of the parameters: two moments, a weight average and a bucket for the exchange; and what else that may take.
 _COPIES = 4
 _COPIES_WITHOUT_OVERLAP = 1
-_COPIES_OF_POWERSGD = 2
+_POWERSGD_COPIES = 2
 # Of networks that this process has measured: once for a study, not once for each of its cells.
 _BYTES_PER_IMAGE: dict[object, float] = {}
 
@@ -66,8 +65,8 @@ class TrainedRun:
     """
 
     model: Network
-    history: list[Record] = field(default_factory=list)
-    links: list[Link] = field(default_factory=list)
+    history: list[HistoryRecord] = field(default_factory=list)
+    links: list[ChainLink] = field(default_factory=list)
     diverged: bool = False
     skipped_steps: int = 0
     noise_scale: NoiseScale | None = None
@@ -77,7 +76,7 @@ class TrainedRun:
     earlier_seconds: float = 0.0
 
 
-def _as_its_settings_say(
+def _with_settings_precision(
     function: Callable[Concatenate[TrainSettings, P], R],
 ) -> Callable[Concatenate[TrainSettings, P], R]:
     """Run `function` with the rounding of float32 that its settings ask for, and name them where memory runs out.
@@ -88,13 +87,13 @@ def _as_its_settings_say(
     @wraps(function)
     def inside(settings: TrainSettings, /, *args: P.args, **options: P.kwargs) -> R:
         in_its_precision = distributed.float32_arithmetic(tf32=settings.precision == "tf32")
-        with in_its_precision, explaining_out_of_memory(_too_large_to_begin(settings)):
+        with in_its_precision, explain_out_of_memory(_too_large_to_begin(settings)):
             return function(settings, *args, **options)
 
     return inside
 
 
-_SMALLER_GROUPS = "more simulated_workers or a smaller bn_group, which change the result"
+_SMALLER_GROUPS_HINT = "more simulated_workers or a smaller bn_group, which change the result"
 
 
 def _largest_group(settings: TrainSettings) -> int:
@@ -107,14 +106,14 @@ def _too_large_to_begin(settings: TrainSettings) -> str:
     return (
         f"network {settings.network}: does not fit the memory, before the first step of a batch of "
         f"{settings.batch_size} in BatchNorm groups of {_largest_group(settings)}; choose a smaller network, "
-        f"give {_SMALLER_GROUPS}, or end other programs"
+        f"give {_SMALLER_GROUPS_HINT}, or end other programs"
     )
 
 
 def _too_large(settings: TrainSettings, micro_batch: int) -> str:
     """What to say where memory runs out after `micro_batch` has been chosen."""
     group = _largest_group(settings)
-    mend = f"give {_SMALLER_GROUPS}"
+    mend = f"give {_SMALLER_GROUPS_HINT}"
     if micro_batch > group and settings.reduction != "tree":
         mend = f"give micro_batch: {max(group, micro_batch // 2)}, at least {group}; or {mend.removeprefix('give ')}"
     return (
@@ -123,21 +122,21 @@ def _too_large(settings: TrainSettings, micro_batch: int) -> str:
     )
 
 
-@_as_its_settings_say
+@_with_settings_precision
 def train(
     settings: TrainSettings,
     images: TrainingImages,
     labels: Tensor,
     members: NDArray[np.bool_],
     *,
-    ranks: Ranks,
+    ranks: World,
     log: RunLog,
     title: str,
     initialise: Callable[[Network], None] | None = None,
     micro_batch: int | Literal["auto"] = "auto",
-    transport: Transport | None = None,
-    pauses: Pauses | None = None,
-    evaluation_of: Callable[[Network], Evaluation] | None = None,
+    transport: CommConfig | None = None,
+    pauses: CheckpointScheduler | None = None,
+    eval_fn: Callable[[Network], Evaluation] | None = None,
     track_confidence: bool = False,
 ) -> TrainedRun:
     """Train a network; all ranks return the same weights.
@@ -150,7 +149,7 @@ def train(
         micro_batch: images that pass forward at a time; changes the result by rounding alone.
         transport: of gradients; changes the result by rounding alone. None: torch's defaults.
         pauses: where to save the run's state and go on from; None: nowhere.
-        evaluation_of: of a network on test images, the same on all ranks, for settings that ask for it on the way.
+        eval_fn: of a network on test images, the same on all ranks, for settings that ask for it on the way.
         track_confidence: return how sure the network was of each image's label while it trained.
 
     Raises:
@@ -159,15 +158,15 @@ def train(
         Terminated: the process was asked to end, after the state was saved.
     """
     measured = settings.accuracy_steps is not None or settings.accuracy_examples is not None
-    assert not measured or evaluation_of is not None, "nobody to tell the accuracy"
-    transport = transport or Transport()
+    assert not measured or eval_fn is not None, "nobody to tell the accuracy"
+    transport = transport or CommConfig()
     _check_ranks(settings, ranks)
     _check_compression(settings, ranks, transport)
-    distributed.expect_answers_within(transport.timeout_seconds)
-    state = start_state(settings, ranks, initialise, n_tracked=len(labels) if track_confidence else 0)
+    distributed.set_collective_timeout(transport.timeout_seconds)
+    state = start_state(settings, ranks, initialise, n_tracked_images=len(labels) if track_confidence else 0)
     if pauses is not None:
         pauses.resume(state, ranks, log)
-    objective = Objective(
+    objective = TrainLoss(
         images=images,
         labels=labels,
         label_smoothing=settings.label_smoothing,
@@ -177,7 +176,7 @@ def train(
     stream = SampleStream(members, settings.seed)
     sizes = settings.batch_sizes
     workers = {
-        size: rank_parts(parts, rank=ranks.rank, ranks=ranks.count) for size, parts in _workers(settings).items()
+        size: rank_slices(parts, rank=ranks.rank, ranks=ranks.count) for size, parts in _workers(settings).items()
     }
     first = GlobalBatch.of(stream, start=0, size=settings.batch_size)
     # A run that goes on does so with what it chose, but what was asked for since goes before.
@@ -187,60 +186,60 @@ def train(
     graphs = settings.compile == "cuda_graphs"
     if settings.compile:
         compile_network(state.model, ranks.device, cuda_graphs=graphs)
-    state.places = list(dict.fromkeys([*state.places, _place(ranks, state.micro_batch, transport)]))
+    state.places = list(dict.fromkeys([*state.places, _hardware_text(ranks, state.micro_batch, transport)]))
     run = TrainedRun(model=state.model, micro_batch=state.micro_batch)
     batches = {size: _rank_batch(parts, settings, state.micro_batch) for size, parts in workers.items()}
-    stepper = Stepper(
-        settings, state, objective, batches=batches, pair=_pair(first), ranks=ranks, transport=transport,
-        track_from=first_tracked_step(settings.steps, stream.n_train, sizes),
+    stepper = TrainStep(
+        settings, state, objective, batches=batches, pair=_warmup_batch(first), ranks=ranks, transport=transport,
+        track_from_step=first_tracked_step(settings.steps, stream.n_train, sizes),
     )  # fmt: skip
     # Twenty records a run: enough for a curve, and few enough not to hold up the device.
     record_every = max(1, settings.steps // 20)
     requests = _requests(stream, state.step, settings, batches)
-    final = EvaluatedWeights(settings, state, objective, stream, batches)
+    final = EvalWeights(settings, state, objective, stream, batches)
     chain = HashChain(state, SampleStream(members, settings.seed), sizes, ranks)
     too_large = _too_large(settings, state.micro_batch)
     with (
-        explaining_out_of_memory(too_large),
+        explain_out_of_memory(too_large),
         images.prefetch(requests),
         log.progress(title, settings.steps, "steps") as progress,
     ):
         progress.update(state.step)
         while state.step < settings.steps and not run.diverged:
             if graphs:
-                begin_step()
+                mark_step_begin()
             stepper.take(GlobalBatch.of(stream, start=sizes.examples(state.step), size=sizes.at(state.step)))
             progress.update()
-            judged = settings.measures_accuracy_after(state.step)
+            judged = settings.evaluates_after(state.step)
             if judged or state.step % record_every == 0 or state.step == settings.steps:
                 run.diverged = not _record(state, settings, stream.n_train)
             if link_is_due(settings, state.step):
                 chain.add()
             if judged and not run.diverged:
-                assert evaluation_of is not None
-                with final.for_a_while():
-                    state.history[-1] = _with_evaluation(state.history[-1], evaluation_of(state.model))
+                assert eval_fn is not None
+                with final.swapped_in():
+                    state.history[-1] = _with_evaluation(state.history[-1], eval_fn(state.model))
             if (
                 pauses is not None
                 and state.step < settings.steps
-                and stepper.averages_after(state.step)
+                and stepper.weights_in_sync_after(state.step)
                 and not run.diverged
             ):
                 pauses.offer(state, local=settings.local_from_step is not None)
     run.history, run.skipped_steps, run.places = state.history, state.skipped_steps, state.places
     run.earlier_seconds = state.earlier_seconds
-    run.noise_scale = estimate(state.noise) if settings.noise_scale_steps is not None else None
+    run.noise_scale = estimate_noise_scale(state.noise) if settings.noise_scale_steps is not None else None
     run.confidence = state.track.means() if state.track else None
     if not run.diverged:
-        with explaining_out_of_memory(too_large):
+        with explain_out_of_memory(too_large):
             final.set()
     run.links = chain.close()
     return run
 
 
-def _check_ranks(settings: TrainSettings, ranks: Ranks) -> None:
+def _check_ranks(settings: TrainSettings, ranks: World) -> None:
     simulated = settings.simulated_workers
-    fitting = fitting_ranks(simulated, aligned=settings.reduction == "tree")
+    fitting = valid_world_sizes(simulated, aligned=settings.reduction == "tree")
     if ranks.count not in fitting:
         why = "a power of two of" if settings.reduction == "tree" else "equally many of"
         raise InputError(
@@ -254,7 +253,7 @@ def _check_ranks(settings: TrainSettings, ranks: Ranks) -> None:
         )
 
 
-def _check_compression(settings: TrainSettings, ranks: Ranks, transport: Transport) -> None:
+def _check_compression(settings: TrainSettings, ranks: World, transport: CommConfig) -> None:
     if settings.compression == "none":
         return
     assert transport.hierarchical == (settings.workers_per_node is not None), "who compresses is no matter of transport"
@@ -272,24 +271,24 @@ def _check_compression(settings: TrainSettings, ranks: Ranks, transport: Transpo
         )
 
 
-def _workers(settings: TrainSettings) -> dict[int, list[Part]]:
+def _workers(settings: TrainSettings) -> dict[int, list[BatchSlice]]:
     """By batch size, the parts of the simulated workers."""
     return {
-        size: worker_parts(size, settings.simulated_workers, settings.bn_group) for size in settings.batch_sizes.all
+        size: worker_slices(size, settings.simulated_workers, settings.bn_group) for size in settings.batch_sizes.all
     }
 
 
-def _rank_batch(workers: list[Part], settings: TrainSettings, micro_batch: int) -> RankBatch:
+def _rank_batch(workers: list[BatchSlice], settings: TrainSettings, micro_batch: int) -> RankBatch:
     if settings.reduction == "tree":
         return RankBatch(leaves=workers, passes=workers)
     # To tell the noise of gradients, the finest parts that have one of their own.
-    groups = [group for worker in workers for group in groups_of(worker)]
-    return RankBatch(leaves=groups, passes=micro_batches(workers, micro_batch))
+    groups = [group for worker in workers for group in split_groups(worker)]
+    return RankBatch(leaves=groups, passes=merge_micro_batches(workers, micro_batch))
 
 
 def _requests(
     stream: SampleStream, first_step: int, settings: TrainSettings, batches: Mapping[int, RankBatch]
-) -> Iterator[Request]:
+) -> Iterator[BatchRequest]:
     """What this rank will ask for, pass by pass."""
     for step in range(first_step, settings.steps):
         size = settings.batch_sizes.at(step)
@@ -298,11 +297,11 @@ def _requests(
             yield ids[part.rows], epochs[part.rows]
 
 
-def _pair(batch: GlobalBatch) -> GlobalBatch:
+def _warmup_batch(batch: GlobalBatch) -> GlobalBatch:
     return GlobalBatch(ids=batch.ids[:2], epochs=batch.epochs[:2])
 
 
-def _place(ranks: Ranks, micro_batch: int, transport: Transport) -> str:
+def _hardware_text(ranks: World, micro_batch: int, transport: CommConfig) -> str:
     threads = "" if ranks.device.type == "cuda" else f" of {torch.get_num_threads()} threads"
     library = f" by {transport.library}" if ranks.count > 1 and transport.library != "ddp" else ""
     return f"{ranks.count} processes{threads} on {ranks.device.type}{library}, {micro_batch} images at a time"
@@ -311,27 +310,27 @@ def _place(ranks: Ranks, micro_batch: int, transport: Transport) -> str:
 def _micro_batch(
     settings: TrainSettings,
     state: TrainState,
-    objective: Objective,
+    objective: TrainLoss,
     batch: GlobalBatch,
-    workers: Mapping[int, list[Part]],
+    workers: Mapping[int, list[BatchSlice]],
     micro_batch: int | Literal["auto"],
-    ranks: Ranks,
-    transport: Transport,
+    ranks: World,
+    transport: CommConfig,
 ) -> int:
     """Images that pass forward together, at most; `workers` are this rank's, by batch size."""
     if settings.reduction == "tree":
         return max(part.size for parts in workers.values() for part in parts)
     state.model.train()
-    group = Part(rows=slice(0, 2), group_sizes=(2,))
+    group = BatchSlice(rows=slice(0, 2), group_sizes=(2,))
 
     copies = _COPIES if transport.overlap else _COPIES + _COPIES_WITHOUT_OVERLAP
     if settings.compression == "powersgd":
-        copies += _COPIES_OF_POWERSGD
+        copies += _POWERSGD_COPIES
 
     def try_pass(at_most: int) -> None:
         # What the optimizer and the exchange of gradients will take is there in the first step at last.
         reserved = [torch.empty_like(parameter) for parameter in state.model.parameters() for _ in range(copies)]
-        objective.loss_sum(state.model, batch, micro_batches(workers[batch.size], at_most)[0]).backward()
+        objective.loss_sum(state.model, batch, merge_micro_batches(workers[batch.size], at_most)[0]).backward()
         state.model.zero_grad(set_to_none=True)
         del reserved
 
@@ -348,11 +347,11 @@ def _micro_batch(
         device=ranks.device,
         bytes_per_image=bytes_per_image,
         try_pass=try_pass,
-        ranks_here=distributed.ranks_on_this_node(),
+        local_world_size=distributed.local_world_size(),
     )
 
 
-def _with_evaluation(record: Record, found: Evaluation) -> Record:
+def _with_evaluation(record: HistoryRecord, found: Evaluation) -> HistoryRecord:
     return replace(record, top1=found.top1, test_loss=found.loss if math.isfinite(found.loss) else None)
 
 
@@ -363,7 +362,7 @@ def _record(state: TrainState, settings: TrainSettings, n_train: int) -> bool:
     state.counted = 0
     finite = math.isfinite(loss)
     examples = settings.batch_sizes.examples(state.step)
-    record = Record(
+    record = HistoryRecord(
         epoch=examples / n_train,
         step=state.step,
         examples=examples,

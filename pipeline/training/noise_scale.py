@@ -41,7 +41,7 @@ class NoiseSample:
         assert 0 < self.small_batch <= self.big_batch, (self.small_batch, self.big_batch)
 
     @classmethod
-    def of_parts(cls, sizes: Sequence[int], sq_norms: Sequence[float], big_sq_norm: float) -> "NoiseSample":
+    def from_slices(cls, sizes: Sequence[int], sq_norms: Sequence[float], big_sq_norm: float) -> "NoiseSample":
         """From the parts' sizes b_i in images and squared norms |g_i|^2, (k,) each."""
         assert len(sizes) == len(sq_norms) > 0, (len(sizes), len(sq_norms))
         assert min(sizes) > 0, sizes
@@ -72,7 +72,7 @@ class NoiseScale:
         critical_batch: B_simple in images; None if it cannot be told.
         low, high: the 95 % interval of B_simple in images; `high` is None if there is no upper bound.
             Both are None with fewer than two samples, and where |G|^2 comes out negative beyond
-            chance (see `estimate` on training sets). It covers the chance in the draw of images;
+            chance (see `estimate_noise_scale` on training sets). It covers the chance in the draw of images;
             steps whose true values differ widen it.
         reason: why `critical_batch` is None.
     """
@@ -86,7 +86,7 @@ class NoiseScale:
     reason: str | None = None
 
 
-def estimate(samples: Sequence[NoiseSample]) -> NoiseScale:
+def estimate_noise_scale(samples: Sequence[NoiseSample]) -> NoiseScale:
     """The noise scale over steps of one run, or of one stretch of it.
 
     For independent images E|g_i|^2 = |G|^2 + tr(Sigma) / b_i. Weighted by b_i / B, parts of any sizes

@@ -1,4 +1,4 @@
-"""The effective settings of one training run: everything that decides its result, and nothing else."""
+"""Which processes may train by a recipe, and how they exchange gradients."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -6,13 +6,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from pipeline.config.duration import Duration
+from pipeline.batching import valid_world_sizes
+from pipeline.config.base import Duration
 from pipeline.config.recipe import Recipe
-from pipeline.distributed import CompressionKind
+from pipeline.distributed import CommConfig, CompressionKind, LaunchPlan
 from pipeline.durations import BatchSizes, BatchStage, to_steps
 from pipeline.errors import InputError
-from pipeline.schedules import SCHEDULES, scaled_rate, scaled_warmup, warmed_up
-from pipeline.training.precision import Precision
+from pipeline.schedules import SCHEDULES, apply_warmup, scaled_rate, scaled_warmup
+from pipeline.training.numerics import Precision
+
+# The effective settings of one training run: everything that decides its result, and nothing else.
+
 
 DEFAULT_CROP_AREA = 0.08
 """Smallest share of an image that a random-resized crop shows; the habit of ImageNet training."""
@@ -45,7 +49,7 @@ class TrainSettings:
         batch_size: images of a global batch, after the last of `batch_stages`.
         batch_stages: the smaller batches before.
         batch_lr_scaling: how the learning rate follows their size; None: not at all.
-        warmup_start_factor: see `schedules.warmed_up`.
+        warmup_start_factor: see `schedules.apply_warmup`.
         local_from_step: from this step on workers step alone and average their weights every
             `local_period` steps; None: never.
         compression: what a worker sends of its gradient.
@@ -106,7 +110,7 @@ class TrainSettings:
         before, total, warmup = (
             self.batch_sizes.examples(steps) / self.batch_size for steps in (step, self.steps, self.warmup_steps)
         )
-        factor = warmed_up(
+        factor = apply_warmup(
             SCHEDULES[self.schedule](before, total, **self.schedule_options), before, warmup,
             start_factor=self.warmup_start_factor, length=size / self.batch_size,
         )  # fmt: skip
@@ -115,7 +119,7 @@ class TrainSettings:
         )  # fmt: skip
         return peak * factor
 
-    def measures_accuracy_after(self, steps: int) -> bool:
+    def evaluates_after(self, steps: int) -> bool:
         """Whether the test images are classified on the way, after the first `steps` steps; not after the last."""
         if steps >= self.steps:
             return False
@@ -302,3 +306,22 @@ def _schedule_options(recipe: Recipe, in_steps: Callable[[Duration], int], batch
             batch_sizes.examples(mark) / batch_sizes.final if batch_sizes.stages else mark for mark in marks
         ]
     return options
+
+
+def launch_plan(recipe: Recipe) -> LaunchPlan:
+    """What a recipe asks for, and what its simulated workers allow."""
+    simulated, threads = recipe.simulated_workers, recipe.pinned_threads or recipe.threads_per_worker
+    # Each walks alone, or compresses a gradient of its own: nobody can stand in for another.
+    if recipe.post_local_sgd is not None or recipe.communication.compression != "none":
+        return LaunchPlan(workers=simulated, fitting=[simulated], threads=threads)
+    fitting = valid_world_sizes(simulated, aligned=recipe.reduction == "tree")
+    return LaunchPlan(workers=recipe.workers, fitting=fitting, threads=threads)
+
+
+def comm_config_from(recipe: Recipe) -> CommConfig:
+    """What a recipe says of the exchange that decides no result."""
+    asked = recipe.communication
+    return CommConfig(
+        library=asked.library, bucket_mib=asked.bucket_mib, overlap=asked.overlap, hierarchical=asked.hierarchical,
+        timeout_seconds=recipe.timeout_seconds,
+    )  # fmt: skip

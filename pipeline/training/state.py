@@ -1,9 +1,11 @@
-"""All that changes while a network trains, and how it is saved and restored."""
+"""The state of a training run, and its initial weights."""
 
 import dataclasses
+import http.client
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,18 +14,82 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from pipeline import distributed
-from pipeline.distributed import Compression, Ranks
-from pipeline.models import build
-from pipeline.models.network import Network
+from pipeline.distributed import Compression, World
+from pipeline.errors import InputError
+from pipeline.models import build, load_backbone
+from pipeline.models.resnet import Network, ResNet
 from pipeline.optim import OPTIMIZERS, parameter_groups
-from pipeline.training.confidence_track import ConfidenceTrack
+from pipeline.training.confidence import ConfidenceTracker
 from pipeline.training.noise_scale import NoiseSample
-from pipeline.training.precision import make_scaler
+from pipeline.training.numerics import make_scaler
 from pipeline.training.settings import TrainSettings
+from pipeline.training.weights import extract_state_dict, load_weights_file
+
+# Where a network's weights start: fresh, from torchvision's ImageNet weights, or from a file.
+
+
+# Of the images that torchvision's weights were trained on.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+def weight_initializer(weights: str, network: str) -> Callable[[Network], None] | None:
+    """What overwrites a fresh network's weights; None for `none`.
+
+    Args:
+        weights: `none`, `imagenet`, or the path of a state dict in which `{network}` stands for
+            the network's name.
+
+    Raises:
+        InputError: the file is missing, unsound or of another network; or the download fails.
+    """
+    if weights == "none":
+        return None
+    path = imagenet_weights(network) if weights == "imagenet" else Path(weights.replace("{network}", network))
+    state = extract_state_dict(load_weights_file(path), path)
+
+    def initialise(model: Network) -> None:
+        assert isinstance(model, ResNet), "extractors are ResNets"
+        load_backbone(model, state, source=str(path))
+
+    return initialise
+
+
+def imagenet_weights(network: str) -> Path:
+    """torchvision's ImageNet weights (IMAGENET1K_V1), downloaded once and checked by their hash."""
+    from torchvision import models  # a second or two to import; few runs need it
+
+    return download_weights(models.get_model_weights(network).IMAGENET1K_V1.url)
+
+
+def download_weights(url: str) -> Path:
+    """Fetch `url` into torch's cache unless it is there; the hash in its name is verified.
+
+    Raises:
+        InputError: no network, or the content does not have the hash.
+    """
+    folder = Path(torch.hub.get_dir()) / "checkpoints"
+    path = folder / url.rsplit("/", 1)[-1]
+    if path.exists():
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
+    digest = path.stem.rsplit("-", 1)[-1]
+    try:
+        torch.hub.download_url_to_file(url, str(path), hash_prefix=digest, progress=False)
+    except RuntimeError as error:
+        raise InputError(f"{url}: {error}; the download was damaged, run again") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise InputError(
+            f"{url}: cannot be downloaded ({error}); put the file at {path}, or set finetune.weights to a local file"
+        ) from None
+    return path
+
+
+# All that changes while a network trains, and how it is saved and restored.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class HistoryRecord:
     """Where a run stands, twenty times in its course, and where the test images are classified.
 
     Attributes:
@@ -44,7 +110,7 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class ChainLink:
     """One link of a run's hash chain, see `hash_chain`.
 
     Attributes:
@@ -80,14 +146,14 @@ class TrainState:
     average: AveragedModel | None
     loss_sum: Tensor
     compression: Compression = field(default_factory=Compression)
-    track: ConfidenceTrack | None = None
+    track: ConfidenceTracker | None = None
     counted: int = 0
     step: int = 0
     skipped_steps: int = 0
     micro_batch: int = 0
-    history: list[Record] = field(default_factory=list)
+    history: list[HistoryRecord] = field(default_factory=list)
     noise: list[NoiseSample] = field(default_factory=list)
-    links: list[Link] = field(default_factory=list)
+    links: list[ChainLink] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
     earlier_seconds: float = 0.0
     begun: float = field(default_factory=time.monotonic)
@@ -121,7 +187,7 @@ class TrainState:
             "seconds": self.earlier_seconds + time.monotonic() - self.begun,
         }
 
-    def restore(self, saved: Mapping[str, Any], ranks: Ranks) -> None:
+    def restore(self, saved: Mapping[str, Any], ranks: World) -> None:
         """Go back to a saved state, on as many ranks or on others."""
         self.model.load_state_dict(saved["model"])
         same = len(saved["ranks"]) == ranks.count
@@ -141,21 +207,24 @@ class TrainState:
         everyones = sum(rank["loss_sum"] for rank in saved["ranks"])
         self.loss_sum.fill_(own["loss_sum"] if same else everyones if ranks.is_main else 0.0)
         self.counted, self.step, self.skipped_steps = saved["counted"], saved["step"], saved["skipped_steps"]
-        self.history = [Record(**record) for record in saved["history"]]
+        self.history = [HistoryRecord(**record) for record in saved["history"]]
         self.noise = [NoiseSample(**sample) for sample in saved["noise"]]
-        self.links = [Link(**link) for link in saved["links"]]
+        self.links = [ChainLink(**link) for link in saved["links"]]
         self.places = list(saved["places"])
         self.earlier_seconds = saved["seconds"]
 
 
 def start_state(
-    settings: TrainSettings, ranks: Ranks, initialise: Callable[[Network], None] | None = None, n_tracked: int = 0
+    settings: TrainSettings,
+    ranks: World,
+    initialise: Callable[[Network], None] | None = None,
+    n_tracked_images: int = 0,
 ) -> TrainState:
     """Before the first step.
 
     Args:
         initialise: overwrites fresh weights, e.g. by pretrained ones.
-        n_tracked: images whose labels' probabilities are noted; 0: none.
+        n_tracked_images: images whose labels' probabilities are noted; 0: none.
     """
     model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
     if initialise is not None:
@@ -177,7 +246,7 @@ def start_state(
         average=average,
         compression=Compression(settings.compression, settings.powersgd_rank),
         loss_sum=torch.zeros((), dtype=torch.float64, device=ranks.device),
-        track=ConfidenceTrack(n_tracked, ranks.device) if n_tracked else None,
+        track=ConfidenceTracker(n_tracked_images, ranks.device) if n_tracked_images else None,
     )
 
 

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 
-from pipeline.stats.pairs import seed_differences
+from pipeline.stats.replicates import seed_differences
 from pipeline.stats.runs import Setting
 from pipeline.stats.sequential import SequentialDesign, seeds_needed
-from pipeline.training.ledger import Ledger
-from pipeline.training.study import Cell
+from pipeline.training.grid import RunSpec
+from pipeline.training.result_cache import RunCache
 
 
 def needed_seeds(
-    cells: Sequence[Cell],
+    cells: Sequence[RunSpec],
     keys: Sequence[str],
-    ledger: Ledger,
+    ledger: RunCache,
     *,
     design: SequentialDesign | None,
     control: str,
@@ -43,7 +43,7 @@ def needed_seeds(
         if not all(ledger.has(key) for _, key in taken if key):
             return chosen
         top1 = {
-            (_setting_of(cell), cell.arm, cell.settings.seed): ledger.get(key).top1 if key else None
+            (_setting_for(cell), cell.arm, cell.settings.seed): ledger.get(key).top1 if key else None
             for cell, key in taken
         }
         if seeds_needed(design, seed_differences(top1, control), step=1 / n_images) <= look:
@@ -51,6 +51,6 @@ def needed_seeds(
     return seeds
 
 
-def _setting_of(cell: Cell) -> Setting:
+def _setting_for(cell: RunSpec) -> Setting:
     settings = cell.settings
     return Setting(settings.network, settings.batch_size, cell.learning_rate, settings.weight_decay)

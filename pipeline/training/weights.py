@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline import distributed
-from pipeline.artifacts.atomic import atomic_path
-from pipeline.errors import InputError, explaining_out_of_memory
+from pipeline.artifacts.files import atomic_path
+from pipeline.errors import InputError, explain_out_of_memory
 from pipeline.models import build
-from pipeline.models.network import Network
-from pipeline.training.images import evaluation_images
+from pipeline.models.resnet import Network
+from pipeline.training.evaluation import evaluation_images
 from pipeline.training.settings import ImageFormat, TrainSettings
 
 
@@ -54,7 +54,7 @@ class TrainedNetwork:
         too_many = f"images: {len(images):,} of them, {batch_size:,} in a pass, do not fit the memory; give fewer, or "
         chunks = [np.arange(start, min(start + batch_size, len(images))) for start in range(0, len(images), batch_size)]
         with (
-            explaining_out_of_memory(f"{too_many}a smaller batch_size"),
+            explain_out_of_memory(f"{too_many}a smaller batch_size"),
             distributed.float32_arithmetic(tf32=False),
         ):
             loader = evaluation_images(images, self.format, device)
@@ -67,7 +67,7 @@ class TrainedNetwork:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FoldedNetworks:
+class FoldNetworks:
     """The networks of one extractor.
 
     Attributes:
@@ -84,7 +84,7 @@ def save_trained(path: Path, model: Network, settings: TrainSettings, class_name
     _save(path, _content(model, settings, class_names))
 
 
-def save_folded(
+def save_fold_networks(
     path: Path,
     models: Sequence[Network],
     folds: NDArray[np.int32],
@@ -103,7 +103,7 @@ def save_folded(
 
 
 def write_with_folds(source: Path, target: Path, folds: NDArray[np.int32]) -> None:
-    """Write the extractor that `save_folded` wrote to `source` to `target`, with the folds of other images.
+    """Write the extractor that `save_fold_networks` wrote to `source` to `target`, with the folds of other images.
 
     Args:
         folds: (N,), of each image the fold whose network has not seen it.
@@ -111,7 +111,7 @@ def write_with_folds(source: Path, target: Path, folds: NDArray[np.int32]) -> No
     Raises:
         InputError: as `load_trained`.
     """
-    _save(target, {**_content_of(source), "folds": torch.from_numpy(folds)})
+    _save(target, {**_load_content(source), "folds": torch.from_numpy(folds)})
 
 
 def _content(model: Network, settings: TrainSettings, class_names: Sequence[str]) -> dict[str, Any]:
@@ -143,30 +143,30 @@ def load_trained(path: Path | str, device: torch.device | str = "cpu") -> Traine
     Raises:
         InputError: the file is missing, damaged, holds pickled code, or is of another kind.
     """
-    content = _content_of(path)
+    content = _load_content(path)
     return _network(path, content, content.get("state_dict"), device)
 
 
-def load_folded(path: Path | str, device: torch.device | str = "cpu") -> FoldedNetworks:
+def load_fold_networks(path: Path | str, device: torch.device | str = "cpu") -> FoldNetworks:
     """Load all networks of an extractor, also where it has but one.
 
     Raises:
         InputError: as `load_trained`; or the folds are not those of the networks.
     """
-    content = _content_of(path)
+    content = _load_content(path)
     others = content.get("other_state_dicts", [])
     states = [content.get("state_dict"), *(others if isinstance(others, list) else [None])]
     networks = tuple(_network(path, content, state, device) for state in states)
     folds: Any = content.get("folds")
     if len(networks) == 1 and folds is None:
-        return FoldedNetworks(networks=networks, folds=None)
+        return FoldNetworks(networks=networks, folds=None)
     whole = isinstance(folds, Tensor) and folds.dtype == torch.int32 and folds.ndim == 1
     if not whole or sorted(set(folds.tolist())) != list(range(len(networks))):
         raise InputError(f"{path}: its folds are not those of its {len(networks)} networks; make the file anew")
-    return FoldedNetworks(networks=networks, folds=folds.numpy())
+    return FoldNetworks(networks=networks, folds=folds.numpy())
 
 
-def _content_of(path: Path | str) -> dict[str, Any]:
+def _load_content(path: Path | str) -> dict[str, Any]:
     content = load_weights_file(Path(path))
     if not isinstance(content, dict) or "class_names" not in content:
         raise InputError(f"{path}: is not a network trained here (it has no class names); give one of data/train")
@@ -217,7 +217,7 @@ def load_weights_file(path: Path) -> Any:
         raise InputError(f"{path}: damaged weights file ({reason}); delete it and make or fetch it again") from None
 
 
-def state_dict_of(content: Any, path: Path) -> dict[str, Tensor]:
+def extract_state_dict(content: Any, path: Path) -> dict[str, Tensor]:
     """The state dict in a weights file: bare, or under `state_dict` as this project's files have it.
 
     Raises:

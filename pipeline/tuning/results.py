@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.config.tuning import Tuning
-from pipeline.tuning.race import Outcome
+from pipeline.tuning.scheduler import SearchOutcome
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class SearchResult:
     """A search that has ended; the sequences have one entry for each trial.
 
     Attributes:
@@ -31,7 +31,7 @@ class Found:
     """
 
     tuning: Tuning
-    outcome: Outcome
+    outcome: SearchOutcome
     values: Sequence[Mapping[str, Any]]
     accuracies: Sequence[Sequence[float]]
     reasons: Sequence[str]

@@ -10,19 +10,23 @@ import numpy as np
 from pipeline.config.tuning import Tuning
 from pipeline.errors import InputError
 from pipeline.run_log import RunLog
-from pipeline.training.checkpoints import Checkpoints
-from pipeline.tuning.advance import advance
-from pipeline.tuning.elimination import Tolerance
-from pipeline.tuning.epoch import EpochResult, EpochTask
+from pipeline.training.checkpointing import Checkpoints
 from pipeline.tuning.halving import Rung, hyperband, successive_halving
-from pipeline.tuning.journal import Journal, Result
-from pipeline.tuning.race import Ending, Outcome, Turn, run_halving, run_race
-from pipeline.tuning.sampling import Suggestions, distributions_of, values_of
-from pipeline.tuning.shared_folder import leave_mark
-from pipeline.tuning.source import Source
-from pipeline.tuning.trial import Rows, TrialRun
+from pipeline.tuning.processes import train_next_epoch
+from pipeline.tuning.scheduler import (
+    SearchOutcome,
+    Tolerance,
+    TrialStatus,
+    TrialStep,
+    run_halving,
+    run_threshold_pruning,
+)
+from pipeline.tuning.sources import TrialData, write_mark
+from pipeline.tuning.storage import StepResult, TrialSampler, TrialStorage, from_optuna_params, to_distributions
+from pipeline.tuning.trial import TrainValRows, TrialRun
+from pipeline.tuning.worker import EpochResult, EpochTask
 
-Map = Callable[[Callable[[EpochTask], EpochResult], Iterable[EpochTask]], Iterable[EpochResult]]
+EpochMapFn = Callable[[Callable[[EpochTask], EpochResult], Iterable[EpochTask]], Iterable[EpochResult]]
 """As the built-in one: results in the order of the tasks."""
 
 
@@ -40,17 +44,17 @@ class Search:
         tuning: Tuning,
         *,
         run_of: Callable[[Mapping[str, Any]], TrialRun],
-        rows: Rows,
-        source: Source,
-        journal: Journal,
+        rows: TrainValRows,
+        source: TrialData,
+        journal: TrialStorage,
         checkpoints: Path,
-        map_tasks: Map,
+        map_tasks: EpochMapFn,
         log: RunLog,
     ) -> None:
         self._tuning, self._run_of, self._map, self._log = tuning, run_of, map_tasks, log
         self._rows, self._source, self._journal, self._checkpoints = rows, source, journal, checkpoints
-        self._mark = leave_mark(checkpoints)
-        self._distributions, self._suggestions = distributions_of(tuning.space), Suggestions(tuning)
+        self._mark = write_mark(checkpoints)
+        self._distributions, self._suggestions = to_distributions(tuning.space), TrialSampler(tuning)
         self._runs: list[TrialRun | None] = []
         self.values: list[dict[str, Any]] = []
         """Of each trial that has started."""
@@ -63,14 +67,14 @@ class Search:
         self.epochs_afterwards = 0
         """Trained in `finish`, those of trials that then failed too."""
 
-    def run(self) -> Outcome:
+    def run(self) -> SearchOutcome:
         """Take the course of the rule to its end."""
         tuning, rule, trials = self._tuning, self._tuning.rule, number_of_trials(self._tuning)
         if rule.name in ("hyperband", "successive_halving"):
-            return run_halving(self._measure, self._ended, brackets=brackets_of(tuning))
+            return run_halving(self._measure, self._ended, brackets=make_brackets(tuning))
         places = 1 if tuning.way == "sequential" else tuning.places or trials
         tolerance = Tolerance(amount=rule.amount, kind=rule.kind) if rule.name == "lead" else None
-        return run_race(
+        return run_threshold_pruning(
             self._measure, self._ended, trials=trials, cap=tuning.epochs, places=places, tolerance=tolerance
         )  # fmt: skip
 
@@ -82,7 +86,7 @@ class Search:
         """
         curves = {trial: list(self.accuracies[trial]) for trial in trials}
         while turns := [
-            Turn(trial, len(curve) + 1) for trial, curve in curves.items() if len(curve) < self._tuning.epochs
+            TrialStep(trial, len(curve) + 1) for trial, curve in curves.items() if len(curve) < self._tuning.epochs
         ]:
             for turn, result in zip(turns, self._results(turns), strict=True):
                 if result.accuracy is None:
@@ -93,7 +97,7 @@ class Search:
                     self.epochs_afterwards += 1
         return curves
 
-    def _measure(self, turns: Sequence[Turn]) -> list[float | None]:
+    def _measure(self, turns: Sequence[TrialStep]) -> list[float | None]:
         for turn in turns:
             if turn.epoch == 1:
                 self._start(turn.trial)
@@ -114,24 +118,24 @@ class Search:
     def _start(self, trial: int) -> None:
         drawn = self._suggestions.ask()
         self._journal.start(trial, drawn, self._distributions)
-        self.values.append(values_of(self._tuning.space, drawn))
+        self.values.append(from_optuna_params(self._tuning.space, drawn))
         self.accuracies.append([])
         self.reasons.append("")
         try:
             self._runs.append(self._run_of(self.values[trial]))
         except InputError as error:
             self._runs.append(None)
-            if self._journal.result(Turn(trial, 1)) is None:
-                self._journal.add(Turn(trial, 1), Result(None, str(error)), seconds=0.0, switch_seconds=0.0)
+            if self._journal.result(TrialStep(trial, 1)) is None:
+                self._journal.add(TrialStep(trial, 1), StepResult(None, str(error)), seconds=0.0, switch_seconds=0.0)
 
-    def _results(self, turns: Sequence[Turn]) -> list[Result]:
+    def _results(self, turns: Sequence[TrialStep]) -> list[StepResult]:
         """Of `turns`, trained where the journal has none."""
         todo = [turn for turn in turns if self._journal.result(turn) is None]
         for turn, epoch in self._trained(todo):
             self._journal.add(
-                turn, Result(epoch.accuracy, epoch.reason), seconds=epoch.seconds, switch_seconds=epoch.switch_seconds
+                turn, StepResult(epoch.accuracy, epoch.reason), seconds=epoch.seconds, switch_seconds=epoch.switch_seconds
             )  # fmt: skip
-        found: list[Result] = []
+        found: list[StepResult] = []
         for turn in turns:
             result = self._journal.result(turn)
             assert result is not None
@@ -140,20 +144,20 @@ class Search:
             found.append(result)
         return found
 
-    def _trained(self, turns: Sequence[Turn]) -> Iterator[tuple[Turn, EpochResult]]:
+    def _trained(self, turns: Sequence[TrialStep]) -> Iterator[tuple[TrialStep, EpochResult]]:
         """`turns` with their results, those last whose worker died."""
         killed = []
-        for turn, epoch in zip(turns, self._map(advance, map(self._task, turns)), strict=True):
+        for turn, epoch in zip(turns, self._map(train_next_epoch, map(self._task, turns)), strict=True):
             if epoch.killed:
                 killed.append(turn)
             else:
                 yield turn, epoch
         # A dying worker takes those along that wait for it. Who dies alone is to blame.
         for turn in killed:
-            (epoch,) = self._map(advance, [self._task(turn)])
+            (epoch,) = self._map(train_next_epoch, [self._task(turn)])
             yield turn, epoch
 
-    def _task(self, turn: Turn) -> EpochTask:
+    def _task(self, turn: TrialStep) -> EpochTask:
         run = self._runs[turn.trial]
         assert run is not None, "a trial without a run has failed"
         folder = self._checkpoints / f"{turn.trial:04d}"
@@ -161,7 +165,7 @@ class Search:
             run=run, epoch=turn.epoch, rows=self._rows, source=self._source, folder=folder, mark=self._mark
         )
 
-    def _ended(self, trial: int, how: Ending) -> None:
+    def _ended(self, trial: int, how: TrialStatus) -> None:
         last = self.accuracies[trial][-1] if self.accuracies[trial] else None
         self._journal.end(trial, how, last)
         if how == "failed" or (how == "eliminated" and not self._tuning.finish):
@@ -178,7 +182,7 @@ def number_of_trials(tuning: Tuning) -> int:
     size = math.prod(domain.size for domain in tuning.space.values())
     if tuning.rule.name != "hyperband":
         return tuning.trials or int(size)
-    started = [bracket[0].trials for bracket in brackets_of(tuning)]
+    started = [bracket[0].trials for bracket in make_brackets(tuning)]
     trials, ended = sum(started), sum(started[:-1])
     if tuning.sampler.name == "grid" and trials > size:
         raise InputError(
@@ -194,7 +198,7 @@ def number_of_trials(tuning: Tuning) -> int:
     return trials
 
 
-def brackets_of(tuning: Tuning) -> list[list[Rung]]:
+def make_brackets(tuning: Tuning) -> list[list[Rung]]:
     """The schedule of a rule that halves."""
     rule = tuning.rule
     if rule.name == "hyperband":
@@ -206,7 +210,7 @@ def brackets_of(tuning: Tuning) -> list[list[Rung]]:
     return [successive_halving(trials=trials, cap=tuning.epochs, factor=rule.factor, halvings=halvings)]
 
 
-def to_finish(tuning: Tuning, outcome: Outcome, *, compared: bool = False) -> list[int]:
+def trials_to_resume(tuning: Tuning, outcome: SearchOutcome, *, compared: bool = False) -> list[int]:
     """Whose whole curves tell how many late bloomers the rule dropped: the winner's and those of eliminated trials.
 
     Of these, all that ran to the cap before they were put out, and at most `tuning.finish` others, drawn at random by

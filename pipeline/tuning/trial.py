@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.config.duration import Duration
+from pipeline.config.base import Duration
 from pipeline.config.params import Params, check_params
 from pipeline.config.recipe import Recipe
 from pipeline.config.study import TrainConfig
-from pipeline.config.tuning import lay_values, needs_processes
+from pipeline.config.tuning import apply_values, process_requirement
 from pipeline.durations import to_steps
 from pipeline.errors import InputError
+from pipeline.training.grid import DatasetInfo
 from pipeline.training.settings import TrainSettings, effective_settings
-from pipeline.training.study import DataSummary
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rows:
+class TrainValRows:
     """Training images by row, bool (N,): those to train on, and those flagged `val`, on which trials are judged."""
 
     trained: NDArray[np.bool_]
@@ -49,7 +49,9 @@ class TrialRun:
         return 1 if chosen == "auto" else chosen
 
 
-def trial_run(params: Params, search: str, values: Mapping[str, Any], data: DataSummary, rows: Rows) -> TrialRun:
+def trial_run(
+    params: Params, search: str, values: Mapping[str, Any], data: DatasetInfo, rows: TrainValRows
+) -> TrialRun:
     """What trial of the search `search` has the given values.
 
     Raises:
@@ -62,7 +64,7 @@ def trial_run(params: Params, search: str, values: Mapping[str, Any], data: Data
     checked = check_params({**tree, "studies": {**tree["studies"], tuning.study: of_trial}}, source="trial")
     # If it wins, its values stand in the whole study; the search is not to find out at its end that they cannot. No
     # search has to fit the study then: that is looked at where one is run.
-    lay_values(tree["studies"][tuning.study], values)
+    apply_values(tree["studies"][tuning.study], values)
     check_params(tree, source="tuned.yaml")
     study = checked.studies[tuning.study]
     recipe = study.effective_recipe(checked.train)
@@ -70,7 +72,7 @@ def trial_run(params: Params, search: str, values: Mapping[str, Any], data: Data
     (learning_rate,), (weight_decay,), (seed,) = study.learning_rates, study.weight_decays, study.seeds
     if batch_size > n_train:
         raise InputError(f"batch_sizes: {batch_size} is larger than the {n_train} images to train on; give less")
-    if said := needs_processes(recipe):
+    if said := process_requirement(recipe):
         raise InputError(said)
     settings = effective_settings(
         recipe,
@@ -88,9 +90,9 @@ def trial_run(params: Params, search: str, values: Mapping[str, Any], data: Data
         for epoch in range(1, tuning.epochs + 1)
     )
     assert ends[-1] == settings.steps, (ends, settings.steps)
-    return TrialRun(settings=settings, recipe=recipe, ends=ends, processes=asked_processes(recipe))
+    return TrialRun(settings=settings, recipe=recipe, ends=ends, processes=trial_processes(recipe))
 
 
-def asked_processes(recipe: Recipe) -> int:
+def trial_processes(recipe: Recipe) -> int:
     """For a trial: `workers`, of which `auto` is one process that stands in for all simulated workers."""
     return 1 if recipe.workers == "auto" else recipe.workers

@@ -2,21 +2,24 @@
 
 from pathlib import Path
 
-import changed
 import pytest
-import tiny_project
+
+import tests.fixtures.changed as changed
+import tests.fixtures.tiny_project as tiny_project
 
 _FILES = {
-    "pipeline/optim/__init__.py": "from pipeline.optim.lars import lars",
-    "pipeline/optim/lars.py": "",
+    "pipeline/optim/__init__.py": "from pipeline.optim.optimizers import lars",
+    "pipeline/optim/optimizers.py": "",
     "pipeline/stages/train.py": "",
-    "pipeline/reporting/page.py": "",
+    "pipeline/reporting/render.py": "",
     "pipeline/reporting/page.html": "",
-    "tests/made_up.py": "",
-    "tests/made_up_runs.py": "from made_up import ROOT",
-    "tests/optim/test_optimizers.py": "from pipeline import optim",
-    "tests/reporting/test_whole.py": "from pipeline.reporting.page import write\nfrom made_up_runs import RUNS",
-    "tests/stages/test_train_stage.py": "",
+    "tests/fixtures/projects.py": "",
+    "tests/fixtures/runs.py": "from tests.fixtures.projects import ROOT",
+    "tests/unit/optim/test_optimizers.py": "from pipeline import optim",
+    "tests/unit/reporting/test_whole.py": (
+        "from pipeline.reporting.render import write\nfrom tests.fixtures.runs import RUNS"
+    ),
+    "tests/integration/stages/test_train_stage.py": "",
     "tests/contracts/test_layers.py": "",
 }
 
@@ -34,11 +37,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("file", "tests"),
     [
-        ("pipeline/optim/lars.py", {"optim/test_optimizers.py"}),  # by the package that re-exports it
+        ("pipeline/optim/optimizers.py", {"optim/test_optimizers.py"}),  # by the package that re-exports it
         ("pipeline/stages/train.py", {"stages/test_train_stage.py"}),  # by its name
         ("pipeline/reporting/page.html", {"reporting/test_whole.py"}),  # by the modules beside it
-        ("tests/made_up.py", {"reporting/test_whole.py"}),  # by a helper's helper
-        ("tests/stages/test_train_stage.py", {"stages/test_train_stage.py"}),
+        ("tests/fixtures/projects.py", {"reporting/test_whole.py"}),  # by a helper's helper
+        ("tests/integration/stages/test_train_stage.py", {"stages/test_train_stage.py"}),
         ("README.md", set()),
     ],
 )

@@ -11,7 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from source_tree import ROOT
+
+from tests.fixtures.source_tree import ROOT
 
 _DOCS = ROOT / "docs"
 _PAGES = [ROOT / "README.md", *sorted(_DOCS.rglob("*.md"))]

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_training import wait_until
 from ruamel.yaml import YAML
-from source_tree import ROOT
 from torch.distributed.run import get_args_parser
 
 from pipeline.__main__ import main
+from tests.fixtures.source_tree import ROOT
+from tests.fixtures.training import wait_until
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CLUSTERS = ROOT / "docs" / "guides" / "clusters.md"

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from source_tree import ROOT, modules, tree
+from tests.fixtures.source_tree import ROOT, modules, tree
 
 _IMPORT_ALL = """
 import importlib, logging, os, random, sys

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from needs import needs_of
+from tests.fixtures.needs import needs_of
 
 _TESTS = Path(__file__).parents[1]
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from source_tree import ROOT
 
 from pipeline.config.params import load_params
+from tests.fixtures.source_tree import ROOT
 
 _FILES = [ROOT / "params.yaml", *sorted((ROOT / "presets").glob("*.yaml"))]
 

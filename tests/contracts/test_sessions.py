@@ -2,7 +2,7 @@
 
 import ast
 
-from source_tree import modules, tree
+from tests.fixtures.source_tree import modules, tree
 
 
 def test_only_a_session_makes_ranks() -> None:
@@ -13,7 +13,7 @@ def test_only_a_session_makes_ranks() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "Ranks"
     }
     # The keys of runs that others will train depend on ranks, too.
-    of_keys = {"pipeline.commands.planning.cells", "pipeline.commands.tuning.inputs"}
+    of_keys = {"pipeline.commands.planning.size", "pipeline.commands.tuning.run"}
     # One process on a CPU, whatever the machine has: their hashes are compared between machines.
     canonical = {"pipeline.training.canonical_runs"}
     assert making == {"pipeline.distributed.process_group"} | of_keys | canonical

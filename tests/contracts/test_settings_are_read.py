@@ -9,30 +9,31 @@ from typing import Any, get_args
 import openTSNE
 import pytest
 from pydantic import BaseModel
-from source_tree import ROOT, modules, tree
 
-from pipeline.config import optimizers, schedules, scorers
+from pipeline.config import filter as scorers
+from pipeline.config import optimization
 from pipeline.config.params import Params
 from pipeline.config.reduce import TsneConfig
 from pipeline.config.study import Study
 from pipeline.optim import OPTIMIZERS
 from pipeline.schedules import SCHEDULES
-from pipeline.selection.scorers import SCORERS
+from pipeline.scoring.registry import SCORERS
+from tests.fixtures.source_tree import ROOT, modules, tree
 
 # These models go as a whole (`model_dump`) to a function with parameters of the same names; their
 # `name` chooses it, and `warmup` and where it starts are read for themselves.
 _HANDED_ON: dict[type[BaseModel], Callable[..., Any]] = {
-    optimizers.AdamwConfig: OPTIMIZERS["adamw"],
-    schedules.ConstantSchedule: SCHEDULES["constant"],
-    schedules.CosineSchedule: SCHEDULES["cosine"],
-    optimizers.LambConfig: OPTIMIZERS["lamb"],
-    optimizers.LarsConfig: OPTIMIZERS["lars"],
-    optimizers.MuonConfig: OPTIMIZERS["muon"],
-    schedules.OneCycleSchedule: SCHEDULES["one_cycle"],
-    schedules.PolynomialSchedule: SCHEDULES["polynomial"],
-    optimizers.RadamConfig: OPTIMIZERS["radam"],
-    optimizers.SgdConfig: OPTIMIZERS["sgd"],
-    schedules.StepSchedule: SCHEDULES["step"],
+    optimization.AdamwConfig: OPTIMIZERS["adamw"],
+    optimization.ConstantSchedule: SCHEDULES["constant"],
+    optimization.CosineSchedule: SCHEDULES["cosine"],
+    optimization.LambConfig: OPTIMIZERS["lamb"],
+    optimization.LarsConfig: OPTIMIZERS["lars"],
+    optimization.MuonConfig: OPTIMIZERS["muon"],
+    optimization.OneCycleSchedule: SCHEDULES["one_cycle"],
+    optimization.PolynomialSchedule: SCHEDULES["polynomial"],
+    optimization.RadamConfig: OPTIMIZERS["radam"],
+    optimization.SgdConfig: OPTIMIZERS["sgd"],
+    optimization.StepSchedule: SCHEDULES["step"],
     TsneConfig: openTSNE.TSNE,
     scorers.CentroidScorer: SCORERS["centroid"].values,
     scorers.ConfidentLearningScorer: SCORERS["confident_learning"].values,

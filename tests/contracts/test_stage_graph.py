@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
-from source_tree import ROOT, modules, tree
 
-from pipeline.artifacts.code import import_closure
+from pipeline.artifacts.provenance import import_closure
 from pipeline.config.params import Params, load_params
 from pipeline.paths import TUNING_FIGURES, DataPaths
+from tests.fixtures.source_tree import ROOT, modules, tree
 
 _DVC: dict[str, Any] = YAML(typ="safe").load(ROOT / "dvc.yaml")
 _STAGES: dict[str, dict[str, Any]] = {name: entry.get("do", entry) for name, entry in _DVC["stages"].items()}
@@ -40,6 +40,10 @@ _PASSIVE = frozenset(
 
 # Sections whose models are not in a module of their own name.
 _MODELS = {
+    "extract": "pipeline.config.extractors",
+    "networks": "pipeline.config.extractors",
+    "dask": "pipeline.config.runtime",
+    "report": "pipeline.config.runtime",
     "train": "pipeline.config.study",
     "studies": "pipeline.config.study",
 }

@@ -5,9 +5,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from source_tree import ROOT
 
 from pipeline.paths import DataPaths
+from tests.fixtures.source_tree import ROOT
 
 _LARGEST = 1 << 20
 _LARGEST_RESULTS = 4 << 20

@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from made_up_planted import say_planted
-from made_up_recursion import write_project
-from made_up_training import TINY_STUDY, stage
-from source_tree import modules, tree
 
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.paths import DataPaths
+from tests.fixtures.planted import say_planted
+from tests.fixtures.recursion import write_project
+from tests.fixtures.source_tree import modules, tree
+from tests.fixtures.training import TINY_STUDY, stage
 
 _STAGES = ("finetune", "extract", "reduce", "filter", "train")
 # `prepare` writes the column, and `planted` reads it for those below.
-_OWNERS = {"pipeline.artifacts.planted", "pipeline.stages.prepare"}
+_OWNERS = {"pipeline.artifacts.prepared", "pipeline.stages.prepare"}
 _READERS = ("pipeline.reporting.", "viz.")
 
 

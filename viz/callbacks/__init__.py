@@ -5,32 +5,32 @@ from pathlib import Path
 from dash import Dash, Input, Output
 
 from viz.callbacks import (
-    browsing,
-    comparing,
-    deciding,
-    exploring,
-    judging,
-    linking,
-    pointing,
-    proposing,
-    selecting,
-    watching,
+    compare,
+    embedding,
+    file_watch,
+    filter_controls,
+    gallery,
+    hover,
+    lasso,
+    overrides,
+    params_dialog,
+    url,
 )
 from viz.data import Source
 
 
 def register(app: Dash, source: Source, params: Path) -> None:
     """Tie everything to the page's controls."""
-    linking.register(app, params)
-    judging.register(app, source)
-    exploring.register(app, source)
-    comparing.register(app, source)
-    pointing.register(app, source)
-    selecting.register(app, source)
-    browsing.register(app, source)
-    deciding.register(app, source)
-    proposing.register(app, source, params)
-    watching.register(app, source)
+    url.register(app, params)
+    filter_controls.register(app, source)
+    embedding.register(app, source)
+    compare.register(app, source)
+    hover.register(app, source)
+    lasso.register(app, source)
+    gallery.register(app, source)
+    overrides.register(app, source)
+    params_dialog.register(app, source, params)
+    file_watch.register(app, source)
     _register_in_browser(app)
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from pipeline.paths import DataPaths
 from viz.commands.inputs import check_suffix, chosen_network, network_options
 from viz.data import Source
-from viz.export.content import content_of
-from viz.export.page import write_page
-from viz.rules import Rule, judge
+from viz.export.page import make_content, write_page
+from viz.filter_settings import FilterSettings, preview_filter
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -34,6 +33,6 @@ def main(argv: Sequence[str]) -> int:
     network = chosen_network(arguments.network, arguments.params)
     source = Source(DataPaths(root=arguments.data))
     points = source.points(network)
-    write_page(file, content_of(points, judge(source, points, Rule()), source.by_hand(points)))
+    write_page(file, make_content(points, preview_filter(source, points, FilterSettings()), source.by_hand(points)))
     print(f"{file}: written, {file.stat().st_size / 1e6:.1f} MB")
     return 0

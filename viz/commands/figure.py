@@ -9,16 +9,15 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from pipeline.artifacts.atomic import atomic_path
+from pipeline.artifacts.files import atomic_path
 from pipeline.errors import InputError
+from pipeline.figures.embeddings import colored_map
+from pipeline.figures.rendering import pdf, png, svg, with_note
 from pipeline.paths import DataPaths
-from viz.coloring import COLORINGS, colors_by
+from viz.color_by import COLORINGS, colors_by, make_color_data
 from viz.commands.inputs import check_suffix, chosen_network, network_options
 from viz.data import Source
-from viz.facts import facts_of
-from viz.figures.maps import colored_map
-from viz.figures.rendering import noted, pdf, png, svg
-from viz.rules import Rule, judge
+from viz.filter_settings import FilterSettings, preview_filter
 
 _FORMATS: Mapping[str, Callable[[Figure], bytes]] = {".png": png, ".svg": svg, ".pdf": pdf}
 
@@ -45,9 +44,9 @@ def main(argv: Sequence[str]) -> int:
     network = chosen_network(arguments.network, arguments.params)
     source = Source(DataPaths(root=arguments.data))
     points = source.points(network)
-    verdict = judge(source, points, Rule())
-    colors = colors_by(arguments.color, facts_of(points, verdict))
-    figure = noted(colored_map(points.coordinates, colors, ~verdict.keep), points.planted_note)
+    verdict = preview_filter(source, points, FilterSettings())
+    colors = colors_by(arguments.color, make_color_data(points, verdict))
+    figure = with_note(colored_map(points.coordinates, colors, ~verdict.keep), points.planted_note)
     content = _FORMATS[file.suffix.lower()](figure)
     with atomic_path(file) as temporary:
         temporary.write_bytes(content)

@@ -11,11 +11,11 @@ from pipeline.paths import DataPaths
 from viz.app import make_app
 from viz.commands.inputs import folder_options
 from viz.data import Source
-from viz.guard import LOOPBACK, LOOPBACK_NAMES, check_port
+from viz.security import LOOPBACK, LOOPBACK_NAMES, check_port
 
-_EVERYWHERE = "0.0.0.0"
+_ALL_INTERFACES = "0.0.0.0"
 
-_OTHERS = """other commands, each with its own --help:
+_EPILOG = """other commands, each with its own --help:
   export out.html       one offline page with the map and all pictures
   figure out.svg        the map for papers, as PNG, SVG or PDF"""
 
@@ -25,7 +25,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m viz",
         description=__doc__,
-        epilog=_OTHERS,
+        epilog=_EPILOG,
         parents=[folder_options()],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     app = make_app(Source(DataPaths(root=arguments.data)), params_file=arguments.params, token=token)
     # A line for every request would bury the address.
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    host = socket.gethostname() if arguments.host == _EVERYWHERE else arguments.host
+    host = socket.gethostname() if arguments.host == _ALL_INTERFACES else arguments.host
     print(f"http://{host}:{arguments.port}/" + (f"?token={token}" if token else ""), flush=True)
     # All of it said here: Dash would take HOST, PORT and DASH_DEBUG from the environment.
     app.run(host=arguments.host, port=arguments.port, debug=False)

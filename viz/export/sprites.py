@@ -27,14 +27,14 @@ _SAMPLE = 256
 
 
 @dataclass(frozen=True, order=True)
-class Rung:
+class ThumbnailFormat:
     """How thumbnails are kept: `side` in pixels, and WebP's `quality`, 0 to 100, or `_LOSSLESS`."""
 
     side: int
     quality: int
 
 
-def choose_rung(images: NDArray[np.uint8], budget: int) -> Rung:
+def choose_thumbnail_format(images: NDArray[np.uint8], budget: int) -> ThumbnailFormat:
     """The best look that fits, by a sample; where none does, the smallest that is still recognisable.
 
     Args:
@@ -49,7 +49,7 @@ def choose_rung(images: NDArray[np.uint8], budget: int) -> Rung:
     return rungs[-1]
 
 
-def sprite_sheets(images: NDArray[np.uint8], rows: NDArray[np.int64], rung: Rung) -> Iterator[bytes]:
+def sprite_sheets(images: NDArray[np.uint8], rows: NDArray[np.int64], rung: ThumbnailFormat) -> Iterator[bytes]:
     """WebP files of `COLUMNS` x `COLUMNS` thumbnails each, left to right and top down in the order of `rows`.
 
     Args:
@@ -65,13 +65,15 @@ def sprite_sheets(images: NDArray[np.uint8], rows: NDArray[np.int64], rung: Rung
         yield _encode(np.stack([images[row] for row in chosen]), rung)
 
 
-def _rungs(side: int) -> list[Rung]:
+def _rungs(side: int) -> list[ThumbnailFormat]:
     if side < _LOSSLESS_BELOW:
-        return [Rung(side, _LOSSLESS)]
-    return sorted({Rung(min(side, at), quality) for at, quality in product(_SIDES, _QUALITIES)}, reverse=True)
+        return [ThumbnailFormat(side, _LOSSLESS)]
+    return sorted(
+        {ThumbnailFormat(min(side, at), quality) for at, quality in product(_SIDES, _QUALITIES)}, reverse=True
+    )
 
 
-def _encode(images: NDArray[np.uint8], rung: Rung) -> bytes:
+def _encode(images: NDArray[np.uint8], rung: ThumbnailFormat) -> bytes:
     """One sheet of at most `PER_SHEET` images (n, S, S, 3)."""
     side, n_rows = rung.side, -(-len(images) // COLUMNS)
     tiles = np.zeros((n_rows * COLUMNS, side, side, 3), dtype=np.uint8)

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from pipeline.artifacts.atomic import write_bytes
-from pipeline.commands.checks.finding import Finding, ok, problem
+from pipeline.artifacts.files import write_bytes
+from pipeline.commands.checks.environment import Finding, ok, problem
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
-from pipeline.processes import commands_below, is_hidden
+from pipeline.processes import hides_working_folder, processes_in_folder
 
 _RWLOCK = Path(".dvc/tmp/rwlock")
 _LOCK = Path("dvc.lock")
 # As long as DVC itself waits for its lock.
-_WAITS_S = 3.0
+_LOCK_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,16 +62,16 @@ def repair_dvc_files(project: Path, work: WorkPaths) -> list[Repair]:
     """
     if not (project / ".dvc").is_dir():
         return []
-    with _holding(project / ".dvc/tmp/lock"):
+    with _dvc_lock_held(project / ".dvc/tmp/lock"):
         running = _running_dvc(project)
         damaged = [] if _rwlock_is_sound(project, running) else [_RWLOCK]
-        damaged += [] if is_whole(project / _LOCK) else [_LOCK]
+        damaged += [] if is_readable_lock(project / _LOCK) else [_LOCK]
         if damaged and running:
             raise InputError(f"{damaged[0]}: damaged, and DVC runs as process {running[0]}; end it and try again")
         return [_remove_rwlock(project) if path == _RWLOCK else _replace_lock(project, work) for path in damaged]
 
 
-def is_whole(lock: Path) -> bool:
+def is_readable_lock(lock: Path) -> bool:
     """Whether DVC reads all of a dvc.lock; a missing one is as good."""
     # Takes a third of a second.
     from dvc.exceptions import DvcException
@@ -103,7 +103,7 @@ def _rwlock_is_sound(project: Path, running: list[int]) -> bool:
         return False
     # DVC itself forgets those that have ended.
     others = pids.difference(running)
-    return not any(Path("/proc", str(pid)).exists() and not is_hidden(pid) for pid in others)
+    return not any(Path("/proc", str(pid)).exists() and not hides_working_folder(pid) for pid in others)
 
 
 def _remove_rwlock(project: Path) -> Repair:
@@ -147,7 +147,7 @@ def _restore(lock: Path, copy: Path, *, named: str) -> str:
     for source, content in found:
         if content is not None:
             write_bytes(lock, content)
-            if is_whole(lock):
+            if is_readable_lock(lock):
                 return source
     lock.unlink()
     return "a new one, as there is no whole copy"
@@ -176,16 +176,16 @@ def _running_dvc(project: Path) -> list[int]:
     """Processes of DVC in the project, but for those that only send its statistics."""
     return [
         pid
-        for pid, command in commands_below(project).items()
+        for pid, command in processes_in_folder(project).items()
         if any(Path(part).name == "dvc" for part in command[:5]) and "daemon" not in command
     ]
 
 
 @contextmanager
-def _holding(path: Path) -> Iterator[None]:
+def _dvc_lock_held(path: Path) -> Iterator[None]:
     """Hold the lock that DVC holds while it reads and writes its files, though not while a stage runs."""
     path.parent.mkdir(exist_ok=True)
-    deadline = time.monotonic() + _WAITS_S
+    deadline = time.monotonic() + _LOCK_TIMEOUT_S
     with path.open("a+b") as file:
         while True:
             try:

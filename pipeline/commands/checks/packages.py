@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from pipeline.commands.checks.finding import INSTALL, Finding, ok, problem, warning
+from pipeline.commands.checks.environment import INSTALL, Finding, ok, problem, warning
 
 _REINSTALL_TORCH = "pip install --force-reinstall torch torchvision (both from one source: pip, or conda-forge)"
 
@@ -49,14 +49,14 @@ def check_packages(project: Path) -> Iterator[Finding]:
     required = [requirement for group in groups.values() for requirement in group]
     installed = {requirement.name: installed_version(requirement.name) for requirement in required}
     findings = [
-        judge_version(requirement, installed[requirement.name], group)
+        check_package_version(requirement, installed[requirement.name], group)
         for group, requirements in groups.items()
         for requirement in requirements
     ]
     wrong = [finding for finding in findings if finding.status != "ok"]
     yield from wrong or [ok("packages", f"all {len(findings)} within the bounds of pyproject.toml")]
-    yield judge_lock(installed, read_lock(project / "requirements.lock"))
-    yield from judge_torch_pair(installed.get("torch"), _requirements_of("torchvision"))
+    yield check_locked_versions(installed, read_lock(project / "requirements.lock"))
+    yield from check_torch_pair(installed.get("torch"), _distribution_requirements("torchvision"))
     yield from _check_imports([*groups["pipeline"], *groups["stages"], *groups["viz"]], installed)
 
 
@@ -93,7 +93,7 @@ def installed_version(name: str) -> str | None:
         return None
 
 
-def judge_version(requirement: Requirement, installed: str | None, group: str) -> Finding:
+def check_package_version(requirement: Requirement, installed: str | None, group: str) -> Finding:
     """`group`: one of read_requirements; what `dvc repro` runs without is a warning."""
     judge = warning if group in _OPTIONAL else problem
     if installed is None:
@@ -103,7 +103,7 @@ def judge_version(requirement: Requirement, installed: str | None, group: str) -
     return ok(requirement.name, installed)
 
 
-def judge_lock(installed: Mapping[str, str | None], locked: Mapping[str, str]) -> Finding:
+def check_locked_versions(installed: Mapping[str, str | None], locked: Mapping[str, str]) -> Finding:
     """Whether what is installed is what the results were made with."""
     differing = [
         f"{name} {version} (lock: {locked.get(str(canonicalize_name(name)), 'none')})"
@@ -116,14 +116,14 @@ def judge_lock(installed: Mapping[str, str | None], locked: Mapping[str, str]) -
     return ok("lock", "the versions of requirements.lock")
 
 
-def judge_torch_pair(torch: str | None, torchvision_requires: Sequence[Requirement]) -> Iterator[Finding]:
+def check_torch_pair(torch: str | None, torchvision_requires: Sequence[Requirement]) -> Iterator[Finding]:
     """Whether torchvision was built for this torch; nothing where either is missing."""
     for requirement in torchvision_requires:
         if requirement.name == "torch" and torch and not requirement.specifier.contains(torch, prereleases=True):
             yield problem("torchvision", f"was built for {requirement}, here is {torch}", _REINSTALL_TORCH)
 
 
-def judge_import(name: str, error: str) -> Finding:
+def import_finding(name: str, error: str) -> Finding:
     """Why importing `name` failed, and the repair."""
     if "torchvision::nms" in error:
         return problem(name, f"does not match the installed torch: {error}", _REINSTALL_TORCH)
@@ -149,21 +149,23 @@ def import_errors(modules: Sequence[str]) -> dict[str, str]:
     return errors
 
 
-def module_of(requirement: Requirement) -> str:
+def import_name(requirement: Requirement) -> str:
     """The module that a distribution is imported by."""
     return _MODULES.get(requirement.name, requirement.name)
 
 
 def _check_imports(requirements: Sequence[Requirement], installed: Mapping[str, str | None]) -> Iterator[Finding]:
-    present = {module_of(requirement): requirement.name for requirement in requirements if installed[requirement.name]}
+    present = {
+        import_name(requirement): requirement.name for requirement in requirements if installed[requirement.name]
+    }
     errors = import_errors(list(present))
     for module, error in errors.items():
-        yield judge_import(present[module], error)
+        yield import_finding(present[module], error)
     if not errors:
         yield ok("imports", f"{len(present)} packages")
 
 
-def _requirements_of(name: str) -> list[Requirement]:
+def _distribution_requirements(name: str) -> list[Requirement]:
     try:
         return [Requirement(line) for line in metadata.requires(name) or ()]
     except metadata.PackageNotFoundError:

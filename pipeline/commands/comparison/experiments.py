@@ -1,8 +1,9 @@
-"""Reading an experiment: a folder, or a git revision of this repository with what DVC's cache holds of it."""
+"""The experiments that are compared."""
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,136 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.artifacts.arrays import open_array
-from pipeline.artifacts.json_file import read_json
-from pipeline.artifacts.planted import PLANTED_COLUMN, count_planted
+from pipeline.artifacts.files import open_array, read_json
+from pipeline.artifacts.prepared import PLANTED_COLUMN, count_planted
 from pipeline.artifacts.tables import read_csv, read_parquet
-from pipeline.commands.comparison.revisions import fetch
-from pipeline.commands.comparison.tested import EvaluationImages, read_tested
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
+from pipeline.stats.formatting import count
+
+# The outputs of a git revision, out of DVC's cache; nothing is checked out.
+
+
+def fetch(
+    revision: str,
+    places: Iterable[str],
+    wanted: Callable[[Path], bool],
+    target: Path,
+    *,
+    may_lack: Callable[[Path], bool],
+) -> None:
+    """Copy the wanted files of some places in data/, as the revision's dvc.lock has them, to the data folder `target`.
+
+    What dvc.yaml declares there and dvc.lock does not have is left out.
+
+    Args:
+        revision: what git or DVC resolves: a commit, a branch, a tag, `HEAD~1`, an experiment of `dvc exp`.
+        places: folders, of which all below is looked at, or single files.
+        may_lack: whether a file is left out where it can be had nowhere.
+
+    Raises:
+        InputError: no such revision, or a file of it is neither in DVC's cache nor in a remote, and may not lack.
+    """
+    # Takes two seconds; folders are compared without it.
+    from dvc.api import DVCFileSystem
+    from dvc.exceptions import DvcException
+
+    try:
+        files = DVCFileSystem(rev=revision)
+        found = [path for place in places for path in files.find(f"/data/{place}")]
+    except DvcException as error:
+        raise InputError(f"{revision}: neither a folder nor a git revision that DVC can read: {error}") from None
+    for path in found:
+        if not wanted(Path(path)) or _never_run(files.info(path)):
+            continue
+        destination = target / Path(path).relative_to("/data")
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            files.get_file(path, str(destination))
+        except FileNotFoundError:
+            if may_lack(Path(path)):
+                continue
+            raise InputError(
+                f"{revision}: {path.removeprefix('/')} is not in DVC's cache; run `dvc pull --all-commits`"
+            ) from None
+
+
+def _never_run(entry: Mapping[str, Any]) -> bool:
+    """Whether dvc.yaml declares the file and dvc.lock does not have it: its stage had not run."""
+    output = entry.get("dvc_info")
+    return output is not None and output.get("md5") is None
+
+
+# Which test images the runs of an experiment were tested on, and whether two experiments share them.
+#
+# Accuracies on unlike images differ whatever the networks do, by as much in every seed: a paired test would call it an
+# effect. Neither a run's settings nor its columns tell of it.
+
+
+_COLUMNS = {"sha256": pa.string(), "label_name": pa.string()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationImages:
+    """The test images of one experiment.
+
+    Attributes:
+        images: how often there is an image with its label, by (sha256, label_name), wherever its file lies.
+        unknown: by study, why `images` may not be what its runs were tested on; studies for which they are lack.
+    """
+
+    images: Counter[tuple[str, str]]
+    unknown: Mapping[str, str]
+
+
+def read_evaluation_images(data: DataPaths, studies: Iterable[str]) -> EvaluationImages:
+    """From data/prepare/test.parquet, if the files that the studies were trained with are those beside it.
+
+    Raises:
+        InputError: a file is damaged.
+    """
+    manifest = data.manifest("test")
+    if not manifest.exists():
+        why = f"{manifest.relative_to(data.root).as_posix()} is missing (that of a revision: `dvc pull --all-commits`)"
+        return EvaluationImages(images=Counter(), unknown=dict.fromkeys(studies, why))
+    table = read_parquet(manifest, _COLUMNS)
+    prepared = _recorded(data, "prepare", None, "outputs", "")
+    unknown = {}
+    for study in studies:
+        trained_with = _recorded(data, "train", study, "inputs", "../prepare/")
+        if trained_with[0] and not trained_with[1]:
+            unknown[study] = "it was trained before the labels were recorded with it; train it again (`dvc repro`)"
+        elif None in (*prepared, *trained_with):
+            unknown[study] = "a provenance file that names them, of prepare or of the study, is missing"
+        elif prepared != trained_with:
+            unknown[study] = "data/prepare was made anew since the study was trained"
+    pairs = zip(table["sha256"].to_pylist(), table["label_name"].to_pylist(), strict=True)
+    return EvaluationImages(images=Counter(pairs), unknown=unknown)
+
+
+def incomparable_reason(study: str, a: EvaluationImages, b: EvaluationImages) -> str | None:
+    """Why the accuracies of a study in A and B cannot be compared, as the end of a sentence; None where they can."""
+    unknown = [f"of {name}, {of.unknown[study]}" for name, of in (("A", a), ("B", b)) if study in of.unknown]
+    if unknown:
+        return f"it is not known whether both were tested on the same images: {'; '.join(unknown)}"
+    if a.images == b.images:
+        return None
+    both = (a.images & b.images).total()
+    return (
+        f"they were tested on other images: A on {count(a.images.total())}, B on {count(b.images.total())}, "
+        f"of which {count(both)} are the same with the same label"
+    )
+
+
+def _recorded(data: DataPaths, stage: str, item: str | None, role: str, folder: str) -> list[str | None]:
+    """SHA-256 of pixels and labels in `folder`, inputs or outputs as a stage recorded them; None where it did not."""
+    path = data.provenance(stage, item)
+    files: Mapping[str, str] = read_json(path).get(role, {}) if path.exists() else {}
+    return [files.get(folder + name) for name in ("test.npy", "test.parquet")]
+
+
+# Reading an experiment: a folder, or a git revision of this repository with what DVC's cache holds of it.
+
 
 Row = Mapping[str, Any]
 """A cell's line in data/train/<study>.parquet, with all columns that the file has."""
@@ -39,7 +162,7 @@ _NEEDED = (
 _KEPT_COLUMNS = {"sample_id": pa.int64(), "path": pa.string(), "label_name": pa.string()}
 
 _PREPARED = ("test.parquet", "provenance.json", "metrics.json")
-_PLACES = ("train", "filter", *(f"prepare/{name}" for name in _PREPARED), "report/provenance.json")
+_PATHS = ("train", "filter", *(f"prepare/{name}" for name in _PREPARED), "report/provenance.json")
 """In a revision's data/, what there is to read."""
 
 
@@ -93,7 +216,7 @@ def read_experiment(name: str) -> Experiment:
         return _read(name, folder / "data" if (folder / "data").is_dir() else folder)
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary) / "data"
-        fetch(name, _PLACES, _is_wanted, root, may_lack=_is_prepared)
+        fetch(name, _PATHS, _is_wanted, root, may_lack=_is_prepared)
         try:
             return _read(name, root)
         except InputError as error:
@@ -130,10 +253,12 @@ def _read(name: str, root: Path) -> Experiment:
         studies={study: _read_study(data.runs(study)) for study in studies},
         filters={network: _read_filter(data, network) for network in networks},
         n_images=_count_images(data, studies),
-        tested=read_tested(data, studies),
+        tested=read_evaluation_images(data, studies),
         n_planted=count_planted(data) if data.prepare_metrics.exists() else None,
-        margin=_read_stated(data.provenance("report"), "margin", is_margin, "above 0 and below 100"),
-        confidence=_read_stated(data.provenance("report"), "confidence", _is_confidence, "above 0.5 and below 1"),
+        margin=_read_report_parameter(data.provenance("report"), "margin", is_margin, "above 0 and below 100"),
+        confidence=_read_report_parameter(
+            data.provenance("report"), "confidence", _is_confidence, "above 0.5 and below 1"
+        ),
     )
 
 
@@ -160,7 +285,7 @@ def _is_share(value: float | None) -> bool:
 
 def _read_filter(data: DataPaths, network: str) -> KeptImages:
     kept, metrics = data.kept(network), data.filter_metrics(network)
-    paths = frozenset(read_csv(kept, _KEPT_COLUMNS, may_have=[PLANTED_COLUMN])["path"].to_pylist())
+    paths = frozenset(read_csv(kept, _KEPT_COLUMNS, optional=[PLANTED_COLUMN])["path"].to_pylist())
     n_total = read_json(metrics).get("n_total")
     if not isinstance(n_total, int) or not len(paths) <= n_total:
         raise InputError(f"{metrics}: n_total {n_total} for {len(paths)} images in {kept}; run `dvc repro --force`")
@@ -171,7 +296,7 @@ def _is_confidence(value: object) -> bool:
     return isinstance(value, float) and 0.5 < value < 1
 
 
-def _read_stated(path: Path, key: str, is_valid: Callable[[object], bool], valid: str) -> float | None:
+def _read_report_parameter(path: Path, key: str, is_valid: Callable[[object], bool], valid: str) -> float | None:
     """Of the report's own parameters: params.yaml may have been changed since, at the sight of the results."""
     if not path.exists():
         return None

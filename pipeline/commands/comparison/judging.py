@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.commands.comparison.experiments import Experiment, KeptImages, Row
-from pipeline.commands.comparison.pairing import ColumnDifference, Pair, Setting, differing_columns, pair_runs
-from pipeline.stats.pairs import complete_seeds
-from pipeline.stats.verdict import Rule, Verdict, pooled_verdicts, verdicts_by_setting
+from pipeline.commands.comparison.pairing import ColumnDifference, Pair, PairSetting, differing_columns, pair_runs
+from pipeline.stats.replicates import complete_seeds
+from pipeline.stats.verdict import DecisionRule, Verdict, pooled_verdicts, verdicts_by_setting
 
 Differences = Mapping[tuple[str, int], float]
 """Of one setting: (draw of the filter, seed) -> B - A in top-1, -1 to 1."""
@@ -20,7 +20,7 @@ Differences = Mapping[tuple[str, int], float]
 class SettingVerdict:
     """B against A at one setting; Holm's adjustment covers all settings of the study."""
 
-    setting: Setting
+    setting: PairSetting
     verdict: Verdict
 
 
@@ -65,8 +65,8 @@ class StudyComparison:
     no_verdict: str | None
     pooled: list[ArmVerdict]
     settings: list[SettingVerdict]
-    only_a: list[Setting]
-    only_b: list[Setting]
+    only_a: list[PairSetting]
+    only_b: list[PairSetting]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +87,8 @@ class FilterComparison:
     only_b: int
 
 
-def compare_study(
-    study: str, a: Sequence[Row], b: Sequence[Row], rule: Rule, *, step: float, no_verdict: str | None = None
+def compare_study_runs(
+    study: str, a: Sequence[Row], b: Sequence[Row], rule: DecisionRule, *, step: float, no_verdict: str | None = None
 ) -> StudyComparison:
     """Pair the runs of a study and judge B against A.
 
@@ -103,7 +103,7 @@ def compare_study(
     pairs = [pair for pair in pairing.pairs if not pair.is_one_run]
     tables = {} if no_verdict else _by_setting(pairs)
     draws = sorted({draw for found in tables.values() for draw, _ in found if draw})
-    by_setting = {setting: _table(found, _own(setting, draws)) for setting, found in tables.items()}
+    by_setting = {setting: _table(found, _setting_draws(setting, draws)) for setting, found in tables.items()}
     by_setting = {setting: table for setting, table in by_setting.items() if table.size}
     verdicts = verdicts_by_setting(list(by_setting.values()), rule, step=step)
     return StudyComparison(
@@ -144,15 +144,15 @@ def _filters(network: str, a: KeptImages, b: KeptImages) -> FilterComparison:
     )
 
 
-def _by_setting(pairs: Iterable[Pair]) -> dict[Setting, Differences]:
+def _by_setting(pairs: Iterable[Pair]) -> dict[PairSetting, Differences]:
     """In the order of the pairs."""
-    found: dict[Setting, dict[tuple[str, int], float]] = defaultdict(dict)
+    found: dict[PairSetting, dict[tuple[str, int], float]] = defaultdict(dict)
     for pair in pairs:
         found[pair.key.setting][pair.key.draw, pair.key.seed] = pair.difference
     return dict(found)
 
 
-def _own(setting: Setting, draws: Sequence[str]) -> Sequence[str]:
+def _setting_draws(setting: PairSetting, draws: Sequence[str]) -> Sequence[str]:
     """Those of the study's draws that the setting has; runs without a filter have one that is named so."""
     return draws if setting.filter_network else [""]
 
@@ -163,7 +163,9 @@ def _table(found: Differences, draws: Sequence[str]) -> NDArray[np.float64]:
     return np.array([[found[draw, seed] for seed in seeds] for draw in draws], dtype=np.float64)
 
 
-def _by_arm(tables: Mapping[Setting, Differences], draws: Sequence[str], rule: Rule, step: float) -> list[ArmVerdict]:
+def _by_arm(
+    tables: Mapping[PairSetting, Differences], draws: Sequence[str], rule: DecisionRule, step: float
+) -> list[ArmVerdict]:
     """Each arm's verdict over its settings that have every draw and seed of the arm, and the number of the others."""
     arms = sorted({setting.arm for setting in tables}, key=lambda arm: (arm != "filtered", arm))
     of_arm = {arm: {setting: found for setting, found in tables.items() if setting.arm == arm} for arm in arms}
@@ -176,8 +178,8 @@ def _by_arm(tables: Mapping[Setting, Differences], draws: Sequence[str], rule: R
     ]
 
 
-def _complete(tables: Mapping[Setting, Differences], draws: Sequence[str]) -> list[NDArray[np.float64]]:
+def _complete(tables: Mapping[PairSetting, Differences], draws: Sequence[str]) -> list[NDArray[np.float64]]:
     """The tables (draws, seeds) of one arm's settings that have all of its seeds."""
     n_seeds = len({seed for found in tables.values() for _, seed in found})
-    found = [_table(of_setting, _own(setting, draws)) for setting, of_setting in tables.items()]
+    found = [_table(of_setting, _setting_draws(setting, draws)) for setting, of_setting in tables.items()]
     return [table for table in found if table.shape[1] == n_seeds]

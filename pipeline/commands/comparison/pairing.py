@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pipeline.commands.comparison.experiments import Row
-from pipeline.config.networks import architecture_of
+from pipeline.config.extractors import base_architecture
 from pipeline.errors import InputError
 
 
-class Setting(NamedTuple):
+class PairSetting(NamedTuple):
     """What the two runs of a pair share beside the seed and the draw of the filter.
 
     `filter_network` is without the number of its replicate, and empty for arm `full`, which no filter touches.
@@ -26,10 +26,10 @@ class Setting(NamedTuple):
     weight_decay: float
 
 
-class Key(NamedTuple):
+class PairKey(NamedTuple):
     """What tells a run from the others of its study. `draw` is the filter's network, empty for arm `full`."""
 
-    setting: Setting
+    setting: PairSetting
     draw: str
     seed: int
 
@@ -38,7 +38,7 @@ class Key(NamedTuple):
 class Pair:
     """One run of each experiment, both finished."""
 
-    key: Key
+    key: PairKey
     a: Row
     b: Row
 
@@ -67,8 +67,8 @@ class Pairing:
     pairs: list[Pair]
     unfinished: int
     unpaired: int
-    only_a: list[Setting]
-    only_b: list[Setting]
+    only_a: list[PairSetting]
+    only_b: list[PairSetting]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,19 +137,19 @@ def _compared(row: Row) -> Mapping[str, Any]:
     return {**columns, **{name: value for name, value in json.loads(row["settings"]).items() if name not in columns}}
 
 
-def _by_key(rows: Iterable[Row]) -> dict[Key, Row]:
-    found: dict[Key, Row] = {}
+def _by_key(rows: Iterable[Row]) -> dict[PairKey, Row]:
+    found: dict[PairKey, Row] = {}
     for row in rows:
         key = _key(row)
         if key in found:
-            names = ", ".join(f"{name} {row[name]}" for name in (*Setting._fields, "seed"))
+            names = ", ".join(f"{name} {row[name]}" for name in (*PairSetting._fields, "seed"))
             raise InputError(f"a study has two runs with {names}; run `dvc repro --force`")
         found[key] = row
     return found
 
 
-def _key(row: Row) -> Key:
-    values = {name: row[name] for name in Setting._fields}
+def _key(row: Row) -> PairKey:
+    values = {name: row[name] for name in PairSetting._fields}
     filtered = row["arm"] != "full"
-    values["filter_network"] = architecture_of(row["filter_network"]) if filtered else ""
-    return Key(setting=Setting(**values), draw=row["filter_network"] if filtered else "", seed=row["seed"])
+    values["filter_network"] = base_architecture(row["filter_network"]) if filtered else ""
+    return PairKey(setting=PairSetting(**values), draw=row["filter_network"] if filtered else "", seed=row["seed"])

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from pipeline.commands.planning import cost
-from pipeline.commands.planning.cells import StudyPlan, device_of, threads_of, workers_of
-from pipeline.commands.planning.cost import Cost
-from pipeline.commands.planning.data import DataSize
+from pipeline.commands.planning.cost import PlannedCost
+from pipeline.commands.planning.size import DataSize, StudyPlan, planned_device, thread_count, worker_count
 from pipeline.commands.planning.speed import Speed, Workload, measure
-from pipeline.config.networks import architecture_of, replicate_of
+from pipeline.config.extractors import base_architecture, replicate_number
 from pipeline.config.params import Params
 from pipeline.config.study import KeepWeights
 from pipeline.distributed import local_gpus
@@ -22,7 +21,7 @@ _MEASURING_S = 18.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class PlannedRun:
     """One training run on `workers` processes of `threads` CPU threads each."""
 
     settings: TrainSettings
@@ -40,12 +39,12 @@ class Run:
         )
 
 
-def finetune_run(params: Params, network: str, size: DataSize) -> Run:
+def finetune_run(params: Params, network: str, size: DataSize) -> PlannedRun:
     """The run of an extractor, or of each of its folds."""
     config = params.finetune
     settings = effective_settings(
         config,
-        network=architecture_of(network),
+        network=base_architecture(network),
         n_classes=size.n_classes,
         n_epoch=cost.images_per_fold(size.n_train, config.folds),
         image_size=params.prepare.image_size,
@@ -55,25 +54,25 @@ def finetune_run(params: Params, network: str, size: DataSize) -> Run:
         learning_rate=config.learning_rate,
         weight_decay=config.weight_decay,
         budget=config.budget,
-        seed=config.seed + replicate_of(network),
+        seed=config.seed + replicate_number(network),
         skipped=config.trained == "head",
     )
-    return Run(settings=settings, workers=workers_of(config), threads=threads_of(config))
+    return PlannedRun(settings=settings, workers=worker_count(config), threads=thread_count(config))
 
 
-def study_runs(params: Params, name: str, plan: StudyPlan) -> list[Run]:
+def study_runs(params: Params, name: str, plan: StudyPlan) -> list[PlannedRun]:
     """The missing cells of a study."""
     recipe = params.studies[name].effective_recipe(params.train)
-    workers, threads = workers_of(recipe), threads_of(recipe)
-    return [Run(settings=cell.settings, workers=workers, threads=threads) for cell in plan.missing]
+    workers, threads = worker_count(recipe), thread_count(recipe)
+    return [PlannedRun(settings=cell.settings, workers=workers, threads=threads) for cell in plan.missing]
 
 
-def measure_all(runs: Iterable[Run]) -> dict[Workload, Speed]:
+def measure_all(runs: Iterable[PlannedRun]) -> dict[Workload, Speed]:
     """A speed for each kind of run, all together in half a minute or so."""
     sizes: dict[Workload, set[int]] = {}
     workers: dict[Workload, int] = {}
     for run in runs:
-        sizes.setdefault(run.workload, set()).update(*cost.part_sizes(run.settings, run.workers).values())
+        sizes.setdefault(run.workload, set()).update(*cost.micro_batch_sizes(run.settings, run.workers).values())
         workers[run.workload] = run.workers
     threads = torch.get_num_threads()
     deadline = time.monotonic() + _MEASURING_S
@@ -81,7 +80,7 @@ def measure_all(runs: Iterable[Run]) -> dict[Workload, Speed]:
     try:
         for left, workload in zip(range(len(sizes), 0, -1), sizes, strict=True):
             share = max(0.0, deadline - time.monotonic()) / left
-            speeds[workload] = measure(workload, sizes[workload], device_of(workers[workload]), seconds=share)
+            speeds[workload] = measure(workload, sizes[workload], planned_device(workers[workload]), seconds=share)
     finally:
         torch.set_num_threads(threads)
     return speeds
@@ -91,16 +90,16 @@ def stage_costs(
     params: Params,
     running: frozenset[str],
     size: DataSize,
-    runs: Mapping[str, list[Run]],
+    runs: Mapping[str, list[PlannedRun]],
     speeds: Mapping[Workload, Speed],
-) -> dict[str, Cost]:
+) -> dict[str, PlannedCost]:
     """The cost of each stage of `running`, by its name.
 
     Args:
         runs: of the stages finetune@... (one each; also where only extract@... runs) and train@....
     """
     cores = len(os.sched_getaffinity(0))
-    costs: dict[str, Cost] = {}
+    costs: dict[str, PlannedCost] = {}
     for stage in running:
         kind, _, item = stage.partition("@")
         match kind:
@@ -123,7 +122,7 @@ def stage_costs(
                     workers=local_gpus(),
                 )
             case "reduce":
-                costs[stage] = cost.reduce_cost(params.reduce, architecture_of(item), size, cores=cores)
+                costs[stage] = cost.reduce_cost(params.reduce, base_architecture(item), size, cores=cores)
             case "filter":
                 costs[stage] = cost.filter_cost(size)
             case "train":
@@ -133,7 +132,9 @@ def stage_costs(
     return costs
 
 
-def _study_cost(runs: list[Run], keep: KeepWeights, speeds: Mapping[Workload, Speed], size: DataSize) -> Cost:
+def _study_cost(
+    runs: list[PlannedRun], keep: KeepWeights, speeds: Mapping[Workload, Speed], size: DataSize
+) -> PlannedCost:
     first_seed = runs[0].settings.seed if runs else 0
     each = []
     for run in runs:
@@ -141,7 +142,7 @@ def _study_cost(runs: list[Run], keep: KeepWeights, speeds: Mapping[Workload, Sp
         # Those of one seed stay in the ledger, or of all.
         kept = speed.weight_bytes if keep == "all" or run.settings.seed == first_seed else 0
         each.append(
-            Cost(
+            PlannedCost(
                 seconds=cost.run_seconds(run.settings, speed, size, workers=run.workers),
                 memory=cost.run_memory(run.settings, speed, size, workers=run.workers),
                 disk=kept + size.n_test + 20_000.0,

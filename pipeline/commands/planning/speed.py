@@ -10,18 +10,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from pipeline.batching import Part
+from pipeline.batching import BatchSlice
 from pipeline.datasets.resident import ResidentImages
-from pipeline.datasets.training_images import TrainingImages
+from pipeline.datasets.sources import TrainingImages
 from pipeline.models import build
 from pipeline.optim import OPTIMIZERS, parameter_groups
-from pipeline.training.gradient import GlobalBatch, Objective, accumulate_gradients
 from pipeline.training.memory import activation_bytes
+from pipeline.training.step import GlobalBatch, TrainLoss, accumulate_gradients
 
 # Larger parts take as long per image as these: the caches (CPU) or the cores (GPU) are full.
-_LARGEST_PART = {"cpu": 256, "cuda": 4096}
+_MAX_MICRO_BATCH = {"cpu": 256, "cuda": 4096}
 # Passes of a few images are all overhead and say nothing of large ones, which take long to try.
-_TELLING_PART = 32
+_REFERENCE_MICRO_BATCH = 32
 _REPEATS = 6
 _SECONDS_PER_SIZE = 1.0
 
@@ -84,13 +84,13 @@ def measure(workload: Workload, sizes: Collection[int], device: torch.device, *,
     model = build(workload.network, workload.n_classes, stem=workload.stem, seed=0)
     model = model.to(device).to(memory_format=torch.channels_last)
     build_s = time.perf_counter() - start
-    chosen = thin_out({min(size, _LARGEST_PART[device.type]) for size in sizes})
-    objective = _made_up_objective(workload, chosen[-1], device)
+    chosen = subsample_sizes({min(size, _MAX_MICRO_BATCH[device.type]) for size in sizes})
+    objective = _synthetic_objective(workload, chosen[-1], device)
     parts: dict[int, float] = {}
-    for size in sorted(chosen, key=lambda size: abs(np.log(size / _TELLING_PART))):
+    for size in sorted(chosen, key=lambda size: abs(np.log(size / _REFERENCE_MICRO_BATCH))):
         if parts and time.perf_counter() - start > seconds:
             break
-        parts[size] = _seconds_of(partial(_pass, model, objective, size), device)
+        parts[size] = _time_call(partial(_pass, model, objective, size), device)
     largest = max(parts)
     late = time.perf_counter() - start > seconds
     return Speed(
@@ -106,7 +106,7 @@ def measure(workload: Workload, sizes: Collection[int], device: torch.device, *,
     )
 
 
-def thin_out(sizes: Collection[int], at_most: int = 4) -> list[int]:
+def subsample_sizes(sizes: Collection[int], at_most: int = 4) -> list[int]:
     """The smallest and the largest of `sizes` and some between, about evenly by ratio; ascending."""
     ordered = sorted(sizes)
     if len(ordered) <= at_most:
@@ -115,24 +115,24 @@ def thin_out(sizes: Collection[int], at_most: int = 4) -> list[int]:
     return sorted({min(ordered, key=lambda size: abs(np.log(size / value))) for value in wanted})
 
 
-def _made_up_objective(workload: Workload, n: int, device: torch.device) -> Objective:
+def _synthetic_objective(workload: Workload, n: int, device: torch.device) -> TrainLoss:
     side = workload.crop_size
     pixels = np.random.default_rng(0).integers(0, 256, (n, side, side, 3), dtype=np.uint8)
     images = ResidentImages(
         pixels, mean=(0.5,) * 3, std=(0.25,) * 3, crop_size=side, crop_padding=1, flip=True, seed=0, device=device
     )
-    return Objective(images=images, labels=torch.zeros(n, dtype=torch.int64, device=device))
+    return TrainLoss(images=images, labels=torch.zeros(n, dtype=torch.int64, device=device))
 
 
 def _batch(size: int) -> GlobalBatch:
     return GlobalBatch(ids=np.arange(size), epochs=np.zeros(size, dtype=np.int64))
 
 
-def _part(size: int) -> Part:
-    return Part(rows=slice(0, size), group_sizes=(size,))
+def _part(size: int) -> BatchSlice:
+    return BatchSlice(rows=slice(0, size), group_sizes=(size,))
 
 
-def _pass(model: nn.Module, objective: Objective, size: int) -> None:
+def _pass(model: nn.Module, objective: TrainLoss, size: int) -> None:
     model.train()
     accumulate_gradients(model, objective, _batch(size), [_part(size)], ranks=1)
 
@@ -141,17 +141,17 @@ def _update_seconds(model: nn.Module, device: torch.device) -> float:
     # Gradients are there from the passes before; a rate of zero keeps the weights finite.
     groups = parameter_groups(model, weight_decay=5e-4, decay_norm_and_bias=True)
     optimizer = OPTIMIZERS["sgd"](groups, 0.0, momentum=0.9, nesterov=True)
-    return _seconds_of(optimizer.step, device)
+    return _time_call(optimizer.step, device)
 
 
 @torch.inference_mode()
 def _evaluation_seconds(model: nn.Module, images: TrainingImages, size: int, device: torch.device) -> float:
     model.eval()
     ids = np.arange(size)
-    return _seconds_of(lambda: model(images.evaluation_batch(ids)), device) / size
+    return _time_call(lambda: model(images.evaluation_batch(ids)), device) / size
 
 
-def _seconds_of(work: Callable[[], object], device: torch.device) -> float:
+def _time_call(work: Callable[[], object], device: torch.device) -> float:
     """The fastest of a few calls: first use, and other work on the machine, only make one slower."""
     seconds: list[float] = []
     while len(seconds) < _REPEATS and sum(seconds) < _SECONDS_PER_SIZE:

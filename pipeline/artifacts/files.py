@@ -1,0 +1,179 @@
+"""Files that are written whole or not at all."""
+
+import errno
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.lib.format import open_memmap
+from numpy.typing import DTypeLike, NDArray
+
+from pipeline.errors import InputError
+
+# Files that are either complete or absent.
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success its content appears there at once.
+
+    On any exception the temporary file is removed and an earlier `path` stays as it was. The data
+    reach the disk before the name does, so a power cut leaves the old file or the new one.
+
+    Raises:
+        InputError: the disk is full.
+    """
+    try:
+        with _replacing(path) as temporary:
+            yield temporary
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise InputError(f"{path}: the disk is full; free some space and run the same command again") from error
+        raise
+
+
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
+    """Write `content`, atomically, for callers that can do without the file.
+
+    Raises:
+        OSError: as the system gave it, a full disk too; `errno` and `filename` say what and where.
+    """
+    try:
+        with _replacing(path) as temporary:
+            temporary.write_bytes(content)
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` as UTF-8, atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete the temporary files and folders of killed processes in `folder`; living ones keep theirs."""
+    for leftover in folder.glob(".*.tmp"):
+        pid = leftover.name.split(".")[-2]
+        if pid.isdigit() and Path("/proc", pid).exists():
+            continue
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        _flush(temporary)
+        temporary.replace(path)
+        _flush(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# JSON whose bytes depend on its values alone.
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` with sorted keys, atomically. NaN and infinity become null."""
+    write_text(path, json.dumps(_finite(value), indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Raises InputError if the file is missing or not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: missing; run `dvc repro`") from None
+    except ValueError:
+        raise InputError(f"{path}: not readable as JSON; delete it and run `dvc repro`") from None
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case float() if not math.isfinite(value):
+            return None
+        case dict():
+            return {str(key): _finite(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [_finite(inner) for inner in value]
+        case _:
+            return value
+
+
+# NumPy files, always memory-mapped: larger arrays than memory are no special case.
+
+
+@contextmanager
+def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> Iterator[np.memmap]:
+    """Yield a writable memory map that becomes `path` when the block ends without an exception.
+
+    The space is allocated first, so a full disk is met here and not by a bus error later.
+
+    Raises:
+        InputError: the disk has no room for the array.
+    """
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    path.parent.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(path.parent).free
+    if size > free:
+        raise InputError(
+            f"{path}: needs {size / 1e9:.2f} GB and the disk has {free / 1e9:.2f} GB free; free some space"
+        )
+    with atomic_path(path) as temporary:
+        array = open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
+        with temporary.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, array.offset + size)
+        yield array
+        array.flush()
+
+
+def write_array(path: Path, array: NDArray[Any]) -> None:
+    """Write a whole array, atomically."""
+    with create_array(path, array.shape, array.dtype) as out:
+        out[...] = array
+
+
+def open_array(path: Path, *, dtype: DTypeLike, ndim: int, rows: int | None = None) -> np.memmap:
+    """Map a .npy file read-only and check it against what the caller expects.
+
+    Raises:
+        InputError: missing, truncated, not an array file, or of another type, rank or length.
+    """
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise InputError(f"{path}: missing; run `dvc repro`") from None
+    except (ValueError, OSError, EOFError, BadZipFile) as error:
+        raise InputError(f"{path}: not a sound .npy file ({error}); delete it and run `dvc repro`") from None
+    if not isinstance(array, np.memmap):
+        array.close()
+        raise InputError(f"{path}: an .npz archive, not a .npy file; delete it and run `dvc repro`")
+    if array.dtype != np.dtype(dtype) or array.ndim != ndim:
+        raise InputError(
+            f"{path}: holds {array.dtype} of shape {array.shape}, expected {np.dtype(dtype)} of {ndim} dimensions"
+        )
+    if rows is not None and len(array) != rows:
+        raise InputError(f"{path}: has {len(array)} rows, its manifest {rows}; run `dvc repro`")
+    return array

@@ -1,0 +1,265 @@
+"""Checks of the interpreter, the machine and its tools."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pipeline.environment import MINIMUM_PYTHON
+
+# One thing that doctor looked at.
+
+
+INSTALL = "pip install -c requirements.lock -e '.[all]'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What was found about `subject`.
+
+    Attributes:
+        status: `problem`: something of the pipeline cannot run; `warning`: it runs, but not as tested
+            or not as fast as it could.
+        repair: what to do about it; empty if `ok`.
+    """
+
+    subject: str
+    status: Literal["ok", "warning", "problem"]
+    found: str
+    repair: str = ""
+
+
+def ok(subject: str, found: str) -> Finding:
+    """Nothing to do."""
+    return Finding(subject=subject, status="ok", found=found)
+
+
+def warning(subject: str, found: str, repair: str) -> Finding:
+    """It runs all the same."""
+    return Finding(subject=subject, status="warning", found=found, repair=repair)
+
+
+def problem(subject: str, found: str, repair: str) -> Finding:
+    """Something does not run."""
+    return Finding(subject=subject, status="problem", found=found, repair=repair)
+
+
+# Which Python runs, and which `pipeline` it imports.
+
+
+def check_interpreter(project: Path) -> Iterator[Finding]:
+    """The findings about this process's Python and the one on PATH."""
+    yield check_checkout(_installed_pipeline(), project)
+    yield check_python_on_path(_prefix_on_path(), sys.prefix)
+
+
+def check_python_version(version: tuple[int, int, int]) -> Finding:
+    """`version`: of the Python that runs."""
+    found = ".".join(map(str, version))
+    if version[:2] < MINIMUM_PYTHON:
+        wanted = ".".join(map(str, MINIMUM_PYTHON))
+        return problem("Python", found, f"remove .venv, then: make setup PYTHON=<Python {wanted} or newer>")
+    return ok("Python", found)
+
+
+def check_checkout(installed: Path | None, project: Path) -> Finding:
+    """`installed`: the package's folder as seen from outside the project; None if it is not."""
+    repair = "pip install --no-deps -e ."
+    if installed is None:
+        return problem("pipeline", "not installed in this Python", repair)
+    if installed.resolve() != (project / "pipeline").resolve():
+        return problem("pipeline", f"the installed one is another checkout: {installed}", repair)
+    return ok("pipeline", "installed from this folder")
+
+
+def check_python_on_path(prefix: str | None, running: str) -> Finding:
+    """`prefix`: sys.prefix of the `python` on PATH, which dvc.yaml's commands start; None without one."""
+    if prefix == running:
+        return ok("PATH", f"python is that of {running}")
+    return warning(
+        "PATH",
+        f"python is {f'that of {prefix}' if prefix else 'missing'}, and `dvc repro` would start it",
+        f"use make, or: export PATH={running}/bin:$PATH",
+    )
+
+
+def _installed_pipeline() -> Path | None:
+    # -P: without the working directory, where every checkout would find itself.
+    code = "import importlib.util as u; spec = u.find_spec('pipeline'); print(spec.origin if spec else '')"
+    answer = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    origin = answer.stdout.strip()
+    return Path(origin).parent if answer.returncode == 0 and origin else None
+
+
+def _prefix_on_path() -> str | None:
+    try:
+        answer = subprocess.run(
+            ["python", "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return None
+    return answer.stdout.strip() or None
+
+
+# Cores, GPUs, shared memory and disk.
+
+
+_LITTLE_DISK = 10e9
+_NO_DISK = 1e9
+_LITTLE_SHARED_MEMORY = 1e9
+
+_TORCH_PROBE = """
+import json, torch
+count = torch.cuda.device_count()
+names = [torch.cuda.get_device_name(index) for index in range(count)]
+nccl = torch.cuda.nccl.is_available([]) if count else False
+print(json.dumps({"names": names, "cuda": torch.version.cuda, "nccl": nccl}))
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpus:
+    """What torch says of the GPUs; `cuda` is the version it was built for, None for a CPU build."""
+
+    names: tuple[str, ...]
+    cuda: str | None
+    nccl: bool
+
+
+def check_machine(project: Path) -> Iterator[Finding]:
+    """The findings about the hardware and what the container leaves of it."""
+    yield check_cores(len(os.sched_getaffinity(0)), cpu_quota(Path("/sys/fs/cgroup/cpu.max")))
+    gpus = _probe_torch()
+    if gpus is not None:
+        yield check_gpus(gpus, driver=Path("/dev/nvidia0").exists())
+    yield check_shared_memory(_size(Path("/dev/shm")), gpus=len(gpus.names) if gpus else 0)
+    yield check_disk(shutil.disk_usage(project).free)
+    yield check_writable(project / "data")
+
+
+def check_cores(cores: int, quota: float | None) -> Finding:
+    """`quota`: CPUs that the container may use at a time; None if there is no limit."""
+    if quota is not None and quota < cores:
+        share = max(1, int(quota))
+        return warning(
+            "cores",
+            f"{cores}, of which this container may use {quota:g} at a time",
+            f"set threads_per_worker: {share} in params.yaml (finetune and train): more threads slow each other down",
+        )
+    return ok("cores", str(cores))
+
+
+def cpu_quota(path: Path) -> float | None:
+    """CPUs that a control group (v2) allows; None if it sets no limit or there is none."""
+    try:
+        quota, period = path.read_text(encoding="ascii").split()
+        return int(quota) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def check_gpus(gpus: Gpus, *, driver: bool) -> Finding:
+    """`driver`: whether an NVIDIA driver runs on this machine."""
+    if gpus.names:
+        listed = ", ".join(gpus.names)
+        if len(gpus.names) > 1 and not gpus.nccl:
+            return problem(
+                "GPUs", f"{listed}; torch has no NCCL to connect them", "pip install --force-reinstall torch"
+            )
+        return ok("GPUs", f"{listed} (CUDA {gpus.cuda})")
+    if driver and gpus.cuda is None:
+        repair = "pip install --force-reinstall torch torchvision"
+        return problem("GPUs", "there is one, but this torch is a build for CPUs only", repair)
+    if driver:
+        repair = f"update the NVIDIA driver to one for CUDA {gpus.cuda}, or install a torch built for the driver"
+        return problem("GPUs", f"there is one, but torch (built for CUDA {gpus.cuda}) cannot use it", repair)
+    return ok("GPUs", "none; training runs on the CPU")
+
+
+def check_shared_memory(size: float | None, *, gpus: int) -> Finding:
+    """`size`: bytes of /dev/shm, by which NCCL connects GPUs; None if there is none."""
+    found = "missing" if size is None else f"{size / 1e9:.1f} GB"
+    if gpus > 1 and (size is None or size < _LITTLE_SHARED_MEMORY):
+        return warning("/dev/shm", f"{found} for {gpus} GPUs", "start the container with --shm-size=4g")
+    return ok("/dev/shm", found)
+
+
+def check_disk(free: float) -> Finding:
+    """`free`: bytes on the project's disk."""
+    found = f"{free / 1e9:.1f} GB free"
+    if free < _NO_DISK:
+        return problem("disk", found, "free some space: features and DVC's cache need it")
+    if free < _LITTLE_DISK:
+        return warning("disk", found, "compare with what `python -m pipeline plan` says")
+    return ok("disk", found)
+
+
+def check_writable(folder: Path) -> Finding:
+    """Whether a file can be made in `folder`, which is made if it is missing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        return problem(str(folder.name), f"cannot be written: {error.strerror}", f"make {folder} writable for you")
+    return ok(str(folder.name), "writable")
+
+
+def _size(folder: Path) -> float | None:
+    return float(shutil.disk_usage(folder).total) if folder.is_dir() else None
+
+
+def _probe_torch() -> Gpus | None:
+    """None where torch cannot be imported; the packages' findings say why."""
+    command = [sys.executable, "-W", "ignore", "-c", _TORCH_PROBE]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if answer.returncode:
+        return None
+    facts = json.loads(answer.stdout.splitlines()[-1])
+    return Gpus(names=tuple(facts["names"]), cuda=facts["cuda"], nccl=facts["nccl"])
+
+
+# git and DVC: `dvc repro` needs both, and a repository.
+
+
+def check_tools(project: Path) -> Iterator[Finding]:
+    """The findings about git, the repository and DVC."""
+    git = _run(["git", "--version"], project)
+    repository = _run(["git", "rev-parse", "--is-inside-work-tree"], project) is not None
+    yield check_git(git, repository=repository)
+    beside = Path(sys.executable).with_name("dvc")
+    version = _run([str(beside), "--version"], project) if beside.exists() else _run(["dvc", "--version"], project)
+    yield check_dvc(version, initialised=(project / ".dvc").is_dir())
+
+
+def check_git(version: str | None, *, repository: bool) -> Finding:
+    """`version`: what git says of itself; None if it does not run."""
+    if version is None:
+        return problem("git", "missing, and DVC needs it", "install git with the system's package manager")
+    if not repository:
+        return problem("git", "this folder is not in a git repository, and DVC needs one", "git clone it, or: git init")
+    return ok("git", version.removeprefix("git version "))
+
+
+def check_dvc(version: str | None, *, initialised: bool) -> Finding:
+    """`version`: what DVC says of itself; None if it does not run."""
+    if version is None:
+        repair = f"{INSTALL}; if it is there: pip install --force-reinstall dvc"
+        return problem("dvc", "missing or does not start", repair)
+    if not initialised:
+        return problem("dvc", "this folder has no .dvc", "git checkout .dvc")
+    return ok("dvc", version)
+
+
+def _run(command: list[str], folder: Path) -> str | None:
+    try:
+        answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return answer.stdout.strip() if answer.returncode == 0 else None

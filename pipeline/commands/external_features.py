@@ -1,0 +1,145 @@
+"""What `filter-features` is given, checked: features, labels and class probabilities made elsewhere."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from zipfile import is_zipfile
+
+import numpy as np
+from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
+
+from pipeline.datasets.labels import class_name, read_label_records
+from pipeline.errors import InputError
+from pipeline.reduction.tsne import FeatureFixHints, check_features
+from pipeline.scoring.registry import check_probabilities
+
+_FIX_HINTS = FeatureFixHints(
+    not_finite="correct or leave out such rows; values must be within the range of float32",
+    all_equal="give other features",
+)
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
+_MAX_LISTED = 10  # classes, in a message
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExternalFeatures:
+    """What the files say of N rows.
+
+    Attributes:
+        features: (N, D), finite.
+        labels: (N,) indices into `names`.
+        names: of the C classes, as `class_order`.
+        paths: as the file of labels has them; None if it has none.
+        probabilities: (N, C), rows sum to 1; None if none were given.
+    """
+
+    features: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    names: list[str]
+    paths: list[str] | None
+    probabilities: NDArray[np.float32] | None
+
+
+def read_external_features(features: Path, labels: Path | None, probabilities: Path | None) -> ExternalFeatures:
+    """Read the files of the options of the same names.
+
+    Args:
+        features: .npy, floats (N, D).
+        labels: UTF-8 CSV with N records, a column label and perhaps a column path; without it all rows
+            are of one class.
+        probabilities: .npy, floats (N, C), columns as `class_order`.
+
+    Raises:
+        InputError: a file is missing or damaged, does not fit the others, or holds what it should not;
+            the probabilities agree with no more labels than wrongly ordered ones may.
+    """
+    array = _floats("--features", features, "(N, D)")
+    check_features(array, f"--features {features}", _FIX_HINTS)
+    n = len(array)
+    numbers, names, paths = np.zeros(n, dtype=np.int64), ["all"], None
+    if labels is not None:
+        numbers, names, paths = _labels(labels, n)
+    elif probabilities is not None:
+        raise InputError(f"--probabilities {probabilities}: are of no class without labels; give --labels too")
+    found = None
+    if probabilities is not None:
+        found = _probabilities(probabilities, numbers, names)
+    return ExternalFeatures(features=array, labels=numbers, names=names, paths=paths, probabilities=found)
+
+
+def class_order(names: Iterable[str]) -> list[str]:
+    """By number if all are whole numbers, else alphabetically: as scikit-learn orders integers and strings."""
+    alphabetical = sorted(names)
+    if all(_WHOLE_NUMBER.fullmatch(name) for name in alphabetical):
+        return sorted(alphabetical, key=int)
+    return alphabetical
+
+
+def agreement(probabilities: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
+    """Share of the rows, 0 to 1, whose most probable class is the label."""
+    return float((probabilities.argmax(axis=1) == labels).mean())
+
+
+def _floats(option: str, path: Path, shape: str) -> NDArray[np.float32]:
+    try:
+        array = open_memmap(path, mode="r")
+    except FileNotFoundError:
+        raise InputError(f"{option} {path}: no such file; give a .npy file of floats {shape}") from None
+    except (ValueError, OSError) as error:
+        reason = "an .npz archive" if path.is_file() and is_zipfile(path) else error
+        raise InputError(f"{option} {path}: not a sound .npy file ({reason}); write it by numpy.save") from None
+    if array.ndim != 2 or array.dtype.kind != "f" or 0 in array.shape:
+        raise InputError(f"{option} {path}: is {array.dtype} {array.shape}; give floats of shape {shape}")
+    # Single precision is mapped as it is; anything else fits into memory or does not.
+    with np.errstate(over="ignore"):  # to infinity, which the checks refuse
+        return np.asanyarray(array, dtype=np.float32)
+
+
+def _labels(path: Path, n: int) -> tuple[NDArray[np.int64], list[str], list[str] | None]:
+    source = f"--labels {path}"
+    given, paths = [], []
+    for line, record in read_label_records(path, source=source, needs=["label"], optional=["path"], others=True):
+        name = class_name(record["label"])
+        if not name:
+            raise InputError(
+                f"{source}: line {line} has no label; give one, or leave the row out here and in the features"
+            )
+        given.append(name)
+        if "path" in record:
+            paths.append(record["path"])
+    _check_rows(source, len(given), n)
+    names = class_order(set(given))
+    number = {name: index for index, name in enumerate(names)}
+    return np.array([number[name] for name in given], dtype=np.int64), names, paths or None
+
+
+def _probabilities(path: Path, labels: NDArray[np.int64], names: Sequence[str]) -> NDArray[np.float32]:
+    source = f"--probabilities {path}"
+    values = _floats("--probabilities", path, "(N, C)")
+    order = ", ".join(names[:_MAX_LISTED]) + (", ..." if len(names) > _MAX_LISTED else "")
+    _check_rows(source, len(values), len(labels))
+    if values.shape[1] != len(names):
+        raise InputError(
+            f"{source}: has {values.shape[1]} columns for {len(names)} classes; give one for each of {order}"
+        )
+    check_probabilities(values, source)
+    _check_order(source, values, labels, order)
+    return values
+
+
+def _check_order(source: str, values: NDArray[np.float32], labels: NDArray[np.int64], order: str) -> None:
+    """Twice as often as by chance, or in most rows if classes are so few that it would be more than that."""
+    share, least = agreement(values, labels), min(2 / values.shape[1], 1 / 2)
+    if share <= least:
+        raise InputError(
+            f"{source}: the most probable class is the label in {share:.2%} of the rows; the columns are probably in "
+            f"another order than the classes, which is {order}; give them in that one, or probabilities that are right "
+            f"in more than {least:.0%}"
+        )
+
+
+def _check_rows(source: str, rows: int, n: int) -> None:
+    if rows != n:
+        raise InputError(f"{source}: has {rows} rows for {n} rows of features; give one for each, in order")

@@ -1,1 +1,0 @@
-"""The part of `filter-features` that reads what it is given."""

@@ -1,1 +1,0 @@
-"""What `python -m pipeline tune` is made of."""

@@ -1,0 +1,63 @@
+"""dask and the report."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from pipeline.config.base import Positive, PositiveFloat, Section
+
+# `dask`: where independent tasks run. It changes no result, so no stage depends on it.
+
+
+SchedulerAddress = Annotated[str, StringConstraints(pattern=r"^tcp://(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):[0-9]{1,5}$")]
+
+
+class DaskConfig(Section):
+    """The `dask` section.
+
+    Attributes:
+        scheduler: `none`, a plain loop in the stage's own process; `local`, processes on this machine;
+            or the address of a running Dask scheduler, `tcp://host:port`, whose workers have one
+            thread each and see the project's folder under the same path.
+        workers: processes of `local`. Each takes as many threads as the stage itself.
+    """
+
+    scheduler: Literal["none", "local"] | SchedulerAddress = "none"
+    workers: Positive = 2
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether tasks may run on other machines."""
+        return self.scheduler not in ("none", "local")
+
+
+# `report`: what decides whether filtering helped, stated before the runs, and what the page shows.
+
+
+class ReportConfig(Section):
+    """The `report` section. `margin`, `primary` and `confidence` are chosen before the runs are seen.
+
+    Attributes:
+        margin: percentage points of top-1; differences nearer to 0 do not matter, and arms are called
+            equivalent where theirs is sure to be.
+        primary: the arm that `filtered` is compared with in each study's one primary test; what is found
+            against other arms is secondary.
+        confidence: of the intervals; 1 - confidence is the level of each test: the chance that it finds what is not
+            there.
+        target_train_loss: nats; the report says after how many steps and images each run's training loss reaches it.
+            Chosen before the runs are seen, as the three above; without it nothing is said of convergence.
+        target_top1: the same for the accuracy on test images, 0 to 1, of studies with `accuracy_every`.
+        gallery_images: dropped images shown per network, the most suspect first.
+    """
+
+    margin: Annotated[float, Field(gt=0, lt=100)]
+    primary: Literal["full", "random", "random_uniform"]
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
+    target_train_loss: PositiveFloat | None = None
+    target_top1: Annotated[float, Field(gt=0, lt=1)] | None = None
+    gallery_images: Positive = 60
+
+    @property
+    def alpha(self) -> float:
+        """Level of the tests, (0, 1/2)."""
+        return round(1 - self.confidence, 12)

@@ -1,0 +1,176 @@
+"""Decoding of image files into arrays."""
+
+import hashlib
+import io
+import os
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+
+from pipeline.datasets.image_set import DecodedImage, UnreadableImage
+
+# Any image file to RGB pixels of one size, or the reason why not.
+
+
+# Left, top, right and bottom edges, in pixels of the upright image; need not be whole numbers.
+CropBox = tuple[float, float, float, float]
+
+# Raster formats alone: Pillow would hand EPS to Ghostscript, and others are no photographs.
+_FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+IMAGE_SUFFIXES = frozenset(
+    (".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".jp2", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+)
+
+
+class UnreadableError(Exception):
+    """A file that gives no image; the message says why in a few words, without the file's name."""
+
+
+def decode_image(data: bytes, size: int, *, max_megapixels: float) -> NDArray[np.uint8]:
+    """Decode an image file's bytes to uint8 (size, size, 3), RGB.
+
+    The first frame of an animation; turned upright by its EXIF orientation; transparency over
+    white; 16-bit greys by their upper byte. The whole image is scaled to the square, bilinear with
+    antialiasing, whatever its aspect ratio.
+
+    Raises:
+        UnreadableError: empty, no image, damaged, or of more than `max_megapixels`, which is
+            known before any pixel is decoded.
+    """
+    return decode_region(data, size, _full_image, max_megapixels=max_megapixels)
+
+
+def decode_region(
+    data: bytes, size: int, region: Callable[[int, int], CropBox], *, max_megapixels: float, draft: bool = False
+) -> NDArray[np.uint8]:
+    """As `decode_image`, of one part of the image.
+
+    Args:
+        region: from width and height of the upright image to the part that becomes the square.
+        draft: let a JPEG be decoded at 1/2, 1/4 or 1/8 of its size, the smallest at which the part
+            still has `size` pixels on both axes. Several times faster for photographs as cameras
+            make them, and nearly the same pixels.
+
+    Raises:
+        UnreadableError: as `decode_image`.
+    """
+    if not data:
+        raise UnreadableError("empty file")
+    try:
+        with Image.open(io.BytesIO(data), formats=_available_formats()) as image:
+            _check_size(image.size, max_megapixels)
+            width, height = _upright_size(image)
+            left, top, right, bottom = region(width, height)
+            if draft:
+                _reduce(image, min(right - left, bottom - top) / size)
+            upright = _to_rgb(ImageOps.exif_transpose(image))
+            x, y = upright.width / width, upright.height / height
+            box = (left * x, top * y, right * x, bottom * y)
+            return np.asarray(upright.resize((size, size), Image.Resampling.BILINEAR, box=box), dtype=np.uint8)
+    except UnreadableError:
+        raise
+    except UnidentifiedImageError:
+        raise UnreadableError("not an image of a known format") from None
+    except Image.DecompressionBombError:
+        raise UnreadableError(f"more than {max_megapixels:g} megapixels") from None
+    except Exception as error:  # noqa: BLE001 - on damaged bytes Pillow's decoders raise nearly anything
+        raise UnreadableError(f"damaged ({error or type(error).__name__})") from None
+
+
+def resize(image: Image.Image, size: int) -> NDArray[np.uint8]:
+    """Scale an RGB image to uint8 (size, size, 3)."""
+    if image.size != (size, size):
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    return np.asarray(image, dtype=np.uint8)
+
+
+def _full_image(width: int, height: int) -> CropBox:
+    return 0, 0, width, height
+
+
+def _upright_size(image: Image.Image) -> tuple[int, int]:
+    """Width and height after `exif_transpose`: orientations 5 to 8 lie on their side."""
+    width, height = image.size
+    return (height, width) if image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8) else (width, height)
+
+
+def _reduce(image: Image.Image, factor: float) -> None:
+    """Have a JPEG decoded at the smallest of 1, 1/2, 1/4 and 1/8 that is no smaller than 1/`factor`."""
+    width, height = image.size
+    scale = max(s for s in (8, 4, 2, 1) if s == 1 or s <= factor)
+    image.draft(None, (width // scale, height // scale))
+
+
+@cache
+def _available_formats() -> tuple[str, ...]:
+    """Builds of Pillow differ in what they read, and `Image.open` raises KeyError for the rest."""
+    Image.init()
+    return tuple(name for name in _FORMATS if name in Image.OPEN)
+
+
+def _check_size(size: tuple[int, int], max_megapixels: float) -> None:
+    width, height = size
+    if width * height > max_megapixels * 1e6:
+        raise UnreadableError(f"{width}x{height} pixels, more than {max_megapixels:g} megapixels")
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):
+        # Pillow's own conversion clips: all but the darkest 1/256 of a 16-bit image would become white.
+        return Image.fromarray(_upper_byte(np.asarray(image))).convert("RGB")
+    if image.mode == "F":
+        raise UnreadableError("floating-point pixels, whose white is not defined")
+    if image.has_transparency_data:
+        # Dropping the alpha channel would bring up whatever colour lies under transparent pixels.
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    return image.convert("RGB")
+
+
+def _upper_byte(pixels: NDArray[np.integer]) -> NDArray[np.uint8]:
+    if pixels.min() < 0 or pixels.max() > 0xFFFF:
+        raise UnreadableError("32-bit pixels, whose white is not defined")
+    return (pixels >> 8).astype(np.uint8)
+
+
+# Many image files on all cores, in a bounded amount of memory.
+
+
+# Each thread may hold one decoded image of `max_megapixels`.
+_MAX_THREADS = 8
+
+
+def decode_files(
+    files: Iterable[tuple[str, bytes | UnreadableError]], image_size: int, *, max_megapixels: float
+) -> Iterator[DecodedImage | UnreadableImage]:
+    """Decode (path, content) pairs in their order; Pillow works outside Python's global lock.
+
+    At most twice as many files as threads are in memory at a time.
+    """
+
+    def decode(path: str, content: bytes | UnreadableError) -> DecodedImage | UnreadableImage:
+        try:
+            if isinstance(content, UnreadableError):
+                raise content
+            pixels = decode_image(content, image_size, max_megapixels=max_megapixels)
+        except UnreadableError as error:
+            return UnreadableImage(path=path, reason=str(error))
+        return DecodedImage(path=path, pixels=pixels, sha256=hashlib.sha256(content).hexdigest())
+
+    threads = min(len(os.sched_getaffinity(0)), _MAX_THREADS)
+    waiting: deque[Future[DecodedImage | UnreadableImage]] = deque()
+    # Set here for all threads at once: the list of warning filters is not safe to change in them.
+    with warnings.catch_warnings(), ThreadPoolExecutor(threads) as pool:
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        for path, content in files:
+            waiting.append(pool.submit(decode, path, content))
+            if len(waiting) >= 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

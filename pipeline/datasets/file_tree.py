@@ -1,0 +1,203 @@
+"""Files of a folder or archive, listed safely."""
+
+import os
+import stat
+import unicodedata
+from collections.abc import Iterable, Iterator, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import NoReturn, Protocol
+
+from pipeline.datasets.decode import UnreadableError
+from pipeline.errors import InputError
+
+# The names in a folder or an archive, and which of them count.
+
+
+# Written by desktops and packers beside the files that a person put there.
+_CLUTTER = frozenset(("__MACOSX", "Thumbs.db", "desktop.ini"))
+# Control characters, halves of surrogate pairs (bytes that are no UTF-8), line and paragraph separators.
+_FORBIDDEN_CATEGORIES = frozenset(("Cc", "Cs", "Zl", "Zp"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileTree:
+    """Sorted names of files and folders relative to one root, with forward slashes."""
+
+    files: tuple[str, ...]
+    folders: tuple[str, ...]
+
+    @classmethod
+    def of(cls, files: Iterable[str], folders: Iterable[str]) -> "FileTree":
+        """Complete and sort the names: each file's and folder's parents are folders too."""
+        files, every = sorted(files), set(folders)
+        for name in [*files, *every]:
+            every.update(str(parent) for parent in PurePosixPath(name).parents)
+        return cls(files=tuple(files), folders=tuple(sorted(every - {"."})))
+
+    def below(self, folder: str) -> "FileTree":
+        """The part inside `folder`; all of it for the empty name."""
+        prefix = f"{folder}/" if folder else ""
+        return FileTree(files=tuple(_strip(self.files, prefix)), folders=tuple(_strip(self.folders, prefix)))
+
+
+class FileSource(Protocol):
+    """A folder or an archive.
+
+    Attributes:
+        label: what a person calls it, for messages.
+    """
+
+    label: str
+
+    def tree(self) -> FileTree:
+        """All that is not hidden. Raises InputError for what is unsafe, ambiguous or damaged."""
+
+    def read(self, names: Set[str], max_bytes: int) -> Iterator[tuple[str, bytes | UnreadableError]]:
+        """The content of these files, each once, in the order that reads fastest.
+
+        Instead of a file's content: why it cannot be had, e.g. more than `max_bytes`.
+        """
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a part of the name starts with a dot or is a desktop's clutter."""
+    return any(part.startswith(".") or part in _CLUTTER for part in name.split("/"))
+
+
+def check_name(name: str, source: str) -> None:
+    """Refuse names that are no text or would break lines in tables and messages.
+
+    Raises:
+        InputError: naming `source` and, quoted, the name.
+    """
+    if name.isascii() and name.isprintable():
+        return
+    if any(unicodedata.category(character) in _FORBIDDEN_CATEGORIES for character in name):
+        raise InputError(f"prepare.path: {source}: the name {name!a} holds a line break or is not UTF-8; rename it")
+
+
+def too_large(size: int, max_bytes: int) -> UnreadableError | None:
+    """Why a file of `size` bytes is not even read, if so."""
+    if size <= max_bytes:
+        return None
+    return UnreadableError(f"{size / 1e6:.0f} MB, more than an image of prepare.max_megapixels can take")
+
+
+def _strip(names: Iterable[str], prefix: str) -> Iterator[str]:
+    return (name.removeprefix(prefix) for name in names if name.startswith(prefix))
+
+
+# Which members of an archive are safe: plain files and folders with plain relative names, each once.
+
+
+class ArchiveMembers:
+    """Collects an archive's members and refuses, by name, what must not be there."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._files: set[str] = set()
+        self._folders: set[str] = set()
+
+    def add(self, raw_name: str, kind: str) -> None:
+        """Take a member of `kind` "file", "folder", or anything else, which is refused.
+
+        Raises:
+            InputError: absolute, leading upwards, with a backslash or a drive, not text, a link, a
+                device, or there twice.
+        """
+        name = normalize_name(raw_name)
+        check_name(name, self._label)
+        problem = _unsafe(raw_name)
+        if kind == "file" and name == ".":
+            problem = "has no name; pack it again"
+        if not problem and is_hidden(name):
+            return
+        if not problem and kind not in ("file", "folder"):
+            problem = f"is a {kind}; pack plain files only (tar: --dereference --hard-dereference)"
+        if not problem and name in self._files:
+            problem = "is there twice; pack it once"
+        if problem:
+            raise InputError(f"prepare.path: {self._label}: member {raw_name!r} {problem}")
+        (self._files if kind == "file" else self._folders).add(name)
+
+    def tree(self) -> FileTree:
+        return FileTree.of(self._files, self._folders - {"."})
+
+
+def normalize_name(raw_name: str) -> str:
+    """Without leading `./`, doubled and trailing slashes; `..` stays."""
+    return str(PurePosixPath(raw_name))
+
+
+@contextmanager
+def explain_damage(label: str, kinds: tuple[type[Exception], ...]) -> Iterator[None]:
+    """Turn exceptions of these `kinds` into InputError: the archive called `label` is damaged."""
+    try:
+        yield
+    except InputError:
+        raise
+    except kinds as error:
+        said = str(error).splitlines() or [type(error).__name__]
+        raise InputError(
+            f"prepare.path: {label}: not a sound .tar, .tar.gz, .tar.bz2, .tar.xz or .zip archive "
+            f"({said[0].rstrip(':')}); copy or pack it again"
+        ) from None
+
+
+def _unsafe(raw_name: str) -> str:
+    if raw_name.startswith("/") or raw_name[1:2] == ":":
+        return "has an absolute path; pack relative ones"
+    if ".." in PurePosixPath(raw_name).parts:
+        return "leads out of the archive; pack paths without `..`"
+    if "\\" in raw_name:
+        return "has a backslash; pack paths with forward slashes"
+    return ""
+
+
+# A folder on disk as a source of files.
+
+
+class FolderSource:
+    """`FileSource` of a folder. Links may lead to files inside it, nowhere else."""
+
+    def __init__(self, root: Path) -> None:
+        self.label = str(root)
+        self._root = root
+
+    def tree(self) -> FileTree:
+        files: list[str] = []
+        folders: list[str] = []
+        for parent, folder_names, file_names in os.walk(self._root, onerror=self._refuse):
+            base = Path(parent).relative_to(self._root)
+            folder_names[:] = [name for name in folder_names if not is_hidden(name)]
+            folders.extend(self._checked(base / name, is_folder=True) for name in folder_names)
+            files.extend(self._checked(base / name, is_folder=False) for name in file_names if not is_hidden(name))
+        return FileTree.of(files, folders)
+
+    def read(self, names: Set[str], max_bytes: int) -> Iterator[tuple[str, bytes | UnreadableError]]:
+        for name in sorted(names):
+            try:
+                path = self._root / name
+                yield name, too_large(path.stat().st_size, max_bytes) or path.read_bytes()
+            except OSError as error:
+                yield name, UnreadableError(error.strerror or type(error).__name__)
+
+    def _checked(self, relative: Path, *, is_folder: bool) -> str:
+        """The name as text with forward slashes, of something safe to open."""
+        name = relative.as_posix()
+        check_name(name, self.label)
+        path = self._root / relative
+        if path.is_symlink():
+            if is_folder:
+                raise InputError(f"prepare.path: {self.label}: {name} is a link to a folder; put the folder there")
+            if not path.resolve().is_relative_to(self._root.resolve()):
+                raise InputError(f"prepare.path: {self.label}: {name} is a link out of the folder; put the file there")
+        # Opening a pipe would wait for ever. A broken link is left to fail when it is read.
+        if not is_folder and path.exists() and not stat.S_ISREG(path.stat().st_mode):
+            raise InputError(f"prepare.path: {self.label}: {name} is a pipe, socket or device; remove it")
+        return name
+
+    def _refuse(self, error: OSError) -> NoReturn:
+        raise InputError(f"prepare.path: {error.filename} cannot be listed ({error.strerror}); mend its permissions")

@@ -1,0 +1,237 @@
+"""Label files: CSV with a label for each image."""
+
+import bisect
+import csv
+import difflib
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from pipeline.datasets.image_set import ImageSet
+from pipeline.errors import InputError
+
+# CSV files in which people give labels: their records, and the one spelling of a class name or path.
+
+
+def class_name(text: str) -> str:
+    """A class name as all are compared: composed (NFC), without white space around it."""
+    return unicodedata.normalize("NFC", text).strip()
+
+
+def path_key(path: str) -> str:
+    """A path as all are compared: composed (NFC); macOS writes some decomposed."""
+    return unicodedata.normalize("NFC", path)
+
+
+def read_label_records(
+    file: Path, *, source: str, needs: Sequence[str], optional: Sequence[str] = (), others: bool = False
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line where it begins, from 1, and fields by column, of each record of a UTF-8 CSV; blank lines are no records.
+
+    Args:
+        source: what to call the file in messages.
+        needs: columns that must be there, in any order.
+        optional: columns that are passed on where they are there.
+        others: whether there may be more columns, which are not passed on.
+
+    Raises:
+        InputError: the file is missing, empty or not UTF-8 CSV, lacks a column, has one twice or one
+            too many, or a record of another number of fields.
+    """
+    records = _records(file, source, needs)
+    line, header = next(records, (1, []))
+    if not header:
+        raise InputError(f"{source}: is empty; give it the header {','.join(needs)} and a line per image")
+    columns = _columns(header, f"{source}: line {line}", needs, optional, others)
+    for line, fields in records:
+        if len(fields) != len(header):
+            raise InputError(
+                f"{source}: line {line}: has {len(fields)} fields, needs the {len(header)} of the header; "
+                "quote a field that holds a comma"
+            )
+        yield line, {name: fields[place] for name, place in columns.items()}
+
+
+def _records(file: Path, source: str, needs: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    try:
+        # A spreadsheet may have written a byte order mark.
+        with file.open(encoding="utf-8-sig", newline="") as text:
+            reader = csv.reader(text, strict=True)
+            line = 1
+            for fields in reader:
+                if fields:
+                    yield line, fields
+                line = reader.line_num + 1
+    except FileNotFoundError:
+        columns = f"columns {','.join(needs)}" if len(needs) > 1 else f"column {needs[0]}"
+        raise InputError(f"{source} does not exist; give a CSV with the {columns}") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{source}: cannot be read as UTF-8 CSV ({error}); mend it, or save it as UTF-8") from None
+
+
+def _columns(
+    header: list[str], where: str, needs: Sequence[str], optional: Sequence[str], others: bool
+) -> dict[str, int]:
+    """Column -> its place among the fields."""
+    missing = [name for name in needs if name not in header]
+    if missing:
+        close = difflib.get_close_matches(missing[0], header, n=1)
+        mend = f"rename {close[0]!r}" if close else "add it"
+        raise InputError(f"{where}: has no column {missing[0]} among {','.join(header)!r}; {mend}")
+    used = [name for name in (*needs, *optional) if name in header]
+    if not others and len(header) > len(used):
+        raise InputError(f"{where}: has the columns {','.join(header)!r}; leave {' and '.join(used)} alone")
+    twice = [name for name in used if header.count(name) > 1]
+    if twice:
+        raise InputError(f"{where}: has the column {twice[0]} twice; remove or rename one of the two")
+    return {name: header.index(name) for name in used}
+
+
+# `prepare.labels`: a CSV of labels that stand before those of the data set, such as an annotator's.
+
+
+_COLUMNS = ("path", "label")
+# Paths on either side of where an unknown one would stand that are compared with it.
+_COMPARED = 1000
+_SEVERAL = -1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelRecord:
+    """One line of the file.
+
+    Attributes:
+        path: of the image, as in the manifest but for Unicode's composition.
+        name: of the class.
+        line: where the record begins in the file, from 1.
+    """
+
+    path: str
+    name: str
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelFile:
+    """A file of labels: `source` is what to call it in messages; no two of `labels` have one path."""
+
+    source: str
+    labels: tuple[LabelRecord, ...]
+
+
+def read_label_file(file: Path, *, key: str) -> LabelFile:
+    """The labels in a UTF-8 CSV with the columns `path` and `label`, in either order.
+
+    Args:
+        key: the setting or argument that names the file, for messages.
+
+    Raises:
+        InputError: the file is missing, empty or not UTF-8 CSV, has other columns, a line of other
+            fields, or two lines for one image.
+    """
+    source = f"{key}: {file}"
+    labels: dict[str, LabelRecord] = {}
+    for line, record in read_label_records(file, source=source, needs=_COLUMNS):
+        given = LabelRecord(path=record["path"], name=record["label"], line=line)
+        earlier = labels.setdefault(path_key(given.path), given)
+        if earlier is not given:
+            raise InputError(
+                f"{source}: line {given.line}: {given.path!r} has a label in line {earlier.line} already; "
+                "remove one of the two lines"
+            )
+    if not labels:
+        raise InputError(f"{source}: lists no image; add lines below the header, or remove the key")
+    return LabelFile(source=source, labels=tuple(labels.values()))
+
+
+def locate_labels(
+    file: LabelFile,
+    *,
+    paths: Sequence[str],
+    class_names: Sequence[str],
+    test_paths: Set[str],
+    left_out: Set[str] = frozenset(),
+) -> dict[int, int]:
+    """Row of a training image -> class number that the file gives it.
+
+    Args:
+        paths: of the training images, row by row.
+        class_names: by class number.
+        left_out: images that the data set has and that are not used; lines about them are passed over.
+
+    Raises:
+        InputError: a line about a test image, or about no image or class of the data set.
+    """
+    rows = _rows_by_path(paths)
+    numbers = {class_name(name): number for number, name in enumerate(class_names)}
+    of_test, unused = ({path_key(path) for path in some} for some in (test_paths, left_out))
+    located = {}
+    for given in file.labels:
+        where, path = f"{file.source}: line {given.line}", path_key(given.path)
+        if path in of_test:
+            raise InputError(f"{where}: {given.path!r} is a test image, and those keep their labels; remove the line")
+        if path not in rows and path not in unused:
+            raise InputError(
+                f"{where}: {given.path!r} is not among the training images; {_nearest_path(given.path, paths)}"
+            )
+        number = numbers.get(class_name(given.name))
+        if number is None:
+            raise InputError(f"{where}: {given.name!r} is no class; {_nearest_class(given.name, class_names)}")
+        row = rows.get(path)
+        if row == _SEVERAL:
+            raise InputError(
+                f"{where}: {given.path!r} may be either of two images, whose paths differ in Unicode's composition "
+                "alone; rename one of them"
+            )
+        if row is not None:
+            located[row] = number
+    return located
+
+
+def relabel(images: ImageSet, file: LabelFile, *, left_out: Set[str]) -> ImageSet:
+    """The data set with the file's labels for the training images that it lists.
+
+    Args:
+        left_out: images that were found unreadable and are not in `images` any more.
+
+    Raises:
+        InputError: as `locate_labels`.
+    """
+    located = locate_labels(
+        file,
+        paths=[sample.path for sample in images.train],
+        class_names=images.class_names,
+        test_paths={sample.path for sample in images.test},
+        left_out=left_out,
+    )
+    train = tuple(replace(sample, label=located.get(row, sample.label)) for row, sample in enumerate(images.train))
+    changed = sum(new.label != old.label for new, old in zip(train, images.train, strict=True))
+    return replace(images, train=train, n_relabelled=changed)
+
+
+def _rows_by_path(paths: Iterable[str]) -> dict[str, int]:
+    """Row of each path as it is looked up; `_SEVERAL` where that is the path of more than one."""
+    rows: dict[str, int] = {}
+    for row, path in enumerate(paths):
+        key = path_key(path)
+        rows[key] = _SEVERAL if key in rows else row
+    return rows
+
+
+def _nearest_path(path: str, paths: Sequence[str]) -> str:
+    # Of a million paths, a comparison with each takes a minute: files of that name, else those about its place.
+    same_name = [other for other in paths if PurePosixPath(other).name == PurePosixPath(path).name]
+    ordered = sorted(paths)
+    place = bisect.bisect(ordered, path)
+    candidates = same_name or ordered[max(0, place - _COMPARED) : place + _COMPARED]
+    (close,) = difflib.get_close_matches(path, candidates[: 2 * _COMPARED], n=1, cutoff=0.0)
+    return f"the nearest is {close!r}; write the path that data/prepare/train.parquet has, or remove the line"
+
+
+def _nearest_class(name: str, class_names: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, class_names, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    more = ", ..." if len(class_names) > 10 else ""
+    return f"give one of {', '.join(class_names[:10])}{more}"

@@ -1,0 +1,80 @@
+"""Sources of training batches."""
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+# What training and evaluation need of images, wherever they are.
+
+
+BatchRequest = tuple[NDArray[np.int64], NDArray[np.int64] | None]
+"""Sample ids and the epoch of each, both (B,); None for evaluation."""
+
+
+class TrainingImages(Protocol):
+    """Images by sample id, as float32 (B, 3, C, C) on the device; in memory, or read from files."""
+
+    def __len__(self) -> int: ...
+
+    def with_seed(self, seed: int) -> Self:
+        """The same images with the augmentation of another seed."""
+        ...
+
+    def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
+        """Augmented, each with the draws of its epoch; a function of seed, epoch and id alone."""
+        ...
+
+    def evaluation_batch(self, ids: NDArray[np.int64]) -> Tensor:
+        """Without augmentation."""
+        ...
+
+    def prefetch(self, requests: Iterable[BatchRequest]) -> AbstractContextManager[None]:
+        """While active, prepare the announced batches ahead, in their order."""
+        ...
+
+
+# Images that cost nothing to read: the same random numbers for every batch, already on the device.
+
+
+class SyntheticImages:
+    """With the methods of `TrainingImages`; what a training takes longer with real ones is their reading.
+
+    Args:
+        n: images there seem to be.
+        crop_size: side C of what the network sees.
+    """
+
+    def __init__(self, n: int, *, crop_size: int, device: torch.device) -> None:
+        self._n, self._crop_size, self._device = n, crop_size, device
+        self._batch = self._random(1)
+
+    def __len__(self) -> int:
+        return self._n
+
+    def with_seed(self, seed: int) -> Self:  # noqa: ARG002 - as others need it
+        """The same: there is no augmentation."""
+        return self
+
+    def prefetch(self, requests: Iterable[BatchRequest]) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Nothing: there is nothing to prepare."""
+        return nullcontext()
+
+    def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:  # noqa: ARG002
+        """float32 (B, 3, C, C) of mean 0 and variance 1, in channels-last memory order."""
+        return self.evaluation_batch(ids)
+
+    def evaluation_batch(self, ids: NDArray[np.int64]) -> Tensor:
+        """As `training_batch`."""
+        if len(ids) > len(self._batch):
+            self._batch = self._random(len(ids))
+        return self._batch[: len(ids)]
+
+    def _random(self, n: int) -> Tensor:
+        generator = torch.Generator().manual_seed(0)
+        pixels = torch.randn(n, 3, self._crop_size, self._crop_size, generator=generator)
+        return pixels.to(self._device).to(memory_format=torch.channels_last)

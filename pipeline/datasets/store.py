@@ -1,0 +1,200 @@
+"""Prepared images on disk, and their summary."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.artifacts.files import create_array
+from pipeline.datasets.image_set import SPLITS, ImageSet, ProgressFactory, Sample, UnreadableImage, check_classes
+from pipeline.errors import InputError
+
+# Writing a data set's pixels: row by row into memory-mapped files, or nothing at all.
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredImages:
+    """What was written.
+
+    Attributes:
+        images: the data set without the unreadable images.
+        sha256: by split, in row order.
+        unreadable: reason by path; these were left out.
+    """
+
+    images: ImageSet
+    sha256: dict[str, list[str]]
+    unreadable: dict[str, str]
+
+
+def store_images(
+    open_images: Callable[[frozenset[str]], ImageSet],
+    arrays: Mapping[str, Path],
+    *,
+    replaced: Sequence[Path],
+    source: str,
+    image_size: int,
+    skip_unreadable: bool,
+    progress: ProgressFactory,
+) -> StoredImages:
+    """Decode a data set into `arrays`, by split a path for uint8 (N, S, S, 3).
+
+    Both files appear once every image is decoded. Where unreadable images are found and shall be
+    skipped, the data set is opened and decoded again without them, since they shift rows and splits.
+
+    Args:
+        open_images: gives the data set without the paths it receives.
+        replaced: files that belong to earlier arrays; deleted when the new ones appear, so that a
+            run killed before it wrote theirs leaves none that does not fit.
+        source: what to call the data set in messages.
+
+    Raises:
+        InputError: unreadable images that shall not be skipped, too few images, a full disk.
+    """
+    unreadable: dict[str, str] = {}
+    while True:
+        images = open_images(frozenset(unreadable))
+        check_classes(images, source)
+        try:
+            sha256 = _write(images, arrays, replaced, image_size, progress)
+        except _UnreadableImagesError as error:
+            if not skip_unreadable:
+                raise InputError(_describe(error.reasons, source)) from None
+            unreadable |= error.reasons
+            continue
+        return StoredImages(images=images, sha256=sha256, unreadable=dict(sorted(unreadable.items())))
+
+
+class _UnreadableImagesError(Exception):
+    def __init__(self, reasons: dict[str, str]) -> None:
+        super().__init__()
+        self.reasons = reasons
+
+
+def _write(
+    images: ImageSet,
+    arrays: Mapping[str, Path],
+    replaced: Sequence[Path],
+    image_size: int,
+    progress: ProgressFactory,
+) -> dict[str, list[str]]:
+    """Returns the hashes; on unreadable images it raises after the last, and no file appears."""
+    place = {sample.path: (split, row) for split in SPLITS for row, sample in enumerate(images.samples(split))}
+    sha256 = {split: [""] * len(images.samples(split)) for split in SPLITS}
+    reasons: dict[str, str] = {}
+    with ExitStack() as stack:
+        out = {
+            split: stack.enter_context(
+                create_array(arrays[split], (len(images.samples(split)), image_size, image_size, 3), np.uint8)
+            )
+            for split in SPLITS
+        }
+        bar = stack.enter_context(progress("prepare images", len(place), "images"))
+        for image in images.decode():
+            if isinstance(image, UnreadableImage):
+                reasons[image.path] = image.reason
+            else:
+                split, row = place[image.path]
+                out[split][row], sha256[split][row] = image.pixels, image.sha256
+            bar.update()
+        if reasons:
+            raise _UnreadableImagesError(reasons)
+        assert all(all(hashes) for hashes in sha256.values()), "an image was not decoded"
+        for path in replaced:
+            path.unlink(missing_ok=True)
+    return sha256
+
+
+def _describe(reasons: Mapping[str, str], source: str) -> str:
+    path = min(reasons)
+    more = f" (and {len(reasons) - 1} more unreadable files)" if len(reasons) > 1 else ""
+    return (
+        f"{source}: {path}: {reasons[path]}{more}; mend or remove it, "
+        "or set `prepare.unreadable: skip` to leave such files out"
+    )
+
+
+# Figures about a prepared data set: counts, channel statistics, exact duplicates.
+
+
+_MAX_PAIRS = 20
+_BLOCK_BYTES = 1 << 24
+
+
+def summarize(stored: StoredImages, train_pixels: NDArray[np.uint8]) -> dict[str, Any]:
+    """The metrics of the `prepare` stage that follow from the images alone.
+
+    Args:
+        train_pixels: (N, S, S, 3) as stored, may be a memory map.
+    """
+    images = stored.images
+    mean, std = channel_statistics(train_pixels)
+    return {
+        "class_names": list(images.class_names),
+        "n_train": len(images.train),
+        "n_test": len(images.test),
+        "class_counts": {split: _class_counts(images.labels(split), images.class_names) for split in SPLITS},
+        "mean": mean,
+        "std": std,
+        "duplicates": find_duplicates({split: images.samples(split) for split in SPLITS}, stored.sha256),
+        "unreadable": [{"path": path, "reason": reason} for path, reason in stored.unreadable.items()],
+    }
+
+
+def channel_statistics(pixels: NDArray[np.uint8]) -> tuple[list[float], list[float]]:
+    """Mean and (population) standard deviation per channel, over all images and places, in 0 to 1.
+
+    Args:
+        pixels: (N, H, W, 3), read in blocks of bounded size.
+
+    Exact up to one rounding: it counts the 256 values first, so blocks leave no trace.
+    """
+    counts = np.zeros((3, 256), dtype=np.int64)
+    rows = max(1, _BLOCK_BYTES // max(1, pixels[:1].nbytes))
+    for start in range(0, len(pixels), rows):
+        block = np.asarray(pixels[start : start + rows]).reshape(-1, 3)
+        for channel in range(3):
+            counts[channel] += np.bincount(block[:, channel], minlength=256)
+    values = np.arange(256) / 255
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    mean = shares @ values
+    variance = (shares * (values - mean[:, None]) ** 2).sum(axis=1)
+    return mean.tolist(), np.sqrt(variance).tolist()
+
+
+def find_duplicates(
+    samples: Mapping[str, Sequence[Sample]], sha256: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, Any]]:
+    """Images of equal content: pairs of the first one's path and a later one's.
+
+    `count` is the number of later ones (for `across`: of test images that are training images
+    too); `pairs` holds the first 20.
+    """
+    first = {split: _first_by_hash(samples[split], sha256[split]) for split in SPLITS}
+    pairs = {f"within_{split}": _repeats(first[split], samples[split], sha256[split]) for split in SPLITS}
+    pairs["across"] = _repeats(first["train"], samples["test"], sha256["test"])
+    return {name: {"count": len(found), "pairs": found[:_MAX_PAIRS]} for name, found in pairs.items()}
+
+
+def _first_by_hash(samples: Sequence[Sample], sha256: Sequence[str]) -> dict[str, str]:
+    first: dict[str, str] = {}
+    for sample, digest in zip(samples, sha256, strict=True):
+        first.setdefault(digest, sample.path)
+    return first
+
+
+def _repeats(first: Mapping[str, str], samples: Sequence[Sample], sha256: Sequence[str]) -> list[list[str]]:
+    return [
+        [first[digest], sample.path]
+        for sample, digest in zip(samples, sha256, strict=True)
+        if digest in first and first[digest] != sample.path
+    ]
+
+
+def _class_counts(labels: NDArray[np.int64], class_names: Sequence[str]) -> dict[str, int]:
+    counts = np.bincount(labels, minlength=len(class_names))
+    return {name: int(count) for name, count in zip(class_names, counts, strict=True)}

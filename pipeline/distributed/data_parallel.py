@@ -1,0 +1,160 @@
+"""How gradients are averaged over ranks."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import GradBucket  # type: ignore[attr-defined]
+from torch.nn.parallel import DistributedDataParallel
+
+from pipeline.distributed.collectives import several
+from pipeline.distributed.compression import Compression, FlatGradient
+from pipeline.distributed.hierarchical import (
+    NodeGroups,
+    hierarchical_average,
+    node_groups,
+    stream_runner,
+    thread_runner,
+)
+from pipeline.distributed.horovod import HorovodDataParallel
+
+# The way that gradients take from rank to rank.
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommConfig:
+    """How gradients travel; changes a result by rounding alone.
+
+    Attributes:
+        library: `horovod` goes its own way, for which the next three stay as they are.
+        bucket_mib: MiB of gradients that travel together while the backward pass goes on, > 0. 25 is torch's
+            own choice, with which the first bucket, whose gradients are there first, holds 1 MiB.
+        overlap: False sends everything in one message after the backward pass.
+        hierarchical: summed on one rank of each node, averaged between these, and handed back inside the node.
+        timeout_seconds: without an answer, > 0, after which a rank fails: others are lost.
+    """
+
+    library: Literal["ddp", "horovod"] = "ddp"
+    bucket_mib: float = 25.0
+    overlap: bool = True
+    hierarchical: bool = False
+    timeout_seconds: float = 300.0
+
+
+# Gradients averaged over ranks, while the backward pass runs or after it.
+
+
+_DEFAULT_BUCKET_MIB = CommConfig().bucket_mib
+
+
+def data_parallel(
+    model: nn.Module, device: torch.device, transport: CommConfig | None = None, compression: Compression | None = None
+) -> nn.Module:
+    """Wrap for gradient averaging over ranks; the model itself where there is one.
+
+    Buffers stay local: BatchNorm's running statistics are averaged explicitly.
+
+    Args:
+        transport: None: torch's defaults.
+        compression: None: gradients as they are. Between the nodes only where the transport is hierarchical.
+    """
+    if not several():
+        return model
+    transport, compression = transport or CommConfig(), compression or Compression()
+    if transport.library == "horovod":
+        return HorovodDataParallel(model, device, transport.timeout_seconds)
+    nodes = node_groups(transport.timeout_seconds) if transport.hierarchical else None
+    if not transport.overlap:
+        return _NonOverlappedDataParallel(model, compression, nodes)
+    ids = [device.index] if device.type == "cuda" else None
+    # torch renamed the option and warns about the old name.
+    known = inspect.signature(DistributedDataParallel).parameters
+    name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    # Told its own default, torch would give the first bucket the size of all.
+    bucket_mib = None if transport.bucket_mib == _DEFAULT_BUCKET_MIB else transport.bucket_mib
+    options: dict[str, Any] = {name: False, "bucket_cap_mb": bucket_mib}
+    parallel = DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True, **options)
+    if nodes is not None:
+        parallel.register_comm_hook(None, _serial_hierarchical_hook(compression, nodes, device))
+    elif compression.kind != "none":
+        parallel.register_comm_hook(None, _all_ranks_hook(compression))
+    return parallel
+
+
+@contextmanager
+def defer_reduction(model: nn.Module, defer: bool) -> Iterator[None]:
+    """Around a forward and a backward pass: gradients are averaged by its end, or stay local with `defer`."""
+    if isinstance(model, DistributedDataParallel) and defer:
+        with model.no_sync():
+            yield
+        return
+    if isinstance(model, HorovodDataParallel) and not defer:
+        with model.averaging():
+            yield
+        return
+    yield
+    if isinstance(model, _NonOverlappedDataParallel) and not defer:
+        model.average_gradients()
+
+
+class _NonOverlappedDataParallel(nn.Module):
+    """Passes to `module`; all gradients are averaged in one message when asked for."""
+
+    def __init__(self, module: nn.Module, compression: Compression, nodes: NodeGroups | None) -> None:
+        super().__init__()
+        self.module = module
+        self._compression, self._nodes = compression, nodes
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 3, H, W) -> logits (N, n_classes)."""
+        logits: Tensor = self.module(images)
+        return logits
+
+    def average_gradients(self) -> None:
+        """Of all parameters that are trained, in place."""
+        trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+        assert len(gradients) == len(trained), "ranks would send messages of different length"
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        whole = FlatGradient(flat, [gradient.shape for gradient in gradients])
+        if self._nodes is None:
+            self._compression.average(whole, _world()).wait()
+        else:
+            hierarchical_average(whole, self._compression, self._nodes)
+        for gradient, mean in zip(gradients, whole.gradients(), strict=True):
+            gradient.copy_(mean)
+
+
+def _world() -> dist.ProcessGroup:
+    world = dist.group.WORLD
+    assert world is not None
+    return world
+
+
+Hook = Callable[[None, GradBucket], torch.futures.Future[Tensor]]
+"""Of DistributedDataParallel, which insists on these types."""
+
+
+def _all_ranks_hook(compression: Compression) -> Hook:
+    def average(_: None, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        return compression.average(bucket, _world())
+
+    return average
+
+
+def _serial_hierarchical_hook(compression: Compression, nodes: NodeGroups, device: torch.device) -> Hook:
+    """Beside the backward pass, one bucket at a time in the order of their coming.
+
+    That order is the same on all ranks, which several exchanges for one bucket need.
+    """
+    beside = stream_runner(device) if device.type == "cuda" else thread_runner()
+
+    def average(_: None, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        return beside(bucket.buffer(), lambda: hierarchical_average(bucket, compression, nodes))
+
+    return average

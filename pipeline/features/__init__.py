@@ -1,1 +1,0 @@
-"""Penultimate features of a trained network."""

@@ -1,0 +1,208 @@
+"""Linear classifiers on frozen features."""
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import softmax
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from pipeline import distributed
+from pipeline.artifacts.prepared import ImageSource
+from pipeline.distributed import World
+from pipeline.errors import InputError
+from pipeline.features.extract import extract_features
+from pipeline.models import build, feature_dimension, set_head
+from pipeline.models.resnet import Network, ResNet
+from pipeline.run_log import Progress
+from pipeline.training.settings import TrainSettings
+from pipeline.training.weights import TrainedNetwork
+
+# A linear classifier on features of a frozen network: what its last layer can be without an optimizer's run.
+
+
+MAX_ITERATIONS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearHead:
+    """Logits are `features @ weight.T + bias`.
+
+    Attributes:
+        weight: (n_classes, D) float64.
+        bias: (n_classes,) float64.
+        train_loss: mean cross-entropy on the images of the fit, in nats.
+        iterations: of L-BFGS.
+        converged: False where it stopped after `MAX_ITERATIONS`.
+    """
+
+    weight: NDArray[np.float64]
+    bias: NDArray[np.float64]
+    train_loss: float
+    iterations: int
+    converged: bool
+
+
+def fit_head(features: NDArray[np.float32], labels: NDArray[np.int64]) -> LinearHead:
+    """Multinomial logistic regression on standardised features, with scikit-learn's own L2 penalty (C = 1).
+
+    The standardisation is part of the returned layer. Equal inputs give equal results.
+
+    Args:
+        features: (N, D).
+        labels: (N,), each of 0 to n_classes - 1 at least once, and two of them or more.
+    """
+    assert len(np.unique(labels)) == labels.max() + 1 >= 2, np.unique(labels)
+    scaler, regression = StandardScaler(), LogisticRegression(max_iter=MAX_ITERATIONS)
+    model = make_pipeline(scaler, regression)
+    exact = features.astype(np.float64)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+        model.fit(exact, labels)
+    coefficients, intercepts = regression.coef_, regression.intercept_
+    if len(coefficients) == 1:
+        # Of two classes it gives the difference of their logits.
+        coefficients, intercepts = (np.concatenate([-half, half]) for half in (coefficients / 2, intercepts / 2))
+    weight = coefficients / scaler.scale_
+    iterations = int(regression.n_iter_.max())
+    return LinearHead(
+        weight=weight,
+        bias=intercepts - weight @ scaler.mean_,
+        train_loss=float(log_loss(labels, model.predict_proba(exact))),
+        iterations=iterations,
+        converged=iterations < MAX_ITERATIONS,
+    )
+
+
+# Class probabilities where no network gives any: a cross-validated logistic regression on the components.
+#
+# A linear probe is how representations are usually judged (Alain and Bengio, 2016, arXiv:1610.01644);
+# out of fold, no image has a say in its own probabilities.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeResult:
+    """What the regressions say, and how they ended.
+
+    Attributes:
+        probabilities: (N, n_classes) float32, rows sum to 1; 0 for a class that the other folds do not have.
+        iterations: of L-BFGS, by fold.
+        converged: whether every fold's regression did.
+    """
+
+    probabilities: NDArray[np.float32]
+    iterations: list[int]
+    converged: bool
+
+
+def probe_folds(
+    labels: NDArray[np.int64],
+    n_folds: int,
+    seed: int,
+    *,
+    key: str = "filter.scorer",
+    fix: str = "give --probabilities, or take knn_agreement",
+) -> NDArray[np.int64]:
+    """(N,) fold of each row: every class is dealt out in a drawn order, so that folds differ by one image a class.
+
+    Args:
+        key: what an error names.
+        fix: what to do about it.
+
+    Raises:
+        InputError: there are fewer images than folds, or the images outside a fold are of one class.
+    """
+    if len(labels) < n_folds:
+        raise InputError(f"{key}: {len(labels)} images do not make the {n_folds} folds of a probe; {fix}")
+    rng = np.random.default_rng(seed)
+    folds = np.empty(len(labels), dtype=np.int64)
+    dealt = 0
+    for label in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        # Classes go on where the one before ended, so that small ones do not all meet in the first fold.
+        folds[rows] = (dealt + np.arange(len(rows))) % n_folds
+        dealt += len(rows)
+    for fold in range(n_folds):
+        if len(np.unique(labels[folds != fold])) < 2:
+            raise InputError(
+                f"{key}: outside fold {fold} of {n_folds} there is only one class for a probe to learn; {fix}"
+            )
+    return folds
+
+
+def cross_validated_probabilities(
+    components: NDArray[np.float32], labels: NDArray[np.int64], *, folds: NDArray[np.int64], n_classes: int
+) -> ProbeResult:
+    """Probabilities of each fold's images by a regression on those of the others.
+
+    Args:
+        components: (N, d); they are standardised.
+        labels: (N,), 0 to `n_classes` - 1.
+        folds: (N,), of `probe_folds`.
+    """
+    probabilities = np.zeros((len(labels), n_classes), dtype=np.float32)
+    heads = []
+    for fold in range(folds.max() + 1):
+        held_out = folds == fold
+        # The regression numbers the classes that it sees.
+        seen, targets = np.unique(labels[~held_out], return_inverse=True)
+        head = fit_head(components[~held_out], targets)
+        logits = components[held_out] @ head.weight.T + head.bias
+        probabilities[np.ix_(held_out, seen)] = softmax(logits, axis=1)
+        heads.append(head)
+    return ProbeResult(
+        probabilities=probabilities,
+        iterations=[head.iterations for head in heads],
+        converged=all(head.converged for head in heads),
+    )
+
+
+# Networks whose backbone stays as it is: features once, and a linear head on them.
+
+
+def fit_frozen_networks(
+    settings: TrainSettings,
+    initialise: Callable[[Network], None],
+    images: ImageSource,
+    labels: NDArray[np.int64],
+    members: Sequence[NDArray[np.bool_]],
+    *,
+    batch_size: int,
+    ranks: World,
+    progress: Progress,
+) -> Iterator[tuple[Network, LinearHead]]:
+    """One network for each of `members`, on all ranks: `initialise`'s backbone and a head fitted on those rows.
+
+    Args:
+        settings: of which network, stem, number of classes and image format are used.
+        members: (N,) bool each, with images of every class.
+        batch_size: images per forward pass.
+        progress: counts this rank's images.
+
+    Raises:
+        InputError: the backbone gives features that are not finite.
+    """
+    model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
+    initialise(model)
+    model = model.to(ranks.device).to(memory_format=torch.channels_last).eval()
+    names = tuple(str(label) for label in range(settings.n_classes))
+    backbone = TrainedNetwork(model=model, network=settings.network, class_names=names, format=settings.format)
+    # Zero in the rows of other ranks, so that the sum over ranks is everybody's.
+    own = np.zeros((len(images), feature_dimension(settings.network)), dtype=np.float32)
+    sure = np.empty((len(images), settings.n_classes), dtype=np.float32)
+    extract_features([backbone], images, own, sure, batch_size=batch_size, ranks=ranks, progress=progress)
+    features = distributed.all_reduce_sum_(torch.from_numpy(own).to(ranks.device)).cpu().numpy()
+    for rows in members:
+        head = distributed.broadcast(fit_head(features[rows], labels[rows]) if ranks.is_main else None)
+        assert head is not None
+        network = copy.deepcopy(model)
+        assert isinstance(network, ResNet), "extractors are ResNets"
+        set_head(network, torch.from_numpy(head.weight), torch.from_numpy(head.bias))
+        yield network, head

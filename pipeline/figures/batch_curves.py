@@ -1,0 +1,216 @@
+"""Accuracy and speed against batch size."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+from plotly import graph_objects as go
+
+from pipeline.figures.rendering import (
+    bar_lengths,
+    dodge_factor,
+    interval_text,
+    log_axis_ends,
+    matplotlib_log_axis,
+    matplotlib_style,
+    plotly_layout,
+    plotly_line,
+    plotly_text,
+)
+from pipeline.figures.style import SERIES, LineKey, LineStyle
+
+# A measured value against the batch size, one line per arm, with intervals.
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchCurve:
+    """One line: values at ascending batch sizes.
+
+    Attributes:
+        low, high: ends of the intervals; None where there is none.
+        n: runs behind each value.
+    """
+
+    key: LineKey
+    style: LineStyle
+    label: str
+    batch_sizes: Sequence[int]
+    values: Sequence[float]
+    low: Sequence[float | None]
+    high: Sequence[float | None]
+    n: Sequence[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedValue:
+    """A value that a paper states: a hollow marker in the look of its line. Those of one label share an entry."""
+
+    style: LineStyle
+    label: str
+    batch_size: int
+    value: float
+
+
+def batch_chart(
+    curves: Sequence[BatchCurve], *, y_title: str, zero_line: bool = False, published: Sequence[PublishedValue] = ()
+) -> go.Figure:
+    """Plotly chart with a logarithmic axis of batch sizes; values and `y_title` share their unit."""
+    layout = plotly_layout(x_title="batch size (log scale)", y_title=y_title)
+    sizes = _all_sizes(curves, published)
+    layout["xaxis"] |= {"type": "log", "tickvals": sizes, "ticktext": [f"{size:,}" for size in sizes]}
+    layout["xaxis"]["range"] = [math.log10(end) for end in log_axis_ends(sizes)]
+    figure = go.Figure(layout=layout | {"showlegend": True})
+    for position, curve in enumerate(curves):
+        figure.add_trace(_plotly_trace(curve, dodge_factor(position, len(curves))))
+    for values in _by_label(published):
+        figure.add_trace(_plotly_markers(values))
+    if zero_line:
+        figure.add_hline(y=0, line={"color": "#888888", "width": 1})
+    return figure
+
+
+def batch_figure(
+    curves: Sequence[BatchCurve], *, y_title: str, zero_line: bool = False, published: Sequence[PublishedValue] = ()
+) -> Figure:
+    """The same as a matplotlib figure for papers."""
+    with matplotlib_style():
+        figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+        axes = figure.add_subplot()
+        axes.set_xscale("log", base=2)
+        sizes = _all_sizes(curves, published)
+        axes.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=45 if len(sizes) > 8 else 0)
+        axes.minorticks_off()
+        axes.set_xlim(*log_axis_ends(sizes))
+        axes.set(xlabel="batch size", ylabel=y_title)
+        if zero_line:
+            axes.axhline(0, color="#888888", linewidth=1)
+        for position, curve in enumerate(curves):
+            style, shift = curve.style, dodge_factor(position, len(curves))
+            axes.errorbar(
+                [size * shift for size in curve.batch_sizes],
+                curve.values,
+                yerr=bar_lengths(curve.values, curve.low, curve.high),
+                label=curve.label,
+                color=style.color,
+                marker=style.marker[1],
+                linestyle=style.dash[1],
+                markersize=5,
+                capsize=3,
+            )
+        labelled = _by_label(published)
+        for values in labelled:
+            style = values[0].style
+            axes.plot(
+                [value.batch_size for value in values],
+                [value.value for value in values],
+                label=values[0].label,
+                linestyle="none",
+                marker=style.marker[1],
+                markersize=8,
+                markerfacecolor="none",
+                markeredgecolor=style.color,
+            )
+        if labelled:
+            # Published values stand apart from the lines, where a legend inside would cover them.
+            figure.legend(fontsize=8, ncols=3, loc="outside lower center")
+        elif curves:
+            axes.legend(fontsize=8, ncols=1 + len(curves) // 8)
+        return figure
+
+
+def _plotly_trace(curve: BatchCurve, shift: float) -> Any:
+    return go.Scatter(
+        x=[size * shift for size in curve.batch_sizes],
+        customdata=[
+            [f"{size:,}", interval_text(low, high), n]
+            for size, low, high, n in zip(curve.batch_sizes, curve.low, curve.high, curve.n, strict=True)
+        ],
+        hovertemplate="batch size %{customdata[0]}: %{y:.2f}, %{customdata[1]}, n = %{customdata[2]}",
+        name=plotly_text(curve.label),
+        **plotly_line(curve.style, curve.values, curve.low, curve.high),
+    )
+
+
+def _plotly_markers(values: Sequence[PublishedValue]) -> Any:
+    style = values[0].style
+    return go.Scatter(
+        x=[value.batch_size for value in values],
+        y=[value.value for value in values],
+        customdata=[[f"{value.batch_size:,}"] for value in values],
+        hovertemplate="batch size %{customdata[0]}: %{y:.2f}",
+        name=plotly_text(values[0].label),
+        mode="markers",
+        marker={"symbol": f"{style.marker[0]}-open", "size": 12, "color": style.color, "line": {"width": 2}},
+    )
+
+
+def _by_label(published: Sequence[PublishedValue]) -> list[list[PublishedValue]]:
+    groups: dict[str, list[PublishedValue]] = {}
+    for value in published:
+        groups.setdefault(value.label, []).append(value)
+    return list(groups.values())
+
+
+def _all_sizes(curves: Sequence[BatchCurve], published: Sequence[PublishedValue]) -> list[int]:
+    return sorted({size for curve in curves for size in curve.batch_sizes} | {value.batch_size for value in published})
+
+
+# Simulated runs against the number of GPUs: throughput, efficiency, and time to train.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingCurve:
+    """Values at ascending numbers of GPUs; efficiency 0 to 1."""
+
+    gpus: Sequence[int]
+    images_per_second: Sequence[float]
+    efficiency: Sequence[float]
+    hours: Sequence[float]
+
+
+def scaling_figure(weak: Mapping[str, ScalingCurve], strong: Mapping[str, ScalingCurve], *, title: str) -> Figure:
+    """Four panels: throughput and efficiency of weak scaling; efficiency and time of strong scaling.
+
+    Args:
+        weak: way to communicate -> its curve.
+        strong: global batch -> the curve of its fastest way.
+        title: says that the figure is simulated.
+    """
+    with matplotlib_style():
+        figure = Figure(figsize=(10.0, 7.0), layout="constrained")
+        figure.suptitle(title, fontsize=11)
+        ((throughput, efficiency), (strong_efficiency, hours)) = figure.subplots(2, 2)
+        for panel, curves, attribute, unit, y_title in (
+            (throughput, weak, "images_per_second", 1, "images/s, same local batch"),
+            (efficiency, weak, "efficiency", 100, "efficiency (%), same local batch"),
+            (strong_efficiency, strong, "efficiency", 100, "efficiency (%), same global batch"),
+            (hours, strong, "hours", 1, "hours to train, same global batch"),
+        ):
+            _draw(panel, curves, attribute, unit, y_title)
+        matplotlib_log_axis(throughput, "y", [value for curve in weak.values() for value in curve.images_per_second])
+        matplotlib_log_axis(hours, "y", [value for curve in strong.values() for value in curve.hours])
+        for panel in (efficiency, strong_efficiency):
+            panel.set_ylim(0, 105)
+        return figure
+
+
+def _draw(panel: Any, curves: Mapping[str, ScalingCurve], attribute: str, unit: float, y_title: str) -> None:
+    for index, (name, curve) in enumerate(curves.items()):
+        values = [unit * value for value in getattr(curve, attribute)]
+        style = ("-", "--", ":")[index // len(SERIES) % 3]
+        panel.plot(
+            curve.gpus, values, style, label=name, color=SERIES[index % len(SERIES)], marker="o", markersize=3
+        )  # fmt: skip
+    panel.set_xscale("log", base=2)
+    gpus = sorted({count for curve in curves.values() for count in curve.gpus})
+    shown = gpus[:: 1 + len(gpus) // 9]
+    panel.set_xticks(
+        shown, [f"{count:,}" for count in shown], fontsize=8, rotation=30, ha="right", rotation_mode="anchor"
+    )
+    panel.minorticks_off()
+    panel.set(xlabel="GPUs", ylabel=y_title)
+    if curves:
+        # "best" looks at every point, and warns on a busy machine that it does.
+        panel.legend(fontsize=8, loc="upper left" if attribute == "images_per_second" else "lower left")

@@ -1,0 +1,167 @@
+"""Curves over training."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from plotly import graph_objects as go
+from plotly import subplots
+
+from pipeline.figures.rendering import (
+    matplotlib_log_axis,
+    matplotlib_style,
+    plotly_layout,
+    plotly_log_axis,
+    plotly_text,
+)
+from pipeline.figures.style import SERIES, LineKey, LineStyle
+
+# The curve that a threshold is read from.
+
+
+CURVE_HEIGHT = 190
+"""Pixels."""
+
+# More points than pixels show nothing more.
+_MAX_DRAWN = 400
+
+
+def threshold_curve(ordered: NDArray[np.float64], threshold: float, *, title: str) -> go.Figure:
+    """Ascending values against their rank in percent, with a line at the threshold.
+
+    Args:
+        ordered: (n,) ascending; infinite ones are left out.
+        title: what the values are, with their unit.
+    """
+    finite = ordered[np.isfinite(ordered)]
+    chosen = np.unique(np.linspace(0, max(0, len(finite) - 1), _MAX_DRAWN).astype(np.int64))[: len(finite)]
+    ranks = 100 * (chosen + 1) / max(1, len(ordered))
+    layout = plotly_layout(x_title="images, in ascending order (%)", y_title=title, height=CURVE_HEIGHT)
+    layout["margin"] = {"l": 46, "r": 8, "t": 8, "b": 38}
+    layout |= {"showlegend": False, "font": layout["font"] | {"size": 11}}
+    for axis in ("xaxis", "yaxis"):
+        layout[axis]["title"]["font"] = {"size": 11}
+    figure = go.Figure(layout=layout)
+    figure.add_trace(
+        go.Scatter(
+            x=ranks, y=finite[chosen], mode="lines", line={"color": SERIES[0]},
+            hovertemplate="%{x:.1f} % at most %{y:.4g}<extra></extra>",
+        )
+    )  # fmt: skip
+    figure.add_hline(y=threshold, line={"color": SERIES[1], "dash": "dash"})
+    return figure
+
+
+# Training loss, test accuracy or test loss as training goes on: one panel per batch size, one line per arm.
+
+
+_X_TITLE = "training images processed"
+_COLUMNS = 3
+_PANEL_HEIGHT = 230
+
+
+class LearningAxis(NamedTuple):
+    """The vertical axis that all panels share."""
+
+    title: str
+    log: bool
+
+
+LOSS = LearningAxis("training loss (nats)", log=True)
+TEST_LOSS = LearningAxis("test loss (nats)", log=True)
+TOP1 = LearningAxis("test top-1 (%)", log=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningCurve:
+    """Means over the seeds of one line.
+
+    Attributes:
+        examples: training images processed so far, ascending.
+        values: in the unit of the axis.
+    """
+
+    key: LineKey
+    style: LineStyle
+    examples: Sequence[int]
+    values: Sequence[float]
+
+
+def learning_chart(panels: Mapping[str, Sequence[LearningCurve]], axis: LearningAxis) -> go.Figure:
+    """Plotly panels with a shared vertical axis, by the panels' titles."""
+    rows, columns = _shape(len(panels))
+    figure = subplots.make_subplots(
+        rows=rows,
+        cols=columns,
+        shared_yaxes="all",
+        subplot_titles=[plotly_text(name) for name in panels],
+        horizontal_spacing=0.03,
+        vertical_spacing=min(0.3, 70 / (_PANEL_HEIGHT * rows)),
+    )
+    shared = plotly_layout(x_title="", y_title="", height=110 + _PANEL_HEIGHT * rows)
+    x_axis, y_axis = shared.pop("xaxis"), shared.pop("yaxis")
+    shared["margin"]["t"] = 80
+    shared["legend"]["y"] = 1 + 30 / (_PANEL_HEIGHT * rows)
+    figure.update_layout(shared | {"showlegend": True})
+    figure.update_annotations(font_size=13)
+    figure.update_xaxes(x_axis | {"rangemode": "tozero", "nticks": 5})
+    figure.update_yaxes(y_axis | (plotly_log_axis(_values(panels)) if axis.log else {}))
+    figure.update_xaxes(title_text=_X_TITLE, row=rows)
+    figure.update_yaxes(title_text=axis.title, col=1)
+    named: set[LineKey] = set()
+    for position, curves in enumerate(panels.values()):
+        for curve in curves:
+            trace = _plotly_trace(curve, in_legend=curve.key not in named)
+            figure.add_trace(trace, row=position // columns + 1, col=position % columns + 1)
+            named.add(curve.key)
+    return figure
+
+
+def learning_figure(panels: Mapping[str, Sequence[LearningCurve]], axis: LearningAxis) -> Figure:
+    """The same as a matplotlib figure for papers."""
+    rows, columns = _shape(len(panels))
+    with matplotlib_style():
+        figure = Figure(figsize=(3.2 * columns, 0.6 + 2.4 * rows), layout="constrained")
+        grid: Any = figure.subplots(rows, columns, sharey=True, squeeze=False)
+        handles: dict[str, Any] = {}
+        for axes, (name, curves) in zip(grid.flat, panels.items(), strict=False):
+            axes.set_title(name)
+            for curve in curves:
+                (handles[str(curve.key)],) = axes.plot(
+                    curve.examples, curve.values, color=curve.style.color, linestyle=curve.style.dash[1], linewidth=1.2
+                )
+            if axis.log:
+                matplotlib_log_axis(axes, "y", _values(panels))
+        for axes in grid.flat[len(panels) :]:
+            axes.set_axis_off()
+        figure.supxlabel(_X_TITLE, fontsize="medium")
+        figure.supylabel(axis.title, fontsize="medium")
+        if handles:
+            figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4, fontsize=8)
+        return figure
+
+
+def _plotly_trace(curve: LearningCurve, *, in_legend: bool) -> Any:
+    return go.Scatter(
+        x=list(curve.examples),
+        y=list(curve.values),
+        name=plotly_text(str(curve.key)),
+        legendgroup=str(curve.key),
+        showlegend=in_legend,
+        mode="lines+markers" if len(curve.values) == 1 else "lines",
+        line={"color": curve.style.color, "dash": curve.style.dash[0], "width": 2},
+        hovertemplate="%{x:,} images: %{y:.4f}",
+    )
+
+
+def _values(panels: Mapping[str, Sequence[LearningCurve]]) -> list[float]:
+    return [value for curves in panels.values() for curve in curves for value in curve.values]
+
+
+def _shape(panels: int) -> tuple[int, int]:
+    """Rows and columns of the grid of panels."""
+    columns = max(1, min(_COLUMNS, panels))
+    return max(1, -(-panels // columns)), columns

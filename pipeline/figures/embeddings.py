@@ -1,0 +1,91 @@
+"""Two-dimensional maps of the images for papers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from pipeline.figures.rendering import matplotlib_style
+from pipeline.figures.style import MAX_NAMES, NOISE, SCALE, Colors, Groups, Scale, class_color
+
+
+def class_map(
+    xy: NDArray[np.floating[Any]],
+    labels: NDArray[np.integer[Any]],
+    class_names: Sequence[str],
+    is_noise: NDArray[np.bool_] | None = None,
+    *,
+    legend: bool = True,
+) -> Figure:
+    """Scatter of all images coloured by class, with the noise in grey.
+
+    Args:
+        xy: (N, 2) coordinates.
+        labels: (N,) indices into `class_names`.
+        is_noise: (N,); these images are drawn in grey, above the others: a map is looked at for them.
+        legend: name the classes beside the map, where each has a colour of its own.
+    """
+    noise = np.zeros(len(xy), dtype=bool) if is_noise is None else is_noise
+    names, colors = list(class_names), [class_color(index) for index in range(len(class_names))]
+    codes = np.where(noise, len(names), labels)
+    with_noise = Groups(codes=codes, names=[*names, "noise"], colors=[*colors, NOISE])
+    with matplotlib_style():
+        figure = _scatter(xy, with_noise, noise)
+        if legend and _tell_apart(colors):
+            shown = len(names) + (is_noise is not None)
+            _add_legend(figure, with_noise.names[:shown], with_noise.colors[:shown])
+        return figure
+
+
+def colored_map(xy: NDArray[np.floating[Any]], colors: Colors, above: NDArray[np.bool_]) -> Figure:
+    """Scatter of all images in the given colours, with a legend of the groups that have members, or a colour bar.
+
+    There is no legend where a colour stands for several of the groups, or where there is no room for their names.
+
+    Args:
+        xy: (N, 2) coordinates.
+        above: (N,) what is drawn above the rest.
+    """
+    with matplotlib_style():
+        figure = _scatter(xy, colors, above)
+        if isinstance(colors, Groups):
+            found = np.unique(colors.codes).tolist()
+            shown = [colors.colors[code] for code in found]
+            if len(found) <= MAX_NAMES and _tell_apart(shown):
+                _add_legend(figure, [colors.names[code] for code in found], shown)
+        return figure
+
+
+def _tell_apart(colors: Sequence[str]) -> bool:
+    return len(set(colors)) == len(colors)
+
+
+def _scatter(xy: NDArray[np.floating[Any]], colors: Colors, above: NDArray[np.bool_]) -> Figure:
+    """Rasterised, so that its size does not grow with the number of images.
+
+    Axes are left out: the coordinates of a t-SNE map have no unit and no direction.
+    """
+    figure = Figure(figsize=(7.0, 7.0))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    axes.set_aspect("equal")
+    size = float(np.clip(40_000 / max(1, len(xy)), 1.5, 36))
+    looks: dict[str, Any] = {"cmap": SCALE, "vmin": 0, "vmax": 1} if isinstance(colors, Scale) else {}
+    colored = colors.values if isinstance(colors, Scale) else np.array(colors.colors)[colors.codes]
+    for chosen in (~above, above):
+        drawn = axes.scatter(
+            xy[chosen, 0], xy[chosen, 1], c=colored[chosen], s=size, linewidths=0, rasterized=True, **looks
+        )
+    if isinstance(colors, Scale):
+        figure.colorbar(drawn, cax=figure.add_axes((1.03, 0.25, 0.03, 0.5)), label=colors.name)
+    return figure
+
+
+def _add_legend(figure: Figure, names: Sequence[str], colors: Sequence[str]) -> None:
+    axes = figure.axes[0]
+    for name, color in zip(names, colors, strict=True):
+        # A leading underscore would hide the entry; a space before it shows the name.
+        axes.scatter([], [], c=color, s=36, label=f" {name}")
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -1,0 +1,167 @@
+"""The interactive map: every image a point, and a ring around the chosen one."""
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from plotly import graph_objects as go
+
+from pipeline.figures.rendering import plotly_layout
+from pipeline.figures.style import SCALE, SERIES, Colors, Groups
+
+MAX_DRAWN = 100_000
+"""WebGL stays smooth up to about that many points."""
+
+POINTS, RING = 0, 1
+"""Places of the two traces."""
+
+_MARGIN = 0.04
+# Of those drawn when there are too many: what goes takes at most this share, so that the rest is seen.
+_SUSPECT_SHARE = 0.5
+
+Box = tuple[tuple[float, float], tuple[float, float]]
+"""Ends of a part of the map, by axis."""
+
+
+def rows_to_draw(
+    xy: NDArray[np.floating[Any]],
+    scores: NDArray[np.float64],
+    shown: NDArray[np.bool_],
+    *,
+    box: Box | None = None,
+    at_most: int = MAX_DRAWN,
+) -> NDArray[np.int64]:
+    """Rows of the points to draw, the most suspect last, so that they lie above.
+
+    Where more than `at_most` are shown: those inside the box first; then the most suspect, up to half,
+    and a sample of the others, which is always the same one.
+
+    Args:
+        xy: (N, 2) coordinates.
+        scores: (N,) 0 to 1, above 1/2 for what goes.
+        shown: (N,) whether the image is among those asked for.
+    """
+    rows = np.flatnonzero(shown)
+    if len(rows) > at_most and box is not None:
+        inside = [(xy[rows, axis] >= low) & (xy[rows, axis] <= high) for axis, (low, high) in enumerate(box)]
+        rows = rows[np.logical_and(*inside)]
+    order = np.argsort(scores[rows], kind="stable")
+    rows = rows[order]
+    if len(rows) <= at_most:
+        return rows
+    n_suspect = min(int((scores[rows] > 0.5).sum()), int(_SUSPECT_SHARE * at_most))
+    others, suspect = rows[: len(rows) - n_suspect], rows[len(rows) - n_suspect :]
+    sample = np.random.default_rng(0).permutation(len(xy))[others].argsort(kind="stable")[: at_most - n_suspect]
+    return np.concatenate([others[np.sort(sample)], suspect])
+
+
+def explorer_map(
+    xy: NDArray[np.floating[Any]],
+    rows: NDArray[np.int64],
+    colors: Colors,
+    *,
+    view: str,
+    ring: int | None = None,
+    selected: Sequence[int] = (),
+) -> go.Figure:
+    """WebGL scatter; the custom data of each point is its row.
+
+    Axes are left out: the coordinates of a t-SNE map have no unit and no direction.
+
+    Args:
+        xy: (N, 2) coordinates of all images; the axes span them, so that filtering moves no place.
+        rows: those drawn, the last above.
+        view: zoom stays over redrawing as long as this stays the same.
+        ring: row of the chosen image.
+        selected: rows that stand out; none means that all look alike.
+    """
+    layout = plotly_layout(x_title="", y_title="") | {"margin": {"l": 0, "r": 0, "t": 0, "b": 0}}
+    # With "domain", a lasso could not begin beside a map that is narrower than its place.
+    axis = {"visible": False, "constrain": "range"}
+    layout["xaxis"] = {**axis, "range": _range(xy[:, 0])}
+    layout["yaxis"] = {**axis, "range": _range(xy[:, 1]), "scaleanchor": "x"}
+    marks = selection_marks(rows, selected)
+    layout |= {
+        "height": None, "uirevision": view, "selectionrevision": marks["revision"], "showlegend": False,
+        "dragmode": "pan", "hovermode": "closest", "hoverdistance": 12, "spikedistance": 0,
+    }  # fmt: skip
+    figure = go.Figure(layout=layout)
+    figure.add_trace(
+        go.Scattergl(
+            x=xy[rows, 0].astype(np.float32),
+            y=xy[rows, 1].astype(np.float32),
+            # A list: Dash does not find single values in an encoded array.
+            customdata=rows.tolist(),
+            mode="markers",
+            marker=marker(colors, rows),
+            selectedpoints=marks["points"],
+            unselected={"marker": {"opacity": 0.15}},
+            # The event comes without a text of plotly's own; the app shows the picture.
+            hoverinfo="none",
+        )
+    )
+    figure.add_trace(
+        go.Scattergl(
+            **ring_at(xy, ring),
+            mode="markers",
+            marker={"symbol": "circle-open", "size": 18, "color": SERIES[3], "line": {"width": 3}},
+            hoverinfo="skip",
+        )
+    )
+    return figure
+
+
+def selection_marks(rows: NDArray[np.int64], selected: Sequence[int]) -> dict[str, Any]:
+    """Which of the points drawn stand out, by their places among `rows`, and what tells these marks from others.
+
+    Plotly keeps what a hand has marked for as long as `layout.selectionrevision` stays: places in a list, which are
+    other images once other rows are drawn.
+    """
+    places = np.flatnonzero(np.isin(rows, selected)).tolist() if len(selected) else None
+    return {"points": places, "revision": f"{zlib.crc32(rows.tobytes())} {zlib.crc32(str(places).encode())}"}
+
+
+def recolored(colors: Colors, rows: NDArray[np.int64]) -> dict[str, Any]:
+    """The marker of the points in plain JSON, for a map that stays as it is in all else."""
+    # Without a template, whose copy would take longer than all else.
+    whole = go.Figure(go.Scattergl(marker=marker(colors, rows)), layout={"template": "none"}).to_dict()
+    plain: dict[str, Any] = whole["data"][0]["marker"]
+    return plain
+
+
+def no_map() -> go.Figure:
+    """In the place of a map that cannot be had; with the same traces, which may be patched."""
+    hidden = {"visible": False}
+    layout = {"template": "none", "xaxis": hidden, "yaxis": hidden, "showlegend": False}
+    clear = {"paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}
+    return go.Figure([go.Scattergl(x=[], y=[]), go.Scattergl(x=[], y=[])], layout=layout | clear)
+
+
+def ring_at(xy: NDArray[np.floating[Any]], row: int | None) -> dict[str, list[float]]:
+    """Where the ring is: around one image, or nowhere if there is no such row."""
+    chosen = [] if row is None or row not in range(len(xy)) else [row]
+    return {"x": xy[chosen, 0].tolist(), "y": xy[chosen, 1].tolist()}
+
+
+def marker(colors: Colors, rows: NDArray[np.int64]) -> dict[str, Any]:
+    """How the points look: smaller the more there are, with a number for each colour, one byte where it can be."""
+    size = float(np.clip(600 / np.sqrt(max(1, len(rows))), 3, 9))
+    return {"size": size, "opacity": 0.85, **_coloring(colors, rows)}
+
+
+def _coloring(colors: Colors, rows: NDArray[np.int64]) -> dict[str, Any]:
+    if not isinstance(colors, Groups):
+        return {"color": colors.values[rows].astype(np.float32), "cmin": 0, "cmax": 1, "colorscale": SCALE}
+    distinct = list(dict.fromkeys(colors.colors))
+    place = np.array([distinct.index(color) for color in colors.colors], dtype=np.uint8)
+    n = len(distinct)
+    steps = [(end / n, color) for index, color in enumerate(distinct) for end in (index, index + 1)]
+    return {"color": place[colors.codes[rows]], "cmin": -0.5, "cmax": n - 0.5, "colorscale": steps}
+
+
+def _range(values: NDArray[np.floating[Any]]) -> list[float]:
+    low, high = float(values.min()), float(values.max())
+    margin = _MARGIN * (high - low) or 1.0
+    return [low - margin, high + margin]

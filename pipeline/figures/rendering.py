@@ -1,0 +1,211 @@
+"""What charts of values with intervals along a logarithmic axis share."""
+
+import html
+import io
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from plotly import graph_objects as go
+from plotly import offline
+from plotly.io.json import to_json_plotly
+
+from pipeline.figures.style import LineStyle
+
+# Figures to bytes and markup. Equal figures give equal bytes, and nothing is ever fetched.
+
+
+# Dates, versions and random ids would make equal figures differ; a `$` in a class name is no formula.
+_STYLE: Any = {
+    "svg.hashsalt": "figure",
+    "text.parse_math": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "font.size": 10,
+}
+
+_MAX_TICKS = 9
+
+# Without the first two, plotly's toolbar offers to upload the figure to a server.
+PLOTLY_CONFIG: Any = {
+    "showSendToCloud": False,
+    "plotlyServerURL": "",
+    "displaylogo": False,
+    "responsive": True,
+    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
+}
+"""Of all charts that are read rather than explored: on the report's page and in the app."""
+
+
+@contextmanager
+def matplotlib_style() -> Iterator[None]:
+    """The look of all matplotlib figures; drawing and saving both belong inside."""
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        # Names in a script that the bundled font lacks are drawn as boxes, which the reader sees.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
+
+
+def png(figure: Figure, *, dpi: int = 150, transparent: bool = False) -> bytes:
+    """The figure as a PNG file, cropped to its content."""
+    return _saved(figure, format="png", dpi=dpi, transparent=transparent, metadata={"Software": None})
+
+
+def svg(figure: Figure) -> bytes:
+    """The figure as an SVG file with its letters as paths: it needs no font."""
+    return _saved(figure, format="svg", metadata={"Date": None, "Creator": None})
+
+
+def pdf(figure: Figure) -> bytes:
+    """The figure as a PDF file."""
+    return _saved(figure, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
+
+
+def with_note(figure: Figure, note: str | None) -> Figure:
+    """The figure with a line of text below it that no reader may miss; None adds none."""
+    if note:
+        figure.text(0.0, -0.02, note, ha="left", va="top", fontsize=9, color="#8a2f00")
+    return figure
+
+
+def plotly_html(figure: go.Figure, *, element_id: str) -> str:
+    """A `<div>` with the figure, for a page that holds `plotly_script()` before it.
+
+    Args:
+        element_id: of the `<div>`, unique on the page; letters, digits, `-` and `_`.
+    """
+    # Not `to_html`: it drops the empty server address, and plotly's script would put its own in that place.
+    tree = figure.to_dict()
+    arguments = [to_json_plotly(part) for part in (element_id, tree["data"], tree["layout"], PLOTLY_CONFIG)]
+    return f'<div id="{element_id}"></div>\n<script>Plotly.newPlot({", ".join(arguments)})</script>'
+
+
+def plotly_script() -> str:
+    """Source text of plotly.js (about 5 MB), to stand in the page once."""
+    source: str = offline.get_plotlyjs()
+    return source
+
+
+def plotly_text(name: str) -> str:
+    """`name` for a plotly label, which reads tags such as `<a>` and `<b>` otherwise."""
+    return html.escape(name, quote=False)
+
+
+def plotly_layout(*, x_title: str, y_title: str, height: int = 420) -> dict[str, Any]:
+    """What all plotly charts of the project share: no background and no frame of their own."""
+    axis = {"gridcolor": "#e4e4e4", "linecolor": "#888888", "zeroline": False, "automargin": True}
+    title_font = {"size": 14}
+    return {
+        "template": "none",
+        "height": height,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#222222"},
+        "margin": {"l": 60, "r": 20, "t": 20, "b": 55},
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        "hoverlabel": {"bgcolor": "#ffffff"},
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#999999", "activecolor": "#444444"},
+        "xaxis": {**axis, "title": {"text": x_title, "font": title_font}},
+        "yaxis": {**axis, "title": {"text": y_title, "font": title_font}},
+    }
+
+
+def plotly_log_axis(values: Iterable[float]) -> dict[str, Any]:
+    """A logarithmic plotly axis that spans positive `values`, with `log_ticks`."""
+    ticks = log_ticks(values)
+    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
+
+
+def matplotlib_log_axis(axes: Axes, which: Literal["x", "y"], values: Iterable[float]) -> None:
+    """Make one axis logarithmic, with `log_ticks` of `values`, or some powers of ten alone where those are many.
+
+    To be called after plotting: it widens the limits to the ticks. Without a positive value the axis stays linear.
+    """
+    positive = _positive(values)
+    if not positive:
+        return
+    ticks = log_ticks(positive)
+    if len(ticks) > _MAX_TICKS:
+        powers = [tick for tick in ticks if math.log10(tick).is_integer()]
+        ticks = powers[:: -(-len(powers) // _MAX_TICKS)]
+    axes.set(**{f"{which}scale": "log"})
+    axis: Axis = getattr(axes, f"{which}axis")
+    # Labels of matplotlib's own are formulas, which the style turns off.
+    axis.set_ticks(ticks, [f"{tick:,.10g}" for tick in ticks])
+    axis.minorticks_off()
+
+
+def log_ticks(values: Iterable[float]) -> list[float]:
+    """1, 2 and 5 times powers of ten over the range of the positive `values`; of a narrow one even steps."""
+    positive = _positive(values) or [1.0]
+    low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
+    ticks = [digit * 10.0**power for power in range(low, high + 1) for digit in (1, 2, 5)]
+    if 1.001 * min(positive) < max(positive) and sum(min(positive) <= tick <= max(positive) for tick in ticks) < 2:
+        even = MaxNLocator(5).tick_values(min(positive), max(positive))
+        ticks = [float(tick) for tick in even if tick > 0]
+    return [tick for tick in ticks if min(positive) / 2 < tick < 2 * max(positive)]
+
+
+def _positive(values: Iterable[float]) -> list[float]:
+    return [value for value in values if 0 < value < math.inf]
+
+
+def _saved(figure: Figure, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    with matplotlib_style():
+        figure.savefig(buffer, bbox_inches="tight", **options)
+    return buffer.getvalue()
+
+
+def bar_lengths(
+    values: Sequence[float], low: Sequence[float | None], high: Sequence[float | None]
+) -> tuple[list[float], list[float]]:
+    """Lengths of the error bars below and above each value; NaN, which draws none, where there is no interval."""
+    below = [value - end if end is not None else math.nan for value, end in zip(values, low, strict=True)]
+    above = [end - value if end is not None else math.nan for value, end in zip(values, high, strict=True)]
+    return below, above
+
+
+def plotly_line(
+    style: LineStyle, values: Sequence[float], low: Sequence[float | None], high: Sequence[float | None]
+) -> dict[str, Any]:
+    """What makes a `go.Scatter` of `values` a line with markers and error bars."""
+    below, above = bar_lengths(values, low, high)
+    return {
+        "y": list(values),
+        "error_y": {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1.5},
+        "mode": "lines+markers",
+        "line": {"color": style.color, "dash": style.dash[0], "width": 2},
+        "marker": {"symbol": style.marker[0], "size": 8},
+    }
+
+
+def interval_text(low: float | None, high: float | None, format_spec: str = ".2f") -> str:
+    """`89.00 to 90.50`, or that there is none."""
+    return "no interval" if low is None or high is None else f"{low:{format_spec}} to {high:{format_spec}}"
+
+
+def log_axis_ends(values: Sequence[float]) -> tuple[float, float]:
+    """Of an axis that shows `values`, ascending and above 0.
+
+    An octave and more is shown, lest the lines of a single value spread over all of it.
+    """
+    margin = 2**0.5 if len(values) < 2 else (values[-1] / values[0]) ** 0.06
+    return (values[0] / margin, values[-1] * margin) if values else (1.0, 2.0)
+
+
+def dodge_factor(position: int, count: int) -> float:
+    """Factor that moves a line sideways by up to 3 %, so that error bars do not hide each other."""
+    middle = (count - 1) / 2
+    return 2.0 ** (0.04 * (position - middle) / middle) if middle else 1.0

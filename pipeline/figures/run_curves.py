@@ -1,0 +1,134 @@
+"""Curves of single runs, and slices of the loss."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+from plotly import graph_objects as go
+
+from pipeline.figures.rendering import matplotlib_style, plotly_layout, plotly_log_axis, plotly_text
+from pipeline.figures.style import LineKey, LineStyle
+
+# Training loss of every run at one batch size as thin lines, and the mean over them.
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCurve:
+    """One run.
+
+    Attributes:
+        name: tells it from the others of its line, e.g. its seed.
+        points: (optimizer steps done, training loss in nats), ascending; where the loss is finite.
+        diverged: whether it stopped after the last of them because its loss was not.
+    """
+
+    name: str
+    points: Sequence[tuple[int, float]]
+    diverged: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCurves:
+    """The runs of one line.
+
+    Attributes:
+        mean: (optimizer steps done, training loss in nats) over the runs that finished; may be empty.
+    """
+
+    key: LineKey
+    style: LineStyle
+    mean: Sequence[tuple[int, float]]
+    runs: Sequence[RunCurve]
+
+
+def run_chart(lines: Sequence[RunCurves]) -> go.Figure:
+    """Plotly chart of the loss (log scale) over the steps; a cross ends a run that diverged."""
+    layout = plotly_layout(x_title="optimizer steps", y_title="training loss (nats, log scale)")
+    layout["xaxis"] |= {"rangemode": "tozero"}
+    layout["yaxis"] |= plotly_log_axis(loss for line in lines for run in line.runs for _, loss in run.points)
+    figure = go.Figure(layout=layout | {"showlegend": True, "hovermode": "closest"})
+    for line in lines:
+        figure.add_traces([_run_trace(line.key, run, line.style) for run in line.runs])
+    for line in lines:
+        figure.add_trace(_mean_trace(line))
+    return figure
+
+
+def _run_trace(key: LineKey, run: RunCurve, style: LineStyle) -> Any:
+    alone = len(run.points) == 1
+    return go.Scatter(
+        **_line(key, run.points, style, width=1),
+        opacity=0.45,
+        showlegend=False,
+        mode="lines+markers" if run.diverged or alone else "lines",
+        marker={
+            "color": style.color,
+            "symbol": "x" if run.diverged else style.marker[0],
+            "size": [0] * (len(run.points) - 1) + [9],
+        },
+        hovertemplate=f"{plotly_text(run.name)}, step %{{x:,}}: %{{y:.4f}}",
+    )
+
+
+def _mean_trace(line: RunCurves) -> Any:
+    """Without points where no run finished: the legend names the line all the same."""
+    return go.Scatter(
+        **_line(line.key, line.mean, line.style, width=2.5),
+        mode="lines+markers" if len(line.mean) == 1 else "lines",
+        hovertemplate="mean of the finished, step %{x:,}: %{y:.4f}",
+    )
+
+
+def _line(key: LineKey, points: Sequence[tuple[int, float]], style: LineStyle, *, width: float) -> dict[str, Any]:
+    return {
+        "x": [step for step, _ in points],
+        "y": [loss for _, loss in points],
+        "name": plotly_text(str(key)),
+        "legendgroup": str(key),
+        "line": {"color": style.color, "dash": style.dash[0], "width": width},
+    }
+
+
+# Losses along slices through networks' weights: one panel per batch size, one line per arm.
+
+
+_COLUMNS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossSlice:
+    """Mean loss of the slices of one line.
+
+    Attributes:
+        distances: from the weights, in units of the filters' norms, ascending.
+        loss: in nats.
+    """
+
+    key: LineKey
+    style: LineStyle
+    distances: Sequence[float]
+    loss: Sequence[float]
+
+
+def slice_figure(panels: Mapping[str, Sequence[LossSlice]]) -> Figure:
+    """A matplotlib figure with a shared axis of losses, by the panels' titles."""
+    columns = max(1, min(_COLUMNS, len(panels)))
+    rows = max(1, -(-len(panels) // columns))
+    with matplotlib_style():
+        figure = Figure(figsize=(0.8 + 3.0 * columns, 0.8 + 2.4 * rows), layout="constrained")
+        grid: Any = figure.subplots(rows, columns, sharey=True, squeeze=False)
+        handles: dict[str, Any] = {}
+        for axes, (title, curves) in zip(grid.flat, panels.items(), strict=False):
+            axes.set_title(title)
+            for curve in curves:
+                (handles[str(curve.key)],) = axes.plot(
+                    curve.distances, curve.loss, color=curve.style.color, linestyle=curve.style.dash[1], linewidth=1.2
+                )
+        for axes in grid.flat[len(panels) :]:
+            axes.set_axis_off()
+        figure.supxlabel("distance along the direction (norms of the filters)", fontsize="medium")
+        figure.supylabel("loss (nats)", fontsize="medium")
+        if handles:
+            figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4, fontsize=8)
+        return figure

@@ -1,0 +1,124 @@
+"""Colors, line styles and groups of points."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Colours that colour-blind readers can tell apart, the same in every figure.
+
+
+NOISE = "#808080"
+"""What DBSCAN calls noise."""
+
+# P. Tol, "Colour schemes", SRON/EPS/TN/09-002 (2021), "muted", and orange of its "vibrant" scheme.
+_CLASSES = (
+    "#332288",
+    "#88ccee",
+    "#44aa99",
+    "#117733",
+    "#999933",
+    "#ddcc77",
+    "#cc6677",
+    "#882255",
+    "#aa4499",
+    "#ee7733",
+)
+
+N_CLASS_COLORS = len(_CLASSES)
+
+# M. Okabe and K. Ito, "Color universal design" (2008).
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+"""For networks, studies and whatever else needs a few distinct colours."""
+
+# J. R. Nuñez et al., "Optimizing colormaps with consideration for color vision deficiency", PLoS ONE 13(7) (2018).
+SCALE = "cividis"
+"""For numbers from 0 to 1, as plotly and matplotlib both call it."""
+
+_ARMS = {"filtered": 0, "random": 1, "full": 2, "random_uniform": 3}
+
+# As plotly and as matplotlib call them.
+_MARKERS = (("circle", "o"), ("diamond", "D"), ("square", "s"), ("triangle-up", "^"), ("x", "X"), ("star", "*"))
+_DASHES = (("solid", "-"), ("dash", "--"), ("dot", ":"), ("dashdot", "-."))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineStyle:
+    """A line's look: colour, marker and dash, each pair as plotly and as matplotlib call it."""
+
+    color: str
+    marker: tuple[str, str]
+    dash: tuple[str, str]
+
+
+@dataclass(frozen=True, order=True)
+class LineKey:
+    """What a line stands for.
+
+    Attributes:
+        arm: which training images.
+        variant: what else tells it from the others, e.g. a learning rate; may be empty.
+    """
+
+    arm: str
+    variant: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.arm}, {self.variant}" if self.variant else self.arm
+
+
+def line_styles(keys: Sequence[LineKey]) -> dict[LineKey, LineStyle]:
+    """A look for each of a study's lines.
+
+    Several arms: colour and marker tell the arm, the dash tells the variant. One arm: colour and
+    marker tell the variant. Looks repeat where there are more lines than looks.
+
+    Args:
+        keys: all lines that are to be told apart, variants in their order; one may stand more than once.
+    """
+    variants = list(dict.fromkeys(key.variant for key in keys))
+    by_arm = len({key.arm for key in keys}) > 1
+    styles = {}
+    for key in keys:
+        variant = variants.index(key.variant)
+        look, dash = (_ARMS[key.arm], variant) if by_arm or len(variants) == 1 else (variant, variant // len(SERIES))
+        styles[key] = LineStyle(
+            color=SERIES[look % len(SERIES)],
+            marker=_MARKERS[look % len(_MARKERS)],
+            dash=_DASHES[dash % len(_DASHES)],
+        )
+    return styles
+
+
+def class_color(index: int) -> str:
+    """Colour of the class with this label; from the eleventh class on they repeat."""
+    return _CLASSES[index % len(_CLASSES)]
+
+
+# What the points of a map are coloured by: a few groups, or a number.
+
+
+MAX_NAMES = 20
+"""Beyond this many, groups of one colour have no entry of their own in a legend."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Groups:
+    """A colour for each of a few groups. `codes` (N,) are indices into `names` and `colors`, one each."""
+
+    codes: NDArray[np.integer[Any]]
+    names: Sequence[str]
+    colors: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scale:
+    """A colour that goes with a number: `values` (N,), 0 to 1."""
+
+    values: NDArray[np.float64]
+    name: str
+
+
+Colors = Groups | Scale

@@ -1,0 +1,217 @@
+"""Curves of a search."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from plotly import graph_objects as go
+
+from pipeline.figures.rendering import matplotlib_style, plotly_layout, plotly_text
+from pipeline.figures.style import NOISE, SCALE, SERIES
+
+# The keys of a search: how much each matters, and every trial across its values.
+
+
+_SHARE = "share of the variance in accuracy"
+_ACCURACY = "accuracy on the val rows (%)"
+_LETTERS = 22  # of a line of a label
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyAxis:
+    """One key, as an upright axis from 0 to 1.
+
+    Attributes:
+        name: of the key.
+        places: (trials,) where the trials' values lie on it.
+        ticks: place -> what stands there.
+    """
+
+    name: str
+    places: Sequence[float]
+    ticks: Mapping[float, str]
+
+
+def importance_chart(shares: Mapping[str, float]) -> go.Figure:
+    """Plotly bars, the longest on top.
+
+    Args:
+        shares: key -> 0 to 1, in sum 1.
+    """
+    bars = _ascending(shares)
+    layout = plotly_layout(x_title=_SHARE, y_title="", height=120 + 40 * len(bars))
+    names = [plotly_text(name) for name in bars]
+    hover = "%{y}: %{x:.3f}<extra></extra>"
+    bar = go.Bar(
+        x=list(bars.values()), y=names, orientation="h", marker={"color": SERIES[0]}, hovertemplate=hover
+    )  # fmt: skip
+    return go.Figure([bar], layout=layout)
+
+
+def importance_figure(shares: Mapping[str, float]) -> Figure:
+    """The same as a matplotlib figure for papers."""
+    bars = _ascending(shares)
+    with matplotlib_style():
+        figure = Figure(figsize=(5.5, 0.8 + 0.35 * len(bars)), layout="constrained")
+        axes = figure.subplots()
+        axes.barh(list(bars), list(bars.values()), color=SERIES[0], height=0.6)
+        axes.set(xlabel=_SHARE, xlim=(0, None))
+        axes.grid(visible=False, axis="y")
+        return figure
+
+
+def parallel_figure(keys: Sequence[KeyAxis], accuracies: Sequence[float], *, winner: int) -> Figure:
+    """A line for each trial through its values on all axes, in the colour of its accuracy.
+
+    Args:
+        keys: one or more.
+        accuracies: (trials,), 0 to 1.
+        winner: of the trials, whose line is thick and above the others.
+    """
+    percent = 100 * np.asarray(accuracies)
+    shades = ScalarMappable(Normalize(percent.min(), percent.max()), mpl.colormaps[SCALE])
+    colors = shades.to_rgba(percent)
+    with matplotlib_style():
+        figure = Figure(figsize=(1.6 + 1.9 * len(keys), 3.6), layout="constrained")
+        axes = figure.subplots()
+        # In a last stretch to the right each line goes to its accuracy's place on the colour bar.
+        ends = np.asarray(shades.norm(percent)).tolist()
+        heights = list(zip(*(key.places for key in keys), ends, strict=True))
+        for trial in sorted(range(len(heights)), key=lambda one: (one == winner, percent[one])):
+            axes.plot(
+                range(len(keys) + 1), heights[trial], color=colors[trial],
+                linewidth=2.5 if trial == winner else 1.0, clip_on=False,
+            )  # fmt: skip
+        for position, key in enumerate(keys):
+            axes.axvline(position, color="#444444", linewidth=0.8, zorder=0)
+            for place, text in key.ticks.items():
+                _tick(axes, position, place, text)
+        axes.set_xticks(range(len(keys)), [textwrap.fill(key.name.replace(".", ". "), _LETTERS) for key in keys])
+        axes.set(xlim=(-0.5, len(keys)), ylim=(0, 1))
+        axes.set_yticks([])
+        axes.grid(visible=False)
+        axes.spines[["left", "bottom"]].set_visible(False)
+        figure.colorbar(shades, ax=axes, label=_ACCURACY, pad=0)
+        return figure
+
+
+def _tick(axes: Any, position: int, place: float, text: str) -> None:
+    """A label to the left of an axis, legible on the lines that pass below it."""
+    axes.annotate(
+        textwrap.fill(text, _LETTERS), (position, place), xytext=(-4, 0), textcoords="offset points", ha="right",
+        va="center", fontsize=7, bbox={"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 0.5},
+    )  # fmt: skip
+
+
+def _ascending(shares: Mapping[str, float]) -> dict[str, float]:
+    return dict(sorted(shares.items(), key=lambda item: item[1]))
+
+
+# Accuracy of every trial of a search over its epochs, with the moment at which it was eliminated.
+
+
+_WINNER, _AFTERWARDS, _OTHER = SERIES[0], SERIES[1], NOISE
+_X_TITLE, _Y_TITLE = "epochs", "accuracy on the val rows (%)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialCurve:
+    """One trial.
+
+    Attributes:
+        name: for the pointer.
+        accuracies: 0 to 1, after each epoch from the first.
+        searched: how many of them the search trained; the others came afterwards.
+        eliminated_after: the epoch, or None.
+    """
+
+    name: str
+    accuracies: Sequence[float]
+    searched: int
+    winner: bool
+    eliminated_after: int | None
+
+
+def tuning_chart(curves: Sequence[TrialCurve]) -> go.Figure:
+    """Plotly chart; a cross marks an elimination, a dotted line what was trained after it."""
+    layout = plotly_layout(x_title=_X_TITLE, y_title=_Y_TITLE)
+    figure = go.Figure(layout=layout | {"showlegend": False, "hovermode": "closest"})
+    for curve in sorted(curves, key=lambda one: one.winner):
+        color = _WINNER if curve.winner else _OTHER
+        figure.add_trace(_line(curve, 1, curve.searched, color=color, dash="solid"))
+        if len(curve.accuracies) > curve.searched:
+            figure.add_trace(
+                _line(curve, curve.searched, len(curve.accuracies), color=_AFTERWARDS, dash="dot")
+            )  # fmt: skip
+        if curve.eliminated_after is not None:
+            figure.add_trace(_cross(curve, curve.eliminated_after))
+    return figure
+
+
+def tuning_figure(curves: Sequence[TrialCurve]) -> Figure:
+    """The same as a matplotlib figure for papers, with a legend of what is there."""
+    with matplotlib_style():
+        figure = Figure(figsize=(5.5, 3.6), layout="constrained")
+        axes = figure.subplots()
+        axes.set(xlabel=_X_TITLE, ylabel=_Y_TITLE)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        handles = {}
+        for curve in sorted(curves, key=lambda one: one.winner):
+            epochs = range(1, len(curve.accuracies) + 1)
+            percent = [100 * accuracy for accuracy in curve.accuracies]
+            group = curve.name.replace(" ", "-")  # by which a drawing program finds the line in the file
+            color, width = (_WINNER, 2.0) if curve.winner else (_OTHER, 1.0)
+            (handles["winner" if curve.winner else "other trials"],) = axes.plot(
+                epochs[: curve.searched], percent[: curve.searched], color=color, linewidth=width, marker="o",
+                markersize=2.5, gid=group,
+            )  # fmt: skip
+            if len(percent) > curve.searched:
+                (handles["trained afterwards"],) = axes.plot(
+                    epochs[curve.searched - 1 :],
+                    percent[curve.searched - 1 :],
+                    color=_AFTERWARDS,
+                    linestyle=":",
+                    gid=f"{group}-afterwards",
+                )
+            if curve.eliminated_after is not None:
+                (handles["eliminated"],) = axes.plot(
+                    curve.eliminated_after,
+                    percent[curve.eliminated_after - 1],
+                    color=_OTHER,
+                    linestyle="",
+                    marker="x",
+                    gid=f"{group}-eliminated",
+                )
+        if handles:
+            figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4, fontsize=8)
+        return figure
+
+
+def _line(curve: TrialCurve, first: int, last: int, *, color: str, dash: str) -> go.Scatter:
+    return go.Scatter(
+        x=list(range(first, last + 1)),
+        y=[100 * accuracy for accuracy in curve.accuracies[first - 1 : last]],
+        name=plotly_text(curve.name),
+        mode="lines+markers",
+        line={"color": color, "dash": dash, "width": 3 if curve.winner else 1},
+        marker={"size": 4},
+        hovertemplate=f"{plotly_text(curve.name)}<br>epoch %{{x}}: %{{y:.2f}} %<extra></extra>",
+    )
+
+
+def _cross(curve: TrialCurve, epoch: int) -> go.Scatter:
+    return go.Scatter(
+        x=[epoch],
+        y=[100 * curve.accuracies[epoch - 1]],
+        name=plotly_text(curve.name),
+        mode="markers",
+        marker={"symbol": "x", "size": 9, "color": _OTHER},
+        hovertemplate=f"{plotly_text(curve.name)}<br>eliminated after epoch %{{x}}<extra></extra>",
+    )

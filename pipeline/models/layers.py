@@ -1,0 +1,134 @@
+"""Layers that know their batch: ghost BatchNorm and keyed dropout."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+# BatchNorm over parts of a batch: ghost batch normalisation (Hoffer, Hubara & Soudry 2017, algorithm 1).
+#
+# A job of many workers has one BatchNorm group per worker. One process that stands in for several of
+# them passes their images forward together, which is faster, and keeps the groups apart here.
+
+
+class GroupedBatchNorm2d(nn.BatchNorm2d):
+    """In training, every group of the batch is normalised by its own mean and variance.
+
+    The running statistics take no part in training: they are set once, from the final weights.
+    Parameters and buffers have the names of `nn.BatchNorm2d`.
+
+    Attributes:
+        group_sizes: images of each group, in order; together the batch. Empty: one group.
+        collected: while a list, each group's mean and unbiased variance are appended, (2, C) float32.
+    """
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__(num_features)
+        self.group_sizes: Sequence[int] = ()
+        self.collected: list[Tensor] | None = None
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in torch's base class
+        """(N, C, H, W) -> the same shape.
+
+        Raises:
+            ValueError: a group of a single value per channel.
+        """
+        if not self.training:
+            return super().forward(input)
+        if len(self.group_sizes) < 2:
+            return self._normalise(input)
+        return torch.cat([self._normalise(group) for group in input.split(list(self.group_sizes))])
+
+    def _normalise(self, group: Tensor) -> Tensor:
+        mean = variance = None
+        if self.collected is not None:
+            # With a momentum of 1 the "running" values are this group's own.
+            mean, variance = statistics = torch.zeros_like(torch.stack([self.weight, self.bias]))
+            self.collected.append(statistics)
+        return F.batch_norm(group, mean, variance, self.weight, self.bias, training=True, momentum=1.0, eps=self.eps)
+
+
+# Dropout whose masks belong to the samples, not to the batch or the process that runs them.
+#
+# A mask is a function of (seed, epoch, sample id, layer) by a counter-based generator: the finaliser
+# of SplitMix64 (Steele, Lea & Flood 2014, Fast Splittable Pseudorandom Number Generators) applied to
+# the sample's key plus the element's index. So splitting a batch changes nothing, nothing has to be
+# saved to resume, and CPU and GPU draw the same.
+
+
+_GOLDEN = -7046029254386353131  # 2**64 / the golden ratio, odd, as a signed number
+_MIX1, _MIX2 = -4658895280553007687, -7723592293110705685
+
+
+def sample_keys(seed: int, ids: NDArray[np.int64], epochs: NDArray[np.int64], device: torch.device) -> Tensor:
+    """One key per sample, (B,) int64, distinct with overwhelming probability."""
+    key = _mixed(torch.tensor(seed, dtype=torch.int64) * _GOLDEN)
+    for part in (epochs, ids):
+        key = _mixed(key + torch.from_numpy(part) * _GOLDEN)
+    return key.to(device)
+
+
+class KeyedDropout(nn.Module):
+    """Zeroes elements with probability `p` and scales the others by 1 / (1 - p), in training only.
+
+    Args:
+        layer: tells the masks of a network's dropout layers apart.
+
+    Attributes:
+        keys: (B,) int64 of the samples of the next forward pass, from `sample_keys`.
+    """
+
+    def __init__(self, p: float, *, layer: int) -> None:
+        super().__init__()
+        assert 0 <= p < 1, p
+        self.p, self.layer = p, layer
+        self.keys: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, ...) -> the same shape."""
+        if not self.training or self.p == 0:
+            return x
+        assert self.keys is not None, "set_batch_context() comes before a forward pass in training"
+        assert len(self.keys) == len(x), (len(self.keys), len(x))
+        keep = _uniform(self.keys, self.layer, x[0].numel()) >= self.p
+        return x * keep.view(x.shape) / (1 - self.p)
+
+
+def _uniform(keys: Tensor, layer: int, n: int) -> Tensor:
+    """(B, n) float32 in [0, 1), multiples of 2**-24."""
+    index = torch.arange(1, n + 1, device=keys.device) * _GOLDEN
+    bits = _mixed(_mixed(keys + layer)[:, None] + index)
+    return _shifted(bits, 40).to(torch.float32) * 2.0**-24
+
+
+def _mixed(z: Tensor) -> Tensor:
+    """The finaliser of SplitMix64, in int64 arithmetic that wraps around."""
+    z = (z ^ _shifted(z, 30)) * _MIX1
+    z = (z ^ _shifted(z, 27)) * _MIX2
+    return z ^ _shifted(z, 31)
+
+
+def _shifted(z: Tensor, bits: int) -> Tensor:
+    """`z >> bits` that brings in zeros; torch's own brings in the sign."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+# Telling a network's layers whose images are in the batch that comes next.
+
+
+def set_batch_context(model: nn.Module, *, group_sizes: Sequence[int], keys: Tensor) -> None:
+    """Set what the layers of `model` need for one forward pass in training.
+
+    Args:
+        group_sizes: images of each BatchNorm group, in the order of the batch.
+        keys: (B,) int64, see `sample_keys`.
+    """
+    assert sum(group_sizes) == len(keys), (group_sizes, len(keys))
+    for module in model.modules():
+        if isinstance(module, GroupedBatchNorm2d):
+            module.group_sizes = group_sizes
+        elif isinstance(module, KeyedDropout):
+            module.keys = keys

@@ -1,0 +1,7 @@
+"""The sentences of Gahlot, Yin and Shankar (2020), each a test on runs of any study that fits."""
+
+from pipeline.replication.claim_data import ClaimCriteria, ClaimEvidence, RunRecord
+from pipeline.replication.claims import CLAIMS, ClaimResult, evaluate_claims
+from pipeline.replication.gain_slopes import gain_slopes
+
+__all__ = ["CLAIMS", "ClaimCriteria", "ClaimEvidence", "ClaimResult", "RunRecord", "evaluate_claims", "gain_slopes"]

@@ -1,0 +1,135 @@
+"""The claims of Gahlot et al. 2020, and how each is tested."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.replication.batch_size_claims import SIZES, best_batch, parting_curves, sudden_drop, variance
+from pipeline.replication.claim_data import ClaimCriteria, ClaimEvidence, RunRecord
+from pipeline.replication.filter_claims import as_good_as_full, augmentation, batch_norm, best_extractor, weight_decay
+from pipeline.replication.gain_slopes import gain_by_batch
+from pipeline.stats.hypothesis_tests import holm
+
+ClaimOutcome = Literal["supported", "contradicted", "undecided", "not testable here"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One that Gahlot et al. (2020) write.
+
+    Attributes:
+        meaning: in our words.
+        needs: what a study must have for a test.
+        judge: from runs to evidence; None where no study has it.
+        decides: what may decide where the runs leave it open.
+    """
+
+    meaning: str
+    needs: str
+    judge: Callable[[Sequence[RunRecord], ClaimCriteria], ClaimEvidence | None]
+    decides: str = "more seeds"
+
+
+CLAIMS: Mapping[str, Claim] = {
+    "gain_by_batch": Claim(
+        meaning="Filtering helps more the larger the batch is, against all images and against as many random ones.",
+        needs="filtered, full and random arm, 2 batch_sizes, match: steps, 2 seeds or more that have all sizes",
+        judge=gain_by_batch,
+        decides="more seeds; batch_sizes further apart",
+    ),
+    "best_batch": Claim(
+        meaning="Which batch size is best depends on the learning rate.",
+        needs="full arm, 2 learning_rates, 3 batch_sizes that reach beyond the best one at both ends, 2 seeds or more",
+        judge=best_batch,
+        decides="more seeds; batch_sizes a doubling apart that reach beyond the best one at every rate",
+    ),
+    "parting_curves": Claim(
+        meaning="Curves of accuracy against batch size of different networks lie and peak together at low learning "
+        "rates, and part at high ones.",
+        needs="full arm, 2 models, 2 learning_rates, 3 batch_sizes that reach beyond the best one of each model at "
+        "both ends, 2 seeds or more",
+        judge=parting_curves,
+    ),
+    "sudden_drop": Claim(
+        meaning="Beyond the best batch size large networks drop suddenly, small ones gradually.",
+        needs="full arm, models of resnet18 or 34 and of resnet50, 101 or 152, 2 batch_sizes "
+        "or more a doubling apart beyond the best one of each, 2 seeds or more",
+        judge=sudden_drop,
+    ),
+    "batch_norm": Claim(
+        meaning="Small batches lose accuracy because BatchNorm's statistics are of few images.",
+        needs="full arm, a small and a large batch size with one BatchNorm group each, a second study of the large one "
+        "with recipe.bn_group the small one, equal otherwise, 2 seeds or more",
+        judge=batch_norm,
+    ),
+    "weight_decay": Claim(
+        meaning="Filtered images are at their best, against the others, with little weight decay.",
+        needs="filtered arm and full or random, 2 weight_decays, 2 seeds or more",
+        judge=weight_decay,
+    ),
+    "variance": Claim(
+        meaning="Accuracy varies more between runs the larger the batch is.",
+        needs="5 batch_sizes and 3 seeds or more",
+        judge=variance,
+        decides=f"more batch_sizes, of which {SIZES} give p = {2 / math.factorial(SIZES):.2g} at best, before Holm and "
+        "whatever the seeds; or more seeds",
+    ),
+    "augmentation": Claim(
+        meaning="Augmentation makes up for the images that are missing.",
+        needs="full arm and a smaller one, two studies that differ in recipe.augmentation alone, one without any, "
+        "2 seeds or more",
+        judge=augmentation,
+    ),
+    "as_good_as_full": Claim(
+        meaning="After the same epochs filtered images are at least as good as all of them.",
+        needs="full and filtered arm, match: epochs, 2 seeds or more",
+        judge=as_good_as_full,
+    ),
+    "best_extractor": Claim(
+        meaning="ResNet-101 is the best extractor to filter with.",
+        needs="filtered and random arm, studies with filter_network resnet101 and another one, equal otherwise, "
+        "match: steps, 2 seeds or more",
+        judge=best_extractor,
+        decides="more seeds, of every extractor",
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimResult:
+    """A sentence with its outcome.
+
+    Attributes:
+        p: two-sided, after Holm for all sentences that could be tested; None without evidence, as the next one.
+    """
+
+    name: str
+    outcome: ClaimOutcome
+    evidence: ClaimEvidence | None
+    p: float | None
+
+
+def evaluate_claims(trials: Sequence[RunRecord], rule: ClaimCriteria) -> list[ClaimResult]:
+    """All of `CLAIMS`, in their order.
+
+    The chance that any is called supported or contradicted wrongly is at most `rule.alpha`, as far as each test keeps
+    its level: Holm's adjustment of the two-sided p-values.
+    """
+    found = {name: sentence.judge(trials, rule) for name, sentence in CLAIMS.items()}
+    testable = {name: evidence for name, evidence in found.items() if evidence}
+    adjusted = dict(zip(testable, holm([evidence.p for evidence in testable.values()]).tolist(), strict=True))
+    return [
+        ClaimResult(
+            name=name, outcome=_outcome(evidence, adjusted.get(name), rule), evidence=evidence, p=adjusted.get(name)
+        )
+        for name, evidence in found.items()
+    ]  # fmt: skip
+
+
+def _outcome(evidence: ClaimEvidence | None, p: float | None, rule: ClaimCriteria) -> ClaimOutcome:
+    if evidence is None or p is None:
+        return "not testable here"
+    if p > rule.alpha:
+        return "undecided"
+    return "supported" if evidence.p_for < evidence.p_against else "contradicted"

@@ -1,0 +1,190 @@
+"""The paper's numbers and claims next to what was measured."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from pipeline.config.study import PaperFigure
+from pipeline.replication.claim_data import ClaimCriteria, RunRecord
+from pipeline.replication.claims import CLAIMS, ClaimResult, evaluate_claims
+from pipeline.replication.gain_slopes import gain_slopes
+from pipeline.replication.published import PUBLISHED, Point
+from pipeline.stats.formatting import MISSING, number, p_value, plural, points
+from pipeline.stats.replicates import TREATED
+from pipeline.stats.tables import Table, make_table
+
+# A study's accuracies beside those of the published figure that it names.
+
+
+_Rows = Sequence[Mapping[str, Any]]
+
+
+def compare_with_published(figure: PaperFigure, accuracy: _Rows) -> dict[str, Any]:
+    """What is published, and for each of its points what was measured at the same setting.
+
+    A point belongs to the variants that share its arm, model, batch size and one of its weight decays; learning rates
+    are not published, so all of them do.
+
+    Args:
+        accuracy: rows of `study_summary`.
+
+    Returns:
+        source, data, statement, left_open, and points: each with its published values, `measured` (label, variant,
+        top1 as in `accuracy`, and difference in percentage points, measured minus published), `variant` (whose look
+        the point takes in a figure; None if its arm and model were not measured) and `missing` (what the study
+        lacks of the point's setting; None if it was measured).
+    """
+    published = PUBLISHED[figure]
+    return {
+        "source": published.source,
+        "data": published.data,
+        "statement": published.statement,
+        "left_open": list(published.left_open),
+        "points": [_point(point, accuracy) for point in published.points],
+    }
+
+
+def _point(point: Point, accuracy: _Rows) -> dict[str, Any]:
+    alike = [row for row in accuracy if row["top1"] and _matches_point(row, point)]
+    same_decay = [row for row in alike if row["setting"]["weight_decay"] in point.weight_decays]
+    matching = [row for row in same_decay if row["setting"]["batch_size"] == point.batch_size]
+    return {
+        "place": point.place,
+        "arm": point.arm,
+        "model": point.model,
+        "batch_size": point.batch_size,
+        "weight_decays": list(point.weight_decays),
+        "top1": point.top1,
+        "measured": [
+            {
+                "label": row["label"],
+                "variant": row["variant"],
+                "weight_decay": row["setting"]["weight_decay"],
+                "top1": row["top1"],
+                "difference": 100 * (row["top1"]["mean"] - point.top1),
+            }
+            for row in matching
+        ],
+        "variant": next((row["variant"] for row in (*matching, *same_decay, *alike)), None),
+        "missing": None if matching else _missing_accuracy(point, accuracy),
+    }
+
+
+def _missing_accuracy(point: Point, accuracy: _Rows) -> str:
+    """The first part of the point's setting that the study does not have."""
+    of_arm = [row for row in accuracy if _matches_point(row, point)]
+    if not of_arm:
+        return f"arm {point.arm} of {point.model} is not in this study"
+    if not {row["setting"]["weight_decay"] for row in of_arm} & {*point.weight_decays}:
+        return f"weight decay {' or '.join(map(str, point.weight_decays))} is not in this study"
+    if point.batch_size not in {row["setting"]["batch_size"] for row in of_arm}:
+        return f"batch size {point.batch_size:,} is not in this study"
+    return "no run finished"
+
+
+def _matches_point(row: Mapping[str, Any], point: Point) -> bool:
+    return bool(row["arm"] == point.arm and row["setting"]["model"] == point.model)
+
+
+# The paper's sentences with their outcomes, as plain values and as a table.
+
+
+def claim_values(trials: Sequence[RunRecord], rule: ClaimCriteria) -> list[dict[str, Any]]:
+    """A row for each sentence; numbers in the unit that `quantity` names.
+
+    Args:
+        trials: the finished runs of all studies.
+    """
+    return [_values(finding) for finding in evaluate_claims(trials, rule)]
+
+
+def slope_values(trials: Sequence[RunRecord], rule: ClaimCriteria) -> list[dict[str, Any]]:
+    """How the filtered arm's gain on each control grows with the batch size, in percentage points per doubling.
+
+    Args:
+        trials: the finished runs of one study.
+
+    Returns:
+        A row for each control of which there are two seeds and batch sizes; `p` two-sided, of the t test.
+    """
+    return [
+        {"control": control, "p": evidence.p, "evidence": asdict(evidence)}
+        for control, evidence in gain_slopes(trials, rule).items()
+    ]
+
+
+def slope_table(study: Mapping[str, Any], confidence: float) -> Table:
+    """The same as text."""
+    rows = [
+        (
+            f"{TREATED} − {row['control']}",
+            points(row["evidence"]["mean"]),
+            f"{points(row['evidence']['low'])} to {points(row['evidence']['high'])}",
+            p_value(row["p"]),
+            p_value(row["evidence"]["sign_flip"]),
+            _counted(row["evidence"]),
+        )
+        for row in study["batch_slopes"]
+    ]
+    return make_table(
+        f"difference; growth per doubling of the batch size (points); {100 * confidence:g} % interval (points); p (t); "
+        "p (sign flips); n",
+        rows,
+        text="difference; n",
+    )
+
+
+def claim_table(sentences: Sequence[Mapping[str, Any]], confidence: float) -> Table:
+    """What each sentence says, whether it holds, and what that rests on."""
+    rows = [
+        (row["meaning"], row["outcome"], _grounds(row["evidence"], confidence), p_value(row["p"]), _missing_claim(row))
+        for row in sentences
+    ]
+    return make_table(
+        "sentence; verdict; what decides; p, after Holm; what a study needs",
+        rows,
+        text="sentence; verdict; what decides; what a study needs",
+    )
+
+
+def _values(finding: ClaimResult) -> dict[str, Any]:
+    sentence, evidence = CLAIMS[finding.name], finding.evidence
+    return {
+        "name": finding.name,
+        "meaning": sentence.meaning,
+        "needs": sentence.needs,
+        "outcome": finding.outcome,
+        "p": finding.p,
+        "evidence": asdict(evidence) if evidence else None,
+    }
+
+
+def _grounds(evidence: Mapping[str, Any] | None, confidence: float) -> str:
+    if evidence is None:
+        return "no study here has the runs"
+    low, high = number(evidence["low"]), number(evidence["high"])
+    over = f", each over {plural(evidence['settings'], 'setting')}" if evidence["settings"] > 1 else ""
+    against = f" (true above {number(evidence['threshold'])})" if evidence["threshold"] else ""
+    if evidence["left_out"]:
+        over += f"; {plural(evidence['left_out'], 'incomplete setting')} left out"
+    interval = f"{100 * confidence:g} % interval {low} to {high}"
+    estimate = f"{evidence['quantity']} {number(evidence['mean'])}{against}, {interval}"
+    return f"{estimate}; n = {_counted(evidence)}{over}{_sign_flips(evidence)}".replace(" -", " −")
+
+
+def _counted(evidence: Mapping[str, Any]) -> str:
+    n, unit = evidence["n"], evidence["unit"]
+    # Not `draw of the filters`.
+    return f"{n} {unit.replace('draw', 'draws', 1)}" if n > 1 and unit.startswith("draw") else plural(n, unit)
+
+
+def _sign_flips(evidence: Mapping[str, Any]) -> str:
+    p = evidence["sign_flip"]
+    return "" if p is None else f"; p = {p_value(p)} by sign flips, which decide nothing"
+
+
+def _missing_claim(row: Mapping[str, Any]) -> str:
+    """Where there is a verdict, nothing; where runs leave it open, more of them."""
+    if row["outcome"] == "undecided":
+        return CLAIMS[row["name"]].decides
+    return row["needs"] if row["evidence"] is None else MISSING

@@ -1,0 +1,207 @@
+"""The report's figures: interactive ones for the page, files for papers and `dvc plots`."""
+
+import base64
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from pipeline.figures.batch_curves import batch_chart, batch_figure
+from pipeline.figures.classes import class_panels
+from pipeline.figures.curves import LOSS, TEST_LOSS, TOP1, LearningAxis, learning_chart, learning_figure
+from pipeline.figures.embeddings import class_map
+from pipeline.figures.gallery import image_grid, thumbnail
+from pipeline.figures.rate_curves import rate_chart, rate_figure
+from pipeline.figures.rendering import plotly_html, png, svg, with_note
+from pipeline.figures.shares import class_share_chart, class_share_figure, eps_chart, eps_figure
+from pipeline.figures.study_curves import (
+    POINTS_TITLE,
+    TOP1_TITLE,
+    accuracy_curves,
+    best_batch_curves,
+    difference_curves,
+    learning_panels,
+    published_values,
+    sizes_tried,
+)
+from pipeline.figures.warmup_curves import WARMUP_TITLE, published_warmups, warmup_curves
+from pipeline.replication.published import BEST_WARMUPS, BEST_WARMUPS_SOURCE
+from pipeline.reporting.inputs import NetworkInputs, ReportInputs
+from pipeline.reporting.label_noise import planted_headline
+from pipeline.reporting.summary import Summary
+from pipeline.stats.runs import Quantity
+
+_LEARNING: dict[str, tuple[Quantity, LearningAxis]] = {
+    "learning": ("train_loss", LOSS),
+    "progress": ("top1", TOP1),
+    "test_loss": ("test_loss", TEST_LOSS),
+}
+"""Chart -> what it draws over the images processed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DroppedImage:
+    """One picture of the gallery; `source` is a data URI, `truth` the true label where labels were planted."""
+
+    source: str
+    path: str
+    label: str
+    predicted: str
+    truth: str | None
+    score: float
+    reason: str
+
+
+def study_charts(study: Summary) -> dict[str, str]:
+    """`accuracy`, `best_batch`, `differences` and those of `_LEARNING` as markup; without content, left out."""
+    charts = {}
+    if curves := accuracy_curves(study):
+        charts["accuracy"] = batch_chart(curves, y_title=TOP1_TITLE, published=published_values(study))
+    if best := best_batch_curves(study):
+        charts["best_batch"] = rate_chart(best, tried=sizes_tried(study))
+    if curves := difference_curves(study):
+        charts["differences"] = batch_chart(curves, y_title=POINTS_TITLE, zero_line=True)
+    for name, (quantity, axis) in _LEARNING.items():
+        if panels := learning_panels(study, quantity):
+            charts[name] = learning_chart(panels, axis)
+    return {name: plotly_html(chart, element_id=f"{study['name']}-{name}") for name, chart in charts.items()}
+
+
+def filter_charts(summary: Summary) -> dict[str, str]:
+    """`classes` and `eps` as markup."""
+    return {
+        "classes": plotly_html(class_share_chart(*_class_shares(summary)), element_id="filter-classes"),
+        "eps": plotly_html(
+            eps_chart(*_eps_curves(summary), unit=_unit(summary["networks"][0])), element_id="filter-eps"
+        ),
+    }
+
+
+def warmup_chart(summary: Summary) -> str | None:
+    """The best warm-ups as markup; None without studies that tell them."""
+    if not (curves := warmup_curves(summary["warmup_laws"])):
+        return None
+    return plotly_html(batch_chart(curves, **_warmup_arguments()), element_id="warmups-best")
+
+
+def _warmup_files(summary: Summary) -> Iterator[tuple[str, Figure]]:
+    """The same as a file."""
+    if curves := warmup_curves(summary["warmup_laws"]):
+        yield "warmups.svg", batch_figure(curves, **_warmup_arguments())
+
+
+def _warmup_arguments() -> dict[str, Any]:
+    return {"y_title": WARMUP_TITLE, "published": published_warmups(BEST_WARMUPS, BEST_WARMUPS_SOURCE)}
+
+
+def _filter_files(summary: Summary) -> Iterator[tuple[str, Figure]]:
+    """The same as files."""
+    yield "filter.classes.svg", class_share_figure(*_class_shares(summary))
+    yield "filter.eps.svg", eps_figure(*_eps_curves(summary), unit=_unit(summary["networks"][0]))
+
+
+def _class_shares(summary: Summary) -> tuple[list[str], dict[str, list[float]]]:
+    """Names of the classes, and of each network the share of each that is noise, 0 to 1."""
+    networks = summary["networks"]
+    return [row["class"] for row in networks[0]["classes"]], {
+        network["name"]: [row["n_noise"] / max(1, row["n"]) for row in network["classes"]] for network in networks
+    }
+
+
+def _eps_curves(summary: Summary) -> tuple[dict[str, Any], dict[str, tuple[float, float]]]:
+    """Of each network the share that exceeds each threshold, and that in use where it is one for all classes."""
+    networks = summary["networks"]
+    return {network["name"]: (network["curve"]["eps"], network["curve"]["share"]) for network in networks}, {
+        network["name"]: (network["eps"], network["noise_share"]) for network in networks if network["eps"] is not None
+    }
+
+
+def _unit(network: Summary) -> str:
+    if network["scorer"] != "dbscan":
+        return f"threshold of {network['scorer']}"
+    units = {"map": "map units", "components": "units of the components"}
+    return f"eps ({units[network['space']]})"
+
+
+def embedding_images(network: NetworkInputs, inputs: ReportInputs) -> dict[str, str]:
+    """The `train` and the `test` map, without names, which the page lists beside them, and `noise`; data URIs."""
+    maps = {split: class_map(*map_of, legend=False) for split, map_of in _maps(network, inputs).items()}
+    maps["noise"] = class_panels(*_maps(network, inputs)["train"])
+    return {name: data_uri("image/png", png(figure, dpi=120, transparent=True)) for name, figure in maps.items()}
+
+
+def dropped_images(network: NetworkInputs, inputs: ReportInputs) -> list[DroppedImage]:
+    """The dropped images for the page's gallery, the most suspect first."""
+    names = inputs.data.class_names
+    return [
+        DroppedImage(
+            source=data_uri(*thumbnail(np.asarray(inputs.data.train.images[row]))),
+            path=network.path[row],
+            label=names[network.labels[row]],
+            predicted=names[network.predicted[row]],
+            truth=None if inputs.true_labels is None else names[inputs.true_labels[row]],
+            score=float(network.score[row]),
+            reason=network.reason[row],
+        )
+        for row in most_suspect(network, inputs.params.report.gallery_images)
+    ]
+
+
+def figure_files(inputs: ReportInputs, summary: Summary) -> Iterator[tuple[str, bytes]]:
+    """All figures as files: name and content, one after the other. Each says so where labels were planted."""
+    note = planted_headline(summary["planted"][0]) if summary["planted"] else None
+    for name, figure in _figures(inputs, summary):
+        with_note(figure, note)
+        yield name, svg(figure) if name.endswith(".svg") else png(figure)
+
+
+def _figures(inputs: ReportInputs, summary: Summary) -> Iterator[tuple[str, Figure]]:
+    for study in summary["studies"]:
+        if curves := accuracy_curves(study):
+            figure = batch_figure(curves, y_title=TOP1_TITLE, published=published_values(study))
+            yield f"{study['name']}.accuracy.svg", figure
+        if best := best_batch_curves(study):
+            yield f"{study['name']}.best_batch.svg", rate_figure(best, tried=sizes_tried(study))
+        if curves := difference_curves(study):
+            yield f"{study['name']}.differences.svg", batch_figure(curves, y_title=POINTS_TITLE, zero_line=True)
+        for name, (quantity, axis) in _LEARNING.items():
+            if panels := learning_panels(study, quantity):
+                yield f"{study['name']}.{name}.svg", learning_figure(panels, axis)
+    yield from _warmup_files(summary)
+    yield from _filter_files(summary)
+    names = inputs.data.class_names
+    for network in inputs.networks:
+        for split, map_of in _maps(network, inputs).items():
+            yield f"{network.name}.{split}-map.png", class_map(*map_of)
+        yield f"{network.name}.class-noise.png", class_panels(*_maps(network, inputs)["train"])
+        rows = most_suspect(network, inputs.params.report.gallery_images)
+        captions = [f"{names[network.labels[row]]}\n→ {names[network.predicted[row]]}" for row in rows]
+        if inputs.true_labels is not None:
+            truths = [names[label] for label in inputs.true_labels[rows]]
+            captions = [f"{caption}, true {truth}" for caption, truth in zip(captions, truths, strict=True)]
+        grid = image_grid([np.asarray(inputs.data.train.images[row]) for row in rows], captions)
+        yield f"{network.name}.dropped.png", grid
+
+
+def most_suspect(network: NetworkInputs, n: int) -> NDArray[np.int64]:
+    """Rows of at most `n` dropped images, by descending score, then by row."""
+    dropped = np.flatnonzero(~network.keep)
+    order: NDArray[np.int64] = dropped[np.argsort(-network.score[dropped], kind="stable")][:n]
+    return order
+
+
+def data_uri(media_type: str, content: bytes) -> str:
+    """The content itself in place of an address."""
+    return f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def _maps(network: NetworkInputs, inputs: ReportInputs) -> dict[str, tuple[Any, ...]]:
+    """Arguments of `class_map` by split; noise is known of the training images alone."""
+    names = inputs.data.class_names
+    return {
+        "train": (network.xy, network.labels, names, network.is_noise),
+        "test": (network.test_xy, inputs.data.test.labels, names),
+    }

@@ -1,0 +1,108 @@
+"""Labels that are wrong on purpose: how many of them each filter found, and what training on the rest gains."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.artifacts.prepared import planted_note
+from pipeline.reporting.inputs import NetworkInputs, ReportInputs
+from pipeline.stats.estimates import Estimate
+from pipeline.stats.formatting import p_value, percent, plural, points, points_interval
+
+_CONTROL_WORDS = {
+    "full": "all images",
+    "random": "as many random images of each class",
+    "random_uniform": "as many random images",
+}
+
+
+class SummarySentence(NamedTuple):
+    """A sentence in two parts: what to read first, and what it rests on."""
+
+    headline: str
+    rest: str
+
+    def __str__(self) -> str:
+        return self.headline + self.rest
+
+
+def planted_summary(inputs: ReportInputs) -> list[dict[str, Any]]:
+    """One entry where labels were changed on purpose, none otherwise; counts are of training images."""
+    if inputs.true_labels is None:
+        return []
+    wrong = inputs.true_labels != inputs.data.train.labels
+    noise = inputs.params.prepare.plant_label_noise
+    return [
+        {
+            "n": int(wrong.sum()),
+            "n_train": len(wrong),
+            "kind": noise and noise.kind,
+            "networks": [{"name": network.name, **detection(network, wrong)} for network in inputs.networks],
+        }
+    ]
+
+
+def detection(network: NetworkInputs, wrong: NDArray[np.bool_]) -> dict[str, Any]:
+    """How many of the wrong labels (N,) are among the images that a network's filter drops.
+
+    Returns:
+        n_dropped; n_found, those of them that are wrong; by_chance, how many a random choice of as many images of
+        each class finds on average; recall, the share of the wrong labels that is found, and precision, the share of
+        the dropped images that is wrong, both 0 to 1, precision null where nothing is dropped.
+    """
+    dropped = ~network.keep
+    sizes, wrong_ones, going = (
+        np.bincount(network.labels[rows], minlength=int(network.labels.max()) + 1)
+        for rows in (slice(None), wrong, dropped)
+    )
+    n_dropped, n_found = int(dropped.sum()), int((dropped & wrong).sum())
+    return {
+        "n_dropped": n_dropped,
+        "n_found": n_found,
+        "by_chance": float((going * wrong_ones / np.maximum(sizes, 1)).sum()),
+        "recall": n_found / int(wrong.sum()),
+        "precision": n_found / n_dropped if n_dropped else None,
+    }
+
+
+def planted_headline(planted: Mapping[str, Any]) -> str:
+    """`Labels changed on purpose: 144 of 1,438 training labels (symmetric); test labels are as they were.`"""
+    note, kind = planted_note(planted["n"]), f" ({planted['kind']})" if planted["kind"] else ""
+    return f"{note.capitalize()} of {planted['n_train']:,} training labels{kind}; test labels are as they were."
+
+
+def planted_sentences(planted: Mapping[str, Any], studies: Sequence[Mapping[str, Any]]) -> list[SummarySentence]:
+    """What each filter found, then what each study says of training on the rest, its primary comparison first."""
+    found = [_detection_sentence(network, planted["n"]) for network in planted["networks"]]
+    return [*found, *(statement for study in studies for statement in _gains(study))]
+
+
+def _detection_sentence(network: Mapping[str, Any], n_wrong: int) -> SummarySentence:
+    n_dropped = network["n_dropped"]
+    headline = f"{network['n_found']:,} of the {n_wrong:,} wrong labels found"
+    if not n_dropped:
+        return SummarySentence(headline, f": {network['name']} drops no image.")
+    return SummarySentence(
+        headline,
+        f" ({percent(network['recall'], 1)} %) among the {plural(n_dropped, 'image')} that {network['name']} drops, of "
+        f"which {percent(network['precision'], 1)} % are wrong. A random choice of as many images of each "
+        f"class finds {network['by_chance']:.1f} on average.",
+    )
+
+
+def _gains(study: Mapping[str, Any]) -> Iterator[SummarySentence]:
+    for row in study["pooled"]:
+        if not row["verdict"]:
+            continue
+        estimate, verdict = Estimate(**row["estimate"]), row["verdict"]
+        seeds = f"{plural(verdict['seeds'], 'seed')}, {plural(row['settings'], 'setting')}"
+        confidence = "" if estimate.low is None else f"{100 * (1 - study['plan']['alpha']):g} % interval "
+        tests = verdict["p"]
+        p_values = f"; p = {p_value(tests['t'])} (t), {p_value(tests['sign_flip'])} (sign flips)" if tests else ""
+        yield SummarySentence(
+            f"{points(estimate.mean)} percentage points of test top-1, {verdict['outcome']}:",
+            f" training on the rest instead of {_CONTROL_WORDS[row['control']]} (study {study['name']}; "
+            f"{confidence}{points_interval(estimate)}; {seeds}{p_values}).",
+        )

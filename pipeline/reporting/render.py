@@ -1,0 +1,265 @@
+"""Sections of the report, as a page and as a document."""
+
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+from ruamel.yaml import YAML
+
+from pipeline.config.params import Params
+from pipeline.figures.rendering import plotly_script
+from pipeline.figures.style import N_CLASS_COLORS, NOISE, class_color
+from pipeline.replication.compare_published import claim_table, slope_table
+from pipeline.replication.published import NETWORK_FIGURES, THROUGHPUT
+from pipeline.reporting import comparison_tables, tables, warmup
+from pipeline.reporting.comparison_tables import best_batch_table
+from pipeline.reporting.convergence import convergence_sections
+from pipeline.reporting.costs import ArmCost, Records
+from pipeline.reporting.figures import DroppedImage, data_uri
+from pipeline.reporting.label_noise import planted_headline, planted_sentences
+from pipeline.reporting.landscape import Landscapes, landscape_sentences, landscape_table
+from pipeline.reporting.plans import PlanHistories, plan_sentences
+from pipeline.reporting.summary import Summary
+from pipeline.reporting.tables import cost_table, resource_table
+from pipeline.stats import formatting
+from pipeline.stats import tables as stats_tables
+from pipeline.stats.tables import Table
+
+# What the page and the Markdown document both say: every table, and the words about the studies.
+
+
+def report_content(
+    params: Params,
+    summary: Summary,
+    landscapes: Landscapes = MappingProxyType({}),
+    plans: PlanHistories = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Names and values for the templates.
+
+    Args:
+        landscapes: what `python -m pipeline landscape` measured, where it ran.
+        plans: what the ledger has of the plans of studies with a `plan` section. All else is decided by `params` and
+            `summary`.
+    """
+    confidence = params.report.confidence
+    return {
+        "params": params,
+        "parameters_yaml": _as_yaml(params),
+        "summary": summary,
+        "data": summary["data"][0],
+        "planted": [
+            {"headline": planted_headline(entry), "statements": planted_sentences(entry, summary["studies"])}
+            for entry in summary["planted"]
+        ],
+        "confidence": confidence,
+        "verdict_counts": comparison_tables.verdict_counts(summary["studies"]),
+        "tables": {
+            "verdicts": comparison_tables.verdict_table(summary["studies"], confidence),
+            "sentences": claim_table(summary["sentences"], confidence),
+            "kept": tables.kept_table(summary["networks"]),
+            "agreements": tables.agreement_table(summary["agreements"]),
+            "extractors": tables.extractor_table(summary["networks"], confidence),
+            "classes": tables.class_table(summary["networks"]),
+            "warmups": warmup.warmup_table(summary["warmup_laws"], confidence),
+            "versions": tables.version_table(summary["versions"]),
+            "digests": tables.digest_table(summary["digests"]),
+        },
+        "network_figures": NETWORK_FIGURES,
+        "throughput": THROUGHPUT,
+        "studies": [
+            {
+                **_study(study, params, confidence, landscapes.get(study["name"])),
+                "plan_sentences": plan_sentences(study["name"], params, plans.get(study["name"])),
+            }
+            for study in summary["studies"]
+        ],
+        "warmup_slopes": [warmup.slope_sentence(law, confidence) for law in summary["warmup_laws"]],
+    }
+
+
+def templates(*, autoescape: bool) -> jinja2.Environment:
+    """The templates beside this module; a name that they ask for and do not get is an error.
+
+    Args:
+        autoescape: whether they write HTML, otherwise Markdown.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("pipeline.reporting", "."),
+        autoescape=autoescape,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.globals["html"] = autoescape
+    environment.filters.update(percent=formatting.percent, count=formatting.count, plural=formatting.plural)
+    return environment
+
+
+def _study(study: Summary, params: Params, confidence: float, measured: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {
+        **study,
+        "config": params.studies[study["name"]],
+        "common": stats_tables.common_settings(study),
+        "pooled_table": comparison_tables.pooled_table(study),
+        "class_tables": {
+            row["control"]: comparison_tables.class_difference_table(row, confidence)
+            for row in study["pooled"]
+            if row["images"]
+        },
+        "slope_table": slope_table(study, confidence),
+        "published_table": study["published"] and comparison_tables.published_table(study["published"], confidence),
+        "accuracy_table": stats_tables.accuracy_table(study, confidence),
+        "best_batch_table": best_batch_table(study, confidence),
+        "difference_table": stats_tables.difference_table(study, confidence),
+        "critical_batch_table": stats_tables.critical_batch_table(study),
+        "convergence_sections": convergence_sections(study),
+        "landscape": measured,
+        "landscape_table": landscape_table(study, measured) if measured else None,
+        "landscape_sentences": landscape_sentences(study, measured) if measured else [],
+        "excluded_table": stats_tables.excluded_table(study),
+    }
+
+
+def _as_yaml(params: Params) -> str:
+    stream = io.StringIO()
+    writer = YAML()
+    writer.width = 100
+    writer.dump(params.model_dump(mode="json"), stream)
+    text: str = stream.getvalue()
+    return text
+
+
+# What a run cost on this machine, as one HTML page that needs nothing else.
+#
+# It is no output of DVC: no two runs take equal time, and equal results have to leave dvc.lock as it is.
+
+
+def render_costs(dataset: str, resources: Records, costs: Sequence[ArmCost]) -> str:
+    """The page.
+
+    Args:
+        dataset: name of the data set.
+        resources: what each stage took.
+        costs: what each arm took in all.
+    """
+    arms, stages = cost_table(costs), resource_table(resources)
+    return (
+        templates(autoescape=True)
+        .get_template("costs.html")
+        .render(
+            dataset=dataset,
+            arms=arms,
+            stages=stages,
+            energy_known=any("energy" in head for table in (arms, stages) for head in table.columns),
+            zip=zip,
+        )
+    )
+
+
+# The report as one HTML page that needs nothing beside itself.
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageFigures:
+    """What the page shows beside text and tables.
+
+    Attributes:
+        studies: study -> chart name -> markup.
+        filter: chart name -> markup.
+        warmups: markup of the best warm-ups; None without studies that tell them.
+        maps: network -> `train`, `test` or `noise` -> data URI.
+        dropped: network -> gallery.
+    """
+
+    studies: Mapping[str, Mapping[str, str]]
+    filter: Mapping[str, str]
+    warmups: str | None = None
+    maps: Mapping[str, Mapping[str, str]]
+    dropped: Mapping[str, list[DroppedImage]]
+
+
+def render_page(
+    params: Params,
+    summary: Summary,
+    figures: PageFigures,
+    landscapes: Landscapes = MappingProxyType({}),
+    plans: PlanHistories = MappingProxyType({}),
+) -> str:
+    """The whole page, its arguments those of `report_content`. Names are escaped wherever they stand.
+
+    With more classes than colours a legend would name several by each.
+    """
+    classes = [row["class"] for row in summary["networks"][0]["classes"]]
+    return (
+        templates(autoescape=True)
+        .get_template("template.html")
+        .render(
+            **report_content(params, summary, landscapes, plans),
+            classes=[(name, class_color(index)) for index, name in enumerate(classes)],
+            n_class_colors=N_CLASS_COLORS,
+            noise_color=NOISE,
+            charts={
+                "studies": {name: _markup(charts) for name, charts in figures.studies.items()},
+                "filter": _markup(figures.filter),
+                "warmups": Markup(figures.warmups or ""),
+            },
+            slices={name: data_uri("image/svg+xml", found["figure"]) for name, found in landscapes.items()},
+            maps=figures.maps,
+            dropped=figures.dropped,
+            plotly=Markup(plotly_script()),
+            zip=zip,
+        )
+    )
+
+
+def _markup(charts: Mapping[str, str]) -> dict[str, Markup]:
+    """Plotly's own output; the names in it were escaped when it was drawn."""
+    return {name: Markup(chart) for name, chart in charts.items()}
+
+
+# The report as Markdown, for repositories, issues and papers; its figures are the files beside it.
+
+
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|$&~#])")
+
+
+def render_document(
+    params: Params,
+    summary: Summary,
+    figures: Sequence[str],
+    landscapes: Landscapes = MappingProxyType({}),
+    plans: PlanHistories = MappingProxyType({}),
+) -> str:
+    """The page's text and tables, in its order; the arguments are those of `report_content`.
+
+    Args:
+        figures: names of the files in figures/, beside the document.
+    """
+    environment = templates(autoescape=False)
+    environment.filters.update(table=markdown_table, escape_markdown=escaped)
+    template = environment.get_template("template.md")
+    text = template.render(**report_content(params, summary, landscapes, plans), figures=figures)
+    # What a study lacks leaves its blank lines.
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def markdown_table(table: Table) -> str:
+    """GitHub's pipe table: numbers to the right, and nothing in a cell taken for markup."""
+    rule = [":---" if column in table.text else "---:" for column in table.columns]
+    rows = [_row(map(escaped, cells)) for cells in (table.columns, *table.rows)]
+    return "\n".join([rows[0], _row(rule), *rows[1:]])
+
+
+def escaped(text: str) -> str:
+    """Text that Markdown shows as it is, in one line."""
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,37 @@
+"""Seconds of a data-parallel training step, from a description of the machine and of the job: a simulator."""
+
+from pipeline.simulator.fitting import AllReduceTiming, LinkFit, fit
+from pipeline.simulator.job import Job
+from pipeline.simulator.machine import Machine, NetworkLink, machine
+from pipeline.simulator.messages import Negotiation
+from pipeline.simulator.model import (
+    ALL_REDUCE,
+    CommunicationModel,
+    ScalingPoint,
+    SimulatedStep,
+    ring_seconds,
+    simulate_step,
+    strong_scaling,
+    tree_seconds,
+    weak_scaling,
+)
+
+__all__ = [
+    "ALL_REDUCE",
+    "AllReduceTiming",
+    "CommunicationModel",
+    "Job",
+    "LinkFit",
+    "Machine",
+    "Negotiation",
+    "NetworkLink",
+    "ScalingPoint",
+    "SimulatedStep",
+    "fit",
+    "machine",
+    "ring_seconds",
+    "simulate_step",
+    "strong_scaling",
+    "tree_seconds",
+    "weak_scaling",
+]

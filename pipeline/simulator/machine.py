@@ -1,0 +1,201 @@
+"""Machines, as files describe them and as the model reads them."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import ValidationError, model_validator
+
+from pipeline.config.base import NonNegativeFloat, Positive, PositiveFloat, Section, describe_validation_error
+from pipeline.config.params import parse_params, read_params_text
+from pipeline.errors import InputError
+
+# A cluster as the model sees it: nodes of some GPUs, a link inside each node and one between nodes.
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkLink:
+    """Sending n bytes takes latency + n / bandwidth (Hockney 1994, the alpha-beta model).
+
+    Attributes:
+        latency_seconds: >= 0.
+        bytes_per_second: in one direction, while the other direction carries as much; > 0.
+        tree_latency_seconds: of a hop of a tree, which passes a whole chunk before the next hop begins with it, >= 0;
+            None: no longer than of any other.
+    """
+
+    latency_seconds: float
+    bytes_per_second: float
+    tree_latency_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        assert self.latency_seconds >= 0, self.latency_seconds
+        assert self.bytes_per_second > 0, self.bytes_per_second
+        assert self.tree_latency_seconds is None or self.tree_latency_seconds >= 0, self.tree_latency_seconds
+
+    @property
+    def tree_hop_seconds(self) -> float:
+        """Latency of a hop of a tree."""
+        return self.latency_seconds if self.tree_latency_seconds is None else self.tree_latency_seconds
+
+
+NO_LINK = NetworkLink(latency_seconds=0.0, bytes_per_second=math.inf)
+"""Where there is nothing to link: inside a node of one GPU, between the nodes of a machine that has one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """One worker runs on each GPU.
+
+    Attributes:
+        nodes, gpus_per_node: >= 1.
+        inside: between two GPUs of a node.
+        between: between two nodes, with all network adapters of a node together. Its GPUs share it.
+    """
+
+    nodes: int
+    gpus_per_node: int
+    inside: NetworkLink
+    between: NetworkLink
+
+    def __post_init__(self) -> None:
+        assert min(self.nodes, self.gpus_per_node) >= 1, self
+
+    def placement(self, workers: int) -> tuple[int, int]:
+        """Workers on each node and nodes in use: as few nodes as will do, all of them full where there are several.
+
+        Raises:
+            ValueError: the machine is too small, or the last node would be part empty.
+        """
+        if not 1 <= workers <= self.nodes * self.gpus_per_node:
+            raise ValueError(f"{workers} workers, but the machine has {self.nodes} x {self.gpus_per_node} GPUs")
+        if workers <= self.gpus_per_node:
+            return workers, 1
+        if workers % self.gpus_per_node:
+            raise ValueError(f"{workers} workers do not fill nodes of {self.gpus_per_node} GPUs; take a multiple")
+        return self.gpus_per_node, workers // self.gpus_per_node
+
+
+def machine(
+    *,
+    nodes: int,
+    gpus_per_node: int,
+    inside: Mapping[str, Any] | None,
+    between: Mapping[str, Any] | None,
+) -> Machine:
+    """The machine that a file in machines/ describes, by the names of its keys.
+
+    Args:
+        inside: as `NetworkLink`; None: nodes have one GPU.
+        between: the same, of one network adapter, with `adapters_per_node`; None: there is one node.
+    """
+    assert (inside is None) == (gpus_per_node == 1), (inside, gpus_per_node)
+    assert (between is None) == (nodes == 1), (between, nodes)
+    return Machine(
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        inside=_link(**inside) if inside else NO_LINK,
+        between=_link(**between) if between else NO_LINK,
+    )
+
+
+def _link(*, bytes_per_second: float, adapters_per_node: float = 1, **latencies: Any) -> NetworkLink:
+    return NetworkLink(bytes_per_second=adapters_per_node * bytes_per_second, **latencies)
+
+
+# The files in machines/: a cluster, as the simulator of data-parallel steps sees it.
+
+
+class LinkConfig(Section):
+    """Between two GPUs of a node.
+
+    Attributes:
+        bytes_per_second: in one direction, while the other direction carries as much.
+        tree_latency_seconds: of a hop of a tree; left out: latency_seconds.
+    """
+
+    latency_seconds: NonNegativeFloat
+    bytes_per_second: PositiveFloat
+    tree_latency_seconds: NonNegativeFloat | None = None
+
+
+class NetworkConfig(LinkConfig):
+    """Between nodes; the figures are those of one network adapter.
+
+    Attributes:
+        adapters_per_node: that the GPUs of a node share.
+    """
+
+    adapters_per_node: Positive
+
+
+class MachineConfig(Section):
+    """A cluster of equal nodes, with one worker on each GPU.
+
+    Attributes:
+        inside: null for nodes of one GPU.
+        between: null for a machine of one node.
+        guessed, measured: keys whose figures are assumptions, or were measured on the machine itself; the others are
+            given by its makers or operators.
+    """
+
+    nodes: Positive
+    gpus_per_node: Positive
+    inside: LinkConfig | None
+    between: NetworkConfig | None
+    guessed: tuple[str, ...] = ()
+    measured: tuple[str, ...] = ()
+
+    @property
+    def origins(self) -> dict[str, Literal["given", "guessed", "measured"]]:
+        """Key path of every figure -> where it comes from."""
+        keys = ["nodes", "gpus_per_node"]
+        for name, link in (("inside", self.inside), ("between", self.between)):
+            figures = link.model_dump(exclude_none=True) if link else {}
+            keys += [f"{name}.{key}" for key in figures]
+        return {
+            key: "guessed" if key in self.guessed else "measured" if key in self.measured else "given" for key in keys
+        }
+
+    @model_validator(mode="after")
+    def _origins_are_of_figures(self) -> Self:
+        named = [*self.guessed, *self.measured]
+        for key in named:
+            if key not in self.origins:
+                raise ValueError(f"guessed, measured: no figure is called {key}; here are {', '.join(self.origins)}")
+            if named.count(key) > 1:
+                raise ValueError(f"guessed, measured: {key} stands there twice; a figure has one origin")
+        return self
+
+    @model_validator(mode="after")
+    def _links_are_where_they_are_needed(self) -> Self:
+        for key, link, counted, count in (
+            ("inside", self.inside, "gpus_per_node", self.gpus_per_node),
+            ("between", self.between, "nodes", self.nodes),
+        ):
+            if link is None and count > 1:
+                raise ValueError(f"{key} is null, but {counted} is {count}; describe the link")
+            if link is not None and count == 1:
+                raise ValueError(f"{key} links nothing, since {counted} is 1; set it to null")
+        return self
+
+
+def load_machine(path: Path) -> MachineConfig:
+    """Read and check the description of a machine.
+
+    Raises:
+        InputError: naming the file, the key path, the value and the mend.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; give a machine's description, such as machines/summit.yaml")
+    tree = parse_params(read_params_text(path), source=str(path))
+    try:
+        # As for params.yaml: whole numbers and lists of YAML are strict in the JSON mode.
+        return MachineConfig.model_validate_json(json.dumps(tree, default=str))
+    except ValidationError as error:
+        raise InputError(f"{path}: {describe_validation_error(error, tree, MachineConfig)}") from None
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as plain keys and values ({error}); see machines/") from None

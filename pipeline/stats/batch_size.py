@@ -1,0 +1,263 @@
+"""Critical and best batch sizes, best rates, and the law of warm-up."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.stats.estimates import Estimate, mean_estimate
+from pipeline.stats.runs import Run, Setting, sorted_settings
+
+# The critical batch sizes that a study's runs measured, by setting and arm.
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticalBatch:
+    """Of one arm at one setting, in images.
+
+    Attributes:
+        median: over the runs; None where it has no upper bound. A run whose gradient does not stand
+            out from its noise has a lower bound alone and counts as larger than any other.
+        low, high: from the lowest to the highest end of the runs' 95 % intervals; `high` is None
+            where one has no upper end.
+        n: finished runs with an interval.
+        planned: cells, whether they finished or not.
+    """
+
+    setting: Setting
+    arm: str
+    median: float | None
+    low: float
+    high: float | None
+    n: int
+    planned: int
+
+
+def critical_batches(runs: Sequence[Run]) -> list[CriticalBatch]:
+    """One entry for each setting and arm of which a run measured it, in the order of the settings and arms."""
+    arms = list(dict.fromkeys(run.arm for run in runs))
+    groups = {
+        (setting, arm): [run for run in runs if (run.setting, run.arm) == (setting, arm)]
+        for setting in sorted_settings(runs)
+        for arm in arms
+    }
+    found = []
+    for (setting, arm), group in groups.items():
+        measured = [run for run in group if run.finished and run.critical_batch_low is not None]
+        if measured:
+            found.append(
+                CriticalBatch(
+                    setting=setting,
+                    arm=arm,
+                    median=_finite(float(np.median([_or_infinite(run.critical_batch) for run in measured]))),
+                    low=min(run.critical_batch_low for run in measured if run.critical_batch_low is not None),
+                    high=_finite(max(_or_infinite(run.critical_batch_high) for run in measured)),
+                    n=len(measured),
+                    planned=len(group),
+                )
+            )
+    return found
+
+
+def _or_infinite(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+# The best of the values tried of one setting, by the mean over the seeds and by each seed's own.
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestOnGrid:
+    """In the unit of what was tried.
+
+    Attributes:
+        of_means: that of the highest mean accuracy over the seeds.
+        of_seeds: each seed's own best, by ascending seeds.
+        by_seed: mean of these with its interval; none where all seeds agree, since they agree on the values tried, not
+            on the best one.
+        at_end: whether `of_means` lies where the values tried end, so that one beyond it may be better.
+        seeds_at_end: of how many seeds the own best lies there.
+    """
+
+    of_means: float
+    of_seeds: list[float]
+    by_seed: Estimate
+    at_end: bool
+    seeds_at_end: int
+
+
+def best_on_grid(
+    top1: NDArray[np.float64],
+    tried: Sequence[float],
+    confidence: float,
+    *,
+    ends: Sequence[float],
+    geometric: bool = False,
+) -> BestOnGrid:
+    """The best is one of those tried, the smaller of two alike, so no interval is finer than their distances.
+
+    Args:
+        top1: (values tried, seeds), 0 to 1; NaN where a run did not finish, which then is never the best. One run at
+            least of each seed finished.
+        tried: ascending.
+        confidence: coverage of the interval, in (0, 1).
+        ends: those of `tried` beyond which a better one may lie.
+        geometric: whether the mean and its interval are of the logarithms; the values are then above 0, and there is
+            no standard deviation in their unit.
+    """
+    assert top1.shape[0] == len(tried), top1.shape
+    # What did not finish is worse than all that did.
+    accuracies = np.nan_to_num(top1, nan=-1.0)
+    assert (accuracies.max(axis=0) >= 0).all(), "a seed without a finished run"
+    values = np.asarray(tried, dtype=np.float64)
+    of_means = float(values[accuracies.mean(axis=1).argmax()])
+    of_seeds = values[accuracies.argmax(axis=0)]
+    return BestOnGrid(
+        of_means=of_means,
+        of_seeds=of_seeds.tolist(),
+        by_seed=_geometric_mean(of_seeds, confidence) if geometric else grid_estimate(of_seeds, confidence),
+        at_end=of_means in ends,
+        seeds_at_end=int(np.isin(of_seeds, ends).sum()),
+    )
+
+
+def grid_estimate(values: NDArray[np.float64], confidence: float) -> Estimate:
+    """Mean of `values` (n,), with Student's t interval where they differ at all."""
+    found = mean_estimate(values, confidence)
+    return replace(found, low=None, high=None) if np.ptp(values) == 0 else found
+
+
+def _geometric_mean(values: NDArray[np.float64], confidence: float) -> Estimate:
+    logs = grid_estimate(np.log2(values), confidence)
+    low, high = (None if end is None else float(2.0**end) for end in (logs.low, logs.high))
+    return Estimate(n=logs.n, mean=float(2.0**logs.mean), sd=None, low=low, high=high)
+
+
+# The best batch size of each learning rate (Gahlot, Yin and Shankar 2020, fig. 4).
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestBatch(BestOnGrid):
+    """Of one arm at one learning rate; sizes in images, their mean over the seeds a geometric one.
+
+    Attributes:
+        setting: with the batch size `of_means`.
+        batch_sizes: those tried, ascending.
+    """
+
+    setting: Setting
+    arm: str
+    batch_sizes: list[int]
+
+
+def best_by_rate(runs: Sequence[Run], confidence: float) -> list[BestBatch]:
+    """An entry for each model, weight decay, arm and learning rate, by ascending rates; none without two of both axes.
+
+    A run that diverged is never the best; a size that some seed's cell skipped was not tried. Left out are rates of
+    which fewer than two sizes were tried or some seed has no finished run, and arms that the filter draws several
+    times, which have no single run of a seed.
+
+    Args:
+        runs: of one study.
+        confidence: of each interval, in (0, 1).
+    """
+    settings = sorted_settings(runs)
+    if min(len({setting.learning_rate for setting in settings}), len({setting.batch_size for setting in settings})) < 2:
+        return []
+    arms = list(dict.fromkeys(run.arm for run in runs))
+    groups: dict[tuple[str, float, int, float], list[Run]] = defaultdict(list)
+    for run in runs:
+        setting = run.setting
+        groups[setting.model, setting.weight_decay, arms.index(run.arm), setting.learning_rate].append(run)
+    found = (_best_batch(groups[key], confidence) for key in sorted(groups))
+    return [best for best in found if best]
+
+
+def _best_batch(runs: Sequence[Run], confidence: float) -> BestBatch | None:
+    """Of runs that differ in batch size and seed alone."""
+    skipped = {run.setting.batch_size for run in runs if run.status == "skipped"}
+    sizes, seeds = sorted({run.setting.batch_size for run in runs} - skipped), sorted({run.seed for run in runs})
+    if len(sizes) < 2 or len({run.filter_network for run in runs}) > 1:
+        return None
+    top1 = np.full((len(sizes), len(seeds)), np.nan)
+    for run in runs:
+        if run.top1 is not None and run.setting.batch_size in sizes:
+            top1[sizes.index(run.setting.batch_size), seeds.index(run.seed)] = run.top1
+    if not np.isfinite(top1).any(axis=0).all():
+        return None
+    best = best_on_grid(top1, sizes, confidence, ends=(sizes[0], sizes[-1]), geometric=True)
+    setting = runs[0].setting._replace(batch_size=int(best.of_means))
+    return BestBatch(**vars(best), setting=setting, arm=runs[0].arm, batch_sizes=sizes)
+
+
+# How the best warm-up grows with the batch size (McCord and Dash 2021, Gradual warmup experiments).
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestWarmup(BestOnGrid):
+    """Of one batch size; warm-ups in epochs. No warm-up at all is no end: nothing lies beyond it."""
+
+    batch_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmupLaw:
+    """What the seeds agree on.
+
+    Attributes:
+        best: by batch size.
+        slope: p of best warm-up ~ batch size ** p, over the seeds: 1 where it grows as the batch does, 0 where it
+            does not grow. None with one batch size, or where no warm-up at all is the best of some seed; without an
+            interval where the seeds' slopes agree.
+        per_doubling: epochs by which the best warm-up grows as the batch doubles, over the seeds; it holds for no
+            warm-up at all too. None with one batch size.
+    """
+
+    best: list[BestWarmup]
+    slope: Estimate | None
+    per_doubling: Estimate | None
+
+
+def warmup_law(
+    top1: NDArray[np.float64], warmups: Sequence[float], batch_sizes: Sequence[int], confidence: float
+) -> WarmupLaw:
+    """The best warm-up of each batch size, and the slopes of straight lines through them.
+
+    Each seed has lines of its own, by least squares; a slope is the mean of theirs with Student's t interval. What is
+    best is decided by `best_on_grid`.
+
+    Args:
+        top1: (warm-ups, batch sizes, seeds), 0 to 1; NaN where a run did not finish, which then is never the best.
+            One run at least of each batch size and seed finished.
+        warmups: in epochs, ascending.
+        batch_sizes: in images, ascending.
+        confidence: coverage of the intervals, in (0, 1).
+    """
+    assert top1.shape[:2] == (len(warmups), len(batch_sizes)), top1.shape
+    best = [
+        BestWarmup(
+            batch_size=int(batch_size),
+            **vars(best_on_grid(top1[:, index], warmups, confidence, ends=warmups[-1:])),
+        )
+        for index, batch_size in enumerate(batch_sizes)
+    ]
+    of_seeds = np.array([row.of_seeds for row in best])
+    doublings = np.log2(np.asarray(batch_sizes, dtype=np.float64))
+    power = None if (of_seeds == 0).any() else _slope(np.log2(of_seeds), doublings, confidence)
+    return WarmupLaw(best=best, slope=power, per_doubling=_slope(of_seeds, doublings, confidence))
+
+
+def _slope(best: NDArray[np.float64], doublings: NDArray[np.float64], confidence: float) -> Estimate | None:
+    """Of best (batch sizes, seeds) against the batch sizes' logarithms."""
+    if len(doublings) < 2:
+        return None
+    slopes = np.polyfit(doublings, best, 1)[0]
+    # Beyond the twelfth place there is rounding.
+    return grid_estimate(slopes.round(12) + 0.0, confidence)

@@ -1,0 +1,185 @@
+"""Pairs of runs and levels of replication."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pipeline.stats.estimates import (
+    Estimate,
+    StudentMean,
+    crossed_difference,
+    crossed_mean,
+    mean_estimate,
+    student_mean,
+)
+from pipeline.stats.hypothesis_tests import sign_flip_test
+from pipeline.stats.runs import Run, Setting, sorted_settings
+
+# Draws of the filter, seeds and settings: what is independent of what, and hence what counts as a replicate.
+#
+# Differences of one seed at several batch sizes share its initialization, its order and the filter's draw: they are
+# averaged first, so that no setting counts as a replicate. Seeds of one draw of the filter share that draw's luck:
+# with several draws, each draw's mean over its seeds counts once. With one draw the seeds are the replicates, and
+# what is found holds for that draw alone.
+#
+# All draws of a study are trained with the same seeds. What a seed's initialization and order do to one arm more than
+# to
+# the other is in the difference of every draw, whatever the control is, so that the draws' means are not independent.
+# Draws and seeds are therefore crossed: each factor adds its own variance.
+
+
+def n_pairs(shape: tuple[int, ...]) -> int:
+    """How many pairs the sign-flip test of a table (draws, seeds) has: the seeds of one draw, or the fewer of both."""
+    draws, seeds = shape[-2:]
+    return seeds if draws == 1 else min(draws, seeds)
+
+
+def level_mean(differences: ArrayLike, *, rounding: float = 0.0) -> StudentMean:
+    """Student's mean of differences (..., draws, seeds), over draws where there are several, else over seeds.
+
+    Args:
+        differences: treated - control of the same draw and seed, complete, two seeds or more.
+        rounding: standard deviation that rounding gives each difference, in its unit; 0 for values not rounded.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    mean = crossed_mean(values) if values.shape[-2] > 1 else student_mean(values[..., 0, :])
+    return mean.blurred(rounding / (values.shape[-2] * values.shape[-1]) ** 0.5)
+
+
+def level_estimate(differences: ArrayLike, confidence: float, *, rounding: float = 0.0) -> Estimate:
+    """Mean of one table (draws, seeds) with its interval, which is None with a single seed.
+
+    Args:
+        rounding: as `level_mean`.
+
+    Raises:
+        ValueError: no values, not two-dimensional, not finite, or a confidence out of range.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if values.ndim != 2 or values.size == 0:
+        raise ValueError(f"expected a table (draws, seeds) that is not empty, got shape {values.shape}")
+    crossed = len(values) > 1
+    found = crossed_difference(values, confidence) if crossed else mean_estimate(values[0], confidence)
+    if found.low is None or not rounding:
+        return found
+    mean = level_mean(values, rounding=rounding)
+    low, high = mean.interval(confidence)
+    return replace(found, low=float(low), high=float(high))
+
+
+def level_sign_flip(differences: ArrayLike) -> NDArray[np.float64]:
+    """p-values (...) of the sign-flip test of differences (..., draws, seeds), over the seeds of a single draw.
+
+    With several draws neither the draws' means nor the seeds' means are independent, so that no flipping is exact.
+    The larger of both p-values is then a hurdle beside the t test of `level_mean`, not a test of its own.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if values.shape[-2] == 1:
+        return sign_flip_test(values[..., 0, :])
+    return np.maximum(sign_flip_test(values.mean(axis=-1)), sign_flip_test(values.mean(axis=-2)))
+
+
+# Which runs of a study are pairs: equal in setting, seed and draw of the filter, but of different arms.
+
+
+TREATED = "filtered"
+"""The arm that the others are compared with."""
+
+SHARED = "full"
+"""The arm that all draws of the filter have in common: one run a seed."""
+
+_CONTROLS = ("random", "full", "random_uniform")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """The pairs of one setting of which both runs finished.
+
+    Attributes:
+        treated, control: (draws, seeds), rows of the study's runs. Seeds that some draw lacks are in neither; both
+            are empty where no seed is in all draws.
+        complete: whether every seed of every draw is there, of one pair at least.
+    """
+
+    setting: Setting
+    treated: NDArray[np.int64]
+    control: NDArray[np.int64]
+    complete: bool
+
+
+def control_arms(runs: Sequence[Run]) -> list[str]:
+    """The arms that the filtered one can be compared with; none if it is not there itself."""
+    arms = {run.arm for run in runs}
+    return [arm for arm in _CONTROLS if arm in arms] if TREATED in arms else []
+
+
+def filter_draw_names(runs: Sequence[Run]) -> list[str]:
+    """The networks whose filters made the treated arm, sorted."""
+    return sorted({run.filter_network for run in runs if run.arm == TREATED})
+
+
+def sorted_seeds(runs: Sequence[Run]) -> list[int]:
+    """All seeds, sorted."""
+    return sorted({run.seed for run in runs})
+
+
+def find_pairs(runs: Sequence[Run], control: str, seeds: Sequence[int] | None = None) -> list[Pairs]:
+    """Of each setting, sorted.
+
+    Args:
+        seeds: those that count, sorted; None for all.
+    """
+    if seeds is None:
+        seeds = sorted_seeds(runs)
+    finished = {
+        (run.setting, run.arm, "" if run.arm == SHARED else run.filter_network, run.seed): row
+        for row, run in enumerate(runs)
+        if run.top1 is not None
+    }
+    draws = filter_draw_names(runs)
+    found = []
+    for setting in sorted_settings(runs):
+        both: dict[tuple[str, int], tuple[int, int]] = {}
+        for draw in draws:
+            for seed in seeds:
+                treated = finished.get((setting, TREATED, draw, seed))
+                other = finished.get((setting, control, "" if control == SHARED else draw, seed))
+                if treated is not None and other is not None:
+                    both[draw, seed] = treated, other
+        kept = complete_seeds(both, draws)
+        rows = np.array([[both[draw, seed] for seed in kept] for draw in draws], dtype=np.int64)
+        rows = rows.reshape(len(draws), len(kept), 2)
+        complete = bool(kept) and kept == list(seeds)
+        found.append(Pairs(setting=setting, treated=rows[..., 0], control=rows[..., 1], complete=complete))
+    return found
+
+
+def seed_differences(top1: Mapping[tuple[Setting, str, int], float | None], control: str) -> NDArray[np.float64]:
+    """(seeds, settings), both ascending: treated - control in accuracy, -1 to 1; NaN where a run did not finish.
+
+    Args:
+        top1: by setting, arm and seed, 0 to 1, None for runs without a result; of one draw of the filter.
+    """
+    settings, seeds = sorted({setting for setting, _, _ in top1}), sorted({seed for _, _, seed in top1})
+    found = np.full((len(seeds), len(settings)), np.nan)
+    for row, seed in enumerate(seeds):
+        for column, setting in enumerate(settings):
+            treated, other = top1.get((setting, TREATED, seed)), top1.get((setting, control, seed))
+            if treated is not None and other is not None:
+                found[row, column] = treated - other
+    return found
+
+
+def complete_seeds(found: Collection[tuple[str, int]], draws: Sequence[str]) -> list[int]:
+    """The seeds that are `found` with each of the draws, sorted."""
+    seeds = sorted({seed for _, seed in found})
+    return [seed for seed in seeds if all((draw, seed) in found for draw in draws)]
+
+
+def differences(runs: Sequence[Run], pairs: Pairs) -> NDArray[np.float64]:
+    """(draws, seeds): treated - control in accuracy, -1 to 1."""
+    top1 = np.array([np.nan if run.top1 is None else run.top1 for run in runs])
+    found: NDArray[np.float64] = top1[pairs.treated] - top1[pairs.control]
+    return found

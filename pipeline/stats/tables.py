@@ -1,0 +1,168 @@
+"""A study's numbers as tables of text, units in their heads."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.stats.estimates import Estimate
+from pipeline.stats.formatting import (
+    MISSING,
+    count,
+    image_interval,
+    number,
+    p_value,
+    percent,
+    percent_interval,
+    plural,
+    points,
+    points_interval,
+    span,
+    spread,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """What a page or a document shows.
+
+    Attributes:
+        columns: heads; those in `text` are left-aligned, the others hold numbers.
+        rows: as many cells each as there are columns.
+    """
+
+    columns: Sequence[str]
+    text: frozenset[str]
+    rows: Sequence[Sequence[str]]
+
+
+def make_table(heads: str, rows: Sequence[Sequence[str]], *, text: str) -> Table:
+    """A table from its heads, separated by `; `, `text` naming those that are left-aligned."""
+    return Table(columns=heads.split("; "), text=frozenset(text.split("; ")), rows=rows)
+
+
+def accuracy_table(study: Mapping[str, Any], confidence: float) -> Table:
+    """Top-1 of each arm at each setting."""
+    rows = []
+    for row in study["accuracy"]:
+        estimate = Estimate(**row["top1"]) if row["top1"] else None
+        n = estimate.n if estimate else 0
+        rows.append(
+            (
+                *setting_cells(row["setting"], study["varying"]),
+                row["arm"],
+                percent(estimate.mean) if estimate else MISSING,
+                spread(estimate.sd, scale=100) if estimate else MISSING,
+                percent_interval(estimate) if estimate else MISSING,
+                str(n) if n == row["planned"] else f"{n} of {row['planned']}",
+                percent(row["balanced_accuracy"]),
+                number(row["peak_learning_rate"]),
+                span(row["n_train"], count),
+                span(row["steps"], count),
+                span(row["epochs"], number),
+            )
+        )
+    return make_table(
+        f"{setting_heads(study['varying'])}; arm; top-1, mean (%); sd (points); {100 * confidence:g} % interval (%); "
+        "n (seeds, or draws of the filter); balanced accuracy (%); peak learning rate; training images; steps; epochs",
+        rows,
+        text="model; arm",
+    )
+
+
+def difference_table(study: Mapping[str, Any], confidence: float) -> Table:
+    """Filtered minus each control at each setting, with its tests."""
+    rows = [
+        (
+            f"filtered − {row['control']}",
+            *setting_cells(row["setting"], study["varying"]),
+            _outcome(row["verdict"]),
+            *_difference_cells(row["estimate"]),
+            *_p_cells(row["verdict"]),
+        )
+        for row in study["differences"]
+    ]
+    return make_table(
+        f"difference; {setting_heads(study['varying'])}; verdict; mean (points); sd (points); "
+        f"{100 * confidence:g} % interval (points); n (paired seeds, or draws); p, t test; p, sign flips; "
+        f"p, equivalence within ±{study['plan']['margin']:.2f}; after Holm: p, difference; "
+        "after Holm: p, equivalence",
+        rows,
+        text="difference; model; verdict",
+    )
+
+
+def critical_batch_table(study: Mapping[str, Any]) -> Table:
+    """Critical batch size of each arm at each setting that measured it."""
+    rows = [
+        (
+            *setting_cells(row["setting"], study["varying"]),
+            row["arm"],
+            MISSING if row["median"] is None else count(round(row["median"])),
+            image_interval(row["low"], row["high"]),
+            str(row["n"]) if row["n"] == row["planned"] else f"{row['n']} of {row['planned']}",
+        )
+        for row in study["critical_batch"]
+    ]
+    return make_table(
+        f"{setting_heads(study['varying'])}; arm; critical batch size, median (images); "
+        "95 % intervals of the runs (images); n (seeds)",
+        rows,
+        text="model; arm",
+    )
+
+
+def excluded_table(study: Mapping[str, Any]) -> Table:
+    """Cells that were skipped or that diverged."""
+    rows = [
+        (
+            *setting_cells(row["setting"], study["varying"]),
+            row["arm"],
+            row["status"],
+            ", ".join(map(str, row["seeds"])),
+            row["reason"],
+        )
+        for row in study["excluded"]
+    ]
+    heads = f"{setting_heads(study['varying'])}; arm; status; seeds; reason"
+    return make_table(heads, rows, text="model; arm; status; seeds; reason")
+
+
+def common_settings(study: Mapping[str, Any]) -> str:
+    """The parts of the setting that all cells share, e.g. `resnet18, learning rate 0.05`."""
+    first = study["accuracy"][0]["setting"]
+    fixed = [name for name in ("model", "learning_rate", "weight_decay") if name not in study["varying"]]
+    named = [first["model"] if name == "model" else f"{name.replace('_', ' ')} {first[name]}" for name in fixed]
+    return ", ".join([*named, plural(study["n_cells"], "cell")])
+
+
+def setting_heads(varying: Sequence[str]) -> str:
+    """Heads of the columns that tell settings apart: what varies beside the batch size, and that."""
+    return "; ".join([*(name.replace("_", " ") for name in varying), "batch size"])
+
+
+def setting_cells(setting: Mapping[str, Any], varying: Sequence[str]) -> list[str]:
+    """The cells under `setting_heads`."""
+    return [*(str(setting[name]) for name in varying), count(setting["batch_size"])]
+
+
+def _difference_cells(values: Mapping[str, Any] | None) -> list[str]:
+    if values is None:
+        return [MISSING, MISSING, MISSING, "0"]
+    estimate = Estimate(**values)
+    return [points(estimate.mean), spread(estimate.sd), points_interval(estimate), str(estimate.n)]
+
+
+def _p_cells(verdict: Mapping[str, Any] | None) -> list[str]:
+    p = verdict["p"] if verdict else None
+    names = ("t", "sign_flip", "equivalence", "adjusted_difference", "adjusted_equivalence")
+    return [p_value(p[name] if p else None) for name in names]
+
+
+def _outcome(verdict: Mapping[str, Any] | None) -> str:
+    """Undecided says where no difference could have been found."""
+    if verdict is None:
+        return MISSING
+    undecided = verdict["outcome"] == "undecided"
+    if verdict["p"] is None:
+        return "undecided: no spread"
+    return f"undecided: too few {verdict['unit']}s" if undecided and verdict["too_few_pairs"] else verdict["outcome"]

@@ -1,0 +1,314 @@
+"""Checkpoints: when they are saved, and how they are read."""
+
+import hashlib
+import io
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from pipeline import distributed
+from pipeline.artifacts.files import write_bytes
+from pipeline.config.recipe import CheckpointInterval
+from pipeline.distributed import FlagSync, World
+from pipeline.errors import Terminated
+from pipeline.run_log import RunLog
+from pipeline.training.state import TrainState
+
+# Step checkpoints of one training run: after a kill it goes on from the newest sound one.
+#
+# A checkpoint is one plain `torch.save` file, `step-<step>.<sha256>.pt`, named after the SHA-256 of its
+# bytes: file and digest appear by the same rename, and any tool can check or load it.
+
+
+_NAME = re.compile(r"step-([0-9]+)\.([0-9a-f]{64})\.pt")
+# torch.load(weights_only=True) reads whole numbers of up to 255 bytes.
+_INT_BITS = 8 * 255 - 1
+
+
+STALE_AFTER_S = 7 * 24 * 3600.0
+"""Whoever stopped a run of other settings and said nothing for a week does not go on with it."""
+
+
+class _File(NamedTuple):
+    step: int
+    sha256: str
+    path: Path
+
+
+class _InvalidCheckpoint(Exception):  # noqa: N818 - never leaves this module
+    """Why a checkpoint cannot be used."""
+
+
+class Checkpoints:
+    """The checkpoints under one folder, which belongs to one run.
+
+    One process at a time may save or clear; any may read while none does. Files of other names in
+    the folder are left alone.
+
+    Args:
+        keep: how many to keep. Only with two or more is there one to fall back to; while saving,
+            the disk holds one more.
+    """
+
+    def __init__(self, folder: Path, *, keep: int = 2) -> None:
+        assert keep >= 1, keep
+        self._folder = folder
+        self._keep = keep
+        self._passed_over: set[Path] = set()
+
+    def save(self, step: int, state: Mapping[str, Any]) -> None:
+        """Make `state` the newest checkpoint; it is on the disk when this returns.
+
+        Then the oldest beyond `keep` go, with those that `newest` passed over and those of later
+        steps, which a run that went back leaves behind. Equal states, with equal order of keys, are
+        equal bytes.
+
+        Args:
+            step: optimizer steps done, from 0.
+            state: dicts with str or int keys, lists and tuples, nested at will, of tensors (dense,
+                of any device), int, float, bool, str and None.
+
+        Raises:
+            TypeError: something else is in the state; the message says where. Nothing was written.
+            OSError: the disk is full or refused otherwise, with `errno` and `filename`; earlier
+                checkpoints are as they were.
+        """
+        assert step >= 0, step
+        # Given a file, torch.save hides a full disk behind a RuntimeError.
+        buffer = io.BytesIO()
+        torch.save({"step": step, "state": _plain(state, "state")}, buffer)
+        content = buffer.getbuffer()
+        path = self._folder / f"step-{step:09d}.{hashlib.sha256(content).hexdigest()}.pt"
+        self._remove_leftovers()
+        write_bytes(path, content)
+        files = self._files()
+        earlier = [file.path for file in reversed(files) if file.step < step and file.path not in self._passed_over]
+        kept = {path, *earlier[: self._keep - 1]}
+        for file in files:
+            if file.path not in kept:
+                file.path.unlink()
+
+    def newest(self, log: Callable[[str], None]) -> tuple[int, dict[str, Any]] | None:
+        """Step and state of the newest sound checkpoint, or None if there is none.
+
+        Nothing is unpickled before its digest is right, and nothing but data ever.
+
+        Args:
+            log: is given one line for each newer one that is not sound and was passed over.
+
+        Returns:
+            The state as it was saved, values, types, strides and order alike, but for: tensors are
+            on the CPU, share no memory and require no gradient; any mapping is a dict.
+        """
+        for file in reversed(self._files()):
+            try:
+                return file.step, _load(file)
+            except _InvalidCheckpoint as reason:
+                self._passed_over.add(file.path)
+                log(f"{file.path}: {reason}; passed over")
+        return None
+
+    def clear(self) -> None:
+        """Remove all checkpoints, and the folder if nothing else is in it: the run is finished."""
+        if not self._folder.is_dir():
+            return
+        self._remove_leftovers()
+        # Oldest first: a kill in between leaves the run at its end.
+        for file in self._files():
+            file.path.unlink()
+        if not any(self._folder.iterdir()):
+            self._folder.rmdir()
+
+    def _files(self) -> list[_File]:
+        """By step, ascending."""
+        named = ((path, _NAME.fullmatch(path.name)) for path in self._folder.glob("step-*.pt"))
+        return sorted(_File(int(name[1]), name[2], path) for path, name in named if name and path.is_file())
+
+    def _remove_leftovers(self) -> None:
+        # Unlike elsewhere, whatever their process id: this process is the only one that saves here,
+        # and in a container the killed one had the same id.
+        for leftover in self._folder.glob(".step-*.tmp"):
+            leftover.unlink()
+
+
+def remove_stale_checkpoints(folder: Path, *, max_age_s: float) -> None:
+    """Remove the checkpoints of runs whose folders are in `folder`, and it, if nothing else is in it.
+
+    Args:
+        max_age_s: only of runs that saved nothing for so many seconds.
+    """
+    if not folder.is_dir():
+        return
+    for run in folder.iterdir():
+        if run.stat().st_mtime <= time.time() - max_age_s:
+            Checkpoints(run).clear()
+    if not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _load(file: _File) -> dict[str, Any]:
+    try:
+        content = file.path.read_bytes()
+    except OSError as error:
+        raise _InvalidCheckpoint(f"cannot be read ({error.strerror})") from None
+    if hashlib.sha256(content).hexdigest() != file.sha256:
+        raise _InvalidCheckpoint(f"its {len(content)} bytes have another SHA-256 than its name")
+    try:
+        loaded = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        step, state = loaded["step"], loaded["state"]
+    except Exception as error:  # noqa: BLE001 - bytes of any kind can provoke any error in the unpickler
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+        raise _InvalidCheckpoint(f"is no checkpoint ({reason})") from None
+    if step != file.step or not isinstance(state, dict):
+        raise _InvalidCheckpoint(f"is not of the step in its name, but of {str(step)[:20]}")
+    return state
+
+
+def _plain(value: Any, where: str) -> Any:
+    """A copy in which no two parts share memory, as sharing would show in the bytes."""
+    if isinstance(value, Mapping):
+        return {_key(key, where): _plain(inner, f"{where}[{key!r}]") for key, inner in value.items()}
+    # Exact types: subclasses such as numpy.float64 or named tuples are pickled as calls.
+    kind = type(value)
+    if kind in (list, tuple):
+        return kind(_plain(inner, f"{where}[{index}]") for index, inner in enumerate(value))
+    if kind in (Tensor, Parameter) and value.layout is torch.strided and not value.is_meta:
+        return value.detach().to("cpu", copy=True)
+    if kind is str:
+        # The pickler writes an object once and then refers to it.
+        return sys.intern(value)
+    if value is None or kind in (float, bool) or (kind is int and value.bit_length() <= _INT_BITS):
+        return value
+    raise TypeError(
+        f"{where}: a checkpoint cannot hold {kind.__module__}.{kind.__qualname__}; "
+        "make it a dense tensor, int, float, bool, str, None, or a dict, list or tuple of these"
+    )
+
+
+def _key(key: Any, where: str) -> str | int:
+    if type(key) not in (str, int):
+        raise TypeError(f"{where}: a checkpoint's keys are str or int, not {key!r}")
+    plain: str | int = _plain(key, where)
+    return plain
+
+
+# Saving a run's state now and then, and when the process is asked to end.
+
+
+class CheckpointScheduler:
+    """The points at which a run could go on later; all ranks hold one.
+
+    Args:
+        checkpoints: of this run; rank 0's disk decides.
+        agreement: from `stop_and_save_flags`; runs one after another may share it.
+        seconds, steps: at most this between two of them; exactly one is given.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        agreement: FlagSync,
+        *,
+        ranks: World,
+        seconds: float | None = None,
+        steps: int | None = None,
+    ) -> None:
+        assert (seconds is None) != (steps is None)
+        agreement.forget()
+        self._checkpoints, self._ranks = checkpoints, ranks
+        self._seconds, self._steps = seconds, steps
+        self._agreement = agreement
+        self._asked_to_end = threading.Event()
+        self._saved_at = time.monotonic()
+        self._saved_step = 0
+
+    @property
+    def stop_requested(self) -> bool:
+        """SIGTERM came while watched, and has not ended the run yet."""
+        return self._asked_to_end.is_set()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While active, SIGTERM ends the run at the next step, or the block at its end, not the process at once.
+
+        Raises:
+            Terminated: at the end of the block, where SIGTERM came after the last step but one.
+        """
+        before = signal.signal(signal.SIGTERM, lambda *_: self._asked_to_end.set())
+        try:
+            yield
+        except RuntimeError:
+            signal.signal(signal.SIGTERM, before)
+            # A lost rank ends an exchange so; torchrun asks the others to end, and asks once.
+            if self.stop_requested and self._ranks.count > 1:
+                signal.raise_signal(signal.SIGTERM)
+            raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        if self.stop_requested:
+            raise Terminated("stopped after the last step")
+
+    def resume(self, state: TrainState, ranks: World, log: RunLog) -> None:
+        """Go back to the newest sound checkpoint, if there is one."""
+        found = distributed.broadcast(self._checkpoints.newest(log.info) if ranks.is_main else None)
+        if found is not None:
+            step, saved = found
+            state.restore(saved, ranks)
+            log.info(f"going on from step {step}, workers: {ranks.count}")
+        self._saved_step = state.step
+
+    def offer(self, state: TrainState, *, local: bool) -> None:
+        """Between two steps: save if it is time to; all ranks call it after the same steps.
+
+        Raises:
+            Terminated: on all ranks, if any was asked to end; the state is saved.
+        """
+        end, late = self._agreement.exchange([self.stop_requested, self._is_late()])
+        since = state.step - self._saved_step
+        # Steps are counted by all ranks alike. The clock's word may come a step later, and once more
+        # after the save that answered it.
+        if end or (since >= self._steps if self._steps is not None else late and since > 1):
+            content = state.to_save(local=local)
+            if self._ranks.is_main:
+                self._checkpoints.save(state.step, content)
+            self._saved_at, self._saved_step = time.monotonic(), state.step
+        if end:
+            # A rank that ended while another is still saving would have that one ended, too.
+            distributed.barrier()
+            self._asked_to_end.clear()
+            raise Terminated(f"stopped after step {state.step}, which is saved")
+
+    def finished(self) -> None:
+        """The run has ended, and its result is safe."""
+        if self._ranks.is_main:
+            self._checkpoints.clear()
+
+    def _is_late(self) -> bool:
+        """By rank 0's clock alone: one opinion is enough."""
+        if self._seconds is None or not self._ranks.is_main:
+            return False
+        return time.monotonic() - self._saved_at >= self._seconds
+
+
+def make_checkpointer(
+    interval: CheckpointInterval, folder: Path, agreement: FlagSync, ranks: World
+) -> CheckpointScheduler:
+    """As params.yaml has it; `folder` belongs to this one run."""
+    return CheckpointScheduler(
+        Checkpoints(folder), agreement, ranks=ranks, seconds=interval.seconds, steps=interval.steps
+    )
+
+
+def stop_and_save_flags() -> FlagSync:
+    """What all ranks agree on between steps: whether to end, and whether a checkpoint is due."""
+    return FlagSync(n_flags=2)

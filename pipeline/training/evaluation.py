@@ -1,0 +1,133 @@
+"""Images as a network reads them, and evaluation."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from pipeline import distributed
+from pipeline.artifacts.prepared import ImageFiles, ImageSource
+from pipeline.datasets.augmentation import RandomResizedCrop
+from pipeline.datasets.resident import ResidentImages
+from pipeline.datasets.sources import TrainingImages
+from pipeline.datasets.streaming import StreamingImages
+from pipeline.distributed import World
+from pipeline.errors import explain_out_of_memory
+from pipeline.training.numerics import compile_disabled
+from pipeline.training.settings import ImageFormat, TrainSettings
+
+# From a prepared split to what a training run or an evaluation reads.
+
+
+def load_images(
+    source: ImageSource, settings: TrainSettings, *, training: bool, device: torch.device
+) -> TrainingImages:
+    """A split's images in the format and with the augmentation of `settings`; on the device, or read from files.
+
+    Raises:
+        OutOfMemory: they do not fit the memory.
+    """
+    if isinstance(source, ImageFiles):
+        crop = RandomResizedCrop(scale=(settings.crop_area, 1.0), flip=settings.flip, seed=settings.seed)
+        return _streaming(source, settings.format, crop, device)
+    n, height, width, _ = source.shape
+    with explain_out_of_memory(
+        f"prepare.storage: {n:,} images of {height}x{width} pixels do not fit the memory; give files, a smaller "
+        "prepare.image_size or a prepare.train_share"
+    ):
+        return ResidentImages(
+            source,
+            mean=settings.format.mean,
+            std=settings.format.std,
+            crop_size=settings.format.crop_size,
+            crop_padding=settings.crop_padding if training else 0,
+            flip=settings.flip and training,
+            seed=settings.seed,
+            device=device,
+        )
+
+
+def evaluation_images(source: ImageSource, image_format: ImageFormat, device: torch.device) -> TrainingImages:
+    """Images for evaluation in a network's format."""
+    if isinstance(source, ImageFiles):
+        return _streaming(source, image_format, RandomResizedCrop(), device)
+    return ResidentImages(
+        source, mean=image_format.mean, std=image_format.std, crop_size=image_format.crop_size, device=device
+    )
+
+
+def _streaming(
+    files: ImageFiles, image_format: ImageFormat, crop: RandomResizedCrop, device: torch.device
+) -> StreamingImages:
+    return StreamingImages(
+        files,
+        mean=image_format.mean,
+        std=image_format.std,
+        crop_size=image_format.crop_size,
+        random_crop=crop,
+        # Decoding shares the cores with computing on a CPU, and has them alone beside a GPU.
+        workers=distributed.threads_per_process("auto", distributed.local_world_size()),
+        device=device,
+    )
+
+
+# Exact evaluation: every image once, whatever the number of processes.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Attributes: `correct` (N,) bool per image; `loss` mean cross-entropy in nats."""
+
+    correct: NDArray[np.bool_]
+    loss: float
+
+    @property
+    def top1(self) -> float:
+        """Share of images classified correctly, 0 to 1."""
+        return float(self.correct.mean())
+
+    def balanced_accuracy(self, labels: NDArray[np.int64]) -> float:
+        """Mean over classes of the share classified correctly, 0 to 1."""
+        return float(np.mean([self.correct[labels == label].mean() for label in np.unique(labels)]))
+
+
+def rank_rows(n: int, ranks: World) -> NDArray[np.int64]:
+    """This rank's contiguous share of `n` rows; no padding, sizes differ by one at most."""
+    return np.arange(n * ranks.rank // ranks.count, n * (ranks.rank + 1) // ranks.count)
+
+
+@torch.inference_mode()
+def evaluate(model: nn.Module, images: TrainingImages, labels: Tensor, *, batch_size: int, ranks: World) -> Evaluation:
+    """Classify all images; each rank takes its share and all ranks return the whole.
+
+    Args:
+        labels: (N,) int64 on the device.
+        batch_size: images per forward pass.
+
+    Whatever a network was trained in, it is evaluated in single precision.
+
+    Raises:
+        OutOfMemory: a pass does not fit the memory.
+    """
+    model.eval()
+    correct = torch.zeros(len(images), dtype=torch.int32, device=labels.device)
+    seen = torch.zeros_like(correct)
+    loss = torch.zeros((), dtype=torch.float64, device=labels.device)
+    rows = rank_rows(len(images), ranks)
+    batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+    in_full = distributed.float32_arithmetic(tf32=False)
+    too_many = f"eval_batch_size: a pass of {batch_size} images does not fit the memory; give less"
+    with explain_out_of_memory(too_many), in_full, compile_disabled(), images.prefetch((ids, None) for ids in batches):
+        for ids in batches:
+            here = torch.from_numpy(ids).to(labels.device)
+            logits = model(images.evaluation_batch(ids))
+            correct[here] = (logits.argmax(1) == labels[here]).int()
+            seen[here] += 1
+            loss += F.cross_entropy(logits, labels[here], reduction="sum").double()
+    for tensor in (correct, seen, loss):
+        distributed.all_reduce_sum_(tensor)
+    assert bool((seen == 1).all()), "an image was evaluated twice or not at all"
+    return Evaluation(correct=correct.cpu().numpy().astype(np.bool_), loss=float(loss) / len(images))

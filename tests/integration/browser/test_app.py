@@ -1,0 +1,241 @@
+"""The app in a real browser, served by a real process on made-up artefacts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.fixtures.browser_app import GOING, N, Served, alone, lasso, open_page, pick, place_of
+from tests.fixtures.points import CLASS_NAMES, NETWORK
+from viz.data import Source
+from viz.filter_settings import FilterSettings, Limit, preview_filter
+from viz.state import selection_csv, settings_to_json
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
+# A busy machine is slow, not wrong.
+expect.set_options(timeout=30_000)
+
+
+# Whether exactly these rows stand out on a map.
+_MARKED = """([graph, rows]) => {
+    const trace = document.querySelector(`#${graph} .js-plotly-plot`)._fullData[0];
+    const marked = (trace.selectedpoints ?? []).map((place) => trace.customdata[place]);
+    return marked.sort((a, b) => a - b).join() === rows.join();
+}"""
+
+
+def test_map_legend_hover_and_card(shared: Served, page: Page) -> None:
+    points, row = shared.points, alone(shared.points)
+    open_page(page, shared.url)
+    expect(page.locator("#legend")).to_have_text(f"stays {N - GOING}goes {GOING}")
+    page.mouse.move(*place_of(page, points, row))
+    tooltip = page.locator("#left .dcc-tooltip-bounding-box")
+    expect(tooltip).to_contain_text(f"#{row}")
+    expect(tooltip).to_contain_text(points.name(row))
+    expect(tooltip).to_contain_text(f"score {points.scores[row]:.3f}")
+    expect(tooltip).to_contain_text(points.reasons[row].as_py())
+    page.mouse.click(*place_of(page, points, row))
+    expect(page.locator("#card")).to_contain_text(points.paths[row].as_py())
+    expect(page.locator("#card .tile")).to_have_count(points.neighbours.shape[1])
+    page.wait_for_function("[...document.querySelectorAll('#card img')].every((image) => image.naturalWidth === 16)")
+
+
+@pytest.mark.slow
+def test_moving_eps_reclusters(shared: Served, page: Page) -> None:
+    open_page(page, shared.url)
+    pick(page, "judge", "DBSCAN on the map")
+    expect(page.locator("#unit")).to_have_text("eps (map units)")
+    handle = page.locator("#threshold [role=slider]")
+    handle.focus()
+    for _ in range(10):
+        handle.press("ArrowLeft")
+    moved = page.locator("#threshold [role=slider]").get_attribute("aria-valuenow")
+    page.wait_for_function(
+        "(value) => JSON.parse(new URLSearchParams(location.search).get('state')).rule.limit.threshold === value",
+        arg=float(str(moved)),
+    )
+    state = json.loads(page.evaluate("new URLSearchParams(location.search).get('state')"))
+    rule = FilterSettings(judge="dbscan", limit=Limit(**state["rule"]["limit"]))
+    source = Source(shared.data)
+    noise = preview_filter(source, source.points(NETWORK), rule).noise
+    assert 0 < noise.sum() < N, state
+    expect(page.locator("#legend")).to_have_text(f"stays {N - noise.sum()}goes {noise.sum()}")
+    expect(page.locator("#place")).to_contain_text(f"{noise.sum()} images")
+
+
+@pytest.mark.slow
+def test_zoom_is_kept_when_colours_and_filters_change(shared: Served, page: Page) -> None:
+    open_page(page, shared.url)
+    box = page.locator("#map").bounding_box()
+    assert box
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    whole = _span(page)
+    for _ in range(8):
+        page.mouse.wheel(0, -300)
+        page.wait_for_timeout(100)
+    page.wait_for_timeout(500)
+    zoomed = _span(page)
+    assert zoomed[1] < 0.6 * whole[1]
+    pick(page, "coloring", "class")
+    expect(page.locator("#legend > span")).to_have_count(len(CLASS_NAMES))
+    # A legend of two lines leaves the map less height, and x follows y's scale.
+    assert _span(page) == pytest.approx(zoomed, rel=0.1, abs=1e-6)
+    open_page(page, page.url.replace("decision", "class"))
+    assert _span(page)[1] > 1.5 * zoomed[1]
+
+
+def _span(page: Page) -> tuple[float, float]:
+    """Centre and width of the map's x axis."""
+    low, high = page.evaluate("document.querySelector('#map .js-plotly-plot')._fullLayout.xaxis.range")
+    return (low + high) / 2, high - low
+
+
+@pytest.mark.slow
+def test_a_link_restores_the_view(shared: Served, page: Page) -> None:
+    rule = settings_to_json(FilterSettings(judge="dbscan", limit=Limit(threshold=0.5, min_samples=3)))
+    open_page(page, shared.link(network=NETWORK, rule=rule, coloring="class", classes=[1], list="shown", sort="class"))
+    expect(page.locator("#unit")).to_have_text("eps (map units)")
+    expect(page.locator("#min_samples")).to_have_value("3")
+    expect(page.locator("#legend > span")).to_have_count(1)
+    expect(page.locator("#place")).to_contain_text("60 images")
+
+
+@pytest.mark.slow
+def test_comparing_two_settings(shared: Served, page: Page) -> None:
+    source = Source(shared.data)
+    points = source.points(NETWORK)
+    rule = FilterSettings(judge="dbscan", limit=Limit(threshold=0.4, min_samples=5))
+    only_a = preview_filter(source, points, rule).noise & ~points.is_noise
+    assert only_a.any()
+    state = {"view": "compare", "rule": settings_to_json(rule), "judge-b": "written", "share-b": 5, "list": "a"}
+    open_page(page, shared.link(network=NETWORK, **state))
+    expect(page.locator("#differences")).to_contain_text(f"B drops {GOING}")
+    expect(page.locator("#legend")).to_contain_text(f"only A drops {only_a.sum()}")
+    expect(page.locator("#place")).to_contain_text(f"{only_a.sum()} images")
+    lasso(page, points, 1)
+    selected = int((points.labels == 1).sum())
+    page.wait_for_function(
+        f"document.querySelector('#other .js-plotly-plot').data[0].selectedpoints?.length === {selected}"
+    )
+    # The other way round, and over redrawing.
+    lasso(page, points, 2, "other")
+    rows = np.flatnonzero(points.labels == 2).tolist()
+    page.wait_for_function(_MARKED, arg=["map", rows])
+    page.locator("#share-b").fill("6")
+    page.locator("#share-b").press("Enter")
+    expect(page.locator("#differences")).not_to_contain_text(f"B drops {GOING}")
+    for graph in ("map", "other"):
+        page.wait_for_function(_MARKED, arg=[graph, rows])
+    expect(page.locator("#drop-selection")).to_have_text(f"Drop selection ({len(rows)})")
+    page.mouse.move(*place_of(page, points, alone(points), "other"))
+    expect(page.locator("#right .dcc-tooltip-bounding-box")).to_contain_text(f"#{alone(points)}")
+
+
+@pytest.mark.slow
+def test_parameters_are_written_after_their_difference_was_shown(served: Served, page: Page) -> None:
+    rule = settings_to_json(FilterSettings(judge="dbscan", limit=Limit(threshold=0.75, min_samples=4)))
+    before = served.params.read_text()
+    open_page(page, served.link(network=NETWORK, rule=rule))
+    page.locator("#propose").click()
+    expect(page.locator("#difference")).to_contain_text("+  eps: 0.75")
+    assert served.params.read_text() == before
+    page.locator("#write").click()
+    expect(page.locator("#written")).to_contain_text("Written to")
+    assert "eps: 0.75" in served.params.read_text()
+    page.locator("#close").click()
+    expect(page.locator("#dialog")).not_to_be_visible()
+
+
+@pytest.mark.slow
+def test_selection_as_csv(shared: Served, page: Page) -> None:
+    source = Source(shared.data)
+    points = source.points(NETWORK)
+    open_page(page, shared.url)
+    expect(page.locator("#grid .tile")).to_have_count(GOING)
+    with page.expect_download() as download:
+        page.locator("#csv").click()
+    rows = np.argsort(-points.scores, kind="stable")[:GOING].tolist()
+    expected = selection_csv(points, preview_filter(source, points, FilterSettings()), rows)
+    assert Path(download.value.path()).read_text(encoding="utf-8") == expected
+
+
+@pytest.mark.slow
+def test_pictures_turn_page_by_page(shared: Served, page: Page) -> None:
+    open_page(page, shared.link(network=NETWORK, list="shown"))
+    expect(page.locator("#place")).to_have_text(f"{N} images, page 1 of 4")
+    page.keyboard.press("PageDown")
+    expect(page.locator("#place")).to_have_text(f"{N} images, page 2 of 4")
+    page.locator("#previous").click()
+    expect(page.locator("#place")).to_have_text(f"{N} images, page 1 of 4")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_light_and_dark(shared: Served, page: Page, theme: str) -> None:
+    page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+    open_page(page, shared.url)
+    color = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(color) == {"light": "rgb(255, 255, 255)", "dark": "rgb(23, 25, 28)"}[theme]
+    page.locator("#theme").click()
+    assert page.evaluate(color) == {"dark": "rgb(255, 255, 255)", "light": "rgb(23, 25, 28)"}[theme]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", ["Explore", "Compare", "Training"])
+@pytest.mark.parametrize("width", ["map", "map and pictures", "pictures"])
+def test_no_choice_of_view_and_width_gives_an_empty_page(shared: Served, page: Page, view: str, width: str) -> None:
+    page.set_viewport_size({"width": 1280, "height": 720})
+    _open_at(page, shared, view, width)
+    if view == "Training":
+        expect(page.locator("#training-view")).to_be_visible()
+    else:
+        expect(page.locator("#map")).to_be_visible(visible=width != "pictures")
+        expect(page.locator("#grid")).to_be_visible(visible=width != "map")
+        expect(page.locator("#network-b")).to_be_visible(visible=view == "Compare")
+        expect(page.locator("#threshold input")).to_be_visible()
+    if view == "Compare" and width != "pictures":
+        tops = [page.locator(f"#{graph}").bounding_box() for graph in ("map", "other")]
+        assert tops[0] is not None
+        assert tops[1] is not None
+        assert tops[0]["y"] == tops[1]["y"]
+        expect(page.locator("#judge-b")).to_have_text("DBSCAN on the map")
+
+
+def _open_at(page: Page, served: Served, view: str, width: str) -> None:
+    open_page(page, served.url)
+    page.locator("#view").get_by_text(view, exact=True).click()
+    page.locator("#width").get_by_text(width, exact=True).click()
+    chosen = {"map and pictures": "both"}.get(width, width)
+    expect(page.locator("#page")).to_have_class(f"{view.lower()} {chosen}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("judge", ["as the filter did", "DBSCAN on the map"])
+def test_five_lines_of_the_table_are_seen_on_a_small_screen(shared: Served, page: Page, judge: str) -> None:
+    page.set_viewport_size({"width": 1280, "height": 720})
+    open_page(page, shared.url)
+    if judge != "as the filter did":
+        pick(page, "judge", judge)
+        expect(page.locator("#min_samples")).to_be_visible()
+    lines = page.locator("#table tbody tr")
+    expect(lines).to_have_count(1 + len(CLASS_NAMES))
+    for line in range(1 + len(CLASS_NAMES)):
+        expect(lines.nth(line)).to_be_in_viewport(ratio=1)
+
+
+@pytest.mark.slow
+def test_missing_artefacts_say_what_to_run(served: Served, page: Page) -> None:
+    served.data.points(NETWORK).unlink()
+    page.goto(served.url)
+    expect(page.locator("#problem")).to_contain_text("run `dvc repro`")
+    page.locator("#csv").click()
+    expect(page.locator("#saved.failed")).to_contain_text("No list to save: ")
+    page.get_by_text("Training", exact=True).click()
+    expect(page.locator("#training")).to_contain_text("dvc repro")

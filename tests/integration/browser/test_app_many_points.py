@@ -1,0 +1,55 @@
+"""More points than are drawn, in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from pipeline.figures.explorer import MAX_DRAWN
+from tests.fixtures.browser_app import GOING, Served, lasso, open_page, place_of_xy, serve_points
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+expect = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed").expect
+expect.set_options(timeout=60_000)
+
+
+N = MAX_DRAWN + 20_000
+
+
+@pytest.fixture
+def crowd(tmp_path: Path) -> Iterator[Served]:
+    """The app on more points than it draws."""
+    with serve_points(tmp_path, n=N, side=4) as running:
+        yield running
+
+
+@pytest.mark.slow
+def test_the_lasso_takes_what_is_not_drawn_too(crowd: Served, page: Page) -> None:
+    points = crowd.points
+    open_page(page, crowd.url)
+    expect(page.locator("#notice")).to_contain_text(f"{MAX_DRAWN:,} of {N:,} images are drawn")
+    expect(page.locator("#legend")).to_contain_text(f"stays {N - GOING:,}")
+    first, second, third = (np.flatnonzero(points.labels == label) for label in (1, 2, 3))
+    lasso(page, points, 2)
+    expect(page.locator("#place")).to_contain_text(f"{len(second):,} images")
+    page.keyboard.down("Shift")
+    lasso(page, points, 1)
+    page.keyboard.up("Shift")
+    expect(page.locator("#drop-selection")).to_have_text(f"Drop selection ({len(first) + len(second):,})")
+    page.locator("#map [data-title*=Box]").click()
+    around = points.coordinates[third]
+    (left, bottom), (right, top) = (place_of_xy(page, x, y) for x, y in (around.min(axis=0), around.max(axis=0)))
+    page.mouse.move(right + 6, top - 6)
+    page.mouse.down()
+    page.mouse.move(left - 6, bottom + 6, steps=6)
+    page.mouse.up()
+    expect(page.locator("#drop-selection")).to_have_text(f"Drop selection ({len(third):,})")
+    page.locator("#drop-selection").click()
+    expect(page.locator("#saved")).to_contain_text(f"{len(third):,} images")
+    assert {path for path, _, _ in crowd.overrides()} == {points.paths[row].as_py() for row in third.tolist()}

@@ -1,0 +1,85 @@
+"""The report in a real browser, from a file, with the network cut off; on the screen and on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from ruamel.yaml import YAML
+
+from pipeline.paths import DataPaths
+from pipeline.stages.harness import run_stage
+from pipeline.stages.report import report
+from tests.fixtures.report import params_tree, params_with, write_artifacts
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, Request
+
+pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+
+_A4_WIDTH = 794 - 2 * 38
+"""CSS pixels between margins of a centimetre."""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    data = DataPaths(root=folder / "data")
+    write_artifacts(data, params_with())
+    YAML().dump(params_tree(), folder / "params.yaml")
+    run_stage("report", report, argv=[f"--params={folder / 'params.yaml'}", f"--data={data.root}", f"--work={folder}"])
+    return data.report_page
+
+
+@pytest.fixture
+def opened(page: Page, written: Path) -> Iterator[Page]:
+    """The page, ready; it has asked for nothing but itself, and nothing in it has failed."""
+    wrong: list[str] = []
+
+    def heed(request: Request) -> None:
+        if not request.url.startswith(("file:", "data:", "blob:")):
+            wrong.append(request.url)
+
+    page.on("request", heed)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    page.context.set_offline(True)
+    page.goto(written.as_uri())
+    yield page
+    assert not wrong
+
+
+def test_the_verdict_is_on_the_first_screen_and_every_chart_is_drawn(opened: Page) -> None:
+    verdict = opened.locator("#verdict").bounding_box()
+    assert verdict is not None
+    assert opened.viewport_size is not None
+    assert verdict["y"] < opened.viewport_size["height"] / 2
+    charts = opened.locator(".js-plotly-plot")
+    assert charts.count() >= 5
+    for chart in charts.all():
+        chart.scroll_into_view_if_needed()
+        assert chart.locator("svg.main-svg").first.is_visible()
+
+
+@pytest.mark.slow
+def test_an_arm_can_be_hidden(opened: Page) -> None:
+    chart = opened.locator(".js-plotly-plot").first
+    lines = chart.locator(".scatterlayer .trace")
+    shown = lines.count()
+    assert shown >= 2
+    chart.locator(".legendtoggle").first.click()
+    opened.wait_for_function("([chart, n]) => chart.querySelectorAll('.scatterlayer .trace').length < n",
+                             arg=[chart.element_handle(), shown])  # fmt: skip
+
+
+@pytest.mark.slow
+def test_on_paper_nothing_is_cut_off_and_nothing_is_there_to_click(opened: Page) -> None:
+    opened.set_viewport_size({"width": _A4_WIDTH, "height": 1000})
+    opened.emulate_media(media="print")
+    # Charts follow the width a moment later.
+    opened.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=_A4_WIDTH)
+    for hidden in ("nav", ".modebar-container"):
+        assert not any(one.is_visible() for one in opened.locator(hidden).all())
+    assert opened.pdf(format="A4").startswith(b"%PDF-")

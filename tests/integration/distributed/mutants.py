@@ -1,0 +1,88 @@
+"""Mistakes that are easily made in the training core, to show that the tests of its exactness see them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial, reduce
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+
+from pipeline import distributed
+from pipeline.batching import BatchSlice, merge_micro_batches
+from pipeline.training import loop, step
+from pipeline.training.settings import TrainSettings
+from pipeline.training.step import GlobalBatch, TrainLoss, TrainStep, accumulate_gradients
+
+
+def _mean_of_means(
+    model: nn.Module, objective: TrainLoss, batch: GlobalBatch, parts: Sequence[BatchSlice], **_: Any
+) -> Tensor:
+    """Every pass counts alike, and every rank, however many images it has."""
+    total = torch.zeros((), dtype=torch.float64, device=objective.labels.device)
+    for index, part in enumerate(parts):
+        with distributed.defer_reduction(model, defer=index < len(parts) - 1):
+            loss = objective.loss_sum(model, batch, part)
+            (loss / part.size / len(parts)).backward()
+        total += loss.detach()
+    return total
+
+
+def _averaged_over_ranks(*given: Any, ranks: int, **options: Any) -> Tensor:
+    """Forgets that the exchange of gradients averages, where the sum is wanted."""
+    return accumulate_gradients(*given, ranks=1, **options)
+
+
+def _clipped_per_pass(
+    model: nn.Module,
+    objective: TrainLoss,
+    batch: GlobalBatch,
+    parts: Sequence[BatchSlice],
+    *,
+    clip_norm: float,
+    **options: Any,
+) -> Tensor:
+    """Clips what has been accumulated so far after every pass."""
+    total = torch.zeros((), dtype=torch.float64, device=objective.labels.device)
+    for index, part in enumerate(parts):
+        with distributed.defer_reduction(model, defer=index < len(parts) - 1):
+            total += accumulate_gradients(model, objective, batch, [part], **options)
+        nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+    return total
+
+
+def _merged_groups(parts: Sequence[BatchSlice], at_most: int) -> list[BatchSlice]:
+    """Normalises all images of a pass together."""
+    return [BatchSlice(rows=part.rows, group_sizes=(part.size,)) for part in merge_micro_batches(parts, at_most)]
+
+
+class _CountsPasses(TrainStep):
+    """Advances the schedule and the meter with every pass, and at their end keeps them there."""
+
+    def take(self, batch: GlobalBatch) -> None:
+        steps = self._state.step
+        self._state.step = min(self._settings.steps - 1, steps * len(self._batches[batch.size].passes))
+        super().take(batch)
+        self._state.step = steps + 1
+
+
+def _sum_in_sequence(tensors: Iterable[Tensor]) -> Tensor:
+    """((0 + 1) + 2) + 3: other roundings where each rank holds fewer of them."""
+    return reduce(Tensor.add_, tensors)
+
+
+def _clipping(settings: TrainSettings) -> AbstractContextManager[object]:
+    assert settings.clip_norm is not None
+    return patch.object(step, "accumulate_gradients", partial(_clipped_per_pass, clip_norm=settings.clip_norm))
+
+
+MUTANTS: dict[str, Callable[[TrainSettings], AbstractContextManager[object]]] = {
+    "mean of means": lambda _: patch.object(step, "accumulate_gradients", _mean_of_means),
+    "mean over ranks": lambda _: patch.object(step, "accumulate_gradients", _averaged_over_ranks),
+    "merged BatchNorm groups": lambda _: patch.object(loop, "micro_batches", _merged_groups),
+    "clipping per micro-batch": _clipping,
+    "schedule per micro-step": lambda _: patch.object(loop, "TrainStep", _CountsPasses),
+    "sum in sequence": lambda _: patch.object(distributed, "pairwise_sum", _sum_in_sequence),
+}
+"""From its name to what makes the mistake while active in a run of these settings."""

@@ -1,0 +1,135 @@
+"""A rank of tiny runs that exchange gradients in every way, started from the tests by torchrun or alone.
+
+Command line: the file to save to, then what to do: `nodes` (runs of four simulated workers), `pair` (of two), `alone`
+(of two, on one rank), or `exchanges` (of gradients that nobody trained for).
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeline import distributed
+from pipeline.distributed import CommConfig, Compression, World
+from pipeline.distributed.compression import FlatGradient
+from tests.integration.distributed.run_steps import RESNET, SEVERAL, Case, first_weights, run
+
+TRANSPORTS: dict[str, CommConfig | None] = {
+    "as ever": None,
+    "said": CommConfig(),
+    "small buckets": CommConfig(bucket_mib=0.01),
+    "a large bucket": CommConfig(bucket_mib=1000),
+    "one message": CommConfig(overlap=False),
+    "by node": CommConfig(hierarchical=True),
+    "by node in small buckets": CommConfig(hierarchical=True, bucket_mib=0.01),
+    "by node in one message": CommConfig(hierarchical=True, overlap=False),
+}
+if find_spec("horovod"):  # built by hand
+    TRANSPORTS["horovod"] = CommConfig(library="horovod")
+WITH_RESNET = ("as ever", "small buckets", "one message", "by node in small buckets", "horovod")
+_AFTER = CommConfig(overlap=False)
+_BY_NODE_AFTER = CommConfig(overlap=False, hierarchical=True)
+_LOW_RANK: dict[str, Any] = {"compression": "powersgd", "powersgd_rank": 1}
+_LONG = replace(SEVERAL, steps=25, ema_decay=None)
+
+
+def _dense(workers: int) -> Iterator[tuple[str, Case]]:
+    for name, transport in TRANSPORTS.items():
+        several, one = (replace(settings, simulated_workers=workers) for settings in (SEVERAL, RESNET))
+        yield f"small_cnn {name}", Case(settings=several, transport=transport)
+        if name in WITH_RESNET:
+            yield f"resnet18 {name}", Case(settings=one, transport=transport)
+    # Two workers on each rank, that do not pass forward together.
+    two_each = replace(SEVERAL, simulated_workers=2 * workers)
+    yield "small_cnn passes", Case(settings=two_each, transport=_AFTER, micro_batch=36 // workers)
+    if "horovod" in TRANSPORTS:
+        passes = Case(settings=two_each, transport=TRANSPORTS["horovod"], micro_batch=36 // workers)
+        yield "small_cnn horovod passes", passes
+
+
+def _compressed(workers: int) -> Iterator[tuple[str, Case]]:
+    several, long = (replace(settings, simulated_workers=workers) for settings in (SEVERAL, _LONG))
+    for kind in ("bf16", "fp16"):
+        half = replace(several, compression=kind)
+        yield kind, Case(settings=half)
+        yield f"{kind} one message", Case(settings=half, transport=_AFTER)
+    yield "bf16 interrupted", Case(settings=replace(several, compression="bf16"), interrupted=True)
+    yield "powersgd whole", Case(settings=replace(several, **{**_LOW_RANK, "powersgd_rank": 10_000}), transport=_AFTER)
+    low_rank = replace(long, **_LOW_RANK)
+    yield "powersgd", Case(settings=low_rank, transport=_AFTER)
+    yield "powersgd interrupted", Case(settings=low_rank, transport=_AFTER, interrupted=True)
+
+
+def _between_nodes() -> Iterator[tuple[str, Case]]:
+    half = replace(SEVERAL, compression="bf16", workers_per_node=2)
+    yield "bf16 between nodes", Case(settings=half, transport=CommConfig(hierarchical=True))
+    yield "bf16 between nodes in one message", Case(settings=half, transport=_BY_NODE_AFTER)
+    low_rank = replace(_LONG, **_LOW_RANK, workers_per_node=2)
+    yield "powersgd between nodes", Case(settings=low_rank, transport=_BY_NODE_AFTER)
+    yield "powersgd between nodes interrupted", Case(settings=low_rank, transport=_BY_NODE_AFTER, interrupted=True)
+
+
+CASES = {
+    "nodes": dict((*_dense(4), *_compressed(4), *_between_nodes())),
+    "pair": dict((*_dense(2), *_compressed(2))),
+}
+# In float64, where sums in another order are told from what is left out by nine decimal digits.
+CASES = {
+    group: {name: replace(case, dtype=torch.float64) for name, case in cases.items()} for group, cases in CASES.items()
+}
+CASES["alone"] = {
+    name: CASES["pair"][name] for name in ("small_cnn as ever", "resnet18 as ever", "bf16", "powersgd")
+}  # fmt: skip
+
+
+def _received(gradient: Tensor, compression: Compression) -> Tensor:
+    """What the ranks have in common of (n, m) matrices, one a rank."""
+    world = torch.distributed.group.WORLD
+    assert world is not None
+    whole = FlatGradient(gradient.flatten().clone(), [gradient.shape])
+    compression.average(whole, world).wait()
+    return whole.gradients()[0]
+
+
+def _exchanges(ranks: World) -> dict[str, Any]:
+    """Relative errors of what PowerSGD made of made-up gradients."""
+    found: dict[str, Any] = {}
+
+    def note(name: str, compression: Compression, gradient_of: Callable[[int], Tensor], steps: int) -> None:
+        """After each step: of the sum of all that was received, against the sum of all means."""
+        received, exact, errors = torch.zeros_like(full), torch.zeros_like(full), []
+        for step in range(steps):
+            own = gradient_of(step)
+            received += _received(own, compression)
+            exact += distributed.all_reduce_sum_(own.clone()) / ranks.count
+            errors.append(float((received - exact).norm() / exact.norm().clamp_min(1e-30)))
+        found[name] = errors
+
+    generator = torch.Generator().manual_seed(7 + ranks.rank)
+    full = torch.randn(24, 20, generator=generator, dtype=torch.float64)
+    column, row = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((24, 1), (1, 20)))
+    of_rank_one = column @ row
+    note("constant", Compression("powersgd", 1), lambda _: full, 60)
+    note("rank one in four", Compression("powersgd", 4), lambda _: of_rank_one, 3)
+    for rank in (1, 4):
+        note(f"zero first, rank {rank}", Compression("powersgd", rank), lambda step: full * (step > 0), 61)
+    return found
+
+
+def main() -> None:
+    output, *chosen = sys.argv[1:]
+    with distributed.session(threads_per_worker=1) as ranks:
+        results: dict[str, Any] = {"first weights": first_weights(), "nodes": distributed.ranks_by_node()}
+        for group in chosen:
+            cases = CASES.get(group, {})
+            results |= {name: run(case, ranks) for name, case in cases.items()} if cases else _exchanges(ranks)
+        if ranks.rank == ranks.count - 1:
+            torch.save(results, output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""A rank of some tiny runs, started from the tests by torchrun or alone: saves what each of them gave.
+
+Command line: the file to save to, then the first words of the names of the cases to run.
+"""
+
+import hashlib
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pipeline import distributed, models
+from pipeline.distributed import CommConfig, World
+from pipeline.durations import BatchStage
+from pipeline.errors import InputError, Terminated
+from pipeline.run_log import RunLog
+from pipeline.training import eval_weights, state
+from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
+from pipeline.training.evaluation import evaluate, load_images
+from pipeline.training.loop import TrainedRun, train
+from pipeline.training.settings import ImageFormat, TrainSettings
+from tests.fixtures.training import bright_images, build_float64
+from tests.integration.distributed.mutants import MUTANTS
+
+SIZE = 8
+RESNET = TrainSettings(
+    network="resnet18",
+    stem="cifar",
+    n_classes=4,
+    format=ImageFormat(image_size=SIZE, crop_size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3),
+    crop_padding=2,
+    flip=True,
+    batch_size=66,  # over 4 or 8 simulated workers: shares of 16 and 17, or 8 and 9
+    simulated_workers=4,
+    steps=1,
+    optimizer="sgd",
+    optimizer_options={"momentum": 0.9, "nesterov": True},
+    learning_rate=0.1,
+    weight_decay=5e-4,
+    decay_norm_and_bias=False,
+    schedule="cosine",
+    schedule_options={},
+    warmup_steps=0,
+    label_smoothing=0.1,
+    seed=3,
+)
+PLAIN = replace(RESNET, network="small_cnn")
+"""Without BatchNorm, with dropout."""
+_LAMB: dict[str, Any] = {
+    "optimizer": "lamb",
+    "optimizer_options": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6},
+    "learning_rate": 0.01,
+}
+_SMOOTH: dict[str, Any] = {"clip_norm": 0.5, "ema_decay": 0.9}
+SEVERAL = replace(PLAIN, steps=6, warmup_steps=2, learning_rate=0.05, **_SMOOTH)
+GROWING = replace(SEVERAL, batch_stages=(BatchStage(batch_size=18, until_step=3),), batch_lr_scaling="linear")
+"""Three steps of 18 images and three of 66; what interrupts a run does so among the first."""
+_UNEVEN_AT_MOST = 25
+"""Images that pass together of 66 in eighths: 24, 25 and 17 of them on one rank, 24 and 9 on each of two."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One run.
+
+    Attributes:
+        dtype: of the weights and of what is computed from them.
+        interrupted: by SIGTERM after a step or two, and gone on with.
+        mutant: the mistake that is made, of `MUTANTS`; None: none.
+    """
+
+    settings: TrainSettings
+    micro_batch: int | Literal["auto"] = "auto"
+    transport: CommConfig | None = None
+    dtype: torch.dtype = torch.float32
+    interrupted: bool = False
+    mutant: str | None = None
+
+
+def _ddp_cases() -> Iterator[tuple[str, Case]]:
+    """In float64, where sums in another order are told from mistakes by nine decimal digits; two in float32, too."""
+    for name, case in _float64_cases():
+        yield f"ddp {name}", replace(case, dtype=torch.float64)
+    yield "ddp resnet18 X=4 float32", Case(settings=RESNET)
+    yield "ddp small_cnn X=4 float32", Case(settings=PLAIN)
+
+
+def _float64_cases() -> Iterator[tuple[str, Case]]:
+    for workers in (4, 8):
+        yield f"resnet18 X={workers}", Case(settings=replace(RESNET, simulated_workers=workers))
+        yield f"small_cnn X={workers}", Case(settings=replace(PLAIN, simulated_workers=workers))
+    yield "resnet18 bn_group", Case(settings=replace(RESNET, bn_group=4), micro_batch=10)
+    yield "resnet18 clipped", Case(settings=replace(RESNET, **_SMOOTH), micro_batch=18)
+    yield "small_cnn several", Case(settings=SEVERAL)
+    yield "small_cnn micro-batch", Case(settings=SEVERAL, micro_batch=18)
+    yield "small_cnn interrupted", Case(settings=SEVERAL, interrupted=True)
+    yield "small_cnn growing", Case(settings=GROWING)
+    yield "small_cnn growing micro-batch", Case(settings=GROWING, micro_batch=18)
+    yield "small_cnn growing interrupted", Case(settings=GROWING, interrupted=True)
+    uneven = replace(PLAIN, simulated_workers=8, steps=6, warmup_steps=2, noise_scale_steps=4)
+    yield "small_cnn uneven", Case(settings=uneven, micro_batch=_UNEVEN_AT_MOST)
+    clipped = replace(uneven, clip_norm=0.1)
+    yield "small_cnn uneven clipped", Case(settings=clipped, micro_batch=_UNEVEN_AT_MOST)
+
+
+def _tree_cases() -> Iterator[tuple[str, Case]]:
+    tree: dict[str, Any] = {"reduction": "tree", "simulated_workers": 8, "batch_size": 36}
+    yield "tree resnet18 sgd", Case(settings=replace(RESNET, steps=2, **tree))
+    yield "tree small_cnn sgd", Case(settings=replace(SEVERAL, **tree))
+    yield "tree small_cnn lamb", Case(settings=replace(SEVERAL, **tree, **_LAMB))
+    yield "tree small_cnn interrupted", Case(settings=replace(SEVERAL, **tree), interrupted=True)
+    growing = replace(GROWING, **tree)
+    yield "tree small_cnn growing", Case(settings=growing)
+    yield "tree small_cnn growing interrupted", Case(settings=growing, interrupted=True)
+    yield "long resnet18 sgd", Case(settings=replace(RESNET, steps=4, **tree))
+    yield "long resnet18 lamb", Case(settings=replace(RESNET, steps=4, **tree, **_SMOOTH, **_LAMB))
+    twelve: dict[str, Any] = {"reduction": "tree", "simulated_workers": 12, "batch_size": 50}
+    yield "twelve resnet18", Case(settings=replace(RESNET, steps=2, **twelve))
+    yield "twelve small_cnn", Case(settings=replace(SEVERAL, **twelve))
+
+
+def _local_cases() -> Iterator[tuple[str, Case]]:
+    plain = replace(SEVERAL, ema_decay=None, simulated_workers=2)
+    local = replace(plain, local_from_step=2, local_period=2)
+    yield "local plain", Case(settings=plain, dtype=torch.float64)
+    yield "local two", Case(settings=local, dtype=torch.float64)
+    yield "local interrupted", Case(settings=local, dtype=torch.float64, interrupted=True)
+
+
+SOUND = dict((*_ddp_cases(), *_tree_cases(), *_local_cases()))
+MUTATED = {
+    "mean of means": "ddp small_cnn uneven",
+    "mean over ranks": "ddp small_cnn uneven",
+    "merged BatchNorm groups": "ddp resnet18 X=4",
+    "clipping per micro-batch": "ddp small_cnn uneven clipped",
+    "schedule per micro-step": "ddp small_cnn uneven",
+    "sum in sequence": "tree small_cnn sgd",
+}
+"""The case in which each mutant is shown."""
+CASES = {
+    **SOUND,
+    **{f"mutant {mutant}": replace(SOUND[case], mutant=mutant) for mutant, case in MUTATED.items()},
+}
+
+
+@contextmanager
+def _patched(case: Case) -> Iterator[None]:
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(eval_weights, "STATISTICS_IMAGES", 66))
+        if case.dtype == torch.float64:
+            stack.enter_context(patch.object(state, "build", build_float64))
+        if case.mutant is not None:
+            stack.enter_context(MUTANTS[case.mutant](case.settings))
+        yield
+
+
+def _train(case: Case, ranks: World, pauses: CheckpointScheduler | None = None) -> TrainedRun:
+    """The tenth of the images that is no member has labels out of range."""
+    images, labels = bright_images(150, SIZE)
+    members = np.arange(150) % 10 != 0
+    return train(
+        case.settings,
+        load_images(images, case.settings, training=True, device=ranks.device),
+        torch.from_numpy(np.where(members, labels, -1)),
+        members,
+        ranks=ranks,
+        log=RunLog.silent(),
+        title="test",
+        micro_batch=case.micro_batch,
+        transport=case.transport,
+        pauses=pauses,
+        track_confidence=True,
+    )
+
+
+def _train_with_a_break(case: Case, ranks: World, folder: Path) -> TrainedRun:
+    agreement = stop_and_save_flags()
+    ended = CheckpointScheduler(Checkpoints(folder), agreement, ranks=ranks, steps=1000)
+    try:
+        with ended.watching():
+            signal.raise_signal(signal.SIGTERM)
+            _train(case, ranks, ended)
+    except Terminated:
+        pass
+    else:
+        raise AssertionError("was not ended")
+    distributed.barrier()
+    assert ranks.count == 1 or not ranks.is_main or len(list(folder.iterdir())) == 1
+    return _train(case, ranks, CheckpointScheduler(Checkpoints(folder), agreement, ranks=ranks, steps=1000))
+
+
+def run(case: Case, ranks: World) -> dict[str, Any]:
+    """Train and evaluate, or the reason why not."""
+    with _patched(case), TemporaryDirectory() as folder:
+        try:
+            trained = _train_with_a_break(case, ranks, Path(folder)) if case.interrupted else _train(case, ranks)
+        except InputError as error:
+            return {"refused": str(error)}
+    test_images, test_labels = bright_images(53, SIZE, seed=1)
+    test = load_images(test_images, case.settings, training=False, device=ranks.device)
+    result = evaluate(trained.model, test, torch.from_numpy(test_labels), batch_size=7, ranks=ranks)
+    return {
+        "state": trained.model.state_dict(),
+        "same on all ranks": len(set(distributed.all_gather(_digest(trained.model)))) == 1,
+        "losses": [record.train_loss for record in trained.history],
+        "noise": _noise(trained),
+        "confidence": torch.from_numpy(trained.confidence),
+        "test_loss": result.loss,
+        "correct": torch.from_numpy(result.correct),
+    }
+
+
+def _noise(trained: TrainedRun) -> list[float | None]:
+    """What the gradient noise scale was estimated from; nothing where it was not metered."""
+    found = trained.noise_scale
+    return [found.samples, found.gradient_sq_norm, found.noise_trace] if found else []
+
+
+def _digest(model: nn.Module) -> str:
+    return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in model.state_dict().values())).hexdigest()
+
+
+def first_weights() -> dict[str, dict[str, Tensor]]:
+    """What runs start from, to tell an update from the weights."""
+    built = {name: models.build(name, 4, stem="cifar", seed=RESNET.seed) for name in ("resnet18", "small_cnn")}
+    return {name: model.state_dict() for name, model in built.items()}
+
+
+def main() -> None:
+    output, *chosen = sys.argv[1:]
+    with distributed.session(threads_per_worker=1) as ranks:
+        results: dict[str, Any] = {name: run(case, ranks) for name, case in CASES.items() if name.split()[0] in chosen}
+        results["first weights"] = first_weights()
+        results["ranks"] = int(distributed.all_reduce_sum_(torch.ones((), dtype=torch.int64)))
+        results["from rank 0"] = distributed.broadcast({"rank": ranks.rank})
+        if ranks.rank == ranks.count - 1:
+            torch.save(results, output)
+
+
+if __name__ == "__main__":
+    main()

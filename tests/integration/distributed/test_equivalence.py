@@ -1,0 +1,298 @@
+"""The result belongs to the simulated workers, not to the processes: real torchrun, real collectives on gloo."""
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.fixtures.training import run
+from tests.integration.distributed.run_steps import MUTATED
+
+SCRIPT = Path(__file__).with_name("run_steps.py")
+_TIMEOUT_S = 400.0
+pytestmark = pytest.mark.timeout(2400)  # more than the five launches of `long_results` may take
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
+
+Results = Mapping[int, Mapping[str, Any]]
+
+# What passes for rounding in float64, see `beyond_rounding`. A sum of n numbers in any order is off by at most n 2^-53
+# of their magnitudes (Higham 2002, section 4.2); the longest here, the gradient of a filter, is of 66 images of 64
+# pixels: 5e-13. Probabilities are of logits in float32, and added up in units of 2^-24.
+ROUNDING = {"weights": 1e-12, "update": 1e-12, "losses": 1e-12, "noise": 1e-12, "confidence": 2.0**-22}
+
+FOUR = pytest.param(4, marks=pytest.mark.slow)
+SHARED = pytest.mark.parametrize("ranks", [2, FOUR])
+ONE_STEP = pytest.mark.parametrize(
+    "case",
+    ["resnet18 X=4", "resnet18 X=8", "resnet18 bn_group", "resnet18 clipped", "small_cnn X=4", "small_cnn X=8"],
+)
+SEVERAL_STEPS = pytest.mark.parametrize(
+    ("case", "reference"),
+    [
+        ("several", "several"),
+        ("micro-batch", "several"),
+        ("interrupted", "several"),
+        ("growing", "growing"),
+        ("growing micro-batch", "growing"),
+        ("growing interrupted", "growing"),
+        ("uneven", "uneven"),
+        ("uneven clipped", "uneven clipped"),
+    ],
+)
+MUTANT = pytest.mark.parametrize(("mutant", "case"), [pair for pair in MUTATED.items() if pair[1].startswith("ddp")])
+TREE = pytest.mark.parametrize(
+    "case",
+    [
+        "resnet18 sgd",
+        "small_cnn sgd",
+        "small_cnn lamb",
+        "small_cnn interrupted",
+        "small_cnn growing",
+        "small_cnn growing interrupted",
+    ],
+)
+
+
+def _launch(ranks: int, folder: Path, *groups: str) -> Mapping[str, Any]:
+    """What the last rank saved of the cases in `groups`."""
+    output = folder / f"{ranks}.pt"
+    launcher = () if ranks == 1 else (*TORCHRUN, f"--nproc-per-node={ranks}")
+    environ = {"PYTHONPATH": f"{SCRIPT.parents[1]}:{SCRIPT.parents[2]}"}
+    done = run([sys.executable, *launcher, str(SCRIPT), str(output), *groups], timeout=_TIMEOUT_S, environ=environ)
+    assert done.returncode == 0, done.stderr
+    saved: Mapping[str, Any] = torch.load(output, weights_only=True)
+    return saved
+
+
+class _Launches(dict[int, Mapping[str, Any]]):
+    """What each number of ranks saved, launched when it is first asked for."""
+
+    def __init__(self, launch: Callable[[int], Mapping[str, Any]]) -> None:
+        super().__init__()
+        self._launch = launch
+
+    def __missing__(self, ranks: int) -> Mapping[str, Any]:
+        self[ranks] = {}  # of a launch that fails; it is not tried again
+        self[ranks] = self._launch(ranks)
+        return self[ranks]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Of 1, 2 and 4 ranks."""
+    folder = tmp_path_factory.mktemp("ranks")
+    return _Launches(lambda ranks: _launch(ranks, folder, "ddp", "tree", "local", "mutant"))
+
+
+@pytest.fixture(scope="module")
+def long_results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Of tree reduction alone, on up to eight ranks."""
+    folder = tmp_path_factory.mktemp("long")
+    groups = {1: ("tree", "long", "twelve"), 2: ("long", "twelve"), 3: ("twelve",), 4: ("long",), 8: ("tree", "long")}
+    return {ranks: _launch(ranks, folder, *names) for ranks, names in groups.items()}
+
+
+def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+    """Relative L2 over all floating-point tensors of two state dicts."""
+    names = [name for name, tensor in a.items() if tensor.is_floating_point()]
+    flat_a, flat_b = (torch.cat([state[name].double().flatten() for name in names]) for state in (a, b))
+    return float((flat_a - flat_b).norm() / flat_a.norm())
+
+
+def update(result: Mapping[str, Any], first: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """How far training has moved each weight, which tells more than weights that hardly moved."""
+    return {name: result["state"][name] - weight for name, weight in first.items()}
+
+
+def beyond_rounding(
+    alone: Mapping[str, Any], shared: Mapping[str, Any], first: Mapping[str, Tensor]
+) -> dict[str, float]:
+    """Differences above `ROUNDING`: relative ones of the weights with the buffers, their update, the losses and the
+    meter, and the largest of the probabilities of the labels while training.
+    """
+    found = {
+        "weights": distance(alone["state"], shared["state"]),
+        "update": distance(update(alone, first), update(shared, first)),
+        "losses": _largest_difference(alone["losses"], shared["losses"]),
+        "noise": _largest_difference(alone["noise"], shared["noise"]),
+        "confidence": _confidence_difference(alone["confidence"], shared["confidence"]),
+    }
+    return {name: difference for name, difference in found.items() if not difference <= ROUNDING[name]}
+
+
+def _pair_of(results: Results, ranks: int, case: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The case on one process, and on `ranks`."""
+    return results[1][case], results[ranks][case]
+
+
+def _largest_difference(a: Sequence[float], b: Sequence[float]) -> float:
+    return max((abs(y - x) / abs(x) for x, y in zip(a, b, strict=True)), default=0.0)
+
+
+def _confidence_difference(a: Tensor, b: Tensor) -> float:
+    """Infinite if they are not of the same images."""
+    seen = ~a.isnan()
+    return float((a - b)[seen].abs().max()) if torch.equal(seen, ~b.isnan()) and seen.any() else math.inf
+
+
+def different_bits(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Names of the weights and buffers that differ, and of the training losses and confidences."""
+    assert list(one["state"]) == list(other["state"])
+    names = [name for name, tensor in one["state"].items() if not torch.equal(tensor, other["state"][name])]
+    if one["losses"] != other["losses"]:
+        names.append("losses")
+    same = one["confidence"].numpy().tobytes() == other["confidence"].numpy().tobytes()
+    return names if same else [*names, "confidence"]
+
+
+def assert_equal_bits(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """Weights, buffers, training losses and confidences."""
+    assert different_bits(one, other) == []
+
+
+@SHARED
+def test_ranks_are_told_apart(results: Results, ranks: int) -> None:
+    assert results[ranks]["ranks"] == ranks
+    assert results[ranks]["from rank 0"] == {"rank": 0}
+
+
+@SHARED
+def test_all_ranks_end_with_the_same_weights(results: Results, ranks: int) -> None:
+    trained = {name: case for name, case in results[ranks].items() if isinstance(case, Mapping) and "losses" in case}
+    assert len(trained) >= 15
+    assert [name for name, case in trained.items() if not case["same on all ranks"]] == []
+
+
+@SHARED
+@ONE_STEP
+def test_one_step_is_the_same_up_to_rounding(results: Results, ranks: int, case: str) -> None:
+    """Also in micro-batches, smaller BatchNorm groups, with clipping and with averaged weights."""
+    first, alone, shared = results[1]["first weights"][case.split()[0]], *_pair_of(results, ranks, f"ddp {case}")
+    assert beyond_rounding(alone, shared, first) == {}
+
+
+@SHARED
+@pytest.mark.parametrize("network", ["resnet18", "small_cnn"])
+def test_a_shared_step_in_float32_is_as_exact_as_one_of_one_process(results: Results, ranks: int, network: str) -> None:
+    """Its distance from the step in float64 is at most twice that of the same step on one process."""
+    first, case = results[1]["first weights"][network], f"ddp {network} X=4"
+    exact = update(results[1][case], first)
+    alone, shared = _pair_of(results, ranks, f"{case} float32")
+    assert {tensor.dtype for tensor in update(shared, first).values() if tensor.is_floating_point()} == {torch.float32}
+    assert 0 < distance(exact, update(shared, first)) <= 2 * distance(exact, update(alone, first))
+
+
+@SHARED
+@SEVERAL_STEPS
+def test_several_steps_stay_together(results: Results, ranks: int, case: str, reference: str) -> None:
+    """Momentum, warm-up, schedule, clipping, averaging and meter count optimizer steps, not forward passes."""
+    alone, shared = results[1][f"ddp small_cnn {reference}"], results[ranks][f"ddp small_cnn {case}"]
+    first = results[1]["first weights"]["small_cnn"]
+    assert beyond_rounding(alone, shared, first) == {}
+
+
+@SHARED
+@MUTANT
+def test_a_mutant_is_further_apart_than_rounding(results: Results, ranks: int, mutant: str, case: str) -> None:
+    """What the tests above assert of `case` does not hold once the code makes the mistake."""
+    first = results[1]["first weights"][case.split()[1]]
+    assert beyond_rounding(*_pair_of(results, ranks, case), first) == {}
+    found = beyond_rounding(*_pair_of(results, ranks, f"mutant {mutant}"), first)
+    assert found.keys() >= {"weights", "update", "losses", "confidence"}
+
+
+@SHARED
+def test_a_meter_that_counts_passes_takes_another_number_of_samples(results: Results, ranks: int) -> None:
+    alone, shared = (results[count]["mutant schedule per micro-step"]["noise"][0] for count in (1, ranks))
+    assert alone != shared
+
+
+@pytest.mark.parametrize("ranks", [1, 2, FOUR])
+@pytest.mark.parametrize(("straight", "interrupted"), [("several", "interrupted"), ("growing", "growing interrupted")])
+def test_a_run_goes_on_in_the_same_bits(results: Results, ranks: int, straight: str, interrupted: str) -> None:
+    """Also one that is interrupted before its batch has grown."""
+    assert_equal_bits(results[ranks][f"ddp small_cnn {straight}"], results[ranks][f"ddp small_cnn {interrupted}"])
+
+
+@SHARED
+@ONE_STEP
+def test_evaluation_is_the_same_on_any_number_of_processes(results: Results, ranks: int, case: str) -> None:
+    alone, shared = _pair_of(results, ranks, f"ddp {case}")
+    assert torch.equal(shared["correct"], alone["correct"])
+    assert shared["test_loss"] == pytest.approx(alone["test_loss"], rel=ROUNDING["losses"])
+
+
+def test_other_jobs_are_further_apart_than_rounding(results: Results) -> None:
+    """What the bounds rule out: another number of simulated workers is another result."""
+    four, eight = results[1]["ddp resnet18 X=4"], results[1]["ddp resnet18 X=8"]
+    assert distance(four["state"], eight["state"]) > 1e-3
+    several, growing = results[1]["ddp small_cnn several"], results[1]["ddp small_cnn growing"]
+    assert distance(several["state"], growing["state"]) > 1e-3
+    sgd, lamb = results[1]["tree small_cnn sgd"], results[1]["tree small_cnn lamb"]
+    assert distance(sgd["state"], lamb["state"]) > 1e-3
+
+
+@SHARED
+@TREE
+def test_a_tree_has_the_same_bits(results: Results, ranks: int, case: str) -> None:
+    assert_equal_bits(results[1][f"tree {case}"], results[ranks][f"tree {case}"])
+
+
+@SHARED
+def test_a_sum_in_another_order_has_other_bits(results: Results, ranks: int) -> None:
+    mutant, case = "mutant sum in sequence", MUTATED["sum in sequence"]
+    assert different_bits(results[1][case], results[ranks][case]) == []
+    assert different_bits(results[1][mutant], results[ranks][mutant]) != []
+
+
+def test_a_tree_goes_on_in_the_same_bits(results: Results) -> None:
+    assert_equal_bits(results[1]["tree small_cnn sgd"], results[1]["tree small_cnn interrupted"])
+    assert_equal_bits(results[1]["tree small_cnn growing"], results[1]["tree small_cnn growing interrupted"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("optimizer", ["sgd", "lamb"])
+def test_a_tree_has_the_same_bits_after_more_steps(long_results: Results, ranks: int, optimizer: str) -> None:
+    case = f"long resnet18 {optimizer}"
+    assert_equal_bits(long_results[1][case], long_results[ranks][case])
+
+
+@pytest.mark.slow
+@TREE
+def test_a_tree_has_the_same_bits_on_eight_ranks(long_results: Results, case: str) -> None:
+    assert_equal_bits(long_results[1][f"tree {case}"], long_results[8][f"tree {case}"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ["resnet18", "small_cnn"])
+def test_a_tree_of_twelve_takes_three_ranks_and_not_two(long_results: Results, network: str) -> None:
+    case = f"twelve {network}"
+    assert_equal_bits(long_results[1][case], long_results[3][case])
+    assert long_results[2][case]["refused"] == (
+        "workers: 2 processes cannot take a power of two of 12 simulated_workers each; use one of [1, 3, 6, 12]"
+    )
+
+
+def test_post_local_sgd_is_refused_where_workers_are_simulated(results: Results) -> None:
+    assert results[1]["local two"]["refused"] == (
+        "post_local_sgd: 1 processes cannot stand in for simulated_workers 2, since each steps on weights of its own; "
+        "use as many"
+    )
+
+
+def test_post_local_sgd_is_another_run_that_ends_in_common_weights(results: Results) -> None:
+    plain, local = results[2]["local plain"], results[2]["local two"]
+    assert local["same on all ranks"]
+    assert distance(plain["state"], local["state"]) > 1e-6  # a million times what rounding may do
+    assert plain["losses"][:2] == local["losses"][:2]  # until it starts
+    assert local["losses"][-1] < local["losses"][0]
+
+
+def test_post_local_sgd_goes_on_in_the_same_bits(results: Results) -> None:
+    assert_equal_bits(results[2]["local two"], results[2]["local interrupted"])

@@ -1,0 +1,100 @@
+"""Horovod as a library that is not there, and as one that notes what it is asked for.
+
+Where it is installed, test_communication.py compares it with DDP.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeline import distributed
+from pipeline.distributed import horovod
+from pipeline.distributed.horovod import HorovodDataParallel
+from tests.fixtures.training import command, run, write_project
+
+_CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_it_is_missed_by_those_that_would_use_it(workers: int, tmp_path: Path) -> None:
+    """One process exchanges nothing, by whatever library."""
+    (tmp_path / "horovod.py").write_text("raise ImportError('no Horovod')\n")
+    write_project(
+        tmp_path,
+        study={"models": ["small_cnn"], "arms": ["full"], "seeds": [0]},
+        train={"communication": {"library": "horovod"}, "simulated_workers": 2, "workers": workers},
+    )
+    done = run(command("train", tmp_path), environ={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == (0 if workers == 1 else 2), done.stderr
+    said = [line for line in done.stderr.splitlines() if "communication.library: horovod, which cannot" in line]
+    assert len(said) == workers - 1, done.stderr
+
+
+class _Notes:
+    """A library that doubles gradients where others would average them, when it is waited for."""
+
+    Average = object()
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Tensor]] = []
+        self.waited_for: list[int] = []
+
+    def allreduce_async_(self, tensor: Tensor, *, name: str, op: object) -> int:
+        assert op is self.Average
+        self.asked.append((name, tensor))
+        return len(self.asked) - 1
+
+    def synchronize(self, handle: int) -> None:
+        self.waited_for.append(handle)
+        self.asked[handle][1].mul_(2)
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> _Notes:
+    library = _Notes()
+    monkeypatch.setattr(horovod, "_joined", lambda *_: library)
+    return library
+
+
+def _network() -> nn.Module:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2))
+    return network.to(memory_format=torch.channels_last)
+
+
+def _backward(network: nn.Module, *, defer: bool = False) -> None:
+    with distributed.defer_reduction(network, defer=defer):
+        network(torch.ones(2, 3, 4, 4)).sum().backward()
+
+
+def test_gradients_are_sent_with_the_last_pass_alone(notes: _Notes) -> None:
+    plain, network = _network(), _network()
+    averaged = HorovodDataParallel(network, _CPU, 1.0)
+    for defer in (True, True, False):
+        _backward(plain)
+        assert notes.asked == []
+        _backward(averaged, defer=defer)
+    assert sorted(name for name, _ in notes.asked) == sorted(name for name, _ in network.named_parameters())
+    for expected, found in zip(plain.parameters(), network.parameters(), strict=True):
+        assert expected.grad is not None
+        assert found.grad is not None
+        assert torch.equal(found.grad, 2 * expected.grad)
+
+
+def test_what_failed_is_not_waited_for_later(notes: _Notes) -> None:
+    network = _network()
+    averaged = HorovodDataParallel(network, _CPU, 1.0)
+    with pytest.raises(ZeroDivisionError), distributed.defer_reduction(averaged, defer=False):
+        _fail_after(averaged)
+    n = len(notes.asked)
+    network.zero_grad()
+    _backward(averaged)
+    assert len(notes.asked) == 2 * n
+    assert notes.waited_for == list(range(n, 2 * n))
+
+
+def _fail_after(network: nn.Module) -> None:
+    network(torch.ones(2, 3, 4, 4)).sum().backward()
+    raise ZeroDivisionError

@@ -1,0 +1,116 @@
+"""Ranks without a process group: how many, on one process nothing to do, and none without its launcher."""
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+from pipeline import distributed
+from pipeline.batching import valid_world_sizes
+from pipeline.distributed import choose_workers, participating_ranks
+from pipeline.errors import InputError
+from tests.fixtures.training import run
+
+
+@pytest.mark.parametrize(
+    ("requested", "simulated", "gpus", "chosen"),
+    [
+        (3, 6, 0, 3),
+        (3, 6, 4, 3),
+        ("auto", 8, 1, 1),
+        ("auto", 8, 4, 4),
+        ("auto", 8, 7, 4),
+        ("auto", 6, 4, 3),
+        ("auto", 7, 4, 1),
+    ],
+)
+def test_workers(monkeypatch: pytest.MonkeyPatch, requested: int, simulated: int, gpus: int, chosen: int) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert choose_workers(requested, valid_world_sizes(simulated, aligned=False)) == chosen
+
+
+def test_more_workers_than_gpus_are_not_moved_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(InputError) as raised:
+        choose_workers(3, valid_world_sizes(6, aligned=False))
+    assert raised.value.key == "workers"
+
+
+@pytest.mark.parametrize(
+    ("world", "simulated", "aligned", "joining"),
+    [(3, 4, False, 2), (4, 4, False, 4), (9, 4, False, 4), (1, 4, True, 1), (5, 12, True, 3), (5, 12, False, 4)],
+)
+def test_of_more_processes_than_fit_the_most_that_do_take_part(
+    world: int, simulated: int, aligned: bool, joining: int
+) -> None:
+    assert participating_ranks("auto", valid_world_sizes(simulated, aligned=aligned), world) == joining
+
+
+def test_processes_that_do_not_fit_a_stated_number_are_told_which_do() -> None:
+    fitting = valid_world_sizes(6, aligned=False)
+    assert participating_ranks(2, fitting, 3) == 3
+    with pytest.raises(InputError) as raised:
+        participating_ranks(2, fitting, 4)
+    assert str(fitting) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("ended", "code"),
+    [
+        # The second and later ones are the agent's doing: SIGTERM at once, SIGKILL half a minute later.
+        ([(2, 0), (-15, 0)], 2),
+        ([(-15, 0), (2, 0)], 2),
+        ([(2, 0), (-9, 30)], 2),
+        ([(1, 0), (-9, 0)], 137),
+        ([(-9, 0), (1, 0)], 137),
+        ([(-15, 0), (-15, 0)], 143),
+    ],
+)
+def test_the_exit_code_is_that_of_the_process_that_failed(
+    ended: list[tuple[int, int]], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of exit codes with the second in which each was noticed, as torchrun's agent tells them."""
+    failures = {}
+    for rank, (exit_code, second) in enumerate(ended):
+        failures[rank] = ProcessFailure(local_rank=rank, pid=1, exitcode=exit_code, error_file="")
+        failures[rank].timestamp = 1_000 + second
+
+    def failed(*_: object) -> None:
+        raise ChildFailedError("module", failures)
+
+    monkeypatch.setattr("torch.distributed.run.run", failed)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("BATCHSIEVE_LAUNCHER", "1")
+    assert distributed.launch("module", [], len(ended)) == code
+
+
+def test_one_process_has_nothing_to_exchange() -> None:
+    threads = torch.get_num_threads()
+    with distributed.session(threads_per_worker=threads) as ranks:
+        assert (ranks.rank, ranks.count, ranks.is_main) == (0, 1, True)
+        assert distributed.broadcast("x") == "x"
+        assert distributed.all_reduce_sum_(torch.tensor(3.0)) == 3
+        model = nn.Linear(1, 1)
+        assert distributed.data_parallel(model, ranks.device) is model
+        with distributed.defer_reduction(model, defer=True):
+            distributed.barrier()
+
+
+def test_a_rank_outside_its_session_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    with pytest.raises(RuntimeError):
+        distributed.barrier()
+
+
+@pytest.mark.slow
+def test_a_rank_whose_launcher_died_while_it_was_starting_does_not_start() -> None:
+    code = "from pipeline import distributed\nwith distributed.session(1): print('trains')"
+    places = {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    launched = {"TORCHELASTIC_RUN_ID": "x", "BATCHSIEVE_LAUNCHER": "1000000000"}
+    done = run([sys.executable, "-c", code], environ={**places, **master, **launched})
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr == "the process that started this rank is gone\n"

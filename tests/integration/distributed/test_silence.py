@@ -1,0 +1,34 @@
+"""A rank that the others wait for in vain, over real torchrun."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.projects import ROOT
+from tests.fixtures.training import run
+
+_SCRIPT = """
+import sys, time
+import torch
+from pipeline import distributed
+
+with distributed.session(1) as ranks:
+    distributed.barrier()
+    distributed.set_collective_timeout(2)
+    if ranks.rank == 1:
+        time.sleep(60)
+    distributed.all_reduce_sum_(torch.ones(1))
+"""
+
+
+@pytest.mark.slow
+def test_who_is_kept_waiting_fails(tmp_path: Path) -> None:
+    script, start = tmp_path / "script.py", time.monotonic()
+    script.write_text(_SCRIPT)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = run([*torchrun, str(script)], environ={"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 1
+    assert "imed out" in done.stderr, done.stderr
+    assert time.monotonic() - start < 50

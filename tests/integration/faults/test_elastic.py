@@ -1,0 +1,60 @@
+"""A study whose nodes come and go while it trains ends in the bytes of one that nothing happened to."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.agents import TRAINS_WITHIN_S, Agents
+from tests.fixtures.interrupted_study import Study, kill_one, starts_again
+from tests.fixtures.training import command, descendants, kill, start
+
+NODES = 4
+STEPS = 400
+"""At a second for every second one while nodes come and go: minutes, of which seconds are needed."""
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_nodes_come_and_go(tmp_path: Path) -> None:
+    """Processes: 1, 4, 2, 1, 4. The node that hosts the store stays."""
+    keys: dict[str, Any] = {"reduction": "tree", "workers": "auto", "study": {"seeds": [0], "budget": {"steps": STEPS}}}
+    whole = Study.write(tmp_path / "whole", **keys)
+    whole.finish()
+    study, slow = Study.write(tmp_path / "study", **keys), tmp_path / "slow"
+    slow.touch()
+    nodes = Agents(study, nnodes=f"1:{NODES}", slow=slow)
+    try:
+        for change in (+1, +3, -2, -1, +3):
+            for _ in range(abs(change)):
+                nodes.join() if change > 0 else nodes.lose()
+            nodes.train_together()
+        assert len(nodes.running) == NODES
+        nodes.finish()
+    finally:
+        nodes.end()
+    study.assert_equals(whole)
+
+
+@pytest.mark.slow
+def test_a_lost_rank_is_started_again_by_its_agent(tmp_path: Path) -> None:
+    """The agent's store still has what the first ranks left there."""
+    keys: dict[str, Any] = {"reduction": "tree", "study": {"seeds": [0], "budget": {"steps": STEPS}}}
+    whole = Study.write(tmp_path / "whole", **keys)
+    whole.finish()
+    study, output = Study.write(tmp_path / "study", **keys), tmp_path / "output.txt"
+    interpreter, *rest = command("train", study.folder, ranks=2)
+    agent = start([interpreter, *rest[:2], "--max-restarts=1", *rest[2:]], output=output)
+    try:
+        end = time.monotonic() + TRAINS_WITHIN_S
+        while not study.checkpoints():
+            assert time.monotonic() < end, output.read_text()
+            time.sleep(0.01)
+        kill_one(max(descendants(agent.pid)))
+        assert agent.wait(timeout=TRAINS_WITHIN_S) == 0, output.read_text()
+        study.check_no_orphans()
+    finally:
+        kill(agent)
+    assert [count for _, count in starts_again(output.read_text())] == [2]
+    study.assert_equals(whole)

@@ -1,0 +1,98 @@
+"""A study with looks that is killed between them ends as if nothing had happened."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.artifacts.plans import read_registered_plans, read_run_dates
+from pipeline.artifacts.runs import read_runs
+from pipeline.stats.comparisons import AnalysisPlan, comparisons
+from pipeline.stats.runs import run_from_row
+from tests.fixtures.interrupted_study import Study
+from tests.fixtures.training import command, kill, runs_of, start, wait_until, write_project
+
+pytestmark = pytest.mark.slow
+
+_LOOKS, N_TEST = (3, 5), 22
+_STUDY: dict[str, Any] = {
+    "models": ["small_cnn"],
+    "arms": ["filtered", "random"],
+    "batch_sizes": [24],
+    "seeds": [0, 1, 2, 3, 4],
+    "looks": [*_LOOKS],
+    "budget": {"steps": 12},
+}
+
+
+def _write(folder: Path, margin: float) -> Study:
+    folder.mkdir()
+    write_project(
+        folder,
+        study=_STUDY,
+        train={"checkpoint": {"steps": 2}, "simulated_workers": 4},
+        report={"margin": margin, "primary": "random"},
+    )
+    return Study(folder)
+
+
+def _killed_after(study: Study, cells: int) -> None:
+    """SIGKILL once so many cells are in the ledger and the next one has saved a checkpoint."""
+    process = start(command("train", study.folder))
+    try:
+        wait_until(lambda: len(study.cells()) >= cells and study.checkpoints(), process)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(timeout=30) == -signal.SIGKILL
+    finally:
+        kill(process)
+    assert len(study.cells()) < 2 * len(_STUDY["seeds"])
+    assert not study.data.runs("tiny").exists()
+    study.check_no_orphans()
+
+
+def _verdict(study: Study, margin: float) -> list[str]:
+    runs = [run_from_row(row) for row in read_runs(study.data.runs("tiny"), study.data.history("tiny"))]
+    plan = AnalysisPlan(
+        margin=margin / 100, alpha=0.05, primary="random", matched="steps", n_images=N_TEST, looks=_LOOKS
+    )
+    return [repr((found.pooled, found.by_setting)) for found in comparisons(runs, plan)]
+
+
+def _files(study: Study) -> list[bytes]:
+    paths = study.data
+    return [file("tiny").read_bytes() for file in (paths.runs, paths.history, paths.correct, paths.train_metrics)]
+
+
+@pytest.mark.parametrize(
+    ("margin", "kills", "seeds"),
+    [
+        pytest.param(0.001, (6, 8), 5, id="between the looks of a study that goes on"),
+        pytest.param(99.0, (4,), 3, id="before the look that decides"),
+    ],
+)
+def test_the_same_seeds_verdict_and_bytes(tmp_path: Path, margin: float, kills: tuple[int, ...], seeds: int) -> None:
+    whole, study = _write(tmp_path / "whole", margin), _write(tmp_path / "study", margin)
+    whole.finish()
+    for cells in kills:
+        _killed_after(study, cells)
+    (statement,) = read_registered_plans(study.work.plans("tiny"))
+    study.finish()
+    assert {row["seed"] for row in runs_of(study.data)} == set(range(seeds))
+    assert len(study.cells()) == 2 * seeds
+    assert _verdict(study, margin) == _verdict(whole, margin)
+    assert _files(study) == _files(whole)
+    study.assert_equals(whole)
+    assert read_registered_plans(study.work.plans("tiny")) == [statement]
+
+
+def test_kills_while_the_plan_is_stated_leave_one_whole_statement(tmp_path: Path) -> None:
+    study = _write(tmp_path / "study", 99.0)
+    for operation in (0, 2, 4):
+        killed = study.fault("SIGKILL", "self", "/plans/", operation)
+        assert killed.returncode == -signal.SIGKILL
+        assert not study.cells()
+        assert len(read_registered_plans(study.work.plans("tiny"))) <= 1
+    study.finish()
+    (statement,) = read_registered_plans(study.work.plans("tiny"))
+    assert statement.date < min(date or "" for date in read_run_dates(study.work.plans("tiny")).values())

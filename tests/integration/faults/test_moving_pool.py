@@ -1,0 +1,87 @@
+"""A moving pool: workers join and leave during a search, the results unchanged."""
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client
+
+from tests.fixtures.dask_cluster import running_pool
+from tests.fixtures.interrupted_study import HOOKS
+from tests.fixtures.training import kill, run, start, wait_until
+from tests.fixtures.tuning import command, results_of, write_search
+from tests.integration.faults.test_tune_kills import reported
+
+# More than they train before all have joined, however slow the machine is: a step takes a second until then.
+SEARCH: dict[str, Any] = {
+    "trials": 6,
+    "places": None,
+    "epochs": 6,
+    "rule": {"name": "lead", "amount": 0.4, "kind": "absolute"},
+}
+# A worker's libraries load while the others train.
+_JOINS_WITHIN_S = 600.0
+
+
+def steps_of(record: Path) -> list[str]:
+    """`<trial> <checkpoint>` for each step that a worker has saved."""
+    return record.read_text(encoding="utf-8").splitlines() if record.exists() else []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_workers_that_join_and_leave_during_a_search_change_no_byte(tmp_path: Path) -> None:
+    """Four, two, one, and four again."""
+    whole = write_search(tmp_path / "whole", **SEARCH)
+    done = run(command(tmp_path / "whole"), timeout=_JOINS_WITHIN_S)
+    assert done.returncode == 0, done.stderr
+
+    folder, slow = tmp_path / "moving", tmp_path / "slow"
+    records = [tmp_path / f"worker-{number}" for number in range(7)]
+
+    def environ(worker: int) -> Mapping[str, str]:
+        return {"PYTHONPATH": str(HOOKS), "SLOW": str(slow), "SAVED": str(records[worker]), "OMP_NUM_THREADS": "1"}
+
+    slow.touch()
+    with running_pool() as pool:
+        workers = [pool.join(environ=environ(number)) for number in range(4)]
+        pool.wait()
+        with Client(pool.address) as client:
+            client.wait_for_workers(4, timeout=_JOINS_WITHIN_S)
+        data = write_search(folder, dask={"scheduler": pool.address}, **{**SEARCH, "way": "parallel"})
+        search = start(command(folder))
+
+        def until(condition: Callable[[], object]) -> None:
+            wait_until(condition, search, timeout=_JOINS_WITHIN_S)
+
+        def train(numbers: Sequence[int]) -> None:
+            """Each of these goes on."""
+            before = {number: len(steps_of(records[number])) for number in numbers}
+            until(lambda: all(len(steps_of(records[number])) > steps for number, steps in before.items()))
+
+        def leave(numbers: Sequence[int]) -> None:
+            for number in numbers:
+                workers[number].send_signal(signal.SIGTERM)
+            until(lambda: all(workers[number].poll() is not None for number in numbers))
+
+        try:
+            train([0, 1, 2, 3])
+            leave([0, 1])
+            train([2, 3])
+            leave([2])
+            train([3])
+            for number in (4, 5, 6):
+                pool.join(environ=environ(number))
+            train([3, 4, 5, 6])
+            slow.unlink()
+            _, said = search.communicate(timeout=_JOINS_WITHIN_S)
+        finally:
+            kill(search)
+    assert search.returncode == 0, said
+    assert set(reported(folder).values()) == {1}
+    # Whoever was asked to leave has ended its epoch, or another has gone on from its last checkpoint.
+    steps = [step.partition(".")[0] for record in records for step in steps_of(record)]
+    assert len(steps) <= len(set(steps)) + 3
+    assert results_of(data) == results_of(whole)

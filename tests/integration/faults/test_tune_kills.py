@@ -1,0 +1,128 @@
+"""A search that is killed at any moment and started again loses nothing, repeats nothing and ends in the same bytes."""
+
+import json
+import random
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.paths import DataPaths
+from tests.fixtures.interrupted_study import HOOKS, kill_one
+from tests.fixtures.training import alive, files_below, kill, run, start, wait_until
+from tests.fixtures.tuning import command, results_of, write_search
+
+SEARCH: dict[str, Any] = {
+    "sampler": {"name": "tpe", "startup_trials": 2},
+    "trials": 4,
+    "places": 2,
+    "epochs": 4,
+    "finish": 1,
+}
+_REPORT = 7  # Optuna's operation: an accuracy after an epoch
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> DataPaths:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    data = write_search(folder, **SEARCH)
+    finish(folder)
+    return data
+
+
+def begin(folder: Path) -> "subprocess.Popen[str]":
+    return start(command(folder), environ=recording(folder))
+
+
+def finish(folder: Path) -> None:
+    done = run(command(folder), environ=recording(folder))
+    assert done.returncode == 0, done.stderr
+
+
+def recording(folder: Path) -> dict[str, str]:
+    """Every optimizer step but a trial's last is saved, and the file `saved` of the folder notes it."""
+    return {"PYTHONPATH": str(HOOKS), "SAVED": str(folder / "saved")}
+
+
+def steps_taken(data: DataPaths) -> Counter[str]:
+    """Trial and step -> how often it was taken."""
+    # Without the digest in the name: a state holds the time that it took.
+    lines = (data.root.parent / "saved").read_text().splitlines()
+    return Counter(line.partition(".")[0] for line in lines)
+
+
+def reported(folder: Path) -> Counter[tuple[int, int]]:
+    """(trial, epoch) -> how often it stands in the journal; half a line is none."""
+    lines = [line for path in files_below(folder, "journal.log") for line in path.read_text().splitlines(keepends=True)]
+    entries = [json.loads(line) for line in lines if line.endswith("\n")]
+    return Counter((entry["trial_id"], entry["step"]) for entry in entries if entry["op_code"] == _REPORT)
+
+
+def checkpointed(folder: Path) -> set[str]:
+    return {path.name for path in files_below(folder, "step-*.pt")}
+
+
+# The quick one of its kind is test_sigterm_ends_a_search_so_that_it_can_go_on.
+@pytest.mark.slow
+def test_killed_three_times_and_ended_by_the_same_command(uninterrupted: DataPaths, tmp_path: Path) -> None:
+    rng, data = random.Random(5), write_search(tmp_path, **SEARCH)
+    for number in (1, 2, 3):
+        process = begin(tmp_path)
+        # From its second start on it is past what the one before has reported.
+        before, wanted = reported(tmp_path), number + rng.randint(0, 1)
+        wait_until(lambda wanted=wanted: len(reported(tmp_path)) >= wanted, process)  # type: ignore[misc]
+        kill(process)
+        assert process.returncode == -signal.SIGKILL
+        assert reported(tmp_path) >= before
+    finish(tmp_path)
+    assert set(reported(tmp_path).values()) == {1}
+    taken, once = steps_taken(data), steps_taken(uninterrupted)
+    assert taken.keys() == once.keys()
+    assert set(once.values()) == {1}
+    # Of each process that is killed, the one that was under way.
+    assert taken.total() <= once.total() + 3
+    assert results_of(data) == results_of(uninterrupted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["round_robin", "parallel"])
+def test_asked_to_end_it_says_that_it_can_go_on_and_does(way: str, uninterrupted: DataPaths, tmp_path: Path) -> None:
+    data = write_search(tmp_path, dask={"scheduler": "local", "workers": 2}, **{**SEARCH, "way": way})
+    process = begin(tmp_path)
+    wait_until(lambda: checkpointed(tmp_path), process)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 75, said
+    assert said.splitlines()[-1].startswith("terminated: ")
+    assert checkpointed(tmp_path)
+    finish(tmp_path)
+    assert results_of(data) == results_of(uninterrupted)
+
+
+def workers_of(process: "subprocess.Popen[str]") -> list[int]:
+    """Dask's worker processes; a thread of the command starts them, not its main one."""
+    tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
+    children = [int(child) for task in tasks for child in task.read_text(encoding="ascii").split()]
+    return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+@pytest.mark.slow
+def test_a_killed_worker_costs_its_task_alone(uninterrupted: DataPaths, tmp_path: Path) -> None:
+    data = write_search(tmp_path, dask={"scheduler": "local", "workers": 2}, **{**SEARCH, "way": "parallel"})
+    process, workers = begin(tmp_path), []
+    try:
+        wait_until(lambda: len(reported(tmp_path)) >= 1, process)
+        workers = workers_of(process)
+        assert len(workers) == 2
+        kill_one(workers[0])
+        wait_until(lambda: len(reported(tmp_path)) >= 5, process)
+        workers += workers_of(process)
+    finally:
+        kill(process)
+    finish(tmp_path)
+    assert not alive(set(workers))
+    assert set(reported(tmp_path).values()) == {1}
+    assert results_of(data) == results_of(uninterrupted)

@@ -1,0 +1,43 @@
+"""A search whose trials train on two processes, ended at any moment: nobody is left, and the bytes are the same."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.training import alive, descendants, files_below, kill, run, start, wait_until
+from tests.fixtures.tuning import command, results_of, write_search
+
+SEARCH: dict[str, Any] = {
+    "trials": 2,
+    "places": None,
+    "epochs": 2,
+    "train": {"simulated_workers": 2, "workers": 2},
+}
+
+
+def _finish(folder: Path) -> None:
+    done = run(command(folder))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
+def test_the_command_ended_by_a_signal_goes_on(sent: signal.Signals, tmp_path: Path) -> None:
+    expected = write_search(tmp_path / "whole", **SEARCH)
+    _finish(tmp_path / "whole")
+    data = write_search(tmp_path / "ended", **SEARCH)
+    process = start(command(tmp_path / "ended"))
+    try:
+        wait_until(lambda: files_below(tmp_path / "ended", "step-*.pt"), process)
+        started = descendants(process.pid)
+        assert len(started) >= 3, "the ranks and who started them"
+        process.send_signal(sent)
+        _, said = process.communicate(timeout=60)
+    finally:
+        kill(process)
+    assert process.returncode == (75 if sent == signal.SIGTERM else -sent), said
+    assert not alive(started)
+    _finish(tmp_path / "ended")
+    assert results_of(data) == results_of(expected)

@@ -1,0 +1,128 @@
+"""`python -m benchmarks.gpu_day --dry-run`: all its steps at tiny sizes, on the bare requirements."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.gpu_day.__main__ import STEPS, main, summary
+from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.training import alive, descendants, kill, run, start, wait_until
+
+# What a machine with a GPU may lack; an import of a name that is bound to None fails.
+_MISSING = (
+    *("dask", "distributed", "dvc", "openTSNE", "optuna", "plotly", "dash", "pandas", "matplotlib", "faiss"),
+    *("ruamel", "sklearn", "timm", "pynvml"),
+)
+_WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({_MISSING}))"
+_TIMEOUT_S = 400
+
+
+def _command(folder: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.gpu_day", "--dry-run", "--out", str(folder), *options]
+
+
+@pytest.mark.slow
+def test_killed_and_started_again_it_ends_with_a_result_of_every_step(tmp_path: Path) -> None:
+    """Without what the training path can do without."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(_WITHOUT)
+    environ = {"PYTHONPATH": str(tmp_path / "site")}
+    assert run([sys.executable, "-c", "import plotly"], environ=environ).returncode == 1
+    out = tmp_path / "out"
+    call = start(_command(out), environ=environ)
+    try:
+        wait_until((out / "smoke.json").exists, call, timeout=_TIMEOUT_S)
+        wait_until(lambda: any(out.glob("throughput*.rows.jsonl")), call, timeout=_TIMEOUT_S)
+        family = descendants(call.pid)
+        call.send_signal(signal.SIGKILL)
+        call.wait()
+    finally:
+        kill(call)
+    first = (out / "smoke.json").read_bytes()
+    done = run(_command(out), environ=environ, timeout=_TIMEOUT_S)
+    assert done.returncode == 0, done.stdout + done.stderr + (out / "summary.md").read_text()
+    assert not alive(family)
+    assert (out / "smoke.json").read_bytes() == first
+    results = {step.name: json.loads((out / f"{step.name}.json").read_text()) for step in STEPS}
+    assert {path.name for path in out.iterdir()} == {*(f"{name}.json" for name in results), "summary.md"}
+    assert {result["status"] for result in results.values()} == {"finished"}
+    _check_rows(results)
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    again = run(_command(out, "--minutes", "0"), environ=environ)
+    assert (again.returncode, again.stdout) == (0, f"summary: {out / 'summary.md'}\n")
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
+
+
+@pytest.mark.slow
+def test_where_a_package_is_missing_one_line_says_so(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['pydantic'] = None")
+    done = run(_command(tmp_path / "out"), environ={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: import of pydantic halted; ")
+    assert done.stderr.endswith("; install the package, docs/guides/gpu-day.md lists those that are needed\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_real_run_has_cases_of_every_network_precision_and_batch_size() -> None:
+    """They are named without being measured."""
+    cases = {step.name: [*resolve_name(step.work)(dry_run=False, **step.options)] for step in STEPS}
+    assert len(cases["smoke"]) == 4 * (2 * 5 + 1)
+    assert cases["throughput-28px-bf16"] == ["batch 4096", "batch 16", "batch 256", "batch 20480"]
+    assert len(cases["small-maps-bf16"]) == 3 + 3 * 4
+    assert cases["bits"][:4] == ["bf16", "fp32", "fp16", "tf32"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+    done = run([sys.executable, "-m", "benchmarks.gpu_day", "--out", str(tmp_path / "out")])
+    assert done.returncode == 2
+    error = printed_error(done.stderr)
+    assert error.key == "gpu_day"
+    assert "--dry-run" in str(error)
+    assert not (tmp_path / "out").exists()
+
+
+def _check_rows(results: dict[str, Any]) -> None:
+    rows = {name: result["rows"] for name, result in results.items()}
+    assert all(row["finite"] and row["trained"] for row in rows["smoke"])
+    assert {row["case"].split()[-1] for row in rows["smoke"]} == {"fp32", "tf32", "bf16", "fp16"}
+    (bits,) = rows["bits"]
+    assert bits["same_twice"]
+    assert bits["same_after_kill"]
+    assert 0 < bits["resumed_from_step"] < 21
+    agreement, speed = rows["small-maps-fp32"]
+    assert agreement["agrees"]
+    assert 0 < agreement["distance"] < 1e-12
+    assert {"plain", "small_maps", "ratio", "ms_a_step"} <= set(speed)
+    for name, others in {"throughput-28px-bf16": {"bare", "bare_fastest"}, "compiling-28px-bf16": {"compiled"}}.items():
+        (row,) = rows[name]
+        assert {"ours", "ratio", "lowest", "highest"} | others <= set(row)
+
+
+def test_no_limit_reaches_nine_minutes() -> None:
+    assert len({step.name for step in STEPS}) == len(STEPS)
+    assert all(step.limit_s < 540 for step in STEPS)
+
+
+def test_the_list_says_what_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list", "--only", "bits", "smoke", "--out", str(tmp_path)]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.split()[:3] == ["smoke", "300", "s"]
+    assert first.endswith(": not run")
+    assert second.startswith("bits ")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_table_has_its_errors_in_one_line() -> None:
+    rows = [{"case": "a", "ratio": 1.0}, {"case": "b", "error": "RuntimeError: x |\ny"}]
+    result = {"machine": {"device": "cpu"}, "status": "finished", "seconds": 1.5, "about": "x", "rows": rows}
+    lines = summary(STEPS[:1], {STEPS[0].name: result}).splitlines()
+    assert lines[-1] == "| b |  | RuntimeError: x / y |"
+    assert "| smoke | finished | 1.5 | 2 cases, 1 failed; ratio 1.0 to 1.0, median 1.0 |" in lines

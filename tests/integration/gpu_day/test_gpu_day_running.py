@@ -1,0 +1,148 @@
+"""Steps in processes of their own: limits, failures, result files, and what a killed call leaves."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu_day.running import learned, read_results
+from pipeline.errors import InputError
+from tests.fixtures.projects import ROOT
+from tests.fixtures.training import alive, descendants, kill, run, start, wait_until
+from tests.integration.gpu_day.gpu_day_toys import LIMIT_S, steps
+
+_TOYS = Path(__file__).with_name("gpu_day_toys.py")
+_ENVIRONMENT = {"PYTHONPATH": str(ROOT)}
+
+
+def _command(folder: Path, *names: str, minutes: str = "") -> list[str]:
+    return [sys.executable, str(_TOYS), str(folder), minutes, *names]
+
+
+def _results(folder: Path, *names: str, minutes: str = "", device: str = "toy") -> dict[str, dict[str, Any]]:
+    """By step, after a call that must succeed."""
+    done = run(_command(folder, *names, minutes=minutes), environ={**_ENVIRONMENT, "TOY_DEVICE": device})
+    assert done.returncode == 0, done.stderr
+    return read_results(folder, steps(list(names)), dry_run=True)
+
+
+def _values(result: dict[str, Any]) -> dict[str, Any]:
+    return {row["case"]: row.get("value", row.get("error")) for row in result["rows"]}
+
+
+@pytest.mark.slow
+def test_neither_a_failure_nor_a_limit_nor_a_crash_stops_the_rest(tmp_path: Path) -> None:
+    found = _results(tmp_path, "raises", "dies", "sleeps", "one_case_raises", "sound")
+    assert {name: result["status"] for name, result in found.items()} == {
+        "raises": "failed: exit code 1",
+        "dies": "failed: SIGSEGV",
+        "sleeps": f"over its limit of {LIMIT_S:.0f} s",
+        "one_case_raises": "finished",
+        "sound": "finished",
+    }
+    assert "no cases today" in found["raises"]["log"]
+    assert _values(found["dies"]) == {"first": 1}, "rows are kept as they come"
+    assert [row["case"] for row in found["sleeps"]["rows"]] == ["first"]
+    assert found["sleeps"]["seconds"] >= LIMIT_S
+    assert _values(found["one_case_raises"]) == {
+        "bad": "ZeroDivisionError: integer division or modulo by zero",
+        "good": 1,
+    }
+    assert _values(found["sound"]) == {"first": 4, "second": 8}
+    (child,) = (int(line.split()[-1]) for line in found["sleeps"]["log"].splitlines() if "beside" in line)
+    assert not alive({child}), "what a step has started ends with it"
+
+
+def test_a_result_says_on_what_and_how_it_was_measured(tmp_path: Path) -> None:
+    result = _results(tmp_path, "sound")["sound"]
+    assert result["machine"] == {"device": "toy", "dry_run": True}
+    assert (result["command"], result["options"], result["dry_run"]) == ("toys", {"value": 4}, True)
+    assert {path.name for path in tmp_path.iterdir()} == {"sound.json"}
+
+
+def test_what_has_ended_is_not_run_again(tmp_path: Path) -> None:
+    _results(tmp_path, "sound", "raises")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    found = _results(tmp_path, "sound", "raises", "one_case_raises")
+    assert found["one_case_raises"]["status"] == "finished"
+    assert all(path.read_bytes() == content for path, content in before.items())
+
+
+@pytest.mark.slow
+def test_no_step_is_started_that_cannot_end_in_time(tmp_path: Path) -> None:
+    assert [*_results(tmp_path, "waits", "sleeps", minutes="5")] == ["sleeps"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["toy", "another"])
+def test_a_killed_call_leaves_no_process_and_goes_on(tmp_path: Path, device: str) -> None:
+    """From the rows that it has of the same machine."""
+    rows = tmp_path / "waits.rows.jsonl"
+    call = start(_command(tmp_path, "sound", "waits"), environ=_ENVIRONMENT)
+    try:
+        wait_until(lambda: rows.exists() and "first" in rows.read_text(), call)
+        wait_until(lambda: "beside" in rows.with_name("waits.log").read_text(), call)
+        family = descendants(call.pid) | {int(rows.with_name("waits.log").read_text().split()[-1])}
+        call.send_signal(signal.SIGKILL)
+        call.wait()
+        _wait_until_gone(family)
+    finally:
+        kill(call)
+    (first,) = (json.loads(line) for line in rows.read_text().splitlines()[1:])
+    rows.write_text(rows.read_text() + '{"case": "cut sho')
+    # The same cases under a limit.
+    found = read_results(tmp_path, steps(["sound", "waits"]), dry_run=True)
+    assert [*found] == ["sound"]
+    rows.rename(rows.with_name("sleeps.rows.jsonl"))
+    result = _results(tmp_path, "sleeps", device=device)["sleeps"]
+    assert (result["rows"] == [first]) == (device == "toy")
+    assert [row["case"] for row in result["rows"]] == ["first"]
+
+
+def test_a_call_that_is_killed_before_its_first_step_leaves_no_process(tmp_path: Path) -> None:
+    """While it asks what the machine is."""
+    asking, family = tmp_path / "asking", set[int]()
+    call = start(_command(tmp_path, "sound"), environ={**_ENVIRONMENT, "TOY_ASKING": str(asking)})
+    try:
+        wait_until(asking.exists, call)
+        # The tracker and the server of multiprocessing, and the process that describes.
+        wait_until(lambda: len(descendants(call.pid)) >= 3, call)
+        family = descendants(call.pid)
+        call.send_signal(signal.SIGKILL)
+        call.wait()
+        _wait_until_gone(family)
+    finally:
+        kill(call, *alive(family))
+
+
+def _wait_until_gone(pids: set[int]) -> None:
+    stand_in = start([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        wait_until(lambda: not alive(pids), stand_in, timeout=30)
+    finally:
+        kill(stand_in)
+
+
+def test_results_of_a_dry_run_are_not_taken_for_real_ones(tmp_path: Path) -> None:
+    _results(tmp_path, "sound")
+    for content in (None, "{"):
+        if content:
+            (tmp_path / "sound.json").write_text(content)
+        with pytest.raises(InputError) as raised:
+            read_results(tmp_path, steps(["sound"]), dry_run=False)
+        assert raised.value.key == str(tmp_path / "sound.json")
+
+
+def test_what_was_learned_counts_cases_checks_and_ratios() -> None:
+    rows: list[dict[str, Any]] = [
+        {"case": "a", "finite": True, "ratio": 0.5},
+        {"case": "b", "finite": False, "ratio": 2.0},
+        {"case": "c", "error": "RuntimeError: x"},
+    ]
+    assert learned(rows) == "3 cases, 1 failed; finite: 1 of 2; ratio 0.5 to 2.0, median 1.25"
+    assert learned([]) == "0 cases"
+    assert os.linesep not in learned(rows)

@@ -1,0 +1,241 @@
+"""The notebooks: what they may hold, and that they run from top to bottom."""
+
+import ast
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import numpy as np
+import pytest
+from nbclient import NotebookClient
+from ruamel.yaml import YAML
+
+from pipeline.artifacts.files import read_json, write_array, write_json
+from pipeline.artifacts.tables import read_parquet
+from pipeline.paths import DataPaths
+from tests.fixtures.report import ROOT, Outcome, default_outcome, params_tree, params_with, write_artifacts
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+LIBRARIES = {"pathlib", "textwrap", "numpy", "pyarrow", "matplotlib.figure", "IPython.display"}
+PROJECT = ("pipeline.artifacts.", "pipeline.config.", "pipeline.scoring.", "pipeline.stats.", "pipeline.figures.")
+SINGLE = {"pipeline.errors", "pipeline.paths"}
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def read(path: Path) -> Any:
+    return nbformat.read(path, as_version=4)
+
+
+def code_of(path: Path) -> Iterator[ast.AST]:
+    for cell in read(path).cells:
+        if cell.cell_type == "code":
+            yield from ast.walk(ast.parse(cell.source))
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in code_of(path):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None
+            yield node.module
+
+
+def execute(path: Path, project: Path, more: str = "") -> Any:
+    """Run a copy of the notebook, and `more` code after it, in a kernel of its own, in the project's `notebooks`."""
+    folder = project / "notebooks"
+    folder.mkdir(exist_ok=True)
+    notebook = read(path)
+    notebook.cells += [nbformat.v4.new_code_cell(more)] if more else []
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "IPYTHONDIR": str(project / ".ipython")}
+    client = NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
+    client.execute(env=environment)
+    return notebook
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that holds params.yaml and nothing else yet."""
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / ".jupyter"))
+    YAML().dump(params_tree(), tmp_path / "params.yaml")
+    return tmp_path
+
+
+def test_there_are_notebooks() -> None:
+    assert [path.stem for path in NOTEBOOKS] == [
+        "01_features_and_maps",
+        "02_what_was_dropped",
+        "03_batch_scaling",
+        "04_the_verdict",
+    ]
+
+
+@each_notebook
+def test_it_is_sound_and_holds_no_results(path: Path) -> None:
+    notebook = read(path)
+    nbformat.validate(notebook)
+    assert notebook.metadata == {"language_info": {"name": "python"}}
+    for cell in notebook.cells:
+        assert cell.metadata == {}
+        if cell.cell_type == "code":
+            assert cell.outputs == []
+            assert cell.execution_count is None
+
+
+@each_notebook
+def test_it_defines_nothing(path: Path) -> None:
+    assert [ast.unparse(node) for node in code_of(path) if isinstance(node, DEFINITIONS)] == []
+
+
+@each_notebook
+def test_it_imports_figures_and_the_lowest_layers_alone(path: Path) -> None:
+    other = set(imports(path)) - LIBRARIES - SINGLE
+    assert [name for name in sorted(other) if not name.startswith(PROJECT)] == []
+
+
+def write_results(data: DataPaths, outcome: Outcome = default_outcome) -> None:
+    """All that `dvc repro` leaves of two networks and a study."""
+    write_artifacts(data, params_with(), outcome)
+    write_json(data.resources, {"train@digits": {"wall_s": 61.5, "images_per_s": 387.1}, "prepare": {"wall_s": 1.1}})
+
+
+@each_notebook
+def test_it_runs_from_top_to_bottom(path: Path, project: Path) -> None:
+    write_results(DataPaths(root=project / "data"))
+    cells = [cell for cell in execute(path, project).cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    for cell in cells:
+        assert cell.outputs, cell.source
+        assert [output.text for output in cell.outputs if output.get("name") == "stderr"] == []
+
+
+@each_notebook
+def test_without_artefacts_its_first_cell_says_what_to_run(
+    path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "notebooks").mkdir()
+    monkeypatch.chdir(project / "notebooks")
+    first = next(cell for cell in read(path).cells if cell.cell_type == "code")
+    with pytest.raises(SystemExit) as ended:
+        exec(first.source, {})
+    said = str(ended.value.code)
+    assert said.startswith("error: ")
+    assert said.endswith("missing; run `dvc repro`")
+    assert "\n" not in said
+
+
+def by_stem(stem: str) -> Path:
+    (path,) = (path for path in NOTEBOOKS if path.stem == stem)
+    return path
+
+
+@pytest.mark.slow
+def test_chance_is_not_shown_as_the_first_class_alone(project: Path) -> None:
+    """Rows of an image folder are sorted by class."""
+    write_results(DataPaths(root=project / "data"))
+    more = "print('rising:', bool(np.all(np.diff(random_dropped) > 0)), 'of', len(random_dropped))"
+    shown = outputs(execute(by_stem("02_what_was_dropped"), project, more))
+    assert shown.endswith("rising: False of 6\n")
+
+
+@pytest.mark.slow
+def test_features_without_pca_are_no_obstacle(project: Path) -> None:
+    data = DataPaths(root=project / "data")
+    write_results(data)
+    for network in ("resnet18", "resnet34"):
+        write_json(data.reduce_metrics(network), read_json(data.reduce_metrics(network)) | {"pca": None})
+    assert "no PCA: the map was made of all features" in outputs(execute(by_stem("01_features_and_maps"), project))
+
+
+@pytest.mark.parametrize("stem", ["01_features_and_maps", pytest.param("02_what_was_dropped", marks=pytest.mark.slow)])
+def test_the_scorer_is_named_and_not_taken_for_granted(stem: str, project: Path) -> None:
+    params = params_tree()
+    params["filter"] = {"scorer": {"name": "knn_agreement"}, "drop_share": 0.05}
+    YAML().dump(params, project / "params.yaml")
+    write_results(DataPaths(root=project / "data"))
+    notebook = execute(by_stem(stem), project)
+    assert "noise is called by knn_agreement" in outputs(notebook)
+    assert "DBSCAN calls" not in str(notebook)
+    assert "DBSCAN's" not in str(notebook)
+
+
+def nothing_finished(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"status": "diverged", "reason": "the training loss stopped being finite"}
+
+
+def some_failed_others_metered(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    if row["batch_size"] == 512:
+        return {"status": "skipped", "reason": "batch 512 is larger than the 74 images of arm filtered", "steps": None}
+    if row["batch_size"] == 128 and row["arm"] == "full" and row["seed"] == 1:
+        return {"status": "diverged", "reason": "the training loss stopped being finite"}
+    return {**default_outcome(row), "critical_batch": 1234.0, "critical_batch_low": 900.0}
+
+
+def outputs(notebook: Any) -> str:
+    """Everything that it printed, and its tables."""
+    found = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    return "\n".join(output.get("text", "") + output.get("data", {}).get("text/plain", "") for output in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["03_batch_scaling", "04_the_verdict"])
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        (
+            some_failed_others_metered,
+            {
+                "03_batch_scaling": "more than 900",
+                "04_the_verdict": "secondary: filtered against full at equal steps",
+            },
+        ),
+        (
+            nothing_finished,
+            {
+                "03_batch_scaling": "0 of 27 runs finished",
+                "04_the_verdict": "primary: filtered against random at equal steps: nothing to compare",
+            },
+        ),
+    ],
+)
+def test_runs_without_a_result_do_not_stop_it(
+    name: str, outcome: Outcome, said: Mapping[str, str], project: Path
+) -> None:
+    write_results(DataPaths(root=project / "data"), outcome)
+    (path,) = (path for path in NOTEBOOKS if path.stem == name)
+    assert said[name] in outputs(execute(path, project))
+
+
+@pytest.mark.parametrize(
+    ("margin", "verdict"),
+    [
+        (0.5, "helps, +1.0"),
+        pytest.param(2.0, "equivalent within ±2.00 percentage points", marks=pytest.mark.slow),
+    ],
+)
+def test_the_verdict_is_that_of_the_statistics_by_the_stated_plan(margin: float, verdict: str, project: Path) -> None:
+    """Filtered is a point better than all else in every seed and class, and six seeds can tell."""
+    params = params_tree(seeds=list(range(6)))
+    params["report"] |= {"margin": margin, "primary": "full"}
+    YAML().dump(params, project / "params.yaml")
+    data = DataPaths(root=project / "data")
+    write_artifacts(
+        data,
+        params_with(seeds=list(range(6))),
+        lambda row: {"top1": 0.9 + 0.01 * (row["arm"] == "filtered") + 1e-4 * (row["seed"] * len(row["arm"]) % 5)},
+    )
+    arms = np.array(read_parquet(data.runs("digits"), ["arm"])["arm"].to_pylist())
+    labels = read_parquet(data.manifest("test"), ["label"])["label"].to_numpy()
+    # All images of class 0 are wrong but in the filtered arm.
+    write_array(data.correct("digits"), (labels > 0) | (arms[:, None] == "filtered"))
+    (path,) = (path for path in NOTEBOOKS if path.stem == "04_the_verdict")
+    shown = outputs(execute(path, project))
+    assert shown.count(f"primary: filtered against full at equal steps: {verdict}") == 1
+    assert shown.count(f"secondary: filtered against random at equal steps: {verdict}") == 1
+    assert len(re.findall(r"\+100\.00 \(\+\d+\.\d\d to \+\d+\.\d\d\)", shown)) == 4
+    assert len(re.findall(r"\+0\.00 \(−\d+\.\d\d to \+\d+\.\d\d\)", shown)) == 6

@@ -1,0 +1,85 @@
+"""`dvc repro` killed in every stage, one after another, ends in the bytes of an undisturbed run."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.processes import processes_in_folder
+from tests.fixtures.tiny_project import STAGES, environment, hashes, write_tiny_project
+
+_TIMEOUT_S = 400
+# How far into its work each stage is when it is killed: its lock is there before it.
+_SECONDS = {"finetune": 1.5, "train": 3.0}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    project = write_tiny_project(tmp_path_factory.mktemp("undisturbed"))
+    done = subprocess.run(_repro(), cwd=project, env=environment(), capture_output=True, text=True, timeout=_TIMEOUT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return project
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+def test_dvc_is_stopped_in_every_stage(tmp_path: Path, undisturbed: Path, sent: signal.Signals) -> None:
+    project = write_tiny_project(tmp_path)
+    for stage in STAGES:
+        _stop_in(project, stage, sent)
+    done = subprocess.run(_repro(), cwd=project, env=environment(), capture_output=True, text=True, timeout=_TIMEOUT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert hashes(project) == hashes(undisturbed)
+    assert [path for path in (*project.glob("data/**/*"), *project.glob(".work/**/*")) if ".tmp" in path.name] == []
+
+
+def _repro() -> list[str]:
+    return [sys.executable, "-m", "dvc", "repro"]
+
+
+def _stop_in(project: Path, stage: str, sent: signal.Signals) -> None:
+    """Send `sent` to DVC alone, as an out-of-memory killer would, or to its group, as Ctrl-C does."""
+    for lock in project.glob(f".work/locks/{stage}*.lock"):
+        lock.unlink()
+    dvc = subprocess.Popen(
+        _repro(), cwd=project, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        start_new_session=True, preexec_fn=_heed_interrupts,
+    )  # fmt: skip
+    deadline = time.monotonic() + _TIMEOUT_S
+    while not list(project.glob(f".work/locks/{stage}*.lock")):
+        assert dvc.poll() is None, f"{stage} never started: {dvc.stdout.read().decode() if dvc.stdout else ''}"
+        assert time.monotonic() < deadline, stage
+        time.sleep(0.02)
+    time.sleep(_SECONDS.get(stage, 0.1))
+    assert dvc.poll() is None, f"{stage} had finished"
+    if sent == signal.SIGKILL:
+        dvc.kill()
+    else:
+        os.killpg(dvc.pid, sent)
+    dvc.communicate(timeout=60)
+    deadline = time.monotonic() + 20
+    while orphans := [
+        " ".join(one) for one in processes_in_folder(project).values() if "pipeline.stages" in " ".join(one)
+    ]:
+        assert time.monotonic() < deadline, f"orphans of {stage}: {orphans}"
+        time.sleep(0.05)
+
+
+def _heed_interrupts() -> None:
+    """A shell's background job, and all that it starts, would ignore them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _running_in(project: Path) -> list[str]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "cwd").readlink() == project:
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue  # it has ended, or is another user's
+    return [command for command in found if "pipeline.stages" in command]

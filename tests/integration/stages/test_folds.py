@@ -1,0 +1,199 @@
+"""Out-of-fold extractors from `finetune` to `extract`: what is said of an image, by a network that never saw it."""
+
+import json
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from pipeline.artifacts.files import read_json, write_array
+from pipeline.datasets.splits import assign_folds
+from pipeline.paths import DataPaths, WorkPaths
+from pipeline.training.weights import load_fold_networks, load_trained
+from tests.fixtures.interrupted_study import HOOKS, steps_gone_on_from
+from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.projects import NETWORK, write_manifest
+from tests.fixtures.training import NAMES, bright_images, command, run, stage, write_project
+
+N = 60
+MEMORISING: Mapping[str, Any] = {
+    "budget": {"steps": 30},
+    "optimizer": {"name": "adamw"},
+    "learning_rate": 0.002,
+    "weight_decay": 0.0,
+    "augmentation": {},
+}
+TWO_STEPS: Mapping[str, Any] = {"folds": 3, "seed": 4, "budget": {"steps": 2}}
+
+
+def _both(folder: Path) -> None:
+    assert stage("finetune", folder) == 0
+    assert stage("extract", folder) == 0
+
+
+def _expected_folds(count: int, seed: int) -> NDArray[np.int32]:
+    labels = np.arange(N) % len(NAMES)
+    paths = [f"train/{NAMES[label]}/{row:05}.png" for row, label in enumerate(labels)]
+    return assign_folds(paths, labels, count, seed=seed, contents=paths)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with an extractor of three folds."""
+    folder = tmp_path_factory.mktemp("three")
+    write_project(folder, finetune=TWO_STEPS)
+    _both(folder)
+    return folder
+
+
+def _data(folder: Path) -> DataPaths:
+    return DataPaths(root=folder / "data")
+
+
+def _table(path: Path) -> dict[str, NDArray[Any]]:
+    table = pyarrow.parquet.read_table(path)
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+@pytest.mark.slow
+def test_one_file_holds_the_networks_and_one_their_metrics(three: Path) -> None:
+    data, (images, labels) = _data(three), bright_images(22, seed=1)
+    extractor = load_fold_networks(data.extractor(NETWORK))
+    assert extractor.folds is not None
+    np.testing.assert_array_equal(extractor.folds, _expected_folds(3, seed=4))
+    metrics = json.loads(data.finetune_metrics(NETWORK).read_text())
+    shares = [(np.array(network.predict(images)) == np.array(NAMES)[labels]).mean() for network in extractor.networks]
+    assert [fold["top1"] for fold in metrics["folds"]] == pytest.approx(shares)
+    assert [fold["n_train"] for fold in metrics["folds"]] == [N - 20] * 3
+    for key in ("top1", "balanced_accuracy", "train_loss", "test_loss"):
+        assert metrics[key] == pytest.approx(np.mean([fold[key] for fold in metrics["folds"]]))
+    first = load_trained(data.extractor(NETWORK)).probabilities(images)
+    np.testing.assert_array_equal(first, extractor.networks[0].probabilities(images))
+    assert not (three / "work/checkpoints").exists()
+
+
+@pytest.mark.slow
+def test_each_training_image_is_judged_by_the_network_of_its_fold(three: Path) -> None:
+    data, (images, labels) = _data(three), bright_images(N)
+    extractor = load_fold_networks(data.extractor(NETWORK))
+    assert extractor.folds is not None
+    given = np.stack([network.probabilities(images) for network in extractor.networks])
+    expected = given[extractor.folds, np.arange(N)]
+    sure = np.load(data.probabilities(NETWORK))
+    assert (sure.dtype, sure.shape) == (np.float32, (N, len(NAMES)))
+    np.testing.assert_allclose(sure, expected, atol=1e-5)
+    np.testing.assert_allclose(sure.sum(1), 1, atol=1e-6)
+    table = _table(data.predictions(NETWORK))
+    assert table["fold"].dtype == np.int32
+    np.testing.assert_array_equal(table["fold"], extractor.folds)
+    np.testing.assert_array_equal(table["predicted"], sure.argmax(1))
+    np.testing.assert_array_equal(table["confidence"], sure.max(1))
+    metrics = json.loads(data.extract_metrics(NETWORK).read_text())
+    assert metrics["folds"] == 3
+    assert metrics["train_top1"] == pytest.approx((sure.argmax(1) == labels).mean())
+    assert len(metrics["aligned_variance"]) == 2
+
+
+def test_test_images_have_the_features_of_the_first_network(three: Path) -> None:
+    data, (images, _) = _data(three), bright_images(22, seed=1)
+    extractor = load_fold_networks(data.extractor(NETWORK))
+    expected = np.mean([network.probabilities(images) for network in extractor.networks], axis=0)
+    table = _table(data.predictions(NETWORK, "test"))
+    assert list(table) == ["sample_id", "predicted", "confidence"]
+    np.testing.assert_array_equal(table["predicted"], expected.argmax(1))
+    np.testing.assert_allclose(table["confidence"], expected.max(1), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_two_ranks_give_the_rows_of_one(three: Path) -> None:
+    data = _data(three)
+    features, sure = np.load(data.features(NETWORK)), np.load(data.probabilities(NETWORK))
+    tables = [_table(data.predictions(NETWORK, split)) for split in ("train", "test")]
+    done = run(command("extract", three, ranks=2))
+    assert done.returncode == 0, done.stderr
+    # With fewer images than features, the fit of some directions hangs on digits that differ.
+    np.testing.assert_allclose(np.load(data.features(NETWORK)), features, rtol=0.01, atol=0.01 * features.std())
+    np.testing.assert_allclose(np.load(data.probabilities(NETWORK)), sure, rtol=1e-4)
+    for before, split in zip(tables, ("train", "test"), strict=True):
+        after = _table(data.predictions(NETWORK, split))
+        np.testing.assert_array_equal(after["predicted"], before["predicted"])
+        np.testing.assert_allclose(after["confidence"], before["confidence"], rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_kill_in_the_second_fold_loses_no_finished_one(tmp_path: Path) -> None:
+    """The kill comes after the fold's last step, before its network is kept: it goes on from its checkpoint."""
+    keys = {"folds": 2, "budget": {"steps": 5}, "checkpoint": {"steps": 2}}
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
+        folder.mkdir()
+        write_project(folder, finetune=keys)
+    assert run(command("finetune", whole)).returncode == 0
+    # Keeping a network takes five file operations.
+    fault = run(command("finetune", killed), environ={"FAULT": "SIGKILL self /finished/ 5", "PYTHONPATH": str(HOOKS)})
+    assert fault.returncode == -signal.SIGKILL, fault.stderr
+    kept = list(WorkPaths(root=killed / "work").finished(f"finetune@{NETWORK}").glob("*/step-*.pt"))
+    assert len(kept) == 1
+    again = run(command("finetune", killed))
+    assert again.returncode == 0, again.stderr
+    assert f"finetune@{NETWORK} fold 0: finished before" in again.stderr
+    assert steps_gone_on_from(again.stderr) == [4]
+    for file in (DataPaths.extractor, DataPaths.finetune_metrics):
+        assert file(_data(killed), NETWORK).read_bytes() == file(_data(whole), NETWORK).read_bytes()
+    assert not (killed / "work" / "checkpoints" / f"finetune@{NETWORK}").exists()
+    drawn = [read_json(WorkPaths(root=folder / "work").resources(f"finetune@{NETWORK}")) for folder in (whole, killed)]
+    assert [record["joules"]["gpu"] for record in drawn] == [None if torch.cuda.is_available() else 0.0, None]
+
+
+@pytest.mark.slow
+def test_wrong_labels_are_doubted_out_of_fold_and_memorised_in_sample(tmp_path: Path) -> None:
+    """Every sixth image has the label of the next class."""
+    wrong, true = np.arange(N) % 6 == 5, np.arange(N) % len(NAMES)
+    noise = np.random.default_rng(0).integers(0, 130, (N, 16, 16, 3))
+    images = (noise + 40 * true[:, None, None, None]).astype(np.uint8)
+    labels = np.where(wrong, (true + 1) % len(NAMES), true)
+    confidence = {}
+    for folds in (1, 2):
+        folder = tmp_path / str(folds)
+        folder.mkdir()
+        data = write_project(folder, finetune={"folds": folds, **MEMORISING})
+        write_array(data.images("train"), images)
+        write_manifest(data, "train", labels, names=NAMES)
+        _both(folder)
+        confidence[folds] = np.load(data.probabilities(NETWORK))[np.arange(N), labels]
+    assert confidence[1][wrong].mean() > 0.8
+    assert confidence[2][wrong].mean() < 0.3
+    assert confidence[2][~wrong].mean() > 2 * confidence[2][wrong].mean()
+
+
+@pytest.mark.parametrize(
+    ("keys", "key"),
+    [
+        ({"folds": 16}, "finetune.folds"),
+        ({"folds": 61}, "finetune.folds"),
+        ({"folds": 2, "batch_size": 32}, "finetune.batch_size"),
+    ],
+)
+def test_folds_that_cannot_be_are_refused(
+    keys: dict[str, Any], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_project(tmp_path, finetune=keys)
+    assert stage("finetune", tmp_path) == 2
+    assert printed_error(capsys.readouterr().err).key == key
+
+
+def test_folds_of_other_images_are_refused(three: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_project(tmp_path, finetune=TWO_STEPS)
+    data.extractor(NETWORK).parent.mkdir()
+    data.extractor(NETWORK).write_bytes(_data(three).extractor(NETWORK).read_bytes())
+    images, labels = bright_images(N - 1)
+    np.save(data.images("train"), images)
+    write_manifest(data, "train", labels, names=NAMES)
+    assert stage("extract", tmp_path) == 2
+    assert printed_error(capsys.readouterr().err).key == str(data.extractor(NETWORK))

@@ -1,0 +1,271 @@
+"""What every stage does around its work."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from pipeline.energy import UNKNOWN_ENERGY, Energy, total_energy
+from pipeline.errors import InputError
+from pipeline.stages import harness
+from pipeline.stages.harness import StageContext, run_stage
+from tests.fixtures.printed_errors import key_within, printed_error
+
+_ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def argv(tmp_path: Path) -> list[str]:
+    """Arguments of a stage that works in a folder of its own."""
+    return [
+        *("--params", str(_ROOT / "tests" / "params.yaml")),
+        *("--data", str(tmp_path / "data")),
+        *("--work", str(tmp_path / "work")),
+    ]
+
+
+def _raise(error: BaseException) -> Callable[[StageContext], None]:
+    def body(context: StageContext) -> None:
+        raise error
+
+    return body
+
+
+def test_body_gets_its_item_parameters_and_paths(tmp_path: Path, argv: list[str]) -> None:
+    seen: list[StageContext] = []
+    run_stage("extract", seen.append, item="network", argv=["--network", "resnet18", *argv])
+    (context,) = seen
+    assert (context.name, context.stage, context.item) == ("extract@resnet18", "extract", "resnet18")
+    assert context.params.extract.batch_size == 256
+    assert context.data.root == tmp_path / "data"
+    assert context.work.root == tmp_path / "work"
+
+
+def test_resources_and_log_are_left_in_the_work_folder(tmp_path: Path, argv: list[str]) -> None:
+    def body(context: StageContext) -> None:
+        context.images.extend([10, 20])
+        context.log.info("done")
+
+    run_stage("prepare", body, argv=argv)
+    record = json.loads((tmp_path / "work" / "resources" / "prepare.json").read_text())
+    assert {"wall_s", "peak_memory_mb", "joules", "images", "images_per_s", "python"} == set(record)
+    assert record["images"] == 30
+    assert "done" in (tmp_path / "work" / "logs" / "prepare.log").read_text()
+
+
+class _Told:
+    """A meter by which every stage draws what its body says."""
+
+    def __init__(self) -> None:
+        self.drawn = Energy(gpu=0.0, cpu=0.0)
+
+    def read(self) -> Energy:
+        return self.drawn
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> _Told:
+    made = _Told()
+    monkeypatch.setattr(harness, "metering", lambda: nullcontext(made))
+    return made
+
+
+@pytest.mark.parametrize("other", [None, Energy(gpu=0.0, cpu=8.0), UNKNOWN_ENERGY])
+def test_the_record_tells_the_energy_here_and_elsewhere(
+    tmp_path: Path, argv: list[str], told: _Told, other: Energy | None
+) -> None:
+    def body(context: StageContext) -> None:
+        told.drawn = Energy(gpu=0.0, cpu=2.5)
+        context.extra_joules.extend([other] if other else [])
+
+    run_stage("prepare", body, argv=argv)
+    record = json.loads((tmp_path / "work" / "resources" / "prepare.json").read_text())
+    assert record["joules"] == vars(total_energy([Energy(gpu=0.0, cpu=2.5), other or total_energy([])])) | {
+        "memory": None
+    }
+    assert "arms_joules" not in record
+
+
+@pytest.mark.parametrize(
+    ("stage", "scheduler", "cpu"),
+    [
+        ("reduce", "local", 2.5),
+        ("reduce", "tcp://elsewhere:8786", None),
+        ("filter", "tcp://elsewhere:8786", None),
+        ("prepare", "tcp://elsewhere:8786", 2.5),
+    ],
+)
+def test_what_dask_workers_of_other_machines_draw_is_not_told(
+    tmp_path: Path, argv: list[str], told: _Told, stage: str, scheduler: str, cpu: float | None
+) -> None:
+    told.drawn = Energy(gpu=0.0, cpu=2.5)
+    written = (_ROOT / "tests" / "params.yaml").read_text()
+    assert "scheduler: none" in written
+    (tmp_path / "params.yaml").write_text(written.replace("scheduler: none", f"scheduler: {scheduler}"))
+    run_stage(stage, lambda context: None, argv=[*argv, "--params", str(tmp_path / "params.yaml")])
+    record = json.loads((tmp_path / "work" / "resources" / f"{stage}.json").read_text())
+    assert record["joules"] == {"gpu": 0.0, "cpu": cpu, "memory": None}
+
+
+def test_stages_that_may_work_on_other_machines_are_those_that_read_dask() -> None:
+    files = {path for path in (_ROOT / "pipeline/stages").glob("*.py") if "context.dask" in path.read_text()}
+    assert {path.stem for path in files} - {"harness"} == set(harness._STAGES_WITH_TASKS)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (
+            MemoryError("no"),
+            2,
+            "error: out of memory (MemoryError: no); end other programs, or use a machine with more\n",
+        ),
+        (InputError("a.npy: has\n3 rows; run it again"), 2, "error: a.npy: has 3 rows; run it again\n"),
+        (KeyboardInterrupt(), 130, "interrupted; run the same command again to go on\n"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "x.npy"),
+            2,
+            "error: x.npy: No space left on device; free some space and run the same command again\n",
+        ),
+        (
+            OSError(errno.EACCES, "Permission denied", "data"),
+            2,
+            "error: data: Permission denied; correct its permissions\n",
+        ),
+    ],
+)
+def test_what_the_user_can_mend_is_one_line(
+    argv: list[str],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    error: BaseException,
+    code: int,
+    line: str,
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        run_stage("prepare", _raise(error), argv=argv)
+    assert raised.value.code == code
+    assert capsys.readouterr().err == line
+    assert not (tmp_path / "work" / "resources" / "prepare.json").exists()
+    assert type(error).__name__ in (tmp_path / "work" / "logs" / "prepare.log").read_text()
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), OSError(errno.EINVAL, "no")])
+def test_bugs_keep_their_traceback(argv: list[str], error: Exception) -> None:
+    with pytest.raises(type(error)):
+        run_stage("prepare", _raise(error), argv=argv)
+
+
+@pytest.mark.parametrize(
+    ("item", "value", "known"), [("network", "resnet50", "['resnet18']"), ("study", "fig5", "['digits']")]
+)
+def test_unknown_item_is_answered_with_the_known_ones(
+    argv: list[str], capsys: pytest.CaptureFixture[str], item: str, value: str, known: str
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        run_stage("train", _raise(AssertionError()), item=item, argv=[f"--{item}", value, *argv])
+    assert raised.value.code == 2
+    error = printed_error(capsys.readouterr().err)
+    assert error.key == f"--{item} {value}"
+    assert known in str(error)
+
+
+def test_bad_parameters_stop_the_stage_before_its_body(
+    tmp_path: Path, argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "params.yaml").write_text("prepare: {}\n")
+    with pytest.raises(SystemExit) as raised:
+        run_stage("prepare", _raise(AssertionError()), argv=[*argv, "--params", str(tmp_path / "params.yaml")])
+    assert raised.value.code == 2
+    error = printed_error(capsys.readouterr().err)
+    assert key_within(error, tmp_path / "params.yaml") == "prepare.dataset"
+
+
+# A stage as a process: it says when it works, then waits.
+_WAITING_STAGE = """
+import sys, time
+from pipeline.stages.harness import run_stage
+
+def body(context):
+    print("working", flush=True)
+    time.sleep(60)
+
+run_stage("prepare", body, argv=sys.argv[1:])
+"""
+
+
+def _start(argv: list[str], **environment: str) -> "subprocess.Popen[str]":
+    process = subprocess.Popen(
+        [sys.executable, "-c", _WAITING_STAGE, *argv],
+        cwd=_ROOT,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell that runs the tests in the background has them ignore interrupts, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "working\n"
+    return process
+
+
+@pytest.mark.slow
+def test_a_second_run_is_kept_out_until_the_first_is_dead(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with _start(argv) as first:
+        with pytest.raises(SystemExit) as raised:
+            run_stage("prepare", _raise(AssertionError()), argv=argv)
+        assert raised.value.code == 2
+        error = printed_error(capsys.readouterr().err)
+        assert error.key == "prepare"
+        assert f" {first.pid};" in str(error)
+        first.kill()
+    # Killed without a chance to clean up: nothing has to be deleted by hand.
+    run_stage("prepare", lambda context: None, argv=argv)
+
+
+def test_interrupt_from_the_keyboard_ends_with_130(argv: list[str]) -> None:
+    with _start(argv) as stage:
+        stage.send_signal(signal.SIGINT)
+        _, error = stage.communicate(timeout=20)
+    assert stage.returncode == 130
+    assert error == "interrupted; run the same command again to go on\n"
+
+
+def test_under_dvc_the_stage_dies_with_its_parent(argv: list[str], tmp_path: Path) -> None:
+    """dvc killed by SIGKILL leaves nothing running that would race the next `dvc repro`."""
+    (tmp_path / "stage.py").write_text(_WAITING_STAGE)
+    parent_code = (
+        "import subprocess, sys; stage = subprocess.Popen([sys.executable, *sys.argv[1:]], stdout=subprocess.PIPE);"
+        "stage.stdout.readline(); print(stage.pid, flush=True); stage.wait()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", parent_code, str(tmp_path / "stage.py"), *argv],
+        cwd=_ROOT,
+        env={**os.environ, "DVC_ROOT": str(_ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        assert parent.stdout is not None
+        stage = int(parent.stdout.readline())
+        parent.kill()
+    deadline = time.monotonic() + 20
+    while _alive(stage):
+        assert time.monotonic() < deadline, f"process {stage} outlived its parent"
+        time.sleep(0.05)
+
+
+def _alive(process: int) -> bool:
+    try:
+        state = Path("/proc", str(process), "stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

@@ -1,0 +1,156 @@
+"""`prepare.storage: files`: networks read large images from their files, in every stage that looks at them."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pipeline.artifacts.prepared import load_prepared, prepared_digest
+from pipeline.artifacts.tables import read_parquet, write_csv
+from pipeline.paths import DataPaths, WorkPaths
+from pipeline.stages.harness import run_stage
+from pipeline.stages.prepare import prepare
+from tests.fixtures.images import photo, write_folder, write_tar
+from tests.fixtures.interrupted_study import steps_gone_on_from
+from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.projects import NETWORK, write_params
+from tests.fixtures.training import TINY_STUDY, command, files_below, kill, run, runs_of, stage, start, wait_until
+
+N_TRAIN, N_TEST, CROP = 24, 8, 16
+PREPARE = {"dataset": "image_folder", "storage": "files", "image_size": 72, "test_share": None}
+RECIPE = {"threads_per_worker": 1, "schedule": {"name": "cosine"}, "augmentation": {"crop_size": CROP, "flip": True}}
+STUDY: dict[str, Any] = {"batch_sizes": [8], "arms": ["filtered"], "seeds": [0]}
+
+
+def _photos(folder: Path) -> Path:
+    """Files of two classes, of several sizes, in the layout of ImageNet; no two alike."""
+    counts = {"train": N_TRAIN // 2, "test": N_TEST // 2}
+    names = [f"{split}/{name}/{i:02}.JPEG" for split, n in counts.items() for name in ("cat", "dog") for i in range(n)]
+    return write_folder(folder, {name: photo(i, (90 + i, 120 - i), "JPEG") for i, name in enumerate(names)})
+
+
+def _parameters(folder: Path, images: Path, study: dict[str, Any], **preparation: Any) -> None:
+    write_params(
+        folder,
+        prepare={**PREPARE, "path": str(images), **preparation},
+        finetune={**RECIPE, "batch_size": 8, "budget": {"steps": 2}},
+        train=RECIPE,
+        studies={"digits": None, "tiny": {**TINY_STUDY, **STUDY, **study}},
+    )
+
+
+def _project(folder: Path, **study: Any) -> DataPaths:
+    """Prepared, and filtered by hand: every fifth training image is dropped."""
+    _parameters(folder, _photos(folder / "photos"), study)
+    _prepare(folder)
+    data = DataPaths(root=folder / "data")
+    manifest = read_parquet(data.manifest("train"))
+    write_csv(data.kept(NETWORK), manifest.select(["sample_id", "path", "label_name"]).filter(_kept()))
+    return data
+
+
+def _prepare(folder: Path) -> None:
+    places = {"--params": folder / "params.yaml", "--data": folder / "data", "--work": folder / "work"}
+    run_stage("prepare", prepare, argv=[str(part) for pair in places.items() for part in pair])
+
+
+def _kept() -> NDArray[np.bool_]:
+    return np.arange(N_TRAIN) % 5 > 0
+
+
+def _has_checkpoint(folder: Path) -> bool:
+    return bool(files_below(WorkPaths(root=folder / "work").root, "step-*.pt"))
+
+
+def test_the_disk_keeps_small_pictures_and_the_place_in_the_folder(tmp_path: Path) -> None:
+    data = _project(tmp_path)
+    assert np.load(data.images("train")).shape == (N_TRAIN, 64, 64, 3)
+    metrics = json.loads(data.prepare_metrics.read_text())
+    assert (metrics["image_size"], metrics["files_in"]) == (72, "")
+    prepared = load_prepared(data, folder=tmp_path / "photos")
+    assert prepared.train.files is not None
+    first = read_parquet(data.manifest("train"))["path"][0].as_py()
+    assert prepared.train.files.read(0) == (tmp_path / "photos" / first).read_bytes()
+
+
+def test_every_stage_reads_the_files(tmp_path: Path) -> None:
+    """The pictures are spoiled, so that a stage that looked at them would see black."""
+    data = _project(tmp_path)
+    for split in ("train", "test"):
+        np.save(data.images(split), np.zeros_like(np.load(data.images(split))))
+    assert stage("finetune", tmp_path) == 0
+    assert stage("extract", tmp_path) == 0
+    features = np.load(data.features(NETWORK))
+    assert features.shape == (N_TRAIN, 512)
+    assert len(np.unique(features[:, :8], axis=0)) == N_TRAIN
+    assert stage("train", tmp_path) == 0
+    (row,) = runs_of(data)
+    assert (row["status"], row["n_train"]) == ("finished", _kept().sum())
+    settings = json.loads(row["settings"])
+    assert (settings["crop_area"], settings["format"]["crop_size"]) == (0.08, CROP)
+
+
+def test_labels_from_a_file_are_those_of_images_in_files(tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    labels.write_text("path,label\ntrain/cat/03.JPEG,dog\n")
+    images = _photos(tmp_path / "photos")
+    _parameters(tmp_path, images, {}, labels=str(labels))
+    _prepare(tmp_path)
+    prepared = load_prepared(DataPaths(root=tmp_path / "data"), folder=images)
+    assert prepared.train.labels.tolist() == [int(row == 3 or row >= N_TRAIN // 2) for row in range(N_TRAIN)]
+
+
+def test_cells_of_files_and_of_an_array_are_not_the_same(tmp_path: Path) -> None:
+    """Where the pictures for people are as large as the images, both preparations have the same array and manifest."""
+    digests = []
+    for storage in ("array", "files"):
+        folder = tmp_path / storage
+        folder.mkdir()
+        _parameters(folder, _photos(folder / "photos"), {}, storage=storage, image_size=32)
+        _prepare(folder)
+        digests.append(prepared_digest(DataPaths(root=folder / "data")))
+    assert digests[1].startswith(f"{digests[0]} files read by Pillow ")
+
+
+@pytest.mark.parametrize("name", ["finetune", "train"])
+def test_a_changed_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    _project(tmp_path)
+    path = tmp_path / "photos" / "test" / "dog" / "03.JPEG"
+    path.write_bytes(photo(99, (50, 50), "JPEG"))
+    capsys.readouterr()
+    assert stage(name, tmp_path) == 2
+    assert printed_error(capsys.readouterr().err).key == str(path)
+
+
+def test_an_archive_has_no_files_to_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _parameters(tmp_path, write_tar(tmp_path / "photos.tar", {"train/cat/0.jpg": photo(0)}), {})
+    with pytest.raises(SystemExit) as ended:
+        _prepare(tmp_path)
+    assert ended.value.code == 2
+    assert printed_error(capsys.readouterr().err).key == "prepare.path"
+
+
+@pytest.mark.slow
+def test_a_study_killed_in_mid_epoch_ends_with_the_same_weights(tmp_path: Path) -> None:
+    study = {"models": ["small_cnn"], "budget": {"steps": 60}}
+    weights = []
+    for name in ("whole", "killed"):
+        folder = tmp_path / name
+        folder.mkdir()
+        data = _project(folder, **study, recipe={"checkpoint": {"seconds": None, "steps": 7}})
+        if name == "killed":
+            process = start(command("train", folder))
+            try:
+                wait_until(partial(_has_checkpoint, folder), process)
+            finally:
+                kill(process)
+            assert not data.runs("tiny").exists()
+        done = run(command("train", folder))
+        assert done.returncode == 0, done.stderr
+        assert bool(steps_gone_on_from(done.stderr)) == (name == "killed"), done.stderr
+        weights.append(data.trained_weights("tiny").read_bytes())
+    assert weights[0] == weights[1]

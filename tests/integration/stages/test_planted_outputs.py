@@ -1,0 +1,55 @@
+"""What the filter and the report write where labels were changed on purpose."""
+
+import csv
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from ruamel.yaml import YAML
+
+from pipeline.artifacts.files import read_json
+from pipeline.artifacts.tables import read_parquet, write_csv
+from pipeline.filtering.tables import kept_and_dropped
+from pipeline.paths import DataPaths
+from pipeline.stages.harness import run_stage
+from pipeline.stages.report import report
+from tests.fixtures.planted import say_planted
+from tests.fixtures.report import params_tree, params_with, write_artifacts
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataPaths:
+    """All artifacts before the report; the filter drops the last six images, of which two have a wrong label."""
+    YAML().dump(params_tree(["resnet18"]), tmp_path / "params.yaml")
+    data = DataPaths(root=tmp_path / "data")
+    write_artifacts(data, params_with(["resnet18"]))
+    say_planted(data, {3: 0, 78: 1, 79: 2})
+    monkeypatch.chdir(tmp_path)
+    return data
+
+
+def test_kept_and_dropped_say_in_every_row_how_many_labels_were_changed(data: DataPaths) -> None:
+    points = read_parquet(data.points("resnet18"))
+    for table, file in zip(kept_and_dropped(points, 3), ("kept.csv", "dropped.csv"), strict=True):
+        write_csv(data.root / file, table)
+        assert set(pd.read_csv(data.root / file)["labels_changed_on_purpose"]) == {3}
+        with (data.root / file).open(newline="") as lines:
+            assert {row["labels_changed_on_purpose"] for row in csv.DictReader(lines)} == {"3"}
+
+
+def test_without_planted_labels_the_tables_have_their_columns_alone(data: DataPaths) -> None:
+    kept, dropped = kept_and_dropped(read_parquet(data.points("resnet18")))
+    assert kept.column_names == ["sample_id", "path", "label_name"]
+    assert dropped.column_names == ["sample_id", "path", "label_name", "score", "reason"]
+
+
+@pytest.mark.slow
+def test_all_outputs_say_how_many_labels_were_changed(data: DataPaths, capsys: pytest.CaptureFixture[str]) -> None:
+    run_stage("report", report, argv=[])
+    headline = "Labels changed on purpose: 3 of 80 training labels"
+    found = "2 of the 3 wrong labels found"
+    printed = capsys.readouterr().err
+    for text in (data.report_page.read_text(), data.report_document.read_text(), printed):
+        assert headline in text
+        assert found in text.replace("\\", "")
+    assert read_json(data.summary)["wrong_labels_found"] == {"resnet18": pytest.approx(2 / 3)}

@@ -1,0 +1,154 @@
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from pipeline.artifacts.files import read_json, write_json
+from pipeline.paths import DataPaths
+from pipeline.stages.harness import run_stage
+from pipeline.stages.report import report
+from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.report import ROOT, default_outcome, params_tree, params_with, write_artifacts, write_study
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with params.yaml and all artefacts before the report; also the current one."""
+    YAML().dump(params_tree(), tmp_path / "params.yaml")
+    write_artifacts(DataPaths(root=tmp_path / "data"), params_with())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run() -> None:
+    run_stage("report", report, argv=[])
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_it_writes_page_summary_and_figures(project: Path) -> None:
+    run()
+    figures = ["digits.accuracy.svg", "digits.differences.svg", "digits.learning.svg"]
+    figures += ["filter.classes.svg", "filter.eps.svg"]
+    figures += [
+        f"{net}.{kind}.png"
+        for net in ("resnet18", "resnet34")
+        for kind in ("class-noise", "dropped", "test-map", "train-map")
+    ]
+    others = ["report.html", "report.md", "summary.json", "provenance.json", "costs.html", "resources.json"]
+    assert sorted(digests(project / "data/report")) == sorted([*others, *(f"figures/{name}" for name in figures)])
+
+
+@pytest.mark.slow
+def test_it_records_the_margin_that_it_was_made_with(project: Path) -> None:
+    """`python -m pipeline compare` takes it from there."""
+    run()
+    recorded = read_json(DataPaths(root=project / "data").provenance("report"))
+    assert recorded["parameters"]["report"]["margin"] == params_with().report.margin
+
+
+@pytest.mark.slow
+def test_equal_inputs_give_equal_bytes_of_what_dvc_tracks(project: Path) -> None:
+    run()
+    first = digests(project / "data/report")
+    run()
+    assert digests(project / "data/report") == first
+    write_json(project / ".work/resources/extract@resnet18.json", {"wall_s": 2.5, "peak_memory_mb": 9})
+    run()
+    second = digests(project / "data/report")
+    assert {name for name in first if first[name] != second[name]} == {"costs.html", "resources.json"}
+    assert json.loads((project / "data/report/resources.json").read_text()) == {
+        "extract@resnet18": {"wall_s": 2.5, "peak_memory_mb": 9}
+    }
+
+
+@pytest.mark.slow
+def test_what_a_renamed_study_and_an_earlier_report_left_is_not_shown(project: Path) -> None:
+    run()
+    before = digests(project / "data/report")
+    write_study(DataPaths(root=project / "data"), params_with(), "digits", default_outcome)
+    shutil.copy(project / "data/train/digits.parquet", project / "data/train/renamed.parquet")
+    (project / "data/report/figures/renamed.accuracy.svg").write_text("<svg/>")
+    run()
+    assert digests(project / "data/report") == before
+
+
+def test_a_missing_file_is_one_line_and_exit_code_2(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "data/reduce/resnet34.test.parquet").unlink()
+    with pytest.raises(SystemExit) as stop:
+        run()
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert printed_error(said).key == "data/reduce/resnet34.test.parquet"
+    assert not (project / "data/report").exists()
+
+
+@pytest.mark.slow
+def test_dvc_repeats_nothing_and_shows_metrics_and_plots_without_a_network(project: Path) -> None:
+    """The stage as dvc.yaml declares it, below one stage that makes all artefacts of the others."""
+
+    def dvc(*arguments: str) -> str:
+        # Nobody listens there: whatever asks the network fails.
+        nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+        environment = os.environ | nowhere | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+        command = [sys.executable, "-m", "dvc", *arguments]
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        # A metric that revisions do not have would be complained of in each comparison of two.
+        assert "failed to load" not in done.stderr
+        return done.stdout
+
+    made = [path.relative_to(project).as_posix() for path in sorted((project / "data").rglob("*")) if path.is_file()]
+    shutil.rmtree(project / "data")
+    (project / "data").mkdir()
+    (project / "make.py").write_text(
+        "from tests.fixtures.report import *\nfrom pipeline.config.params import load_params\n"
+        "write_artifacts(DataPaths(), load_params())\n"
+    )
+    tree = YAML(typ="safe", pure=True).load(ROOT / "dvc.yaml")
+    stage = tree["stages"]["report"]
+    stage["cmd"] = f"{sys.executable} -m pipeline.stages.report"
+    stage["deps"] = [path for path in stage["deps"] if path.startswith("data/")]
+    maker = {"cmd": f"{sys.executable} make.py", "params": ["studies"], "outs": made}
+    declared = {key: part for key, part in tree.items() if key != "stages"}
+    YAML().dump({"stages": {"all": maker, "report": stage}, **declared}, project / "dvc.yaml")
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    dvc("init", "--quiet")
+    for name in ("config", "plots.html"):
+        shutil.copy(ROOT / ".dvc" / name, project / ".dvc" / name)
+    for name in (".dvcignore", "data/.gitignore"):
+        shutil.copy(ROOT / name, project / name)
+
+    dvc("repro")
+    assert "Data and pipelines are up to date" in dvc("repro")
+    for name in ("costs.html", "resources.json"):
+        (project / "data/report" / name).unlink()
+    assert "Data and pipelines are up to date" in dvc("repro")
+    commit = ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "--quiet", "--message", "first"]
+    subprocess.run(["git", "add", "."], check=True)
+    subprocess.run(commit, check=True)
+
+    YAML().dump(params_tree(seeds=[3, 4]), project / "params.yaml")
+    dvc("repro")
+    assert "kept_share.resnet18" in dvc("metrics", "show")
+    assert "difference_points.digits.filtered_minus_random.n" in dvc("metrics", "diff")
+    subprocess.run(["git", "add", "."], check=True)
+    subprocess.run([*commit[:-1], "second"], check=True)
+    (change,) = (line for line in dvc("metrics", "diff", "HEAD~1", "HEAD").splitlines() if "full.n " in line)
+    assert change.split()[-3:] == ["3", "2", "-1"]
+    dvc("plots", "diff", "HEAD~1", "HEAD")
+    shown = (project / "dvc_plots/index.html").read_text()
+    assert shown.count('digits.accuracy.svg">') == 2
+    assert "<script" not in shown
+    assert "http" not in shown
+    before, after = sorted(project.glob("dvc_plots/static/*digits.accuracy.svg"))
+    assert before.read_bytes() != after.read_bytes()

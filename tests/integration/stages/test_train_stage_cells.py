@@ -1,0 +1,340 @@
+"""Which cells of a study are trained, recorded and handed out, by results made up by rule."""
+
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from pipeline.artifacts.files import read_json
+from pipeline.distributed import World
+from pipeline.energy import UNKNOWN_ENERGY, Energy
+from pipeline.errors import InputError
+from pipeline.models import build
+from pipeline.paths import DataPaths, WorkPaths
+from pipeline.stages import parallel
+from pipeline.stages import train as train_stage
+from pipeline.training.checkpointing import Checkpoints
+from pipeline.training.grid import RunSpec
+from pipeline.training.result_cache import RunResult
+from pipeline.training.run_key import checkpoint_folder_name
+from pipeline.training.state import HistoryRecord
+from pipeline.training.weights import load_trained, save_trained
+from tests.fixtures.projects import NETWORK
+from tests.fixtures.training import TINY, runs_of, stage, write_kept, write_project
+
+FOUR_CELLS: dict[str, Any] = {"arms": ["full", "filtered"], "seeds": [0, 1]}
+
+
+class _Trainer:
+    """Stands in for `execute_run`: no training, and results by rule. `called` lists the cells."""
+
+    def __init__(self, top1: Callable[[RunSpec], float | None]) -> None:
+        self._top1 = top1
+        self.called: list[RunSpec] = []
+
+    def __call__(self, cell: RunSpec, splits: Any, members: Any, *, weights: Path | None, **_: Any) -> RunResult:
+        self.called.append(cell)
+        history = (HistoryRecord(epoch=1.0, step=1, examples=20, train_loss=1.0, lr=0.1),)
+        diverged = RunResult(
+            status="diverged",
+            top1=None,
+            balanced_accuracy=None,
+            loss=None,
+            correct=None,
+            history=history,
+            workers=1,
+            places=("made up",),
+            skipped_steps=0,
+            micro_batch=20,
+            critical_batch=None,
+            seconds=1.5,
+        )
+        top1 = self._top1(cell)
+        if top1 is None:
+            return diverged
+        if weights is not None:
+            names = (cell.arm, str(cell.settings.batch_size), str(cell.settings.seed), "")
+            save_trained(weights, build(NETWORK, 4, stem="imagenet", seed=0), TINY, names)
+        correct = np.arange(22) < 22 * top1
+        return replace(diverged, status="finished", top1=top1, balanced_accuracy=top1, loss=1.0, correct=correct)
+
+
+Trained = Callable[[Callable[[RunSpec], float | None]], _Trainer]
+
+
+@pytest.fixture
+def trained_by(monkeypatch: pytest.MonkeyPatch) -> Trained:
+    def use(top1: Callable[[RunSpec], float | None]) -> _Trainer:
+        trainer = _Trainer(top1)
+        monkeypatch.setattr(train_stage, "execute_run", trainer)
+        return trainer
+
+    return use
+
+
+def test_arms_that_came_out_equal_are_trained_once(tmp_path: Path, trained_by: Trained) -> None:
+    data = write_project(tmp_path, study={"arms": ["full", "filtered", "random", "random_uniform"], "seeds": [0, 1]})
+    write_kept(data, np.ones(60, dtype=np.bool_))
+    trainer = trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    assert [cell.settings.seed for cell in trainer.called] == [0, 1]
+    rows = runs_of(data)
+    assert len(rows) == 8
+    assert len({row["fingerprint"] for row in rows}) == 2
+    history = pyarrow.parquet.read_table(data.history("tiny"))
+    assert sorted(history["fingerprint"].to_pylist()) == sorted({row["fingerprint"] for row in rows})
+
+
+def test_the_record_says_what_each_arm_took_in_earlier_runs_too(tmp_path: Path, trained_by: Trained) -> None:
+    for seeds in ([0], [0, 1]):
+        write_project(tmp_path, study={"arms": ["full", "filtered"], "seeds": seeds})
+        trained_by(lambda cell: 0.5)
+        assert stage("train", tmp_path) == 0
+    record = read_json(tmp_path / "work/resources/train@tiny.json")
+    assert record["arms_wall_s"] == {"full": 2 * 1.5, "filtered": 2 * 1.5}
+    assert record["wall_s"] > 2 * 1.5
+    assert record["images"] == 4 * 20
+
+
+def _energy_by_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every reading of the stage's meter is 4 J of GPUs and 1 J of processors later."""
+    readings = itertools.count()
+
+    def read() -> Energy:
+        n = next(readings)
+        return Energy(gpu=4.0 * n, cpu=1.0 * n)
+
+    @contextmanager
+    def metered(ranks: World) -> Iterator[Callable[[], Energy]]:
+        yield read
+
+    monkeypatch.setattr(parallel, "_metering_ranks", metered)
+
+
+def _record(work: Path) -> dict[str, Any]:
+    record: dict[str, Any] = read_json(work / "resources/train@tiny.json")
+    return record
+
+
+def test_the_record_says_what_each_arm_drew_in_earlier_runs_too(
+    tmp_path: Path, trained_by: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seeds in ([0], [0, 1]):
+        write_project(tmp_path, study={"arms": ["full", "filtered"], "seeds": seeds})
+        trained_by(lambda cell: 0.5)
+        _energy_by_cell(monkeypatch)
+        assert stage("train", tmp_path) == 0
+    record = _record(tmp_path / "work")
+    both = {"gpu": 2 * 4.0, "cpu": 2 * 1.0, "memory": None}
+    assert record["arms_joules"] == {"full": both, "filtered": both}
+    # Two cells of before, and of this run the fifth reading.
+    assert record["joules"] == {"gpu": (2 + 4) * 4.0, "cpu": (2 + 4) * 1.0, "memory": None}
+
+
+def test_a_cell_that_went_on_does_not_tell_what_it_drew_in_all(
+    tmp_path: Path, trained_by: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_project(tmp_path, study={"arms": ["full", "filtered"], "seeds": [0]})
+    trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    (full,) = (row["fingerprint"] for row in runs_of(data) if row["arm"] == "full")
+    work = WorkPaths(root=tmp_path / "work")
+    shutil.rmtree(work.cells)
+    Checkpoints(work.checkpoints("train@tiny") / checkpoint_folder_name(full)).save(1, {})
+    trained_by(lambda cell: 0.5)
+    _energy_by_cell(monkeypatch)
+    assert stage("train", tmp_path) == 0
+    record, untold = _record(tmp_path / "work"), vars(UNKNOWN_ENERGY)
+    assert record["arms_joules"] == {"full": untold, "filtered": {"gpu": 4.0, "cpu": 1.0, "memory": None}}
+    assert record["joules"] == untold
+    assert read_json(work.cells / full / "timing.json")["joules"] == untold
+
+
+def test_other_seeds_and_arms_are_the_only_ones_trained(tmp_path: Path, trained_by: Trained) -> None:
+    write_project(tmp_path, study={"arms": ["full"], "seeds": [0]})
+    trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    write_project(tmp_path, study={"arms": ["full", "random"], "seeds": [0, 1]})
+    trainer = trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    assert [(cell.arm, cell.settings.seed) for cell in trainer.called] == [("random", 0), ("full", 1), ("random", 1)]
+
+
+def test_another_filter_retrains_what_it_changes(tmp_path: Path, trained_by: Trained) -> None:
+    data = write_project(tmp_path, study={"seeds": [0]})
+    trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    write_kept(data, np.arange(60) % 10 != 1)  # as many, and others
+    trainer = trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    assert {cell.arm for cell in trainer.called} >= {"filtered"}
+    assert "full" not in {cell.arm for cell in trainer.called}
+
+
+def test_skipped_and_diverged_cells_are_recorded(tmp_path: Path, trained_by: Trained) -> None:
+    data = write_project(tmp_path, study={"arms": ["full", "filtered"], "seeds": [0], "batch_sizes": [20, 58]})
+    trainer = trained_by(lambda cell: None if cell.arm == "full" else 0.5)
+    assert stage("train", tmp_path) == 0
+    assert len(trainer.called) == 2
+    rows = {(row["batch_size"], row["arm"]): row for row in runs_of(data)}
+    assert {key: row["status"] for key, row in rows.items()} == {
+        (20, "full"): "diverged", (20, "filtered"): "finished", (58, "full"): "skipped", (58, "filtered"): "skipped",
+    }  # fmt: skip
+    assert rows[58, "full"]["reason"] == "batch 58 is larger than the 54 images of arm filtered"
+    assert rows[58, "full"]["fingerprint"] == ""
+    assert rows[20, "full"]["top1"] is None
+    assert rows[20, "full"]["steps"] == 1
+    assert np.load(data.correct("tiny")).any(1).tolist() == [False, True, False, False]
+
+
+def _first_name(data: DataPaths) -> str:
+    return load_trained(data.trained_weights("tiny")).class_names[0]
+
+
+def test_the_best_mean_over_seeds_is_handed_out(tmp_path: Path, trained_by: Trained) -> None:
+    top1 = {("full", 0): 0.9, ("full", 1): 0.1, ("filtered", 0): 0.6, ("filtered", 1): 0.6}
+    data = write_project(tmp_path, study=FOUR_CELLS)
+    trained_by(lambda cell: top1[cell.arm, cell.settings.seed])
+    assert stage("train", tmp_path) == 0
+    assert _first_name(data) == "filtered"
+
+
+def test_the_next_best_stands_in_where_the_first_seed_diverged(tmp_path: Path, trained_by: Trained) -> None:
+    top1 = {("full", 0): None, ("full", 1): 0.9, ("filtered", 0): 0.5, ("filtered", 1): 0.5}
+    data = write_project(tmp_path, study=FOUR_CELLS)
+    trained_by(lambda cell: top1[cell.arm, cell.settings.seed])
+    assert stage("train", tmp_path) == 0
+    assert _first_name(data) == "filtered"
+
+
+def test_a_study_of_which_nothing_finished_says_so(tmp_path: Path, trained_by: Trained) -> None:
+    data = write_project(tmp_path, study=FOUR_CELLS)
+    trained_by(lambda cell: None)
+    assert stage("train", tmp_path) == 0
+    assert data.trained_weights("tiny").read_bytes() == b""
+    assert {row["status"] for row in runs_of(data)} == {"diverged"}
+    assert np.load(data.correct("tiny")).shape[0] == 4
+
+
+def test_leftovers_of_killed_processes_are_removed(tmp_path: Path, trained_by: Trained) -> None:
+    data = write_project(tmp_path, study=FOUR_CELLS)
+    gone = 4_194_305  # above any process id
+    cells = WorkPaths(root=tmp_path / "work").cells
+    left = [
+        cells / f".k.{gone}.tmp" / "result.json",
+        cells / f".k.weights.{gone}.tmp",
+        data.runs("tiny").with_name(f".tiny.parquet.{gone}.tmp"),
+        data.trained_weights("tiny").with_name(f".best.pt.{gone}.tmp"),
+    ]
+    for path in left:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("half")
+    trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def _write_checkpoint(work: WorkPaths, owner: str, key: str, days: float = 8) -> Path:
+    folder = work.checkpoints(owner) / key
+    Checkpoints(folder).save(1, {})
+    os.utime(folder, (age := time.time() - days * 86_400, age))
+    return folder
+
+
+def test_a_finished_study_removes_checkpoints_given_up(tmp_path: Path, trained_by: Trained) -> None:
+    write_project(tmp_path, study=FOUR_CELLS)
+    work = WorkPaths(root=tmp_path / "work")
+    _write_checkpoint(work, "train@tiny", "of-settings-given-up")
+    _write_checkpoint(work, "train@tiny", "of-settings-in-use", days=6)
+    others = [_write_checkpoint(work, owner, "k") for owner in ("train@tiny-2", "train@other", "finetune@resnet18")]
+    trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    assert [folder.name for folder in work.checkpoints("train@tiny").iterdir()] == ["of-settings-in-use"]
+    assert all(len(list(folder.iterdir())) == 1 for folder in others)
+
+
+def test_a_study_that_stops_early_leaves_all_checkpoints(tmp_path: Path, trained_by: Trained) -> None:
+    """Its earlier settings may be what its user goes back to."""
+    write_project(tmp_path, study=FOUR_CELLS)
+    folder = _write_checkpoint(WorkPaths(root=tmp_path / "work"), "train@tiny", "of-settings-given-up")
+
+    def stop_at_the_second(cell: RunSpec) -> float:
+        if cell.arm == "filtered":
+            raise InputError("enough")
+        return 0.5
+
+    trained_by(stop_at_the_second)
+    assert stage("train", tmp_path) == 2
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_the_first_seed_keeps_its_weights_when_seeds_are_reordered(tmp_path: Path, trained_by: Trained) -> None:
+    """A cell that finished without weights is trained once more where its weights are wanted."""
+    data = write_project(tmp_path, study={"arms": ["full"], "seeds": [0, 1]})
+    trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    write_project(tmp_path, study={"arms": ["full"], "seeds": [1, 0]})
+    trainer = trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    assert [cell.settings.seed for cell in trainer.called] == [1]
+    assert load_trained(data.trained_weights("tiny")).class_names[2] == "1"
+
+
+def test_all_seeds_keep_their_weights_where_the_study_says_so(tmp_path: Path, trained_by: Trained) -> None:
+    """Cells that finished without are trained again, those with weights are not."""
+    write_project(tmp_path, study={"arms": ["full"], "seeds": [0, 1, 2]})
+    trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    cells = WorkPaths(root=tmp_path / "work").cells
+    assert len(list(cells.glob("*/weights.pt"))) == 1
+    data = write_project(tmp_path, study={"arms": ["full"], "seeds": [0, 1, 2], "keep_weights": "all"})
+    trainer = trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    assert [cell.settings.seed for cell in trainer.called] == [1, 2]
+    assert len(list(cells.glob("*/weights.pt"))) == 3
+    assert load_trained(data.trained_weights("tiny")).class_names[2] == "0"
+
+
+def test_stale_settings_do_not_hide_behind_equal_names(tmp_path: Path, trained_by: Trained) -> None:
+    write_project(tmp_path, study=FOUR_CELLS)
+    trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    write_project(tmp_path, study=FOUR_CELLS, train={"label_smoothing": 0.1})
+    trainer = trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    assert [cell.settings for cell in trainer.called] == [
+        replace(cell.settings, label_smoothing=0.1) for cell in trainer.called
+    ]
+    assert len(trainer.called) == 4
+
+
+def test_how_a_study_is_run_retrains_nothing(tmp_path: Path, trained_by: Trained) -> None:
+    data = write_project(tmp_path, study=FOUR_CELLS)
+    trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    table = data.runs("tiny").read_bytes()
+    how = {"eval_batch_size": 3, "micro_batch": 20, "checkpoint": {"steps": 1}}
+    write_project(tmp_path, study=FOUR_CELLS, train=how)
+    trainer = trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    assert trainer.called == []
+    assert data.runs("tiny").read_bytes() == table
+
+
+def test_another_number_of_threads_is_another_run_on_a_cpu(tmp_path: Path, trained_by: Trained) -> None:
+    write_project(tmp_path, study=FOUR_CELLS)
+    trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    write_project(tmp_path, study=FOUR_CELLS, train={"threads_per_worker": 2})
+    trainer = trained_by(lambda cell: 0.5)
+    assert stage("train", tmp_path) == 0
+    assert len(trainer.called) == 4

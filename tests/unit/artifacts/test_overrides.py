@@ -1,0 +1,119 @@
+"""Human decisions: round trip, and one clear line for every mistake."""
+
+import csv
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.artifacts.overrides import COLUMNS, Override, locate_overrides, read_overrides, write_overrides
+from pipeline.errors import InputError
+from tests.fixtures.golden import check_golden, refusals
+
+_HEADER = "path,sha256,decision,note,timestamp\n"
+_LINE = "train/a.png,aa,drop,,2026-01-01\n"
+
+
+def _file(folder: Path, text: str) -> Path:
+    path = folder / "overrides.csv"
+    path.write_bytes(text.encode())
+    return path
+
+
+def _override(path: str = "a.png", sha256: str = "aa", decision: str = "drop") -> Override:
+    return Override(path=path, sha256=sha256, decision=decision, note="", timestamp="", line=2)
+
+
+def test_the_header_alone_is_no_decision(tmp_path: Path) -> None:
+    assert read_overrides(_file(tmp_path, _HEADER)) == []
+    assert read_overrides(Path(__file__).parents[3] / "data" / "overrides.csv") == []
+
+
+# Text as a person or a spreadsheet may leave it in a quoted field; NUL is no text.
+_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+_BEFORE_A_SIGN = st.sampled_from(["", "'", "''", " ", "\xa0'"])
+_FORMULAS = st.tuples(_BEFORE_A_SIGN, st.sampled_from("=+-@＝"), _TEXT).map("".join)
+
+
+@given(
+    rows=st.lists(
+        st.tuples(_TEXT, _TEXT, st.sampled_from(["keep", "drop"]), _TEXT | _FORMULAS, _TEXT), unique_by=lambda r: r[0]
+    )
+)
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, ...]]) -> None:
+    path = tmp_path_factory.mktemp("o") / "overrides.csv"
+    write_overrides(path, [Override(**dict(zip(COLUMNS, row, strict=True)), line=0) for row in rows])
+    read = read_overrides(path)
+    assert [(o.path, o.sha256, o.decision, o.note, o.timestamp) for o in read] == rows
+
+
+@pytest.mark.parametrize("note", ["=1+1", "+1", "-1", "@SUM(A1)", " =1", "＝1", "'=1"])
+def test_no_note_is_a_formula_in_the_file(tmp_path: Path, note: str) -> None:
+    path = tmp_path / "overrides.csv"
+    write_overrides(path, [replace(_override(), note=note)])
+    with path.open(encoding="utf-8", newline="") as text:
+        _, (*_, written, _) = csv.reader(text)
+    assert written == f"'{note}"
+
+
+@pytest.mark.parametrize("note", ["'tis blurred", "a=b", "", "=1"])
+def test_notes_written_by_hand_are_read_as_they_stand(tmp_path: Path, note: str) -> None:
+    (read,) = read_overrides(_file(tmp_path, _HEADER + f"a.png,aa,drop,{note},\n"))
+    assert read.note == note
+
+
+def test_spreadsheet_habits_are_harmless(tmp_path: Path) -> None:
+    read = read_overrides(_file(tmp_path, "\ufeff" + _HEADER.replace("\n", "\r\n") + "\r\n" + _LINE + "\n"))
+    assert [(o.path, o.line) for o in read] == [("train/a.png", 3)]
+
+
+def test_the_same_decision_twice_counts_once(tmp_path: Path) -> None:
+    read = read_overrides(_file(tmp_path, _HEADER + _LINE + _LINE.replace(",,", ",again,")))
+    assert [o.note for o in read] == ["again"]
+
+
+_MISTAKES = {
+    "empty": "",
+    "no header": _LINE,
+    "too few fields": _HEADER + "a.png,aa,drop\n",
+    "a comma": _HEADER + _LINE + "b,1.png,bb,keep,,\n",
+    "a capital": _HEADER + _LINE.replace("drop", "Drop"),
+    "no decision": _HEADER + _LINE.replace("drop", ""),
+    "decided twice": _HEADER + _LINE + _LINE.replace("drop", "keep"),
+    "a line break in a name": _HEADER + '"a\nb.png",aa,maybe,,\n',
+}
+
+
+def test_mistakes_are_named_with_their_line(tmp_path: Path) -> None:
+    def read(text: str) -> None:
+        read_overrides(_file(tmp_path, text))
+
+    cases: dict[str, Callable[[], object]] = {"missing": partial(read_overrides, tmp_path / "overrides.csv")}
+    cases |= {name: partial(read, text) for name, text in _MISTAKES.items()}
+    for name, change in {"gone": {"path": "c.png"}, "another image": {"sha256": "bb"}}.items():
+        decided = [_override(**change)]
+        cases[name] = partial(
+            locate_overrides, decided, file=Path("o.csv"), paths=["a.png", "b.png"], sha256=["aa", "bb"]
+        )
+    check_golden("refused_overrides.txt", refusals(cases, hidden={str(tmp_path): "FOLDER"}))
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", f'{_HEADER}"a.png,aa,drop,,\n'.encode()])
+def test_files_that_are_no_csv_are_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "overrides.csv"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as refused:
+        read_overrides(path)
+    assert refused.value.key == str(path)
+
+
+def test_a_decision_finds_its_image_wherever_it_stands() -> None:
+    override = _override("b.png", "bb")
+    for paths in (["a.png", "b.png"], ["b.png", "a.png"]):
+        sha256 = [path[0] * 2 for path in paths]
+        located = locate_overrides([override], file=Path("o.csv"), paths=paths, sha256=sha256)
+        assert located == {paths.index("b.png"): override}

@@ -1,0 +1,139 @@
+"""`batchsieve.sieve` on arrays: what it keeps, and that it is the pipeline's filter."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchsieve import InputError, sieve
+from batchsieve.evidence import content_order
+from pipeline.__main__ import main
+from pipeline.artifacts.tables import read_parquet
+from tests.fixtures.projects import class_blobs, write_params
+
+ON_COMPONENTS = {"name": "dbscan", "space": "components"}
+
+
+def _planted(seed: int = 0, per_class: int = 40) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features, labels and which of them are wrong: one in 20."""
+    features, truth = class_blobs(np.random.default_rng(seed), n_classes=3, per_class=per_class, dimensions=6)
+    planted = np.arange(len(truth)) % 20 == 3
+    return 10 * features, np.where(planted, (truth + 1) % 3, truth), planted
+
+
+@pytest.mark.parametrize(
+    "scorer",
+    [
+        ON_COMPONENTS,
+        {"name": "hdbscan", "space": "components"},
+        "knn_distance",
+        "centroid",
+        {"name": "knn_agreement", "k": 10},
+        "self_confidence",
+        "label_odds",
+        {"name": "ensemble", "of": [{"name": "margin"}, {"name": "smoothed_confidence", "k": 5}]},
+    ],
+    ids=str,
+)
+def test_sieve_drops_planted_labels(scorer: Any) -> None:
+    features, labels, planted = _planted()
+    keep = sieve(features, labels, scorer=scorer, drop_fraction=0.05)
+    assert keep.dtype == bool
+    np.testing.assert_array_equal(keep, ~planted)
+
+
+def test_sieve_on_the_embedding_drops_planted_labels() -> None:
+    features, labels, planted = _planted(per_class=60)
+    keep = sieve(features, labels, perplexity=10, n_jobs=1, drop_fraction=0.05)
+    assert (keep == ~planted).mean() > 0.98
+
+
+def test_sieve_is_the_filter_of_the_pipeline(tmp_path: Path) -> None:
+    """On rows in the order in which both compute, with the paper's scorer and the radius of the knee.
+
+    Features without any structure: what is noise depends on every detail of the embedding.
+    """
+    rng = np.random.default_rng(1)
+    features, labels = rng.normal(size=(120, 6)).astype(np.float32), rng.integers(0, 3, size=120)
+    order = content_order(features, labels)
+    features, labels = features[order], labels[order]
+    np.save(tmp_path / "f.npy", features)
+    with (tmp_path / "y.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("label",), *((str(label),) for label in labels)])
+    reduce = {"pca": {"n_components": None}, "tsne": {"perplexity": 10.0, "n_jobs": 1}, "neighbors": 10}
+    scorer = {"name": "dbscan", "space": "map", "min_samples": 4}
+    params = write_params(
+        tmp_path, reduce=reduce, filter={"scorer": scorer, "eps": "knee", "drop_share": None, "allow_empty": True}
+    )
+    files = ["--features", str(tmp_path / "f.npy"), "--labels", str(tmp_path / "y.csv"), "--out", str(tmp_path / "out")]
+    assert main(["filter-features", "--params", str(params), *files]) == 0
+    expected = read_parquet(tmp_path / "out/points.parquet")["keep"].to_numpy(zero_copy_only=False)
+    keep = sieve(features, labels, scorer=scorer, perplexity=10, n_jobs=1, allow_empty=True)
+    np.testing.assert_array_equal(keep, expected)
+    assert 0 < keep.sum() < len(keep)
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 1000), st.sampled_from([ON_COMPONENTS, {"name": "margin"}, {"name": "centroid"}]))
+def test_sieve_follows_a_permutation_and_names_of_classes(seed: int, scorer: dict[str, Any]) -> None:
+    features, labels, _ = _planted(seed, per_class=20)
+    order = np.random.default_rng(seed).permutation(len(labels))
+    keep = sieve(features, labels, scorer=scorer, drop_fraction=0.1)
+    names = np.array(["ant", "bee", "cat"])
+    np.testing.assert_array_equal(
+        sieve(features[order], names[labels[order]], scorer=scorer, drop_fraction=0.1), keep[order]
+    )
+
+
+def test_sieve_takes_a_single_class_and_given_probabilities() -> None:
+    features = np.random.default_rng(0).normal(size=(50, 3))
+    features[7] += 50
+    keep = sieve(features, np.zeros(50, int), scorer=ON_COMPONENTS)
+    assert not keep[7]
+    labels = np.arange(50) % 2
+    probabilities = np.where(np.eye(2)[labels] > 0, 0.9, 0.1)
+    probabilities[11] = probabilities[11, ::-1]
+    keep = sieve(features, labels, probabilities, scorer="margin", threshold=0.5)
+    assert np.flatnonzero(~keep).tolist() == [11]
+
+
+_FEATURES, _LABELS = np.random.default_rng(0).normal(size=(24, 3)), np.arange(24) % 3
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({}, "perplexity"),
+        ({"perplexity": 0}, "perplexity"),
+        ({"perplexity": 5, "n_jobs": 0}, "n_jobs"),
+        ({"scorer": "margin"}, "drop_fraction"),
+        ({"scorer": "margin", "drop_fraction": 1.5}, "drop_fraction"),
+        ({"drop_fraction": 0.1, "eps": 1.0}, "drop_fraction"),
+        ({"scorer": "margin", "eps": 1.0}, "eps"),
+        ({"threshold": 1.0}, "threshold"),
+        ({"allocation": "per_class"}, "allocation"),
+        ({"scorer": {"space": "components"}, "drop_fraction": 0.1}, "scorer"),
+        ({"scorer": "no_such", "drop_fraction": 0.1}, "scorer"),
+        ({"scorer": {"name": "margin", "k": 3}, "drop_fraction": 0.1}, "scorer.k"),
+        ({"scorer": {"name": "dbscan", "min_samples": 9}}, "scorer.min_samples"),
+        ({"scorer": {"name": "knn_agreement", "k": 24}, "drop_fraction": 0.1}, "scorer.k"),
+        ({"scorer": ON_COMPONENTS, "eps": -1.0}, "eps"),
+        ({"scorer": ON_COMPONENTS, "eps": 1e-9}, "eps"),
+        ({"scorer": ON_COMPONENTS, "allocation": "fair", "drop_fraction": 0.1}, "allocation"),
+        ({"features": _FEATURES[:20]}, "features"),
+        ({"features": np.full((24, 3), np.inf)}, "features"),
+        ({"pred_probs": np.ones((24, 3))}, "pred_probs"),
+        ({"labels": _LABELS * 0, "scorer": "margin", "drop_fraction": 0.1}, "scorer"),
+        ({"labels": _LABELS * 0, "scorer": ON_COMPONENTS, "eps": "tuned"}, "eps"),
+    ],
+)
+def test_sieve_names_the_argument_that_is_wrong(options: dict[str, Any], key: str) -> None:
+    with pytest.raises(InputError) as raised:
+        sieve(**{"features": _FEATURES, "labels": _LABELS, **options})
+    assert str(raised.value).partition(": ")[0] == key
+    assert "filter." not in str(raised.value)
+    assert "drop_share" not in str(raised.value)

@@ -1,0 +1,83 @@
+"""Which space and radius find planted images."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ruamel.yaml import YAML
+
+from pipeline.__main__ import main
+from pipeline.artifacts.files import read_json, write_array, write_json
+from pipeline.paths import DataPaths
+from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.projects import (
+    NETWORK,
+    class_blobs,
+    write_embedding,
+    write_manifest,
+    write_params,
+    write_predictions,
+)
+
+
+def _project(folder: Path, n_classes: int = 3) -> list[str]:
+    """Classes that lie apart among the components and on the second map, and on one heap on the first."""
+    data = DataPaths(root=folder / "data")
+    places, labels = class_blobs(np.random.default_rng(0), n_classes=n_classes, per_class=100, dimensions=2)
+    write_manifest(data, "train", labels)
+    write_predictions(data, labels)
+    write_embedding(data, places)
+    heap = np.random.default_rng(1).normal(size=places.shape).astype(np.float32)
+    write_array(data.maps(NETWORK), np.stack([heap, places]))
+    data.overrides.write_text("path,sha256,decision,note,timestamp\n")
+    made = [{"tsne": {"requested": {"perplexity": value, "random_state": 0}}} for value in (30.0, 50.0)]
+    write_json(data.reduce_metrics(NETWORK), {"maps": made})
+    params = write_params(folder)
+    return ["calibrate", "--network", NETWORK, "--params", str(params), "--data", str(data.root)]
+
+
+def test_the_space_in_which_classes_lie_apart_comes_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*_project(tmp_path), "--min-samples", "3", "5", "--json", str(tmp_path / "rows.json")]) == 0
+    rows = read_json(tmp_path / "rows.json")
+    assert len(rows) == 6
+    assert {row["space"] for row in rows[:4]} == {"components", "map, perplexity 50.0"}
+    assert {row["space"] for row in rows[4:]} == {"map"}
+    assert rows[0]["average_precision"] > 0.6 > 0.1 > rows[-1]["average_precision"]
+    best = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("best: "))
+    written = YAML(typ="safe").load(best.removeprefix("best: "))["filter"]
+    assert written["scorer"] == {
+        "name": "dbscan",
+        "space": rows[0]["space"].split(",")[0],
+        "min_samples": rows[0]["min_samples"],
+    }
+    assert written["eps"] == "tuned"
+
+
+def test_a_min_samples_that_no_class_has_is_left_out_and_alone_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = _project(tmp_path)
+    assert main([*command, "--min-samples", "5", "200", "--json", str(tmp_path / "rows.json")]) == 0
+    assert {row["min_samples"] for row in read_json(tmp_path / "rows.json")} == {5}
+    assert main([*command, "--min-samples", "200"]) == 2
+    assert printed_error(capsys.readouterr().err).key == "calibrate"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        ({"--min-samples": "0"}, "--min-samples 0"),
+        ({"--network": "resnet50"}, "--network resnet50"),
+        ({"--data": "nowhere"}, "nowhere/prepare/train.parquet"),
+    ],
+)
+def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: dict[str, Any], key: str) -> None:
+    command = _project(tmp_path)
+    assert main([*command, *(part for pair in arguments.items() for part in pair)]) == 2
+    assert printed_error(capsys.readouterr().err).key == key
+
+
+def test_one_class_has_no_other_to_plant_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(_project(tmp_path, n_classes=1)) == 2
+    assert printed_error(capsys.readouterr().err).key == "calibrate"

@@ -1,0 +1,120 @@
+"""`python -m pipeline canonical-runs`, and the code that it takes from git's history."""
+
+import dataclasses
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.__main__ import main
+from pipeline.commands import canonical_runs as module
+from pipeline.commands.canonical_runs import CanonicalHashes, earlier_hashes
+from pipeline.errors import InputError
+from pipeline.training.code_families import FAMILIES_FILE, Family, MachineHashes, read_families, write_families
+
+MACHINE = {"torch": "2"}
+A, B, C = (letter * 64 for letter in "abc")
+HERE = CanonicalHashes(code=C, machine=MACHINE, hashes={"sgd": "01"})
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A list with one family, and a machine that gives `HERE`."""
+    path = tmp_path / "canonical_runs.json"
+    write_families([Family(members=(A,), records=(MachineHashes(machine=MACHINE, hashes={"sgd": "01"}),))], path)
+    monkeypatch.setattr(module, "read_families", lambda: read_families(path))
+    monkeypatch.setattr(module, "write_families", lambda families: write_families(families, path))
+    monkeypatch.setattr(module, "run_here", lambda: HERE)
+    return path
+
+
+def test_without_record_nothing_is_written(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = place.read_bytes()
+    assert main(["canonical-runs"]) == 1
+    line, hint = capsys.readouterr().out.splitlines()
+    assert line == "cccccccccccc joins family aaaaaaaaaaaa: its 1 hashes are equal; runs stay valid"
+    assert "--record" in hint.replace("`", " ").split()
+    assert place.read_bytes() == before
+
+
+def test_what_is_recorded_is_listed_the_next_time(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["canonical-runs", "--record"]) == 0
+    (family,) = read_families(place)
+    assert family.members == (A, C)
+    capsys.readouterr()
+    assert main(["canonical-runs"]) == 0
+    assert capsys.readouterr().out == "cccccccccccc is listed in family aaaaaaaaaaaa; its 1 hashes are as recorded\n"
+
+
+@pytest.mark.usefixtures("place")
+def test_json_is_an_outcome(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["canonical-runs", "--json"]) == 0
+    assert CanonicalHashes(**json.loads(capsys.readouterr().out)) == HERE
+
+
+Commit = Callable[..., str]
+
+
+@pytest.fixture
+def commit(tmp_path: Path) -> Commit:
+    """Commit code that prints an outcome, with a list of digests beside it; the repository is `tmp_path`."""
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+
+    def committed(code: str, listed: list[str], *, hashes: dict[str, str] | None = None, **changes: Any) -> str:
+        outcome = {**dataclasses.asdict(HERE), "code": code, "hashes": hashes or {"sgd": code[:2]}, **changes}
+        for folder in ("pipeline", "viz"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            (tmp_path / folder / "__init__.py").touch()
+        (tmp_path / "pipeline/__main__.py").write_text(f"print({json.dumps(outcome)!r})\n")
+        path = tmp_path / "pipeline/training" / FAMILIES_FILE.name
+        path.parent.mkdir(exist_ok=True)
+        write_families([Family(members=tuple(listed), records=())], path)
+        author = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
+        subprocess.run(["git", "add", "--all", "."], cwd=tmp_path, check=True)
+        subprocess.run(["git", *author, "commit", "-qm", "x"], cwd=tmp_path, check=True)
+        return code
+
+    return committed
+
+
+def _family(*members: str) -> Family:
+    return Family(members=members, records=())
+
+
+@pytest.mark.subprocess
+def test_the_newest_other_member_in_history_is_run(tmp_path: Path, commit: Commit) -> None:
+    commit(A, [A])
+    commit(B, [A, B])
+    commit(C, [A, B, C])
+    assert earlier_hashes(_family(A, B, C), HERE, tmp_path) == {"sgd": "bb"}
+    assert earlier_hashes(_family(A), HERE, tmp_path) == {"sgd": "aa"}
+
+
+@pytest.mark.subprocess
+def test_a_commit_whose_code_is_not_the_one_it_lists_is_left_out(tmp_path: Path, commit: Commit) -> None:
+    """The code was edited between recording and committing."""
+    commit(A, [A])
+    commit("d" * 64, [A, B])
+    assert earlier_hashes(_family(A, B, C), HERE, tmp_path) == {"sgd": "aa"}
+
+
+@pytest.mark.subprocess
+def test_history_without_other_members_has_nothing(tmp_path: Path, commit: Commit) -> None:
+    assert earlier_hashes(_family(A, C), HERE, tmp_path) is None
+    commit(C, [A, C])
+    assert earlier_hashes(_family(C), HERE, tmp_path) is None
+    assert earlier_hashes(_family(A, C), HERE, tmp_path) is None
+    assert earlier_hashes(_family(A, C), HERE, tmp_path.parent) is None
+
+
+@pytest.mark.subprocess
+def test_earlier_code_that_fails_is_said(tmp_path: Path, commit: Commit) -> None:
+    commit(A, [A])
+    (tmp_path / "pipeline/__main__.py").write_text("raise SystemExit('no such package')\n")
+    commit_again = ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-qa", "--amend", "-m", "x"]
+    subprocess.run(commit_again, cwd=tmp_path, check=True)
+    with pytest.raises(InputError, match="no such package"):  # what the earlier code said
+        earlier_hashes(_family(A, C), HERE, tmp_path)

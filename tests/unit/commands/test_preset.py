@@ -1,0 +1,79 @@
+"""params.yaml from a preset, never over edits."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.__main__ import main
+from tests.fixtures.printed_errors import key_within, printed_error
+
+_PRESETS = Path(__file__).parents[3] / "presets"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a copy of the presets."""
+    (tmp_path / "presets").mkdir()
+    for path in _PRESETS.iterdir():
+        (tmp_path / "presets" / path.name).write_bytes(path.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_committed_params_are_the_digits_preset(folder: Path) -> None:
+    assert main(["preset", "digits"]) == 0
+    assert (folder / "params.yaml").read_bytes() == (_PRESETS.parent / "params.yaml").read_bytes()
+
+
+def test_only_the_editors_line_differs_from_the_preset(folder: Path) -> None:
+    main(["preset", "cifar10"])
+    written = (folder / "params.yaml").read_text().splitlines()
+    preset = (folder / "presets" / "cifar10.yaml").read_text().splitlines()
+    assert written[0] == "# yaml-language-server: $schema=presets/params.schema.json"
+    assert written[1:] == preset[1:]
+
+
+def test_one_preset_may_replace_another(folder: Path) -> None:
+    for name in ("digits", "paper", "digits"):
+        assert main(["preset", name]) == 0
+
+
+def test_edits_are_not_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["preset", "digits"])
+    edited = (folder / "params.yaml").read_text().replace("seed: 0", "seed: 1")
+    (folder / "params.yaml").write_text(edited)
+    assert main(["preset", "cifar10"]) == 2
+    assert (folder / "params.yaml").read_text() == edited
+    error = printed_error(capsys.readouterr().err)
+    assert error.key == "params.yaml"
+    assert "`cp params.yaml presets/mine.yaml`" in str(error)
+    # Both ways out work.
+    (folder / "presets" / "mine.yaml").write_text(edited)
+    assert main(["preset", "cifar10"]) == 0
+    (folder / "params.yaml").write_text(edited + "# a note\n")
+    assert main(["preset", "--force", "cifar10"]) == 0
+
+
+def test_invalid_preset_leaves_params_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["preset", "digits"])
+    before = (folder / "params.yaml").read_bytes()
+    (folder / "presets" / "mine.yaml").write_text("prepare: {}\n")
+    assert main(["preset", "mine"]) == 2
+    assert (folder / "params.yaml").read_bytes() == before
+    assert key_within(printed_error(capsys.readouterr().err), "presets/mine.yaml") == "prepare.dataset"
+
+
+def test_unknown_name_is_answered_with_the_known_ones(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["preset", "cifar"]) == 2
+    error = printed_error(capsys.readouterr().err)
+    assert error.key == "preset cifar"
+    assert "'cifar10'" in str(error)
+    assert not (folder / "params.yaml").exists()
+
+
+def test_without_a_name_they_are_listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["preset"]) == 0
+    listed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    presets = sorted(path.stem for path in (Path(__file__).parents[3] / "presets").glob("*.yaml"))
+    assert sorted(listed) == presets
+    assert "1,797" in listed["digits"]

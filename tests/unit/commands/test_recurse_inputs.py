@@ -1,0 +1,195 @@
+"""`recurse`: what it begins anew, and what it refuses."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pipeline.__main__ import main
+from pipeline.artifacts.files import read_json
+from pipeline.artifacts.overrides import read_overrides
+from pipeline.artifacts.tables import read_parquet, write_parquet
+from pipeline.commands.iteration.round_dir import RoundsDir
+from pipeline.commands.iteration.rounds import RoundResult, read_first_round, read_verdict, round_inputs
+from pipeline.config.params import load_params
+from pipeline.paths import DataPaths, WorkPaths
+from pipeline.run_log import RunLog
+from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.projects import NETWORK
+from tests.fixtures.recursion import by_hand, pretend_first_round, recurse_arguments, round_folder, write_project
+
+
+def _begun(folder: Path) -> tuple[Callable[[], list[str]], Path]:
+    """Begins a recursion and returns what it says, and a file of a round that was made before."""
+    data = DataPaths(root=folder / "data")
+    finetune = load_params(folder / "params.yaml").finetune
+    place = RoundsDir(data=data, work=WorkPaths(root=folder / "work"), network=NETWORK, finetune=finetune)
+
+    def begin() -> list[str]:
+        file, said = folder / "params.yaml", io.StringIO()
+        params = load_params(file)
+        first = read_first_round(params, data, NETWORK)
+        copy = place.begin(file, round_inputs(params, data, NETWORK, first.verdict), RunLog(None, said))
+        assert copy.read_bytes() == file.read_bytes()
+        return said.getvalue().splitlines()
+
+    assert begin() == []
+    made = round_folder(folder, 1) / "kept" / "made"
+    made.parent.mkdir(parents=True)
+    made.touch()
+    data.recursive_rounds(NETWORK).parent.mkdir(parents=True)
+    data.recursive_rounds(NETWORK).touch()
+    return begin, made
+
+
+def test_the_same_inputs_go_on(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    pretend_first_round(tmp_path)
+    begin, made = _begun(tmp_path)
+    assert begin() == []
+    assert made.exists()
+
+
+@pytest.mark.parametrize(
+    ("section", "keys"),
+    [
+        ("finetune", {"seed": 1}),
+        ("extract", {"batch_size": 7}),
+        ("reduce", {"neighbors": 6}),
+        ("filter", {"drop_share": 0.2}),
+    ],
+)
+def test_a_changed_section_starts_again_and_is_named(tmp_path: Path, section: str, keys: dict[str, float]) -> None:
+    data = write_project(tmp_path)
+    pretend_first_round(tmp_path)
+    begin, made = _begun(tmp_path)
+    write_project(tmp_path, **{section: keys})
+    pretend_first_round(tmp_path)
+    (line,) = begin()
+    assert f" {section} " in line
+    assert not made.exists()
+    assert not data.recursive_rounds(NETWORK).exists()
+
+
+def test_changed_overrides_start_again_and_are_named(tmp_path: Path) -> None:
+    data = write_project(tmp_path)
+    pretend_first_round(tmp_path)
+    begin, made = _begun(tmp_path)
+    pretend_first_round(tmp_path, overrides=[by_hand(data, 3, "drop")])
+    (line,) = begin()
+    assert " data/filter, data/overrides.csv " in line
+    assert not made.exists()
+
+
+def _nothing_filtered(folder: Path) -> list[str]:
+    DataPaths(root=folder / "data").points(NETWORK).unlink()
+    return []
+
+
+def _other_parameters(folder: Path) -> list[str]:
+    params = folder / "params.yaml"
+    params.write_text(params.read_text().replace("drop_share: 0.1", "drop_share: 0.2"))
+    return []
+
+
+def _other_overrides(folder: Path) -> list[str]:
+    data = DataPaths(root=folder / "data")
+    override = by_hand(data, 0, "drop")
+    with data.overrides.open("a") as file:
+        file.write(f"{override.path},{override.sha256},drop,,\n")
+    return []
+
+
+def _other_images(folder: Path) -> list[str]:
+    data = DataPaths(root=folder / "data")
+    points = read_parquet(data.points(NETWORK))
+    write_parquet(data.points(NETWORK), points.slice(1))
+    return []
+
+
+@pytest.mark.parametrize(
+    ("harm", "key"),
+    [
+        (lambda _: ["--rounds", "0"], "--rounds 0"),
+        (lambda _: ["--settled", "0"], "--settled 0"),
+        (lambda _: ["--settled", "nan"], "--settled nan"),
+        (lambda _: ["--network", "resnet34"], "--network resnet34"),
+        (_nothing_filtered, "data/filter/resnet18/points.parquet"),
+        (_other_parameters, "data/filter/resnet18/provenance.json"),
+        (_other_overrides, "data/filter/resnet18/points.parquet"),
+        (_other_images, "data/filter/resnet18/points.parquet"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_begun(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], list[str]], key: str
+) -> None:
+    write_project(tmp_path)
+    pretend_first_round(tmp_path)
+    options = harm(tmp_path)
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main([*recurse_arguments(tmp_path), *options])
+    assert ended.value.code == 2
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    assert printed_error(shown).key == (key if key.startswith("--") else str(tmp_path / key))
+    assert not WorkPaths(root=tmp_path / "work").recursion(NETWORK).exists()
+
+
+def _play(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, meanwhile: Callable[[], object] = lambda: None
+) -> list[list[bool]]:
+    """Rounds that agree with round 0 but for its first suspect; returns what each is given to train on."""
+    given: list[list[bool]] = []
+
+    def run_round(place: RoundsDir, number: int, keep: NDArray[np.bool_], **_: object) -> RoundResult:
+        given.append(keep.tolist())
+        meanwhile()
+        noise = read_verdict(place.data, NETWORK).is_noise.copy()
+        noise[noise.argmax()] = False
+        return RoundResult(is_noise=noise, keep=~noise, top1=0.75)
+
+    monkeypatch.setattr(RoundsDir, "run_round", run_round)
+    return given
+
+
+def test_rounds_are_told_and_handed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_project(tmp_path)
+    pretend_first_round(tmp_path)
+    given = _play(monkeypatch, tmp_path)
+    assert main(recurse_arguments(tmp_path)) == 0
+    assert [sum(keep) for keep in given] == [108, 109]
+    told = read_json(data.recursive_rounds(NETWORK))
+    assert [row["n_kept"] for row in told["rounds"]] == [108, 109, 109]
+    assert (told["settled"], told["overrides_added"]) == (True, 1)
+    (decided,) = read_overrides(data.recursive_overrides(NETWORK))
+    assert (decided.decision, decided.note, decided.timestamp) == ("keep", "recursive filter, round 2", "")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == [
+        *("round", "kept", "suspect", "dropped", "Jaccard", "came", "back"),
+        *("newly", "dropped", "test", "top-1", "seconds"),
+    ]
+    assert lines[2].split() == ["1", "109", "11", "11", "0.917", "1", "0", "0.7500", "0"]
+    assert lines[4:] == [
+        "settled in round 2",
+        f"to use round 2: cp {data.recursive_overrides(NETWORK)} {data.overrides} && dvc repro",
+    ]
+
+
+def test_results_of_inputs_that_changed_meanwhile_are_not_handed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_project(tmp_path)
+    pretend_first_round(tmp_path)
+    decided = [by_hand(data, 3, "drop")]
+    _play(monkeypatch, tmp_path, lambda: pretend_first_round(tmp_path, overrides=decided))
+    with pytest.raises(SystemExit) as ended:
+        main(recurse_arguments(tmp_path))
+    assert ended.value.code == 2
+    assert printed_error(capsys.readouterr().err).key == "data/filter, data/overrides.csv"
+    assert not data.recursive_rounds(NETWORK).exists()

@@ -1,0 +1,92 @@
+"""`recurse`: the images that a round trains on, and its extractor as one of all images."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.artifacts.files import read_json, write_array
+from pipeline.artifacts.prepared import count_planted, load_prepared
+from pipeline.artifacts.tables import read_parquet
+from pipeline.commands.iteration import rounds
+from pipeline.commands.iteration.round_dir import install_extractor
+from pipeline.commands.iteration.rounds import write_kept_images
+from pipeline.config.params import load_params
+from pipeline.datasets.splits import assign_folds
+from pipeline.paths import DataPaths
+from pipeline.training.weights import load_fold_networks, save_fold_networks
+from tests.fixtures.planted import say_planted
+from tests.fixtures.projects import NETWORK
+from tests.fixtures.recursion import CLASSES, SIZE, N, write_project
+from tests.fixtures.training import TINY, build_resnet
+
+
+@pytest.mark.parametrize("storage", ["array", "files"])
+def test_the_images_kept_are_a_prepared_data_set_of_their_own(
+    tmp_path: Path, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "_BLOCK_BYTES", 7 * 3 * SIZE**2)
+    whole = write_project(tmp_path, prepare={"storage": storage})
+    part, keep = DataPaths(root=tmp_path / "kept"), np.arange(N) % 3 > 0
+    keep[: N // len(CLASSES)] = False  # filter.allow_empty lets a class go
+    write_kept_images(whole, part, keep)
+    manifest, before = (read_parquet(data.manifest("train")) for data in (part, whole))
+    assert manifest.drop_columns("sample_id").equals(before.filter(keep).drop_columns("sample_id"))
+    assert manifest["sample_id"].to_pylist() == list(range(keep.sum()))
+    for name in ("test.npy", "test.parquet"):
+        (part.root / "prepare" / name).symlink_to(whole.root / "prepare" / name)
+    all_images, kept = (load_prepared(data, folder=tmp_path / "images") for data in (whole, part))
+    assert np.array_equal(kept.train.images, all_images.train.images[keep])
+    assert (kept.class_names, kept.image_size) == (CLASSES, SIZE)
+    assert kept.mean == pytest.approx(kept.train.images.mean((0, 1, 2)) / 255)
+    assert kept.std == pytest.approx(kept.train.images.std((0, 1, 2)) / 255)
+    if storage == "files":
+        assert kept.train.files is not None
+        assert all_images.train.files is not None
+        assert kept.train.files.read(5) == all_images.train.files.read(int(np.flatnonzero(keep)[5]))
+    metrics = read_json(part.prepare_metrics)
+    assert metrics["n_train"] == sum(metrics["class_counts"]["train"].values()) == keep.sum()
+    assert (metrics["n_test"], metrics["n_val"]) == (24, sum(manifest["val"].to_pylist()))
+
+
+def test_planted_labels_are_counted_among_the_images_kept(tmp_path: Path) -> None:
+    whole, keep = write_project(tmp_path), np.arange(N) != 1
+    labels = read_parquet(whole.manifest("train"))["label"].to_pylist()
+    say_planted(whole, {row: (labels[row] + 1) % len(CLASSES) for row in (0, 1, 5)})
+    for rows, n_planted in ((keep, 2), (np.arange(N) > 5, None)):
+        part = DataPaths(root=tmp_path / f"kept-{n_planted}")
+        write_kept_images(whole, part, rows)
+        assert count_planted(part) == n_planted
+        columns = ["sample_id", "path", "label", "label_name", "sha256", "val"]
+        assert read_parquet(part.manifest("train")).column_names == columns
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folds", [1, 2])
+def test_the_extractor_of_the_images_kept_is_one_of_all(tmp_path: Path, folds: int) -> None:
+    """Images that no fold's network saw have the fold of a draw over all; the others keep their own."""
+    everything = write_project(tmp_path, finetune={"folds": folds})
+    kept, keep = DataPaths(root=tmp_path / "kept"), np.arange(N) % 3 > 0
+    drawn = np.arange(keep.sum(), dtype=np.int32) % folds
+    save_fold_networks(
+        kept.extractor(NETWORK), [build_resnet(seed=seed) for seed in range(folds)], drawn, TINY, CLASSES
+    )
+    kept.finetune_metrics(NETWORK).write_text("{}")
+    write_array(kept.training_confidence(NETWORK), np.full(keep.sum(), 0.5, dtype=np.float32))
+    config = load_params(tmp_path / "params.yaml").finetune
+    for _ in range(2):  # an interrupted round does so again
+        install_extractor(kept, everything, NETWORK, keep, config)
+    assert everything.finetune_metrics(NETWORK).read_text() == "{}"
+    np.testing.assert_array_equal(np.load(everything.training_confidence(NETWORK)), np.where(keep, 0.5, np.nan))
+    handed, own = (load_fold_networks(data.extractor(NETWORK)) for data in (everything, kept))
+    if folds == 1:
+        assert everything.extractor(NETWORK).readlink() == kept.extractor(NETWORK)
+        return
+    assert handed.folds is not None
+    assert np.array_equal(handed.folds[keep], drawn)
+    manifest = read_parquet(everything.manifest("train"))
+    paths, contents = (manifest[name].to_pylist() for name in ("path", "sha256"))
+    all_drawn = assign_folds(paths, manifest["label"].to_numpy(), folds, seed=config.seed, contents=contents)
+    assert np.array_equal(handed.folds[~keep], all_drawn[~keep])
+    for ours, theirs in zip(handed.networks, own.networks, strict=True):
+        assert all(a.equal(b) for a, b in zip(ours.model.parameters(), theirs.model.parameters(), strict=True))

@@ -1,0 +1,333 @@
+"""What a killed DVC leaves damaged is repaired, and no finished stage runs again. The processes are real."""
+
+import ctypes
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.artifacts.files import write_bytes
+from pipeline.commands.checks.dvc_files import check_dvc_files, is_readable_lock, repair_dvc_files
+from pipeline.errors import InputError
+from pipeline.paths import WorkPaths
+from pipeline.stages.harness import back_up_dvc_lock
+from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.projects import ROOT
+from tests.fixtures.training import wait_until
+
+_STAGES = ("first", "second", "third")
+_RWLOCK = ".dvc/tmp/rwlock"
+
+# DVC, which a signal reaches when it has written a part of its n-th dvc.lock, or none of its n-th rwlock.
+_KILLED_WHILE_WRITING = """
+import io, json, os, signal, sys
+import dvc.rwlock, dvc.utils.serialize._yaml as yaml
+from dvc.cli import main
+
+file, number, share, name = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
+dump, dump_json, calls = yaml._dump, json.dump, [0]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
+
+def count(stream):
+    calls[0] += os.path.basename(stream.name) == file
+    return os.path.basename(stream.name) == file and calls[0] == number
+
+def end(stream):
+    stream.flush()
+    os.kill(os.getpid(), signal.Signals[name])
+
+def dump_a_part(data, stream):
+    if not count(stream):
+        return dump(data, stream)
+    text = io.StringIO()
+    dump(data, text)
+    stream.write(text.getvalue()[: int(share * len(text.getvalue()))])
+    end(stream)
+
+def dump_nothing(data, stream):
+    end(stream) if count(stream) else dump_json(data, stream)
+
+yaml._dump = dump_a_part
+dvc.rwlock.json = type("", (), {"dump": dump_nothing, "load": json.load, "dumps": json.dumps, "loads": json.loads})
+dvc.rwlock.json.JSONDecodeError = json.JSONDecodeError
+sys.exit(main(["repro"]))
+"""
+
+
+class Project:
+    """A repository of three stages that follow from one another and count their runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        stages = []
+        for before, stage in itertools.pairwise(("source", *_STAGES)):
+            stages.append(
+                f"  {stage}:\n    cmd: echo {stage} >> runs && cat {before} > {stage} && echo {stage} >> {stage}\n"
+                f"    deps: [{before}]\n    outs: [{stage}]\n"
+            )
+        (folder / "dvc.yaml").write_text("stages:\n" + "".join(stages))
+        (folder / "source").write_text("0\n")
+        for command in ("git init -q", f"{sys.executable} -m dvc init -q"):
+            subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+        self.commit()
+
+    def commit(self) -> None:
+        author = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
+        subprocess.run(["git", "add", "."], cwd=self.folder, check=True)
+        subprocess.run(["git", *author, "commit", "-qam", "x"], cwd=self.folder, check=True)
+
+    def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "SHELL": "/bin/sh"}
+        return subprocess.run(
+            [sys.executable, *command], cwd=self.folder, env=environment, capture_output=True, text=True, check=False
+        )
+
+    def dvc(self) -> "subprocess.CompletedProcess[str]":
+        return self.run("-m", "dvc", "repro")
+
+    def killed(self, file: str, number: int, share: float, sent: str) -> None:
+        assert self.run("-c", _KILLED_WHILE_WRITING, file, str(number), str(share), sent).returncode != 0
+
+    def repair(self) -> list[str]:
+        answer = self.run("-m", "pipeline", "repair")
+        assert answer.returncode == 0, answer.stderr
+        return answer.stdout.splitlines()
+
+    @property
+    def runs(self) -> list[str]:
+        """The stages that ran, in order."""
+        path = self.folder / "runs"
+        return path.read_text().split() if path.exists() else []
+
+    def assert_finished(self) -> None:
+        assert (self.folder / "third").read_text().split() == ["0", *_STAGES]
+        assert "up to date" in self.dvc().stdout
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", ["SIGKILL", "SIGINT"])
+@pytest.mark.parametrize(("number", "share"), [(1, 0.0), (2, 0.6), (3, 0.3), (3, 0.97)])
+def test_a_lock_cut_short_loses_no_stage(project: Project, number: int, share: float, sent: str) -> None:
+    project.killed("dvc.lock", number, share, sent)
+    assert project.runs == [*_STAGES[:number]]
+    before = (project.folder / "dvc.lock").read_bytes()
+    (line,) = project.repair()
+    assert line.startswith("dvc.lock: ")
+    assert (project.folder / ".work/dvc.lock.damaged").read_bytes() == before
+    done = project.dvc()
+    assert done.returncode == 0, done.stderr
+    assert project.runs == [*_STAGES], "each once: those that were finished come from the run cache"
+    project.assert_finished()
+
+
+@pytest.mark.slow
+def test_a_killed_dvc_refuses_to_run_until_the_repair(project: Project) -> None:
+    project.killed("dvc.lock", 2, 0.5, "SIGKILL")
+    project.killed("rwlock", 1, 0.0, "SIGKILL")  # DVC reads dvc.lock after it
+    refused = project.dvc()
+    assert refused.returncode != 0
+    assert [line.split(":")[0] for line in project.repair()][-1] == "dvc.lock"
+    assert project.dvc().returncode == 0
+    assert project.runs == [*_STAGES]
+    project.assert_finished()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [1, 4, 9])
+def test_an_empty_rwlock_is_removed(project: Project, number: int) -> None:
+    project.killed("rwlock", number, 0.0, "SIGKILL")
+    assert (project.folder / _RWLOCK).read_bytes() == b""
+    assert project.dvc().returncode != 0
+    assert [line.partition(": ")[0] for line in project.repair()] == [str(_RWLOCK)]
+    assert project.dvc().returncode == 0
+    project.assert_finished()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """After a run; tests damage it and leave it whole."""
+    project = Project(tmp_path_factory.mktemp("finished"))
+    assert project.dvc().returncode == 0
+    project.commit()
+    return project
+
+
+def test_what_is_sound_stays_as_it_is_without_a_word(finished: Project) -> None:
+    lock = (finished.folder / "dvc.lock").read_bytes()
+    assert finished.repair() == []
+    assert (finished.folder / "dvc.lock").read_bytes() == lock
+    assert [finding.status for finding in check_dvc_files(finished.folder)] == ["ok"]
+
+
+def test_outside_the_project_it_says_where_to_go(tmp_path: Path) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "pipeline", "repair"], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert answer.returncode == 2
+    assert printed_error(answer.stderr).key == str(tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.35, 0.5, 0.999])
+def test_a_part_of_a_lock_is_told_from_the_whole(finished: Project, tmp_path: Path, share: float) -> None:
+    content = (finished.folder / "dvc.lock").read_bytes()
+    lock = tmp_path / "dvc.lock"
+    assert is_readable_lock(lock), "a missing one is no damage"
+    lock.write_bytes(content)
+    assert is_readable_lock(lock)
+    lock.write_bytes(content[: int(share * len(content))])
+    assert not is_readable_lock(lock)
+
+
+@pytest.mark.parametrize("kept", ["whole", "damaged", "none"])
+def test_the_newest_whole_copy_takes_its_place(
+    finished: Project, kept: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That of the last stage, else that of the last commit."""
+    work, lock = WorkPaths(), finished.folder / "dvc.lock"
+    committed = lock.read_bytes()
+    newer = committed + b"# newer\n"
+    lock.write_bytes(newer)
+    monkeypatch.chdir(finished.folder)
+    if kept != "none":
+        monkeypatch.setenv("DVC_ROOT", str(finished.folder))
+        back_up_dvc_lock(work)
+    if kept == "damaged":
+        work.dvc_lock.write_bytes(newer[:-100])
+    lock.write_bytes(committed[:40])
+    (repair,) = repair_dvc_files(finished.folder, work)
+    assert lock.read_bytes() == (newer if kept == "whole" else committed)
+    assert (str(work.dvc_lock) in repair.done) == (kept == "whole")
+    lock.write_bytes(committed)
+    work.dvc_lock.unlink(missing_ok=True)
+
+
+def test_a_newer_commit_goes_before_the_copy_of_a_stage(finished: Project) -> None:
+    """As after git pull and dvc pull: the commit is of a later time than the copy."""
+    work, lock = WorkPaths(root=finished.folder / ".work"), finished.folder / "dvc.lock"
+    committed = lock.read_bytes()
+    write_bytes(work.dvc_lock, committed + b"# older\n")
+    dated = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=finished.folder, capture_output=True, check=True)
+    seconds = int(dated.stdout)
+    for age, expected in ((60, committed), (-60, committed + b"# older\n")):
+        os.utime(work.dvc_lock, (seconds - age, seconds - age))
+        lock.write_bytes(committed[:40])
+        (repair,) = repair_dvc_files(finished.folder, WorkPaths())
+        assert lock.read_bytes() == expected
+        assert (str(WorkPaths().dvc_lock) in repair.done) == (age < 0)
+    lock.write_bytes(committed)
+    work.dvc_lock.unlink()
+
+
+def test_a_damaged_commit_is_not_taken(project: Project) -> None:
+    (project.folder / "dvc.lock").write_text("schema: '2.0'\nstages:\n  first:\n    cmd: ec")
+    project.commit()
+    (line,) = project.repair()
+    assert line.startswith("dvc.lock: ")
+    assert not (project.folder / "dvc.lock").exists()
+
+
+def test_without_git_a_new_one_takes_its_place(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project.folder / "dvc.lock").write_text("schema: '2.0'\nstages:\n  first:\n    cmd: ec")
+    monkeypatch.setenv("PATH", "")
+    (repair,) = repair_dvc_files(project.folder, WorkPaths())
+    assert repair.file == Path("dvc.lock")
+    assert not (project.folder / "dvc.lock").exists()
+
+
+def test_doctor_repairs_as_well(finished: Project) -> None:
+    (finished.folder / _RWLOCK).write_text("")
+    (finding,) = check_dvc_files(finished.folder)
+    assert (finding.status, finding.repair) == ("ok", "")
+    assert finding.found.startswith(f"{_RWLOCK}: ")
+    assert not (finished.folder / _RWLOCK).exists()
+
+
+def test_a_process_that_has_the_number_of_a_killed_dvc_is_not_waited_for(finished: Project) -> None:
+    holder = {"pid": os.getpid(), "cmd": "dvc repro"}
+    (finished.folder / _RWLOCK).write_text(json.dumps({"write": {str(finished.folder / "third"): holder}}))
+    assert finished.run("-m", "dvc", "repro", "--force").returncode != 0
+    assert len(repair_dvc_files(finished.folder, WorkPaths())) == 1
+    # A number that nobody has is DVC's own to clear.
+    (finished.folder / _RWLOCK).write_text(json.dumps({"read": {"x": [{"pid": 2**22 + 1, "cmd": "dvc repro"}]}}))
+    assert repair_dvc_files(finished.folder, WorkPaths()) == []
+
+
+def test_nothing_is_touched_while_dvc_runs(project: Project) -> None:
+    """While a stage runs, DVC holds no lock on its files: it is found by its command."""
+    (project.folder / "dvc.yaml").write_text("stages:\n  long:\n    cmd: touch began; sleep 60\n    outs: [never]\n")
+    dvc = subprocess.Popen(
+        [sys.executable, "-m", "dvc", "repro"], cwd=project.folder, start_new_session=True, text=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_until((project.folder / "began").exists, dvc)
+        assert repair_dvc_files(project.folder, WorkPaths()) == [], "the lock of a living DVC is sound"
+        (project.folder / _RWLOCK).write_text("")
+        with pytest.raises(InputError) as raised:
+            repair_dvc_files(project.folder, WorkPaths())
+        assert f" {dvc.pid};" in str(raised.value), "the process to end"
+        assert raised.value.key == str(_RWLOCK)
+        assert [finding.status for finding in check_dvc_files(project.folder)] == ["problem"]
+    finally:
+        os.killpg(dvc.pid, signal.SIGKILL)
+        dvc.wait()
+    assert len(repair_dvc_files(project.folder, WorkPaths())) == 1
+
+
+# As another user's process: Linux hides its working folder.
+_HIDDEN = """
+import ctypes, time
+PR_SET_DUMPABLE = 4
+ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
+print("hidden", flush=True)
+time.sleep(600)
+"""
+
+
+def _without_ptrace() -> None:
+    """Take from root what lets it read the working folder of every process; others do not have it."""
+    pr_capbset_drop, cap_sys_ptrace = 24, 19
+    ctypes.CDLL(None).prctl(pr_capbset_drop, cap_sys_ptrace)
+
+
+def test_a_holder_whose_folder_cannot_be_read_counts_as_alive(finished: Project) -> None:
+    rwlock = finished.folder / _RWLOCK
+    hidden = subprocess.Popen([sys.executable, "-c", _HIDDEN], stdout=subprocess.PIPE)
+    try:
+        assert hidden.stdout is not None
+        assert hidden.stdout.readline() == b"hidden\n"
+        content = json.dumps({"write": {"x": {"pid": hidden.pid, "cmd": "dvc repro"}}})
+        rwlock.write_text(content)
+        repaired = subprocess.run(
+            [sys.executable, "-m", "pipeline", "repair"], cwd=finished.folder, capture_output=True, check=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)}, preexec_fn=_without_ptrace,
+        )  # fmt: skip
+        assert repaired.stdout == b""
+        assert rwlock.read_text() == content
+    finally:
+        hidden.kill()
+        hidden.communicate()
+        rwlock.unlink(missing_ok=True)
+
+
+def test_conflicts_of_a_merge_are_left_to_the_person(finished: Project) -> None:
+    lock = finished.folder / "dvc.lock"
+    whole = lock.read_bytes()
+    conflict = b"schema: '2.0'\n<<<<<<< HEAD\nstages: {}\n=======\n>>>>>>> other\n"
+    lock.write_bytes(conflict)
+    with pytest.raises(InputError) as raised:
+        repair_dvc_files(finished.folder, WorkPaths())
+    assert raised.value.key == "dvc.lock"
+    assert lock.read_bytes() == conflict
+    lock.write_bytes(whole)

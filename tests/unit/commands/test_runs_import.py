@@ -1,0 +1,189 @@
+"""Cells trained by plain torchrun on another node are used by the next run here."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.__main__ import main
+from pipeline.artifacts.files import read_json, write_json
+from pipeline.artifacts.plans import read_registered_plans, read_run_dates
+from pipeline.artifacts.tables import read_parquet
+from pipeline.paths import WorkPaths
+from pipeline.stages import harness
+from pipeline.stages.harness import locked
+from pipeline.training import code_families
+from pipeline.training.code_families import Family
+from pipeline.training.run_key import RunKey, machine_info, training_code_digest
+from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.training import command, run, stage, write_project
+
+_STUDY = {"models": ["small_cnn"], "arms": ["full"], "seeds": [0], "batch_sizes": [20]}
+
+# Each test needs the runs of a trained study.
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose study two processes of a plain torchrun have trained."""
+    folder = tmp_path_factory.mktemp("node")
+    write_project(folder, study=_STUDY, train={"simulated_workers": 2})
+    done = run(command("train", folder, ranks=2))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def _importing(theirs: Path, project: Path) -> list[str]:
+    return ["runs", "import", str(theirs), "--work", str(project / "work"), "--params", str(project / "params.yaml")]
+
+
+def _import(theirs: Path, project: Path) -> int:
+    """For the study of `node`, if `project` has no parameters of its own."""
+    if not (project / "params.yaml").exists():
+        write_project(project, study=_STUDY, train={"simulated_workers": 2})
+    return main(_importing(theirs, project))
+
+
+def _entry(work: Path) -> Path:
+    (entry,) = (work / "cells").glob("[0-9a-f]*")
+    return entry
+
+
+def _pretend_other_machine(work: Path) -> dict[str, str]:
+    """Rename an entry as if a GPU had trained it."""
+    entry = _entry(work)
+    identity = read_json(entry / "identity.json")
+    identity["machine"]["device"] = "a GPU of another node"
+    write_json(entry / "identity.json", identity)
+    entry.rename(entry.with_name(RunKey(**identity).key))
+    return dict(identity["machine"])
+
+
+def _counts(stdout: str) -> list[int]:
+    """Cells found, imported and known before, as the command prints them."""
+    (line,) = [line for line in stdout.splitlines() if " imported, " in line]
+    return [int(number) for number in re.findall(r"\b(\d+) [a-z]+", line.rpartition(": ")[2])]
+
+
+def test_imported_cells_are_not_trained_again(tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_project(tmp_path, study=_STUDY, train={"simulated_workers": 2})
+    shutil.copytree(node / "work", tmp_path / "theirs")
+    elsewhere = _pretend_other_machine(tmp_path / "theirs")
+    assert _import(tmp_path / "theirs", tmp_path) == 0
+    assert _counts(capsys.readouterr().out) == [1, 1, 0]
+    assert stage("train", tmp_path) == 0
+    assert "top-1" not in capsys.readouterr().err, "it was trained"
+    rows = read_parquet(tmp_path / "data/train/tiny.parquet").to_pylist()
+    assert [(row["status"], row["workers"]) for row in rows] == [("finished", 2)]
+    theirs = read_parquet(node / "data/train/tiny.parquet").to_pylist()
+    assert rows[0]["top1"] == theirs[0]["top1"]
+    assert rows[0]["chain_end"] == theirs[0]["chain_end"] is not None
+    assert read_json(_entry(tmp_path / "work") / "result.json")["imported_from"] == elsewhere
+    assert (tmp_path / "data/train/tiny/best.pt").read_bytes() == (node / "data/train/tiny/best.pt").read_bytes()
+
+
+def test_a_second_import_changes_nothing(tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for expected in ([1, 1, 0], [1, 0, 1]):
+        assert _import(node / "work", tmp_path) == 0
+        assert _counts(capsys.readouterr().out) == expected
+    assert read_json(_entry(tmp_path / "work") / "result.json")["imported_from"] is None
+
+
+def test_plans_come_along_with_the_dates_of_plans_and_runs(
+    tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs, ours = (WorkPaths(root=folder).plans("tiny") for folder in (node / "work", tmp_path / "work"))
+    for n_lines in (2, 1):  # the second line counts the plans that are new here
+        assert _import(node / "work", tmp_path) == 0
+        assert len(capsys.readouterr().out.splitlines()) == n_lines
+    assert stage("train", tmp_path) == 0
+    assert read_registered_plans(ours) == read_registered_plans(theirs)
+    assert len(read_registered_plans(ours)) == 1
+    assert read_run_dates(ours) == read_run_dates(theirs)
+
+
+def test_a_cell_of_code_that_joined_a_family_later_is_filed_under_its_name(
+    tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained_by = read_json(_entry(node / "work") / "identity.json")["job"]["code"]
+    members = dict.fromkeys(["0" * 64, trained_by, training_code_digest()])
+    monkeypatch.setattr(code_families, "_listed", lambda: (Family(members=tuple(members), records=()),))
+    assert _import(node / "work", tmp_path) == 0
+    assert read_json(_entry(tmp_path / "work") / "identity.json")["job"]["code"] == "0" * 64
+    assert stage("train", tmp_path) == 0
+    assert "top-1" not in capsys.readouterr().err, "it was trained"
+
+
+def test_an_import_and_a_study_keep_each_other_out(
+    tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two writers of one ledger could each take the other's half-made entry for an old one."""
+    monkeypatch.setattr(harness, "_LOCK_GRACE_S", 0.2)
+    write_project(tmp_path, study=_STUDY, train={"simulated_workers": 2})
+    work = WorkPaths(root=tmp_path / "work")
+    with locked(work.lock("train"), "a study"):
+        refused = run([sys.executable, "-m", "pipeline", *_importing(node / "work", tmp_path)])
+        assert refused.returncode == 2
+        error = printed_error(refused.stderr)
+        assert error.key == "train or runs import"
+        assert f" {os.getpid()};" in str(error)
+        assert not work.cells.exists()
+        assert stage("train", tmp_path) == 2
+        assert printed_error(capsys.readouterr().err).key == "train@tiny"
+
+
+def _other_code(work: Path) -> None:
+    entry = _entry(work)
+    identity = read_json(entry / "identity.json")
+    identity["job"]["code"] = "of an older version"
+    write_json(entry / "identity.json", identity)
+    entry.rename(entry.with_name(RunKey(**identity).key))
+
+
+def _renamed(work: Path) -> None:
+    _entry(work).rename(_entry(work).with_name("0" * 24))
+
+
+def _torn_result(work: Path) -> None:
+    path = _entry(work) / "result.json"
+    path.write_text(json.dumps({"status": "finished"}))
+
+
+def _code_in_weights(work: Path) -> None:
+    torch.save({"class_names": ["a"], "network": print}, _entry(work) / "weights.pt")
+
+
+def _nothing(work: Path) -> None:
+    shutil.rmtree(work / "cells")
+
+
+@pytest.mark.parametrize(
+    ("harm", "file"),
+    [
+        (_other_code, ""),
+        (_renamed, "cells/[0-9a-f]*"),
+        (_torn_result, "cells/[0-9a-f]*"),
+        (_code_in_weights, "cells/[0-9a-f]*/weights.pt"),
+        (_nothing, ""),
+    ],
+)
+def test_what_cannot_be_used_is_refused(
+    tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str], harm: object, file: str
+) -> None:
+    shutil.copytree(node / "work", tmp_path / "theirs")
+    assert callable(harm)
+    harm(tmp_path / "theirs")
+    assert _import(tmp_path / "theirs", tmp_path) == 2
+    found = next((tmp_path / "theirs").glob(file)) if file else tmp_path / "theirs"
+    assert printed_error(capsys.readouterr().err).key == str(found)
+    assert not (tmp_path / "work" / "cells").exists() or not list((tmp_path / "work" / "cells").iterdir())
+
+
+def test_a_machine_is_versions_and_a_kind_of_device() -> None:
+    assert set(machine_info(torch.device("cpu"))) == {"torch", "torchvision", "numpy", "timm", "device", "arithmetic"}

@@ -1,0 +1,96 @@
+"""What a report was made of, handed to somebody who has the images: the same report again."""
+
+import shutil
+import subprocess
+import tarfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from pipeline.__main__ import main
+from pipeline.artifacts.files import write_json
+from pipeline.artifacts.plans import register_plan, write_run_dates
+from pipeline.config.study import build_plan
+from pipeline.paths import DataPaths, WorkPaths
+from pipeline.stages.harness import run_stage
+from pipeline.stages.report import report
+from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.report import params_tree, params_with, write_artifacts
+
+_TEXT = {"question": "Does it help?", "hypotheses": ["It does."], "rate_selection": "On val."}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a report; the stages before it are made up."""
+    folder = tmp_path_factory.mktemp("project")
+    params = params_with(plan=_TEXT)
+    write_artifacts(DataPaths(root=folder / "data"), params)
+    YAML().dump(params_tree(plan=_TEXT), folder / "params.yaml")
+    plans, plan = (
+        WorkPaths(root=folder / ".work").plans("digits"),
+        build_plan("digits", params.studies["digits"], params.train, params.report),
+    )
+    register_plan(plans, plan, datetime(2026, 11, 23, tzinfo=UTC))
+    write_run_dates(plans, {"digits-0": "2026-11-24T00:00:00.000000Z"})
+    write_json(folder / ".work/resources/extract@resnet18.json", {"wall_s": 2.5, "peak_memory_mb": 9})
+    _report(folder)
+    return folder
+
+
+def _places(folder: Path) -> list[str]:
+    return [f"--params={folder / 'params.yaml'}", f"--data={folder / 'data'}", f"--work={folder / '.work'}"]
+
+
+def _report(folder: Path) -> None:
+    run_stage("report", report, argv=_places(folder))
+
+
+def _pack(folder: Path, file: Path) -> int:
+    return main(["runs", "pack", str(file), *_places(folder)])
+
+
+@pytest.mark.slow
+def test_it_gives_the_report_again(project: Path, tmp_path: Path) -> None:
+    packed, other = tmp_path / "results.tar.xz", tmp_path / "other"
+    assert _pack(project, packed) == 0
+    other.mkdir()
+    subprocess.run(["tar", "xf", packed, "-C", other], check=True)
+    # As `prepare` makes them from the same images.
+    shutil.copytree(project / "data" / "prepare", other / "data" / "prepare")
+    _report(other)
+    for name in ("summary.json", "report.html", "report.md"):
+        assert (other / "data/report" / name).read_bytes() == (project / "data/report" / name).read_bytes()
+    assert "2026-11-23" in (other / "data/report/report.md").read_text()
+
+
+@pytest.mark.slow
+def test_packed_twice_it_has_the_same_bytes_and_no_images(project: Path, tmp_path: Path) -> None:
+    files = [tmp_path / "a.tar.xz", tmp_path / "b.tar.xz"]
+    assert [_pack(project, file) for file in files] == [0, 0]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    with tarfile.open(files[0]) as archive:
+        assert not [name for name in archive.getnames() if "prepare/" in name or name.endswith(".pt")]
+
+
+@pytest.mark.parametrize(
+    ("name", "lost", "key"),
+    [
+        ("results.zip", None, "results.zip"),
+        ("results.tar.xz", "filter/resnet18/points.parquet", "copy/data/filter/resnet18/points.parquet"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    name: str, lost: str | None, key: str, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(project, copy)
+    if lost:
+        (copy / "data" / lost).unlink()
+    assert _pack(copy, tmp_path / name) == 2
+    shown = capsys.readouterr().err
+    assert printed_error(shown).key == str(tmp_path / key)
+    assert shown.count("\n") == 1
+    assert not (tmp_path / name).exists()

@@ -1,0 +1,55 @@
+"""The schema for editors is current and knows every key."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from ruamel.yaml import YAML
+
+from pipeline.__main__ import main
+from pipeline.commands.schema import params_schema
+
+_ROOT = Path(__file__).parents[3]
+
+
+def test_committed_schema_is_current(tmp_path: Path) -> None:
+    assert main(["schema", "--out", str(tmp_path / "schema.json")]) == 0
+    current = (tmp_path / "schema.json").read_text()
+    committed = (_ROOT / "presets" / "params.schema.json").read_text()
+    assert committed == current, "run `python -m pipeline schema`"
+
+
+@pytest.mark.parametrize("name", ["params.yaml", "presets/digits.yaml", "presets/cifar10.yaml", "presets/paper.yaml"])
+def test_first_line_names_the_schema_from_where_the_file_is(name: str) -> None:
+    path = _ROOT / name
+    modeline = path.read_text().splitlines()[0]
+    schema = path.parent / modeline.removeprefix("# yaml-language-server: $schema=")
+    assert schema.resolve() == _ROOT / "presets" / "params.schema.json"
+
+
+@pytest.mark.parametrize("name", ["digits", "cifar10", "paper"])
+def test_presets_fit_the_schema(name: str) -> None:
+    schema = params_schema()
+    validator = jsonschema.validators.validator_for(schema)(schema)
+    assert list(validator.iter_errors(YAML(typ="safe").load(_ROOT / "presets" / f"{name}.yaml"))) == []
+
+
+def test_a_wrong_key_type_or_bound_does_not_fit() -> None:
+    schema = params_schema()
+    tree = YAML(typ="safe").load(_ROOT / "tests" / "params.yaml")
+    for section, key, value in (
+        ("extract", "batch", 1),
+        ("extract", "batch_size", "many"),
+        ("extract", "batch_size", 0),
+        ("prepare", "dataset", "mnist"),
+        ("studies", "digits", {**tree["studies"]["digits"], "recipe": {"stemm": "cifar"}}),
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**tree, section: {**tree[section], key: value}}, schema)
+
+
+def test_attributes_of_docstrings_are_at_their_keys() -> None:
+    sections = params_schema()["$defs"]
+    assert sections["PrepareConfig"]["properties"]["val_share"]["description"].startswith("share of each class's")
+    assert "Attributes:" not in json.dumps(sections)

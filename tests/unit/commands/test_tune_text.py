@@ -1,0 +1,107 @@
+"""The whole text of `tune`: what it prints, its leaderboard, and the words of its page."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.artifacts.files import write_json
+from pipeline.artifacts.tables import write_csv
+from pipeline.commands.tuning.outputs import write_comparison
+from pipeline.commands.tuning.report import context_switch_text, late_bloomers_text, page
+from pipeline.commands.tuning.run import outcome_lines
+from pipeline.config.tuning import Tuning
+from pipeline.paths import DataPaths
+from pipeline.tuning.results import SearchResult
+from pipeline.tuning.scheduler import SearchOutcome
+from tests.fixtures.golden import check_golden
+
+_TUNING = Tuning.model_validate(
+    {
+        "study": "tiny",
+        "space": {
+            "learning_rates": {"log_uniform": [0.01, 1.0]},
+            "recipe.optimizer": {"choices": [{"name": "sgd", "momentum": 0.9}, {"name": "adamw"}]},
+        },
+        "sampler": {"name": "random"},
+        "trials": 5,
+        "epochs": 4,
+        "rule": {"name": "lead", "amount": 0.1, "kind": "absolute"},
+        "finish": 2,
+    },
+    strict=False,
+)
+
+
+def _found(**changes: Any) -> SearchResult:
+    """Trial 1 wins after three epochs; 0 overtakes it later, 2 fails then, 3 fails in the search, 4 is finished."""
+    optimizers: list[dict[str, Any]] = [{"name": "sgd", "momentum": 0.9}, {"name": "adamw"}]
+    rates = [0.02, 0.1, 0.05, 0.9, 0.4]
+    search: dict[str, Any] = {
+        "tuning": _TUNING,
+        "outcome": SearchOutcome(
+            winner=1,
+            epochs=(1, 3, 2, 0, 3),
+            eliminated_after=(1, None, 2, None, None),
+            failed=(False, False, False, True, False),
+        ),
+        "values": [{"learning_rates": rate, "recipe.optimizer": optimizers[row % 2]} for row, rate in enumerate(rates)],
+        "accuracies": [[0.25], [0.5, 0.625, 0.75], [0.375, 0.5], [], [0.4375, 0.5625, 0.6875]],
+        "reasons": ["", "", "", "the loss stopped being finite", ""],
+        "finished": {0: [0.25, 0.5, 0.75, 0.875], 1: [0.5, 0.625, 0.75, 0.8125]},
+        "failed_afterwards": {2: "the loss stopped being finite"},
+        "epochs_afterwards": 5,
+        "switching": [(2.0, 0.5), (2.0, 0.25), (4.0, 0.5)],
+        "n_judged": 40,
+        "images": "the same",
+    }
+    return SearchResult(**{**search, **changes})
+
+
+class _Words(HTMLParser):
+    """A page's text, one line for each element that has any, without scripts and styles."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self._hidden = False
+        self.lines: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self._hidden = tag in ("script", "style")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._hidden = False
+
+    def handle_data(self, data: str) -> None:
+        if not self._hidden and data.strip():
+            self.lines.append(" ".join(data.split()))
+
+
+def test_tune_prints_outcome_leaderboard_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = DataPaths()
+    write_json(data.prepare_metrics, {"n_planted": 7})
+    found = _found()
+    winner_failed = _found(
+        finished={0: [0.25, 0.5, 0.75, 0.875]}, failed_afterwards={1: "the loss stopped being finite"}
+    )
+    not_trained_on = _found(finished={}, failed_afterwards={}, epochs_afterwards=0)
+    outcome = SearchOutcome(winner=1, epochs=(4, 4), eliminated_after=(None, None), failed=(False, False))
+    none_eliminated = _found(
+        outcome=outcome, values=found.values[:2], accuracies=[[0.25] * 4, [0.5] * 4], reasons=["", ""], finished={},
+        failed_afterwards={}, epochs_afterwards=0,
+    )  # fmt: skip
+    write_csv(data.leaderboard("lr"), found.leaderboard())
+    searches = {"lr": found, "adam": winner_failed}
+    parts = {
+        "printed": outcome_lines(found, "lr", data),
+        "leaderboard.csv": data.leaderboard("lr").read_text().splitlines(),
+        "page": _Words(page(found, "lr", "labels changed on purpose: 7")).lines,
+        "no eliminated trial trained to the end": [late_bloomers_text(not_trained_on.summary())],
+        "no trial eliminated": [late_bloomers_text(none_eliminated.summary())],
+        "winner failed": [late_bloomers_text(winner_failed.summary()), context_switch_text(winner_failed.summary())],
+        "two searches": list(write_comparison(searches, data)),
+    }
+    check_golden("tune.txt", "\n".join(line for title, lines in parts.items() for line in (f"# {title}", *lines, "")))

@@ -1,0 +1,194 @@
+"""Every preset is valid, and the paper's says of each value where it is from."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from pipeline.commands.tuning.outputs import check_fair
+from pipeline.config.params import load_params
+from pipeline.config.tuning import check_space
+from pipeline.replication.published import PUBLISHED
+
+_FOLDER = Path(__file__).parents[3] / "presets"
+_PAPER, _SMALL, _MCCORD, _LAW = (_FOLDER / f"{name}.yaml" for name in ("paper", "paper-small", "mccord", "warmup-law"))
+
+
+@pytest.mark.parametrize("path", sorted(_FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
+def test_preset_is_valid_and_names_the_schema(path: Path) -> None:
+    load_params(path)
+    assert path.read_text().startswith("# yaml-language-server: $schema=params.schema.json\n# ")
+
+
+def test_paper_preset_holds_what_the_paper_states() -> None:
+    params = load_params(_PAPER)
+    assert params.networks == ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+    assert params.prepare.dataset == "cifar10"
+    assert params.finetune.weights == "imagenet"
+    assert isinstance(params.filter.drop_share, dict)
+    # Table I, in images.
+    assert {name: round(50_000 * share) for name, share in params.filter.drop_share.items()} == {
+        "resnet18": 3105, "resnet34": 3275, "resnet50": 3667, "resnet101": 2562, "resnet152": 620,
+    }  # fmt: skip
+    assert params.train.simulated_workers == 8
+    assert params.train.decay_norm_and_bias
+    for name, study in params.studies.items():
+        recipe = study.effective_recipe(params.train)
+        assert recipe.augmentation.crop_size == (None if name == "no_augmentation" else 28)
+        assert recipe.optimizer.name == "sgd"
+        assert study.budget.epochs == 50
+        # Fewer seeds can claim nothing of arms that differ.
+        assert len(study.seeds) >= (6 if "filtered" in study.arms else 4)
+    sizes = params.studies["fig5"].batch_sizes
+    assert (min(sizes), max(sizes)) == (16, 20480)
+    assert params.studies["fig6"].weight_decays == (0.005, 0.01, 0.012, 0.0135)
+    assert {6272, 10368} <= set(params.studies["fig7"].batch_sizes)
+    assert params.studies["fig7"].weight_decays == (0.005, 0.01)
+
+
+@pytest.mark.parametrize("path", [_PAPER, _SMALL], ids=lambda path: path.stem)
+def test_each_figure_of_the_paper_is_a_study_that_names_it(path: Path) -> None:
+    params = load_params(path)
+    figures = {name: study.figure for name, study in params.studies.items()}
+    assert figures == {
+        **{f"table1_{network}": "gahlot-2020-table1" for network in params.networks},
+        **{name: f"gahlot-2020-{name.removesuffix('_epochs')}" for name in figures if name.startswith("fig")},
+        # Not drawn in the paper, which states what they test.
+        **dict.fromkeys(("no_augmentation", "batch_norm", "batch_norm_groups")),
+    }
+    assert {"fig4", "fig5", "fig6", "fig7", "fig6_epochs", "fig7_epochs"} <= set(figures)
+    for name, study in params.studies.items():
+        assert study.filter_network == (name.removeprefix("table1_") if name.startswith("table1_") else "resnet101")
+    for name in ("fig6", "fig7"):
+        steps, epochs = params.studies[name], params.studies[f"{name}_epochs"]
+        assert (steps.match, epochs.match) == ("steps", "epochs")
+        assert epochs == steps.model_copy(update={"match": "epochs", "keep_weights": epochs.keep_weights})
+
+
+@pytest.mark.parametrize("path", [_PAPER, _SMALL], ids=lambda path: path.stem)
+def test_every_published_accuracy_has_a_setting(path: Path) -> None:
+    params = load_params(path)
+    for study in params.studies.values():
+        if study.figure is None:
+            continue
+        missing = {
+            (point.arm, point.batch_size)
+            for point in PUBLISHED[study.figure].points
+            if point.arm not in study.arms
+            or point.batch_size not in study.batch_sizes
+            or not {*point.weight_decays} & {*study.weight_decays}
+        }
+        cut = {("filtered", 128), ("random", 128), ("random", 256)} if study.figure == "gahlot-2020-fig6" else set()
+        assert missing == (cut if path == _SMALL else set())
+
+
+def test_the_small_preset_differs_from_the_papers_in_size_alone() -> None:
+    paper, small = load_params(_PAPER), load_params(_SMALL)
+    assert (small.networks, small.filter, small.reduce) == (paper.networks, paper.filter, paper.reduce)
+    targets = {"target_train_loss": paper.report.target_train_loss, "target_top1": paper.report.target_top1}
+    assert small.report.model_copy(update=targets) == paper.report
+    assert small.train.model_copy(update={"schedule": paper.train.schedule}) == paper.train
+    assert small.finetune.model_copy(update={"budget": paper.finetune.budget}) == paper.finetune
+    assert small.prepare.train_share == 0.2
+    for name, study in small.studies.items():
+        whole = paper.studies[name]
+        assert len(study.seeds) >= 3
+        assert (study.figure, study.match, study.recipe) == (whole.figure, whole.match, whole.recipe)
+        for axis in ("models", "arms", "batch_sizes", "learning_rates", "weight_decays", "seeds"):
+            assert {*getattr(study, axis)} <= {*getattr(whole, axis)}
+
+
+def test_mccords_preset_holds_what_the_paper_states() -> None:
+    params = load_params(_MCCORD)
+    assert params.studies["baseline"].batch_sizes == (3840, 7680, 15360, 23040, 30720)
+    for name, study in params.studies.items():
+        recipe = study.effective_recipe(params.train)
+        assert (study.models, study.arms, study.budget.epochs) == (("resnet50",), ("full",), 90)
+        assert study.learning_rates == (0.0125,)
+        schedule = recipe.schedule
+        assert schedule.name == "step"
+        assert [milestone.epochs for milestone in schedule.milestones] == [30, 60]
+        assert schedule.warmup.epochs == (float(name.removeprefix("warmup_")) if name.startswith("warmup_") else 5)
+        assert (recipe.lr_scaling is None) == (name == "unscaled")
+        assert all(batch % recipe.simulated_workers == 0 for batch in study.batch_sizes)
+    warmups = [study for name, study in params.studies.items() if name.startswith("warmup_")]
+    assert [study.batch_sizes for study in warmups] == [(7680, 30720)] * 4
+
+
+def test_studies_of_the_warm_up_law_differ_in_their_warm_up_alone() -> None:
+    params, mccord = load_params(_LAW), load_params(_MCCORD)
+    warmups = []
+    for study in params.studies.values():
+        recipe = study.effective_recipe(params.train)
+        assert recipe.schedule.name == "step"
+        warmups.append(recipe.schedule.warmup.epochs)
+        assert study.model_copy(update={"recipe": {}}) == params.studies["warmup_0"].model_copy(update={"recipe": {}})
+        assert study.learning_rates == mccord.studies["baseline"].learning_rates
+        assert recipe.lr_scaling is not None
+        assert mccord.train.lr_scaling is not None
+        assert recipe.lr_scaling.rule == mccord.train.lr_scaling.rule
+        # A longer one would never reach the peak, and be best where that is too high.
+        assert recipe.schedule.milestones[0].epochs == 1
+    assert warmups == [0, 0.25, 0.5, 0.75, 1]
+
+
+def test_the_searches_of_the_tuning_preset_can_be_run_and_compared() -> None:
+    params = load_params(_FOLDER / "cifar10-tuning.yaml")
+    assert set(params.tuning) == {"sgd", "lamb"}
+    for name, tuning in params.tuning.items():
+        check_space(f"tuning.{name}", tuning, params.studies[tuning.study], params.train)
+    check_fair(params.tuning)
+    # What the searches judge by and run on.
+    assert params.prepare.val_share > 0
+    assert (params.dask.scheduler, {tuning.way for tuning in params.tuning.values()}) == ("local", {"parallel"})
+
+
+# What the text does not state, or states in two ways.
+_OPEN = {
+    "batch_size",
+    "learning_rate",
+    "learning_rates",
+    "weight_decay",
+    "schedule",
+    "lr_scaling",
+    "decay_norm_and_bias",
+    "label_smoothing",
+    "stem",
+    "weights",
+    "pca",
+    "tsne",
+    "min_samples",
+    "match",
+}
+
+
+@pytest.mark.parametrize("path", [_PAPER, _MCCORD], ids=lambda path: path.stem)
+def test_every_value_of_a_papers_preset_says_where_it_is_from(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    values = list(_values(YAML().load(path)))
+    assert len(values) > 70
+    for key, number in values:
+        comment = lines[number].partition(" # ")[2]
+        assert re.match(r"paper\b|our choice\b", comment), f"line {number + 1}: {lines[number]}"
+        if path == _PAPER and key in _OPEN:
+            assert comment.startswith("our choice"), f"line {number + 1}: {key} is not stated by the paper"
+
+
+def test_open_values_of_stated_keys_are_marked_too() -> None:
+    """The optimizer is stated and its momentum is not; the crop is stated and the flip is not."""
+    for line in _PAPER.read_text().splitlines():
+        if line.strip().startswith(("optimizer:", "augmentation:")):
+            assert "paper" in line
+            assert line.endswith("our choice")
+
+
+def _values(node: Any) -> Iterator[tuple[str, int]]:
+    """Key and line of everything that is written on one line; sections hold such lines."""
+    for key, value in node.items():
+        if hasattr(value, "fa") and not value.fa.flow_style() and hasattr(value, "items"):
+            yield from _values(value)
+        else:
+            yield key, node.lc.key(key)[0]

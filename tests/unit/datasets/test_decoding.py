@@ -1,0 +1,63 @@
+"""Many files on several threads."""
+
+import hashlib
+import struct
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+from PIL import Image
+
+from pipeline.datasets.decode import UnreadableError, decode_files, decode_image
+from pipeline.datasets.image_set import DecodedImage, UnreadableImage
+from tests.fixtures.images import encode, photo
+
+
+def test_every_file_in_order_readable_or_not() -> None:
+    files: list[tuple[str, bytes | UnreadableError]] = [(f"{i}.png", photo(i)) for i in range(100)]
+    files[3] = ("3.png", b"text")
+    files[50] = ("50.png", UnreadableError("too many bytes"))
+    decoded = list(decode_files(files, 8, max_megapixels=1.0))
+    assert [image.path for image in decoded] == [name for name, _ in files]
+    assert decoded[3] == UnreadableImage(path="3.png", reason="not an image of a known format")
+    assert decoded[50] == UnreadableImage(path="50.png", reason="too many bytes")
+    image = decoded[7]
+    assert isinstance(image, DecodedImage)
+    np.testing.assert_array_equal(image.pixels, decode_image(photo(7), 8, max_megapixels=1.0))
+    assert image.sha256 == hashlib.sha256(photo(7)).hexdigest()
+
+
+def test_files_are_read_as_they_are_needed() -> None:
+    """Memory: a data set's files are never all read before the first is handed on."""
+    read = 0
+
+    def files() -> Iterator[tuple[str, bytes]]:
+        nonlocal read
+        for i in range(1000):
+            read += 1
+            yield f"{i}.png", photo(i)
+
+    images = decode_files(files(), 8, max_megapixels=1.0)
+    for consumed in range(1, 20):
+        next(images)
+        assert read <= consumed + 16
+    images.close()  # type: ignore[attr-defined]
+
+
+def test_pillows_warnings_stay_out_of_the_way_and_the_callers_filters_stay() -> None:
+    """A damaged EXIF block makes Pillow warn; the picture is sound."""
+    exif = b"Exif\0\0MM\0*" + struct.pack(">I", 8) + struct.pack(">H", 9)
+    data = encode(Image.new("RGB", (8, 8), (10, 20, 30)), "PNG")
+    at = data.index(b"IDAT") - 4
+    damaged = data[:at] + _png_chunk(b"eXIf", exif.removeprefix(b"Exif\0\0")) + data[at:]
+    before = list(warnings.filters)
+    (image,) = decode_files([("a.png", damaged)], 8, max_megapixels=1.0)
+    assert isinstance(image, DecodedImage)
+    assert (image.pixels == (10, 20, 30)).all()
+    assert list(warnings.filters) == before
+
+
+def _png_chunk(kind: bytes, data: bytes) -> bytes:
+    import zlib
+
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -1,0 +1,100 @@
+import io
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from pipeline.figures.embeddings import class_map, colored_map
+from pipeline.figures.rendering import png
+from pipeline.figures.style import Groups, Scale, class_color
+
+
+def colours(file: bytes) -> set[tuple[int, ...]]:
+    """Colours that cover at least a few pixels; edges are blends."""
+    pixels = np.asarray(Image.open(io.BytesIO(file)).convert("RGB")).reshape(-1, 3)
+    found, counts = np.unique(pixels, axis=0, return_counts=True)
+    return {tuple(int(v) for v in colour) for colour, n in zip(found, counts, strict=True) if n >= 8}
+
+
+def rgb(color: str) -> tuple[int, ...]:
+    return tuple(int(color[at : at + 2], 16) for at in (1, 3, 5))
+
+
+@pytest.fixture
+def xy() -> NDArray[np.float64]:
+    return np.random.default_rng(0).normal(size=(200, 2))
+
+
+def test_noise_is_grey_and_the_rest_has_its_class_colour(xy: NDArray[np.float64]) -> None:
+    labels = np.arange(200) % 2
+    noise = labels == 1
+    found = colours(png(class_map(xy, labels, ["a", "b"], noise, legend=False)))
+    assert rgb(class_color(0)) in found
+    assert rgb(class_color(1)) not in found
+    greys = {colour for colour in found if len(set(colour)) == 1}
+    assert greys - {(255, 255, 255)}
+
+
+def test_without_noise_all_classes_are_coloured(xy: NDArray[np.float64]) -> None:
+    found = colours(png(class_map(xy, np.arange(200) % 2, ["a", "b"], legend=False)))
+    assert {rgb(class_color(0)), rgb(class_color(1))} <= found
+
+
+def test_the_legend_names_every_class_even_hostile_ones(xy: NDArray[np.float64]) -> None:
+    names = ["$\\frac{", "_hidden", "<b>"]
+    figure = class_map(xy, np.arange(200) % 3, names, np.zeros(200, dtype=bool))
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    assert [text.get_text().strip() for text in legend.get_texts()] == [*names, "noise"]
+    assert png(figure)
+
+
+@pytest.mark.parametrize("n", [10, 11, 100])
+def test_a_legend_names_classes_only_where_each_has_a_colour_of_its_own(xy: NDArray[np.float64], n: int) -> None:
+    names, labels = [str(index) for index in range(n)], np.arange(200) % n
+    groups = Groups(codes=labels, names=names, colors=[class_color(index) for index in range(n)])
+    for figure in (class_map(xy, labels, names), colored_map(xy, groups, labels == 0)):
+        assert (figure.axes[0].get_legend() is None) == (n > 10)
+
+
+def test_fifty_thousand_points_stay_small() -> None:
+    rng = np.random.default_rng(0)
+    file = png(class_map(rng.normal(size=(50_000, 2)), rng.integers(0, 10, 50_000), list("abcdefghij")))
+    assert len(file) < 1_500_000
+
+
+def test_a_map_of_no_points_can_be_drawn() -> None:
+    assert png(class_map(np.empty((0, 2)), np.empty(0, dtype=int), ["a"], np.empty(0, dtype=bool)))
+
+
+def test_groups_have_their_colours_and_only_those_with_members_a_name(xy: NDArray[np.float64]) -> None:
+    groups = Groups(codes=np.arange(200) % 2 * 2, names=["_a", "none", "$c$"], colors=["#112233", "#445566", "#778899"])
+    figure = colored_map(xy, groups, np.arange(200) < 5)
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    assert [text.get_text().strip() for text in legend.get_texts()] == ["_a", "$c$"]
+    found = colours(png(figure))
+    assert {rgb("#112233"), rgb("#778899")} <= found
+    assert rgb("#445566") not in found
+
+
+@pytest.mark.slow
+def test_what_is_drawn_above_hides_what_lies_below() -> None:
+    xy = np.repeat([[0.0, 0.0], [1.0, 1.0]], 2, axis=0)
+    groups = Groups(codes=np.array([0, 1, 0, 1]), names=["low", "high"], colors=["#112233", "#778899"])
+    for above in (0, 1):
+        figure = colored_map(xy, groups, groups.codes == above)
+        legend = figure.axes[0].get_legend()
+        assert legend is not None
+        legend.remove()
+        found = colours(png(figure))
+        assert rgb(groups.colors[above]) in found
+        assert rgb(groups.colors[1 - above]) not in found
+
+
+def test_a_scale_goes_from_nought_to_one_whatever_the_values(xy: NDArray[np.float64]) -> None:
+    figure = colored_map(xy, Scale(values=np.full(200, 0.5), name="score"), np.zeros(200, dtype=bool))
+    _, bar = figure.axes
+    assert bar.get_ylabel() == "score"
+    assert bar.get_ylim() == (0, 1)

@@ -1,0 +1,145 @@
+"""The top eigenvalue against matrices and networks whose eigenvalues are known."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from pipeline.landscape.curvature import SubsetLoss, TopEigenvalue, top_eigenvalue
+
+
+def _with_eigenvalues(values: Sequence[float], seed: int) -> Tensor:
+    random = torch.randn(len(values), len(values), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    basis, _ = torch.linalg.qr(random)
+    matrix: Tensor = basis @ torch.diag(torch.tensor(values, dtype=torch.float64)) @ basis.T
+    return matrix
+
+
+def _top(matrix: Tensor, *, tolerance: float = 0.03, max_products: int = 200) -> TopEigenvalue:
+    def product(vector: Sequence[Tensor]) -> list[Tensor]:
+        return [matrix @ vector[0]]
+
+    return top_eigenvalue(product, [matrix[0]], seed=0, tolerance=tolerance, max_products=max_products)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    top=st.floats(0.5, 50),
+    others=st.lists(st.floats(-1, 0.8), min_size=1, max_size=30),
+    seed=st.integers(0, 2**16),
+)
+def test_top_eigenvalue_matches_known_spectrum_below_larger_negative_one(
+    top: float, others: list[float], seed: int
+) -> None:
+    # The lowest is of larger magnitude in two of the cases, equal in one.
+    for lowest in (-0.5, -1.0, -1.3):
+        matrix = _with_eigenvalues([top, lowest * top, *(0.8 * top * value for value in others)], seed)
+        found = _top(matrix, tolerance=1e-4, max_products=3000)
+        assert found.converged
+        assert found.value == pytest.approx(top, rel=1e-4)
+        assert found.residual is not None
+        assert found.residual <= 1.01e-4 * top
+        distance = torch.linalg.eigvalsh(matrix) - found.value
+        assert float(distance.abs().min()) <= found.residual + 1e-9
+
+
+def test_top_eigenvalue_negative_definite_matches_dense() -> None:
+    matrix = _with_eigenvalues(np.linspace(-5, -0.1, 40).tolist(), 1)
+    assert _top(matrix, tolerance=1e-6, max_products=2000).value == pytest.approx(-0.1)
+
+
+def test_tolerance_bounds_residual_relative_to_eigenvalue() -> None:
+    # Evenly spread: hard enough that a loose tolerance stops earlier.
+    matrix = _with_eigenvalues(np.linspace(-1, 1, 200).tolist(), 2)
+    loose, strict = (_top(matrix, tolerance=tolerance, max_products=2000) for tolerance in (0.03, 1e-6))
+    for found, tolerance in ((loose, 0.03), (strict, 1e-6)):
+        assert found.value is not None
+        assert found.residual is not None
+        assert found.residual <= 1.01 * tolerance * found.value
+    assert loose.products < strict.products
+    assert strict.value == pytest.approx(1, rel=1e-9)
+
+
+def test_too_few_products_give_no_value() -> None:
+    matrix = _with_eigenvalues(np.linspace(-1, 1, 200).tolist(), 2)
+    found = _top(matrix, tolerance=1e-9, max_products=24)
+    assert (found.value, found.residual, found.converged) == (None, None, False)
+    assert 16 <= found.products <= 32
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(0.0, (0.0, 0.0, True)), (float("nan"), (None, None, False))])
+def test_zero_and_non_finite_matrix(factor: float, expected: tuple[float | None, float | None, bool]) -> None:
+    found = _top(factor * torch.eye(20, dtype=torch.float64))
+    assert (found.value, found.residual, found.converged) == expected
+    assert found.products == 1
+
+
+def test_equal_seeds_give_equal_bits_and_products_are_counted() -> None:
+    matrix = _with_eigenvalues(np.linspace(-1, 3, 50).tolist(), 3).float()
+    calls: list[torch.dtype] = []
+
+    def product(vector: Sequence[Tensor]) -> list[Tensor]:
+        calls.append(vector[0].dtype)
+        return [(matrix @ torch.cat([part.flatten() for part in vector])).view(10, 5)]
+
+    first, same, other = (top_eigenvalue(product, [matrix[0].view(10, 5)], seed=seed) for seed in (0, 0, 1))
+    assert first == same
+    assert first != other
+    assert len(calls) == first.products + same.products + other.products
+    assert set(calls) == {torch.float32}
+
+
+class _Tiny(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 3)
+        self.norm.running_mean, self.norm.running_var = torch.full((4,), 0.1), torch.full((4,), 0.7)
+
+    def forward(self, images: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.tanh(self.norm(self.conv(images))).mean((2, 3)))
+        return out
+
+
+@pytest.fixture
+def tiny() -> tuple[_Tiny, Tensor, Tensor]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = _Tiny().double().eval()
+        return model, torch.randn(12, 3, 5, 5, dtype=torch.float64), torch.randint(0, 3, (12,))
+
+
+def _whole_hessian(model: _Tiny, images: Tensor, labels: Tensor) -> Tensor:
+    names = [name for name, _ in model.named_parameters()]
+    shapes = [parameter.shape for parameter in model.parameters()]
+
+    def loss(flat: Tensor) -> Tensor:
+        parts = [part.view(shape) for part, shape in zip(flat.split([s.numel() for s in shapes]), shapes, strict=True)]
+        logits = functional_call(model, dict(zip(names, parts, strict=True)), (images,))
+        return nn.functional.cross_entropy(logits, labels)
+
+    at = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    found: Tensor = torch.autograd.functional.hessian(loss, at)
+    return found
+
+
+def test_top_eigenvalue_of_network_matches_dense_hessian(tiny: tuple[_Tiny, Tensor, Tensor]) -> None:
+    model, images, labels = tiny
+    hessian = _whole_hessian(model, images, labels)
+    loss = SubsetLoss(model, images, labels, batch_size=5)
+    found = top_eigenvalue(loss.hessian_product, loss.parameters, seed=0, tolerance=1e-4)
+    assert found.value == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=1e-5)
+
+
+def test_products_are_those_of_the_whole_hessian_in_any_batches(tiny: tuple[_Tiny, Tensor, Tensor]) -> None:
+    model, images, labels = tiny
+    hessian = _whole_hessian(model, images, labels)
+    vector = [torch.randn_like(parameter) for parameter in model.parameters()]
+    expected = hessian @ torch.cat([part.flatten() for part in vector])
+    for batch_size in (1, 5, 12):
+        product = SubsetLoss(model, images, labels, batch_size=batch_size).hessian_product(vector)
+        np.testing.assert_allclose(torch.cat([part.flatten() for part in product]).detach(), expected.detach())

@@ -1,0 +1,298 @@
+"""Each sentence on simulated runs: found where true, refuted where false, and wrong no oftener than stated."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.replication import CLAIMS, RunRecord, evaluate_claims
+from tests.fixtures.claim_records import RULE, Level, Make, claims, grid, hardly_above, made_trials
+
+SIMULATIONS = 60
+MANY = 600
+
+
+@dataclass(frozen=True)
+class Case:
+    """Worlds in which a sentence is true, false, and on the border between both."""
+
+    true: Make
+    false: Make
+    border: Make
+
+
+def _peak(trial: RunRecord, at: float, width: float = 1.0) -> float:
+    """A parabola of 2 points a doubling away from batch size 2 ** at."""
+    return 0.9 - 0.02 * ((math.log2(trial.batch_size) - at) / width) ** 2
+
+
+_SIZES = [16, 32, 64, 128, 256]
+_RATES = [0.05, 0.1, 0.2]
+_NETS = ["resnet18", "resnet34", "resnet50", "resnet101"]
+_RANK = {name: rank for rank, name in enumerate(_NETS)}
+
+
+def _curves_by_rate(growth: float, apart: tuple[float, float]) -> Level:
+    """Networks' accuracies grow apart by `growth` with each doubling of the rate, their best sizes from `apart` to."""
+
+    def level(trial: RunRecord) -> float:
+        doublings, rank = math.log2(trial.learning_rate / 0.05), (_RANK[trial.model] - 1.5) / 1.5
+        peak = 6 + rank * (apart[0] + (apart[1] - apart[0]) * doublings / 2)
+        return _peak(trial, peak) + (0.015 + 1.5 * growth * doublings) * rank
+
+    return level
+
+
+def _drops(sudden: str) -> Level:
+    """Networks of the kind `sudden` lose 8 points at once, the others 2 a doubling."""
+
+    def level(trial: RunRecord) -> float:
+        large = trial.model in ("resnet50", "resnet101")
+        doublings = math.log2(trial.batch_size / 16)
+        at_once = sudden == "all" or (sudden == "large") == large
+        return 0.9 - (0.08 * (doublings > 2) if at_once else 0.02 * doublings) - 0.0001 * doublings
+
+    return level
+
+
+def _batch_norm(by_groups: float) -> Make:
+    """The small batch loses 4 points, `by_groups` of them through BatchNorm."""
+
+    def make(rng: np.random.Generator, seeds: int) -> list[RunRecord]:
+        alone = made_trials(rng, lambda t: 0.9 - 0.04 * (t.batch_size == 8), seeds=seeds, batch_size=[8, 64])
+        grouped: dict[str, Any] = {"study": ["grouped"], "batch_size": [64], "bn_group": [8]}
+        return alone + made_trials(rng, lambda t: 0.9 - 0.04 * by_groups, seeds=seeds, **grouped)
+
+    return make
+
+
+def _decay(gain: float) -> Level:
+    return lambda t: 0.9 + (t.arm == "filtered") * gain * (0.01 - t.weight_decay) / 0.01
+
+
+def _augmented(made_up_for: float) -> Level:
+    return lambda t: 0.8 + 0.1 * t.augmented - (t.arm != "full") * (0.02 - made_up_for * t.augmented)
+
+
+def _extractors(best: Mapping[str, float]) -> Level:
+    return lambda t: 0.9 + (t.arm == "filtered") * best.get(t.extractor, 0.0)
+
+
+def _moving_peak(moves: float) -> Level:
+    """The best batch size, 64 at rate 0.1, grows by `moves` doublings with each of the rate."""
+    return lambda t: _peak(t, 6 + moves * math.log2(t.learning_rate / 0.1), 0.8)
+
+
+def _noise(power: float) -> Level:
+    return lambda t: 0.001 * (t.batch_size / 16) ** power
+
+
+def _gain(gain: float) -> Level:
+    return lambda t: 0.9 + gain * (t.arm == "filtered")
+
+
+def _gain_by_batch(against_full: float, against_random: float) -> Level:
+    """What filtered gains on both arms grows by so much with each doubling of the batch size."""
+
+    def level(trial: RunRecord) -> float:
+        doublings = math.log2(trial.batch_size / 16)
+        growth = {"filtered": 0.0, "full": against_full, "random": against_random}[trial.arm]
+        return 0.9 - 0.01 * doublings - growth * doublings
+
+    return level
+
+
+_ARMS = ["full", "filtered", "random"]
+
+CASES: Mapping[str, Case] = {
+    "gain_by_batch": Case(
+        *(grid(_gain_by_batch(*growths), arm=_ARMS, batch_size=_SIZES)
+          for growths in ((0.005, 0.005), (0.005, -0.005), (0.005, 0.0)))
+    ),
+    "best_batch": Case(*(grid(_moving_peak(moves), batch_size=_SIZES, learning_rate=_RATES) for moves in (1, 0, 0))),
+    "parting_curves": Case(
+        *(grid(_curves_by_rate(*parts), noise=0.002, batch_size=_SIZES, learning_rate=_RATES, model=_NETS)
+          for parts in ((0.01, (0, 1)), (-0.004, (1, 0)), (0.01, (0.5, 0.5))))
+    ),
+    "sudden_drop": Case(
+        *(grid(_drops(kind), batch_size=_SIZES, model=_NETS) for kind in ("large", "small", "all"))
+    ),
+    "batch_norm": Case(_batch_norm(1.0), _batch_norm(0.0), _batch_norm(0.5)),
+    "weight_decay": Case(
+        *(grid(_decay(gain), arm=["full", "filtered", "random"], weight_decay=[0.005, 0.01, 0.0135])
+          for gain in (0.03, -0.03, 0.0))
+    ),
+    "variance": Case(*(grid(lambda t: 0.9, noise=_noise(power), batch_size=_SIZES) for power in (1, -1, 0))),
+    "augmentation": Case(
+        *(grid(_augmented(gain), arm=["full", "random"], augmented=[False, True], batch_size=[64, 128])
+          for gain in (0.02, -0.02, 0.0))
+    ),
+    "as_good_as_full": Case(
+        *(grid(_gain(gain), matched=["epochs"], batch_size=[64, 128], arm=["full", "filtered"])
+          for gain in (0.01, -0.02, -RULE.margin))
+    ),
+    "best_extractor": Case(
+        *(grid(_extractors(best), arm=["filtered", "random"], extractor=["resnet18", "resnet50", "resnet101"])
+          for best in ({"resnet101": 0.02}, {"resnet18": 0.03}, {"resnet101": 0.01, "resnet50": 0.01}))
+    ),
+}  # fmt: skip
+
+
+def test_every_sentence_has_its_worlds() -> None:
+    assert CASES.keys() == CLAIMS.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_true_sentence_is_supported_and_a_false_one_contradicted(name: str) -> None:
+    assert claims(name, CASES[name].true, 20)[0] >= 0.8
+    assert claims(name, CASES[name].false, 20)[1] >= 0.8
+
+
+def _counted(make: Make, images: int = 360) -> Make:
+    """The same accuracies as counts of so few test images."""
+
+    def made(rng: np.random.Generator, seeds: int) -> list[RunRecord]:
+        return [replace(t, n_images=images, top1=round(t.top1 * images) / images) for t in make(rng, seeds)]
+
+    return made
+
+
+def _diverging(make: Make) -> Make:
+    """The same without the largest batch size, or else one arm or weight decay, of all seeds but the first."""
+
+    def made(rng: np.random.Generator, seeds: int) -> list[RunRecord]:
+        trials = make(rng, seeds)
+        last = max((t.batch_size, t.learning_rate, t.weight_decay, t.arm) for t in trials)
+        gone = {t for t in trials if (t.batch_size, t.learning_rate, t.weight_decay, t.arm) == last and t.seed > 0}
+        return [t for t in trials if t not in gone]
+
+    return made
+
+
+WORLDS: Mapping[str, Callable[[Make], Make]] = {
+    "as they are": lambda make: make,
+    "few test images": _counted,
+    "some diverged": _diverging,
+}
+
+
+def _wrong(name: str, world: str, seeds: int, simulations: int) -> float:
+    """Share of simulations on the border in which something is claimed wrongly."""
+    supported, contradicted = claims(name, WORLDS[world](CASES[name].border), simulations, seeds)
+    # Where the best batch size does not depend on the rate, to say so is right.
+    return supported if name == "best_batch" else supported + contradicted
+
+
+@pytest.mark.parametrize("seeds", [2, 4, 6])
+@pytest.mark.parametrize("name", CASES)
+def test_on_the_border_claims_are_as_rare_as_stated(name: str, seeds: int) -> None:
+    assert _wrong(name, "as they are", seeds, SIMULATIONS) <= hardly_above(RULE.alpha, SIMULATIONS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("name", CASES)
+def test_on_the_border_of_every_world_claims_are_as_rare_as_stated(name: str, world: str, seeds: int) -> None:
+    assert _wrong(name, world, seeds, MANY) <= hardly_above(RULE.alpha, MANY)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_single_seed_tests_nothing(name: str) -> None:
+    assert CLAIMS[name].judge(CASES[name].true(np.random.default_rng(0), 1), RULE) is None
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_neither_order_nor_foreign_studies_change_anything(name: str) -> None:
+    """Runs of another network alone, say, are no part of any comparison."""
+    rng = np.random.default_rng(1)
+    trials = CASES[name].true(rng, 5)
+    alone = [replace(trials[0], study="alone", model="small_cnn", arm="random_uniform", seed=99)]
+    shuffled = [trials[int(row)] for row in rng.permutation(len(trials))]
+    found, again = CLAIMS[name].judge(trials, RULE), CLAIMS[name].judge(alone + shuffled, RULE)
+    assert found is not None
+    assert again is not None
+    assert (found.n, found.settings) == (again.n, again.settings)
+    np.testing.assert_allclose([found.p_for, found.mean], [again.p_for, again.mean])
+
+
+def test_together_they_err_no_oftener_than_one() -> None:
+    """All on the border at once, each in a world of its own."""
+    rng, wrong = np.random.default_rng(2), []
+    for _ in range(100):
+        trials = []
+        for name in ("variance", "weight_decay", "augmentation", "as_good_as_full"):
+            trials += [replace(trial, study=f"{name}-{trial.study}") for trial in CASES[name].border(rng, 6)]
+        wrong.append(any(found.outcome in ("supported", "contradicted") for found in evaluate_claims(trials, RULE)))
+    assert np.mean(wrong) <= hardly_above(RULE.alpha, 100)
+
+
+def test_without_runs_nothing_is_testable_and_holm_counts_what_is() -> None:
+    assert {found.outcome for found in evaluate_claims([], RULE)} == {"not testable here"}
+    trials = CASES["variance"].true(np.random.default_rng(0), 6)
+    (tested,) = [found for found in evaluate_claims(trials, RULE) if found.evidence]
+    assert tested.evidence is not None
+    assert (tested.name, tested.p, tested.outcome) == ("variance", tested.evidence.p, "supported")
+
+
+@pytest.mark.parametrize("part", [6, 4])
+@pytest.mark.parametrize("name", CASES)
+def test_cells_that_studies_share_are_said_once(name: str, part: int) -> None:
+    """Another study with all of the seeds, or some, gives neither weight nor settings."""
+    trials = CASES[name].border(np.random.default_rng(4), 6)
+    copies = [replace(trial, study=f"again {trial.study}") for trial in trials if trial.seed < part]
+    once, twice = CLAIMS[name].judge(trials, RULE), CLAIMS[name].judge(trials + copies, RULE)
+    assert once is not None
+    assert once == twice
+
+
+def test_runs_of_a_setting_that_a_second_study_shares_have_no_double_weight() -> None:
+    """As where both take the same steps at one batch size and not at the other."""
+    rng = np.random.default_rng(6)
+    axes: dict[str, Any] = {"arm": ["full", "filtered"], "weight_decay": [0.005, 0.01]}
+    trials = made_trials(rng, _decay(0.01), batch_size=[64, 128], **axes)
+    shared = [replace(trial, study="epochs", matched="epochs") for trial in trials if trial.batch_size == 128]
+    own = made_trials(rng, _decay(0.01), study=["epochs"], matched=["epochs"], batch_size=[64], **axes)
+    found = CLAIMS["weight_decay"].judge(trials + shared + own, RULE)
+    assert found is not None
+    assert found == CLAIMS["weight_decay"].judge(trials + own, RULE)
+    assert found.settings == 3
+
+
+def test_steps_too_few_for_equal_epochs_are_no_evidence_of_them() -> None:
+    """Three steps of 6,272 are 1.88 epochs of 10,000 images and 1.98 of 9,488."""
+    epochs = {(6272, "full"): 1.88, (6272, "filtered"): 1.98}
+    trials = [
+        replace(trial, epochs=epochs.get((trial.batch_size, trial.arm), 1.5))
+        for trial in made_trials(
+            np.random.default_rng(6), _gain(0.01), matched=["epochs"], batch_size=[256, 6272], arm=["full", "filtered"]
+        )
+    ]
+    found = CLAIMS["as_good_as_full"].judge(trials, RULE)
+    assert found == CLAIMS["as_good_as_full"].judge([trial for trial in trials if trial.batch_size == 256], RULE)
+
+
+def test_a_study_of_fewer_draws_is_left_out() -> None:
+    rng = np.random.default_rng(5)
+    several = made_trials(rng, _gain(0.01), matched=["epochs"], arm=["full", "filtered"], draw=[0, 1])
+    one = made_trials(rng, _gain(0.01), study=["other"], matched=["epochs"], arm=["full", "filtered"])
+    found = CLAIMS["as_good_as_full"].judge(several + one, RULE)
+    assert found is not None
+    assert (found.n, found.unit, found.settings, found.left_out) == (2, "draw of the filter", 1, 1)
+
+
+def test_draws_of_the_filter_are_what_counts_where_there_are_several() -> None:
+    """One draw's luck is in all of its seeds."""
+    rng = np.random.default_rng(3)
+    trials: list[RunRecord] = []
+    for draw in range(3):
+        luck = rng.normal(0, 0.05)
+        arms = ["full", "filtered"] if draw == 0 else ["filtered"]
+        trials += made_trials(rng, _gain(luck), seeds=20, noise=1e-4, matched=["epochs"], arm=arms, draw=[draw])
+    found = CLAIMS["as_good_as_full"].judge(trials, RULE)
+    assert found is not None
+    assert (found.n, found.unit) == (3, "draw of the filter")
+    assert found.high - found.low > 1

@@ -1,0 +1,50 @@
+import base64
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pipeline.paths import DataPaths
+from pipeline.reporting.figures import dropped_images, figure_files, filter_charts, most_suspect, study_charts
+from pipeline.reporting.inputs import ReportInputs, load_report_inputs
+from pipeline.reporting.summary import build_summary
+from tests.fixtures.report import params_with, write_artifacts
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> ReportInputs:
+    params, data = params_with(["resnet18"]), DataPaths(root=tmp_path)
+    write_artifacts(data, params)
+    return load_report_inputs(params, data)
+
+
+def test_the_most_suspect_dropped_images_come_first(inputs: ReportInputs) -> None:
+    (network,) = inputs.networks
+    assert most_suspect(network, 4).tolist() == [79, 78, 77, 76]
+    assert len(most_suspect(network, 60)) == 6
+    assert not network.keep[most_suspect(network, 60)].any()
+
+
+def test_the_gallery_shows_the_pixels_of_these_images(inputs: ReportInputs) -> None:
+    (network,) = inputs.networks
+    shown = dropped_images(network, inputs)
+    assert [image.path for image in shown] == [network.path[row] for row in range(79, 73, -1)]
+    assert [image.score for image in shown] == sorted((image.score for image in shown), reverse=True)
+    for row, image in zip(range(79, 73, -1), shown, strict=True):
+        kind, _, content = image.source.partition(",")
+        assert kind == "data:image/png;base64"
+        pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(content))))
+        np.testing.assert_array_equal(pixels, inputs.data.train.images[row])
+
+
+def test_every_figure_has_a_file(inputs: ReportInputs) -> None:
+    summary = build_summary(inputs)
+    files = dict(figure_files(inputs, summary))
+    (study,) = summary["studies"]
+    charts = [f"{study['name']}.{chart}.svg" for chart in study_charts(study)]
+    assert {*charts, *(f"filter.{chart}.svg" for chart in filter_charts(summary))} <= files.keys()
+    starts = {".svg": b"<?xml", ".png": b"\x89PNG"}
+    assert len(files) == 9
+    assert all(content.startswith(starts[name[-4:]]) for name, content in files.items())

@@ -1,0 +1,108 @@
+"""What the report says of the paper's sentences."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from pipeline.artifacts.runs import read_run_records
+from pipeline.artifacts.tables import read_parquet, write_parquet
+from pipeline.config.params import Params
+from pipeline.errors import InputError
+from pipeline.paths import DataPaths
+from pipeline.replication import CLAIMS
+from pipeline.replication.compare_published import claim_table, slope_table
+from pipeline.reporting.inputs import load_report_inputs
+from pipeline.reporting.summary import build_summary
+from tests.fixtures.report import params_with, write_artifacts
+from tests.unit.reporting.test_document import render as render_document
+from tests.unit.reporting.test_page import render as render_page
+
+SEEDS = tuple(range(6))
+SIZES = (32, 64, 128, 256, 512)
+
+
+def _noisier(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The spread between seeds is that of the batch size; filtered images are better."""
+    top1 = 0.5 + 0.1 * (row["arm"] == "filtered") + (row["seed"] - 2.5) * row["batch_size"] / 5e3
+    return {"top1": top1, "balanced_accuracy": 0.9}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> tuple[Params, DataPaths]:
+    params, data = params_with(["resnet18"], seeds=SEEDS, match="epochs", batch_sizes=SIZES), DataPaths(root=tmp_path)
+    write_artifacts(data, params, _noisier)
+    return params, data
+
+
+def test_what_can_be_tested_is_and_the_rest_says_what_it_needs(project: tuple[Params, DataPaths]) -> None:
+    params, data = project
+    sentences = build_summary(load_report_inputs(params, data))["sentences"]
+    json.dumps(sentences, allow_nan=False)
+    outcomes = {row["name"]: row["outcome"] for row in sentences}
+    assert list(outcomes) == list(CLAIMS)
+    assert outcomes["variance"] == outcomes["as_good_as_full"] == "supported"
+    assert outcomes["best_extractor"] == outcomes["best_batch"] == "not testable here"
+    table = {row[0]: row for row in claim_table(sentences, 0.95).rows}
+    extractor = table[CLAIMS["best_extractor"].meaning]
+    assert extractor[3:] == ("–", CLAIMS["best_extractor"].needs)
+
+
+def _growing(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Filtering gains one image of 40 with each doubling of the batch size."""
+    gain = np.log2(row["batch_size"] / 32) / 40 if row["arm"] == "filtered" else 0.0
+    return {"top1": 0.5 + gain + (row["seed"] % 2) / 40 * (row["arm"] == "full"), "balanced_accuracy": 0.9}
+
+
+def test_the_growth_of_the_gain_is_a_table_of_its_study_and_a_sentence(tmp_path: Path) -> None:
+    params, data = params_with(["resnet18"], seeds=SEEDS, batch_sizes=SIZES), DataPaths(root=tmp_path)
+    write_artifacts(data, params, _growing)
+    summary = build_summary(load_report_inputs(params, data))
+    (study,) = summary["studies"]
+    controls = {row["control"]: row["evidence"] for row in study["batch_slopes"]}
+    assert controls["full"]["mean"] == controls["random"]["mean"] == pytest.approx(2.5)
+    rows = slope_table(study, 0.95).rows
+    assert [row[:2] for row in rows] == [("filtered − full", "+2.50"), ("filtered − random", "+2.50")]
+    assert rows[0][5].split()[0] == "6"
+    (headline,) = (row for row in summary["sentences"] if row["name"] == "gain_by_batch")
+    assert headline["outcome"] == "supported"
+    head = slope_table(study, 0.95).columns[1]
+    for text in (render_page(params, data), render_document(params, data)[0]):
+        assert head in text
+
+
+def test_settings_that_cannot_be_read_are_one_line(project: tuple[Params, DataPaths]) -> None:
+    _, data = project
+    path = data.runs("digits")
+    rows = read_parquet(path)
+    assert {row["extractor"] for row in read_run_records(path, "array")} == {"resnet18"}
+    write_parquet(path, rows.set_column(rows.column_names.index("settings"), "settings", [["{}"] * len(rows)]))
+    with pytest.raises(InputError) as refused:
+        read_run_records(path, "array")
+    assert refused.value.key == str(path)
+
+
+@pytest.mark.parametrize(
+    ("storage", "settings", "augmented"),
+    [
+        ("array", {"crop_size": 28}, True),  # of 32 pixels: one of 25 places
+        ("array", {"crop_size": 32}, False),
+        ("array", {"crop_size": 32, "crop_padding": 4}, True),
+        ("array", {"crop_size": 32, "flip": True}, True),
+        ("files", {"crop_size": 32}, True),  # crops of large images
+    ],
+)
+def test_images_are_augmented_where_what_is_seen_of_them_is_drawn(
+    project: tuple[Params, DataPaths], storage: Literal["array", "files"], settings: dict[str, Any], *, augmented: bool
+) -> None:
+    _, data = project
+    path = data.runs("digits")
+    rows = read_parquet(path)
+    seen = {"image_size": 32, "crop_size": settings["crop_size"]}
+    text = json.dumps({"crop_padding": 0, "flip": False, **settings, "format": seen})
+    write_parquet(path, rows.set_column(rows.column_names.index("settings"), "settings", [[text] * len(rows)]))
+    assert {row["augmented"] for row in read_run_records(path, storage)} == {augmented}
+    assert len({row["recipe"] for row in read_run_records(path, storage)}) == 1

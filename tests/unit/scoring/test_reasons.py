@@ -1,0 +1,42 @@
+"""Wording."""
+
+import numpy as np
+import pytest
+
+from pipeline.scoring.base import format_distinct, neighbor_phrases, network_phrases, override_reason
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "expected"),
+    [
+        (2.60001, 2.6, ("2.60001", "2.6")),
+        (2.6 + 1e-9, 2.6, ("2.600000001", "2.6")),
+        (2.6, 2.6, ("2.6", "2.6")),
+        (3.14159, 2.6, ("3.14", "2.6")),
+        (np.inf, 2.6, ("inf", "2.6")),
+    ],
+)
+def test_numbers_that_differ_look_different(left: float, right: float, expected: tuple[str, str]) -> None:
+    assert format_distinct(left, right) == expected
+
+
+def test_the_network_is_quoted_where_it_disagrees() -> None:
+    phrases = network_phrases(np.array([0, 1]), np.array([0.9, 0.914]), np.array([0, 0]), ["cat", "dog"])
+    assert phrases == ["", "the network sees dog (91 %)"]
+
+
+def test_neighbours_are_named() -> None:
+    labels = np.array([0, 1, 1, 2, 0])
+    neighbours = np.array([[1, 2, 3], [2, 0, 3], [1, 1, 0], [0, 4, 3], [0, 1, 2]])
+    assert neighbor_phrases(neighbours, labels, ["cat", "dog, red", "cow"]) == [
+        "2 of 3 nearest neighbours are dog, red",
+        "1 of 3 nearest neighbours share its label",  # three ways to draw
+        "2 of 3 nearest neighbours share its label",
+        "2 of 3 nearest neighbours are cat",
+        "2 of 3 nearest neighbours are dog, red",
+    ]
+
+
+def test_by_hand() -> None:
+    assert override_reason("keep", "a fine cat") == "kept by hand: a fine cat"
+    assert override_reason("drop", "") == "dropped by hand"

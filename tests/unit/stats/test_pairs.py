@@ -1,0 +1,107 @@
+import itertools
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.stats.replicates import control_arms, differences, find_pairs
+from tests.fixtures.runs import Draws, made_draws, made_run, made_runs
+
+
+@given(st.lists(st.sampled_from(["filtered", "full", "random"]), max_size=40), st.randoms(use_true_random=False))
+def test_both_runs_of_a_pair_differ_in_their_arm_alone(arms: list[str], random: Random) -> None:
+    """Whatever finished, and in whatever order the runs stand."""
+    study = [
+        made_run(arm, seed=index % 3, top1=0.5 if index % 4 else None, batch_size=32 << index % 2)
+        for index, arm in enumerate(arms)
+    ]
+    random.shuffle(study)
+    for pairs in find_pairs(study, "random"):
+        for treated, control in zip(pairs.treated.ravel(), pairs.control.ravel(), strict=True):
+            first, second = study[treated], study[control]
+            assert (first.arm, second.arm) == ("filtered", "random")
+            assert first.setting == second.setting == pairs.setting
+            assert (first.seed, first.filter_network) == (second.seed, second.filter_network)
+            assert first.finished
+            assert second.finished
+
+
+@pytest.mark.parametrize("control", ["random", "full"])
+@given(st.integers(1, 3), st.sets(st.integers(0, 41), max_size=4), st.randoms(use_true_random=False))
+def test_rows_are_draws_and_columns_the_seeds_that_all_draws_have(
+    control: str, n_draws: int, failed: set[int], random: Random
+) -> None:
+    """In whatever order the runs stand, and whichever of them have no result."""
+    networks, seeds = [f"resnet18{suffix}" for suffix in ("", "-r1", "-r2")[:n_draws]], range(3)
+    grid = [
+        (arm, network, size, seed)
+        for arm, size, seed in itertools.product(("filtered", "random", "full"), (32, 64), seeds)
+        for network in (networks[:1] if arm == "full" else networks)
+    ]
+    study = [
+        made_run(arm, seed, None if at in failed else 0.5, size, network=network)
+        for at, (arm, network, size, seed) in enumerate(grid)
+    ]
+    lacking = {(arm, size, seed) for at, (arm, _, size, seed) in enumerate(grid) if at in failed}
+    random.shuffle(study)
+    found = find_pairs(study, control)
+    assert [pairs.setting.batch_size for pairs in found] == [32, 64]
+    for pairs in found:
+        size = pairs.setting.batch_size
+        both = [seed for seed in seeds if not {("filtered", size, seed), (control, size, seed)} & lacking]
+        assert pairs.complete == (both == list(seeds))
+        for rows, arm in ((pairs.treated, "filtered"), (pairs.control, control)):
+            places = [[(study[row].arm, study[row].filter_network, study[row].seed) for row in draw] for draw in rows]
+            expected = [[(arm, networks[0] if arm == "full" else name, seed) for seed in both] for name in networks]
+            assert places == expected
+
+
+def test_differences_are_treated_minus_control_by_seed() -> None:
+    study = made_runs({"filtered": [0.90, 0.80, 0.85], "random": [0.88, 0.79, 0.80]})[::-1]
+    (pairs,) = find_pairs(study, "random")
+    assert pairs.complete
+    assert differences(study, pairs) == pytest.approx(np.array([[0.02, 0.01, 0.05]]))
+
+
+def test_a_seed_without_its_partner_is_in_no_pair() -> None:
+    study = made_runs({"filtered": [0.90, None, 0.85], "full": [0.88, 0.79, None]})
+    (pairs,) = find_pairs(study, "full")
+    assert not pairs.complete
+    assert differences(study, pairs) == pytest.approx(np.array([[0.02]]))
+
+
+def test_all_draws_have_the_full_data_in_common_and_their_own_random_arm() -> None:
+    own: Draws = {"resnet18": [0.90, 0.92], "resnet18-r1": [0.86, 0.84]}
+    chance: Draws = {"resnet18": [0.89, 0.89], "resnet18-r1": [0.85, 0.85]}
+    study = made_draws({"filtered": own, "random": chance, "full": {"resnet18": [0.88, 0.87]}})
+    (shared,), (random,) = (find_pairs(study, control) for control in ("full", "random"))
+    assert differences(study, shared) == pytest.approx(np.array([[0.02, 0.05], [-0.02, -0.03]]))
+    assert differences(study, random) == pytest.approx(np.array([[0.01, 0.03], [0.01, -0.01]]))
+
+
+def test_a_seed_that_one_draw_lacks_is_left_out_of_all_and_makes_the_setting_incomplete() -> None:
+    own: Draws = {"resnet18": [0.9, 0.9], "resnet18-r1": [0.9, None]}
+    study = made_draws({"filtered": own, "full": {"resnet18": [0.8, 0.8]}})
+    (pairs,) = find_pairs(study, "full")
+    assert not pairs.complete
+    assert [study[row].seed for row in pairs.treated.ravel()] == [0, 0]
+
+
+def test_where_no_seed_is_in_all_draws_there_are_no_pairs() -> None:
+    own: Draws = {"resnet18": [0.9, None], "resnet18-r1": [None, 0.9]}
+    (pairs,) = find_pairs(made_draws({"filtered": own, "full": {"resnet18": [0.8, 0.8]}}), "full")
+    assert pairs.treated.size == pairs.control.size == 0
+
+
+def test_without_the_filtered_arm_no_setting_is_complete() -> None:
+    (pairs,) = find_pairs(made_runs({"full": [0.8], "random": [0.8]}), "full")
+    assert pairs.treated.size == pairs.control.size == 0
+    assert not pairs.complete
+
+
+def test_what_there_is_to_compare_with() -> None:
+    study = made_runs({"full": [0.8], "filtered": [0.8], "random_uniform": [0.8]})
+    assert control_arms(study) == ["full", "random_uniform"]
+    assert control_arms(made_runs({"full": [0.8], "random": [0.8]})) == []

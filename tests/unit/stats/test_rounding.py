@@ -1,0 +1,56 @@
+"""Accuracies are counts of test images: what seems to agree may only have been rounded alike."""
+
+import math
+
+import numpy as np
+import pytest
+
+from pipeline.stats.comparisons import comparisons
+from pipeline.stats.verdict import DecisionRule, pooled_verdict, verdicts_by_setting
+from tests.fixtures.runs import PLAN, made_runs
+
+RULE = DecisionRule(margin=0.005, alpha=0.05)
+SIMULATIONS = 1000
+
+
+def _rounded(rng: np.random.Generator, difference: float, *, n: int, images: int, sd: float) -> np.ndarray:
+    """(SIMULATIONS, n) differences of two accuracies near .9, each a count of `images`."""
+    common = 0.9 + rng.random((SIMULATIONS, 1)) / images
+    treated, control = (
+        np.round((common + mean + sd / 2**0.5 * rng.normal(size=(SIMULATIONS, n))) * images) / images
+        for mean in (difference, 0.0)
+    )
+    return np.asarray(treated - control)
+
+
+def test_two_seeds_that_differ_by_one_image_each_are_not_equivalent() -> None:
+    found = pooled_verdict(np.full((1, 2, 1), 1 / 360), RULE, step=1 / 360)
+    assert found.outcome == "undecided"
+    assert found.tests is not None
+    assert min(found.tests.t, found.tests.equivalence) > 0.05
+    assert found.estimate.low is not None
+    assert found.estimate.high is not None
+    assert found.estimate.low < 0 < 0.005 < found.estimate.high
+    (same,) = verdicts_by_setting([np.full((1, 2), 1 / 360)], RULE, step=1 / 360)
+    assert same.tests == found.tests
+
+
+@pytest.mark.parametrize(("n", "images", "sd"), [(2, 360, 0.003), (3, 360, 0.001), (6, 360, 0.002), (5, 1000, 0.001)])
+def test_equivalence_at_the_margin_is_claimed_no_oftener_than_stated(n: int, images: int, sd: float) -> None:
+    rng = np.random.default_rng(n)
+    values = _rounded(rng, RULE.margin, n=n, images=images, sd=sd)
+    found = [pooled_verdict(of[None, :, None], RULE, step=1 / images) for of in values]
+    wrong = np.mean([verdict.outcome == "equivalent" for verdict in found])
+    assert wrong <= 0.05 + 4 * math.sqrt(0.05 * 0.95 / SIMULATIONS)
+
+
+def test_a_report_rounds_by_its_test_images_and_settings_share_the_rounding_out() -> None:
+    runs = made_runs({"filtered": [0.9] * 6, "random": [0.9] * 6}, 32)
+    more = runs + made_runs({"filtered": [0.9] * 6, "random": [0.9] * 6}, 64)
+    one, two = (comparisons(found, PLAN)[0].pooled for found in (runs, more))
+    assert one is not None
+    assert two is not None
+    assert one.estimate.high is not None
+    assert two.estimate.high is not None
+    assert one.outcome == "equivalent"
+    assert 0 < two.estimate.high < one.estimate.high < 1 / PLAN.n_images

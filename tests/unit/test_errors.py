@@ -1,0 +1,98 @@
+"""What counts as running out of memory, in the words of every library, and what is said of it."""
+
+import errno
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.errors import InputError, OutOfMemory, explain_out_of_memory, fix_hint, is_out_of_memory
+
+_HUGE = 2**50
+
+
+def _torch_on_a_cpu() -> None:
+    torch.empty(_HUGE, dtype=torch.uint8)
+
+
+def _numpy() -> None:
+    np.empty(_HUGE, dtype=np.uint8)
+
+
+@pytest.mark.parametrize("allocate", [_torch_on_a_cpu, _numpy])
+def test_a_real_failure_to_allocate_is_recognized(allocate: Callable[[], None]) -> None:
+    with pytest.raises((RuntimeError, MemoryError)) as found:
+        allocate()
+    assert is_out_of_memory(found.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139 GiB"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("unable to mmap 64 bytes from file </torch_1>: Cannot allocate memory (12)"),
+        RuntimeError("std::bad_alloc"),
+        MemoryError("Unable to allocate 8.00 PiB for an array"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        OutOfMemory("micro_batch: too many"),
+    ],
+    ids=str,
+)
+def test_the_words_of_every_library(error: Exception) -> None:
+    assert is_out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("CUDA error: ECC"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"),  # of a driver that does not fit, too
+        ValueError("out of memory"),
+        InputError("out of memory"),
+        OSError(errno.ENOSPC, "No space left on device"),
+        KeyError("x"),
+    ],
+    ids=str,
+)
+def test_other_errors_are_others(error: Exception) -> None:
+    assert not is_out_of_memory(error)
+    with pytest.raises(type(error)) as raised, explain_out_of_memory("give less"):
+        raise error
+    assert raised.value is error
+
+
+def test_the_explanation_takes_the_place_of_what_the_library_said() -> None:
+    with pytest.raises(OutOfMemory) as raised, explain_out_of_memory("batch_size: give less"):
+        _torch_on_a_cpu()
+    assert str(raised.value) == "batch_size: give less"
+
+
+def test_the_innermost_explanation_stays() -> None:
+    with pytest.raises(OutOfMemory) as raised, explain_out_of_memory("outer"), explain_out_of_memory("inner"):
+        _numpy()
+    assert str(raised.value) == "inner"
+
+
+def test_what_nobody_explained_is_one_line() -> None:
+    line = fix_hint(RuntimeError("CUDA error: out of memory\nCompile with TORCH_USE_CUDA_DSA"))
+    assert line is not None
+    assert line.startswith("out of memory (RuntimeError: CUDA error: out of memory); ")
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("message", "key"),
+    [
+        ("params.yaml: filter.drop_share: 2 is too much", "params.yaml"),
+        ("C:/data/a\n b.npy: missing", "C:/data/a b.npy"),
+        ("stopped", "stopped"),
+    ],
+)
+def test_the_key_is_what_the_message_names_first(message: str, key: str) -> None:
+    assert InputError(message).key == key

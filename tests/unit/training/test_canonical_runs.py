@@ -1,0 +1,119 @@
+"""The canonical runs use what studies use, repeat their bits, and notice when the code computes something else."""
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import nn
+
+from pipeline import batching, distributed
+from pipeline.commands.canonical_runs import earlier_hashes, run_local
+from pipeline.config.recipe import Recipe
+from pipeline.optim import OPTIMIZERS
+from pipeline.schedules import SCHEDULES
+from pipeline.training import canonical_runs, evaluation, step
+from pipeline.training.canonical_runs import STEPS, canonical_hashes, canonical_jobs
+from pipeline.training.code_families import FAMILIES_FILE, canonical_runs_cover, find_family, read_families
+
+JOBS = canonical_jobs()
+QUICK = ("small_cnn muon", "small_cnn adamw", "small_cnn radam bf16 tree", "images in files")
+
+
+def test_every_choice_that_they_stand_for_is_in_one() -> None:
+    settings = list(JOBS.values())
+    assert {job.optimizer for job in settings} == OPTIMIZERS.keys()
+    assert {job.schedule for job in settings} == SCHEDULES.keys()
+    assert {job.reduction for job in settings} == set(get_args(Recipe.model_fields["reduction"].annotation))
+    assert {job.precision for job in settings} == {"fp32", "bf16"}
+    assert {(job.network, job.stem) for job in settings} >= {
+        ("resnet18", "imagenet"),
+        ("resnet18", "cifar"),
+        ("resnet50", "imagenet"),
+    }
+    for name in ("label_smoothing", "ema_decay", "clip_norm", "batch_stages", "batch_lr_scaling", "warmup_steps"):
+        assert any(getattr(job, name) for job in settings), name
+    for name in ("noise_scale_steps", "accuracy_steps", "accuracy_examples", "bn_group", "local_from_step"):
+        assert any(getattr(job, name) is not None for job in settings), name
+    assert {job.steps for job in settings} == {STEPS}
+    assert all(canonical_runs_cover(vars(job)) for job in settings)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, str]]:
+    monkeypatch.setattr(canonical_runs, "_JOBS", {name: canonical_runs._JOBS[name] for name in QUICK})
+    return canonical_hashes
+
+
+def test_threads_of_the_process_change_no_hash_and_are_left_alone(quick: Callable[[], dict[str, str]]) -> None:
+    before, generator = torch.get_num_threads(), torch.get_rng_state()
+    try:
+        hashes = []
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            hashes.append(quick())
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert hashes[0] == hashes[1]
+    assert len(set(hashes[0].values())) == len(QUICK)
+    assert torch.equal(torch.get_rng_state(), generator)
+
+
+def _half_clip(parameters: Any, norm: float) -> object:
+    return nn.utils.clip_grad_norm_(parameters, norm / 2)
+
+
+class _Utils:
+    clip_grad_norm_ = staticmethod(_half_clip)
+
+
+class _Nn:
+    Module, utils = nn.Module, _Utils
+
+
+def _wrong_by_one(model: Any, *arguments: Any, **options: Any) -> Any:
+    result = _evaluate(model, *arguments, **options)
+    result.correct[0] ^= True
+    return result
+
+
+_evaluate = evaluation.evaluate
+# What is replaced, by what, and the jobs that notice.
+_MUTANTS: dict[str, tuple[Any, str, Any, set[str]]] = {
+    "clipping": (step, "nn", _Nn, {"small_cnn muon"}),
+    "tree sum": (
+        distributed,
+        "pairwise_sum",
+        lambda values: sum(list(values)[::-1]) * (1 + 2**-20),
+        {"small_cnn radam bf16 tree"},
+    ),
+    "evaluation": (canonical_runs, "evaluate", _wrong_by_one, set(QUICK)),
+    "order of samples": (batching.SampleStream, "_order", lambda self, epoch: self._members.nonzero()[0], set(QUICK)),
+}
+
+
+@pytest.mark.parametrize("mutant", _MUTANTS)
+def test_code_that_computes_something_else_has_other_hashes(
+    mutant: str, quick: Callable[[], dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = quick()
+    place, name, replacement, noticed = _MUTANTS[mutant]
+    monkeypatch.setattr(place, name, replacement)
+    after = quick()
+    assert {job for job in QUICK if after[job] != before[job]} == noticed
+
+
+@pytest.mark.subprocess
+def test_the_list_is_true_on_this_machine() -> None:
+    """Where its arithmetic is not listed, of an earlier member of the family, run here."""
+    here = run_local()
+    family = find_family(here.code, read_families())
+    if family is None:
+        pytest.skip("the training code is not listed, as another test says")
+    known = family.hashes_on(here.machine) or earlier_hashes(family, here)
+    if known is None:
+        pytest.skip(
+            f"{FAMILIES_FILE.name} has no hashes of {here.machine}, and git's history no other code of the family"
+        )
+    assert {name: here.hashes[name] for name in known} == known

@@ -1,0 +1,291 @@
+"""What a finished cell is recognised by: everything that decides its bits, and nothing else."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.artifacts import provenance
+from pipeline.artifacts.provenance import code_digest, import_closure
+from pipeline.config.base import Duration
+from pipeline.config.recipe import Recipe
+from pipeline.config.study import TrainConfig
+from pipeline.durations import BatchStage
+from pipeline.training import run_key as module
+from pipeline.training.run_key import RunKey, cpu_arithmetic, machine_info, run_key, worker_machine_info
+from pipeline.training.settings import TrainSettings, effective_settings, launch_plan
+from tests.fixtures.training import ALONE, TINY
+
+MEMBERS = np.arange(20) % 3 > 0
+
+
+TREE = replace(TINY, reduction="tree")
+
+
+def _identity(settings: TrainSettings = TINY, **options: Any) -> RunKey:
+    arguments = {"members": MEMBERS, "data_digest": "d", "device": ALONE.device, "threads": 1, **options}
+    return run_key(settings, **arguments)
+
+
+def _key(settings: TrainSettings = TINY, **options: Any) -> str:
+    return _identity(settings, **options).key
+
+
+def _another(value: Any) -> Any:
+    """A value of the same kind that differs."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + 1
+        case str():
+            return value + "x"
+        case ():
+            return (BatchStage(batch_size=10, until_step=1),)
+        case tuple():
+            return (*value[:-1], _another(value[-1]))
+        case None:
+            return 7
+        case Mapping():
+            return {**value, "another": 1}
+        case _:
+            field = dataclasses.fields(value)[0].name
+            return replace(value, **{field: _another(getattr(value, field))})
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(TINY)])
+def test_every_setting_counts(field: str) -> None:
+    assert _key(replace(TINY, **{field: _another(getattr(TINY, field))})) != _key()
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(TINY.format)])
+def test_every_part_of_the_image_format_counts(field: str) -> None:
+    changed = replace(TINY.format, **{field: _another(getattr(TINY.format, field))})
+    assert _key(replace(TINY, format=changed)) != _key()
+
+
+def test_equal_settings_are_one_cell() -> None:
+    assert _key(replace(TINY, optimizer_options=dict(reversed(list(TINY.optimizer_options.items()))))) == _key()
+
+
+# How a run is done, not which: at most the rounding of its results differs.
+_HOW = {
+    "workers": 2,
+    "micro_batch": 32,
+    "communication": {"hierarchical": True, "bucket_mib": 5},
+    "checkpoint": {"steps": 5},
+    "eval_batch_size": 7,
+    "timeout_seconds": 7,
+}
+_WHICH: dict[str, Any] = {
+    "stem": "cifar",
+    "optimizer": {"name": "lars"},
+    "schedule": {"name": "cosine"},
+    "batch_schedule": {"stages": ({"share": 0.5, "until": {"steps": 1}},)},
+    "lr_scaling": {"rule": "linear", "reference_batch_size": 10},
+    "decay_norm_and_bias": False,
+    "label_smoothing": 0.1,
+    "augmentation": {"flip": True},
+    "clip_norm": 1.0,
+    "ema_decay": 0.9,
+    "precision": "bf16",
+    "compile": True,
+    "simulated_workers": 4,
+    "bn_group": 5,
+    "reduction": "tree",
+    "post_local_sgd": {"start": {"steps": 1}, "period": 2},
+    "noise_scale_steps": 1,
+    # More than any machine has, which `auto` gives.
+    "threads_per_worker": 10_000,
+}
+
+
+def _key_of_recipe(changes: Mapping[str, Any]) -> str:
+    recipe = TrainConfig.model_validate({"simulated_workers": 2, **changes})
+    settings = effective_settings(
+        recipe, network="resnet18", n_classes=4, n_epoch=20, image_size=16, mean=(0.5,) * 3, std=(0.25,) * 3,
+        batch_size=20, learning_rate=0.1, weight_decay=0.0, budget=Duration(steps=4), seed=0,
+    )  # fmt: skip
+    threads = launch_plan(recipe).threads
+    return _key(settings, threads=2 if threads == "auto" else threads)
+
+
+@pytest.mark.parametrize("key", sorted(Recipe.model_fields))
+def test_a_key_of_the_recipe_counts_exactly_if_it_says_which_run(key: str) -> None:
+    """Retraining a study for the memory of its evaluation would be a surprise, and so would the opposite."""
+    change = {**_HOW, **_WHICH}[key]
+    assert (_key_of_recipe({key: change}) == _key_of_recipe({})) == (key in _HOW)
+
+
+def test_compression_says_which_run_it_is() -> None:
+    low_rank = {"compression": "powersgd", "overlap": False}
+    ways: list[dict[str, Any]] = [
+        {},
+        {"compression": "bf16"},
+        {"compression": "fp16"},
+        {"compression": "bf16", "hierarchical": True, "workers_per_node": 2},
+        {**low_rank, "powersgd_rank": 1},
+        {**low_rank, "powersgd_rank": 2},
+    ]
+    keys = [_key_of_recipe({"simulated_workers": 4, "communication": way}) for way in ways]
+    assert len(set(keys)) == len(ways)
+    assert _key_of_recipe({"simulated_workers": 4, "communication": {**ways[1], "overlap": False}}) == keys[1]
+
+
+def test_members_and_data_count() -> None:
+    others = MEMBERS.copy()
+    others[0] ^= True
+    assert _key(members=others) != _key()
+    assert _key(data_digest="e") != _key()
+
+
+def test_a_result_belongs_to_the_simulated_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many processes do the work is nowhere in it."""
+    before = _key(), _key(TREE)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert (_key(), _key(TREE)) == before
+    assert _key(replace(TINY, simulated_workers=4)) != before[0]
+
+
+def test_threads_of_a_worker_count_and_those_of_the_caller_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where bits are promised on any machine, the settings give the number."""
+    pinned = replace(TREE, threads=1)
+    before, tree = _key(), _key(pinned)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    assert (_key(), _key(pinned)) == (before, tree)
+    assert _key(threads=2) != before
+    assert _key(pinned, threads=2) == tree
+    assert _key(replace(pinned, threads=2)) != tree
+
+
+def test_threads_and_arithmetic_of_a_cpu_decide_no_bit_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    gpu = torch.device("cuda")
+    assert worker_machine_info(gpu, 1) == worker_machine_info(gpu, 2) == machine_info(gpu)
+    assert set(machine_info(gpu)) == set(machine_info(ALONE.device)) - {"arithmetic"}
+
+
+def test_comparing_arithmetic_leaves_threads_and_generators_alone() -> None:
+    before = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(2)
+    try:
+        first = cpu_arithmetic.__wrapped__()
+        assert torch.get_num_threads() == 2
+        with torch.inference_mode():
+            assert cpu_arithmetic.__wrapped__() == first
+    finally:
+        torch.set_num_threads(before[0])
+    assert torch.equal(torch.get_rng_state(), before[1])
+
+
+def test_an_identity_survives_a_file() -> None:
+    """A ledger of another machine holds identities as JSON."""
+    identity = _identity()
+    again = RunKey(**json.loads(json.dumps(dataclasses.asdict(identity))))
+    assert again.key == identity.key
+    assert re.fullmatch("[0-9a-f]{24}", identity.key)
+
+
+def test_job_and_machine_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = _identity()
+    monkeypatch.setattr(torch, "__version__", "0.0")
+    after = _identity()
+    assert after.job == before.job
+    assert after.machine != before.machine
+    assert after.machine == worker_machine_info(ALONE.device, 1)
+
+
+@pytest.mark.parametrize("what", ["torch", "device", "arithmetic", "code"])
+def test_versions_and_machine_count(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    before = _key()
+    if what == "torch":
+        monkeypatch.setattr(torch, "__version__", "0.0")
+    elif what == "device":
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "another")
+    elif what == "arithmetic":
+        monkeypatch.setattr(module, "cpu_arithmetic", lambda: "another")
+    else:
+        monkeypatch.setattr(module, "training_code_digest", lambda: "another")
+    assert _key() != before
+
+
+def test_the_code_that_decides_a_result_counts() -> None:
+    closures = (
+        import_closure(f"pipeline.training.{name}", passive=module._EXCLUDED) for name in module._RESULT_MODULES
+    )
+    closure = set().union(*closures)
+    deciding = {
+        "batching",
+        "models.keyed_dropout",
+        "models.resnet",
+        "optim.sgd",
+        "schedules.cosine",
+        "datasets.resident",
+        "datasets.streaming",
+        "training.gradient",
+    }
+    assert {f"pipeline.{name}" for name in deciding} <= closure
+    assert not {"pipeline.run_log", "pipeline.errors", "pipeline.paths", "pipeline.stages.train"} & closure
+
+
+_A = "from pipeline import b\nfrom pipeline.c import say\n\ndef f(x):\n    return b.g(x)\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """pipeline.a imports pipeline.b, and words for people from pipeline.c."""
+    monkeypatch.setattr(provenance, "_PROJECT", tmp_path)
+    package = tmp_path / "pipeline"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "a.py").write_text(
+        "from pipeline import b\nfrom pipeline.c import say\n\ndef f(x):\n    return b.g(x)\n"
+    )
+    (package / "b.py").write_text("def g(x):\n    return x + 1\n")
+    (package / "c.py").write_text("def say():\n    return 'hello'\n")
+    return package
+
+
+def _digest() -> str:
+    return code_digest("pipeline.a", passive=frozenset({"pipeline.c"}))
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("a.py", f'"""A."""\n# why\n{_A}'),
+        ("a.py", _A.replace("return", '"""F."""\n    return')),
+        ("b.py", "def g(x):\n    # more\n\n    return (x\n        + 1)\n"),
+        ("c.py", "def say():\n    return 'good morning'\n"),
+        ("d.py", "nobody = 'imports me'\n"),
+    ],
+)
+def test_words_do_not_count(project: Path, file: str, text: str) -> None:
+    before = _digest()
+    (project / file).write_text(text)
+    assert _digest() == before
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("b.py", "def g(x):\n    return x + 2\n"),
+        ("b.py", "def g(x, y=0):\n    return x + 1\n"),
+        ("b.py", "def g(x):\n    import pipeline.d\n    return x + 1\n"),
+        ("a.py", "from pipeline import b\n\ndef f(x):\n    return b.g(x)\n"),
+        ("__init__.py", "import os\n"),
+    ],
+)
+def test_code_counts(project: Path, file: str, text: str) -> None:
+    before = _digest()
+    (project / "d.py").write_text("z = 1\n")
+    (project / file).write_text(text)
+    assert _digest() != before

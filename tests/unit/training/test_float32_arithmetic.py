@@ -1,0 +1,128 @@
+"""TF32 is on while a recipe that asks for it trains, and nowhere else. The flags can be set without a GPU."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeline import distributed
+from pipeline.distributed import float32_arithmetic
+from pipeline.landscape import study as landscape
+from pipeline.models import build
+from pipeline.training.evaluation import Evaluation, evaluate, load_images
+from pipeline.training.weights import TrainedNetwork
+from tests.fixtures.loop import train_bright
+from tests.fixtures.training import ALONE, NAMES, TINY, bright_images
+
+_CUDA: tuple[Any, Any] = torch.backends.cuda.matmul, torch.backends.cudnn
+
+
+def _flags() -> tuple[bool, bool, bool]:
+    matmul, cudnn = _CUDA
+    return matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic
+
+
+_IEEE, _TF32 = (False, False, True), (True, True, True)
+
+
+@pytest.fixture(autouse=True)
+def coarse() -> Iterator[tuple[bool, bool, bool]]:
+    """A process whose flags are all against us; the test must leave them so."""
+    before = _flags()
+    matmul, cudnn = _CUDA
+    matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic = coarse = (True, True, False)
+    yield coarse
+    left = _flags()
+    matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic = before
+    assert left == coarse
+
+
+class _Noting(nn.Module):
+    """Says zero of every class, and notes the flags of its forward passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+        self.seen: list[tuple[bool, bool, bool]] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.seen.append(_flags())
+        return self.weight * torch.ones(len(images), len(NAMES))
+
+
+@pytest.mark.parametrize("tf32", [True, False])
+def test_while_active_and_no_longer(tf32: bool, coarse: tuple[bool, bool, bool]) -> None:
+    def fail() -> None:
+        with float32_arithmetic(tf32=tf32):
+            assert _flags() == (tf32, tf32, True)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert _flags() == coarse
+
+
+def test_all_stages_and_trials_start_in_full_precision() -> None:
+    with distributed.session("auto"):
+        assert _flags() == _IEEE
+
+
+@pytest.mark.parametrize(("precision", "expected"), [("fp32", _IEEE), ("tf32", _TF32), ("bf16", _IEEE)])
+def test_training_is_in_the_precision_of_its_recipe(
+    precision: Any, expected: tuple[bool, bool, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: set[tuple[bool, bool, bool]] = set()
+    forward = torch.nn.functional.cross_entropy
+
+    def noting(*arguments: Any, **options: Any) -> Tensor:
+        seen.add(_flags())
+        return forward(*arguments, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "cross_entropy", noting)
+    train_bright(replace(TINY, network="small_cnn", precision=precision, steps=1))
+    assert seen == {expected}
+
+
+def test_evaluation_is_in_full_precision_in_the_middle_of_a_tf32_training() -> None:
+    model = _Noting()
+    pixels, labels = bright_images(4)
+    images = load_images(pixels, TINY, training=False, device=ALONE.device)
+
+    def evaluation(_: nn.Module) -> Evaluation:
+        return evaluate(model, images, torch.from_numpy(labels), batch_size=2, ranks=ALONE)
+
+    tf32 = replace(TINY, network="small_cnn", precision="tf32", steps=2, accuracy_steps=1)
+    train_bright(tf32, eval_fn=evaluation)
+    assert model.seen == [_IEEE] * 2
+
+
+def test_predictions_are_in_full_precision_in_a_process_of_ones_own() -> None:
+    model: Any = _Noting()
+    network = TrainedNetwork(model=model, network="small_cnn", class_names=NAMES, format=TINY.format)
+    network.predict(np.zeros((3, 16, 16, 3), np.uint8))
+    assert model.seen == [_IEEE]
+
+
+def test_landscapes_are_in_full_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[bool, bool, bool]] = []
+
+    def measure(*_: Any, **__: Any) -> None:
+        seen.append(_flags())
+
+    trained = TrainedNetwork(
+        model=build("small_cnn", len(NAMES), stem="imagenet", seed=0), network="small_cnn", class_names=NAMES,
+        format=TINY.format,
+    )  # fmt: skip
+    monkeypatch.setattr(landscape, "measure", measure)
+    monkeypatch.setattr(landscape, "load_trained", lambda *_: trained)
+    monkeypatch.setattr(landscape, "_values", lambda _: {})
+    method = landscape.Method(images=2, directions=1, seed=0)
+    measurer = landscape.NetworkMeasurer({}, method, data_digest="", folder=tmp_path, device=ALONE.device)
+    monkeypatch.setattr(measurer, "_load", lambda *_: (torch.zeros(2, 3, 16, 16), torch.zeros(2)))
+    measurer._measured(tmp_path / "weights.pt", "digest", "train")
+    assert seen == [_IEEE]

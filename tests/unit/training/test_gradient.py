@@ -1,0 +1,312 @@
+"""The gradient of a global batch: exact in float64, and mutants of it are caught by the same check."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pipeline import distributed
+from pipeline.batching import BatchSlice, merge_micro_batches, rank_slices, worker_slices
+from pipeline.models import build
+from pipeline.training import step
+from pipeline.training.step import GlobalBatch, TrainLoss, TreeSums, accumulate_gradients, tree_gradients
+from tests.fixtures.training import NAMES, distance, gradient_of, random_objective
+
+N = 50
+_OBJECTIVE = random_objective(N)
+Find = Callable[..., object]
+
+
+def _small_cnn() -> nn.Module:
+    """Without BatchNorm, so that the batch may be split in any way; with dropout."""
+    return build("small_cnn", len(NAMES), stem="imagenet", seed=0).double().train()
+
+
+def _resnet() -> nn.Module:
+    return build("resnet18", len(NAMES), stem="imagenet", seed=0).double().train()
+
+
+def _batch(size: int, seed: int = 0) -> GlobalBatch:
+    rng = np.random.default_rng(seed)
+    return GlobalBatch(ids=rng.integers(0, N, size), epochs=rng.integers(0, 2, size))
+
+
+def _whole(size: int) -> BatchSlice:
+    return BatchSlice(rows=slice(0, size), group_sizes=(size,))
+
+
+def _plain(model: nn.Module, batch: GlobalBatch, objective: TrainLoss = _OBJECTIVE) -> tuple[Tensor, float]:
+    """Gradient of the mean loss over the whole batch in one pass, and the sum of the losses."""
+    model.zero_grad()
+    loss = objective.loss_sum(model, batch, _whole(batch.size))
+    (loss / batch.size).backward()
+    return gradient_of(model), float(loss.detach())
+
+
+def _error(
+    find: Find, parts: Sequence[BatchSlice], model: nn.Module | None = None, objective: TrainLoss = _OBJECTIVE
+) -> float:
+    """Relative L2 distance of a found gradient to that of one plain batch."""
+    model = model or _small_cnn()
+    batch = _batch(parts[-1].rows.stop)
+    expected, _ = _plain(model, batch, objective)
+    model.zero_grad()
+    find(model, objective, batch, parts)
+    return distance(gradient_of(model), expected)
+
+
+def _exact(
+    model: nn.Module, objective: TrainLoss, batch: GlobalBatch, parts: Sequence[BatchSlice], **options: Any
+) -> Tensor:
+    return accumulate_gradients(model, objective, batch, parts, **{"ranks": 1, **options})
+
+
+_FINDERS = pytest.mark.parametrize("find", [_exact, tree_gradients], ids=["accumulated", "tree"])
+
+
+@st.composite
+def _any_parts(draw: st.DrawFn) -> list[BatchSlice]:
+    """Of any sizes down to one image."""
+    sizes = draw(st.lists(st.integers(1, 12), min_size=1, max_size=6))
+    edges = np.cumsum([0, *sizes]).tolist()
+    return [BatchSlice(rows=slice(a, a + size), group_sizes=(size,)) for a, size in zip(edges, sizes, strict=False)]
+
+
+# Exactness
+
+
+def test_the_loss_of_a_part_is_plain_torch() -> None:
+    objective, model, batch = random_objective(N, label_smoothing=0.2), _resnet(), _batch(6)
+    logits = model(objective.images.training_batch(batch.ids[2:], batch.epochs[2:]))
+    expected = F.cross_entropy(logits, objective.labels[batch.ids[2:]], label_smoothing=0.2) * 4
+    part = BatchSlice(rows=slice(2, 6), group_sizes=(4,))
+    torch.testing.assert_close(objective.loss_sum(model, batch, part), expected, rtol=1e-12, atol=0)
+
+
+@_FINDERS
+@settings(max_examples=15)
+@given(parts=_any_parts(), smoothing=st.floats(0, 0.5))
+def test_parts_of_any_size_give_the_gradient_of_the_mean(find: Find, parts: list[BatchSlice], smoothing: float) -> None:
+    assert _error(find, parts, objective=random_objective(N, label_smoothing=smoothing)) <= 1e-12
+
+
+@_FINDERS
+def test_one_part_of_a_resnet_is_plain_torch(find: Find) -> None:
+    assert _error(find, [_whole(24)], _resnet()) <= 1e-12
+
+
+@pytest.mark.parametrize(("size", "simulated", "ranks"), [(34, 4, 2), (34, 4, 4), (13, 6, 3), (24, 8, 8)])
+def test_the_mean_over_ranks_is_the_gradient_of_the_mean(size: int, simulated: int, ranks: int) -> None:
+    """As DistributedDataParallel averages, also where ranks hold unequal numbers of images."""
+    model, batch, parts = _small_cnn(), _batch(size), worker_slices(size, simulated)
+    expected, loss = _plain(model, batch)
+    gradients, losses = [], []
+    for rank in range(ranks):
+        model.zero_grad()
+        mine = rank_slices(parts, rank=rank, ranks=ranks)
+        losses.append(float(accumulate_gradients(model, _OBJECTIVE, batch, mine, ranks=ranks)))
+        gradients.append(gradient_of(model))
+    assert distance(torch.stack(gradients).mean(0), expected) <= 1e-12
+    assert sum(losses) == pytest.approx(loss, rel=1e-12)
+
+
+def test_accumulated_gradients_are_added_to_those_that_are_there() -> None:
+    model, batch = _small_cnn(), _batch(12)
+    expected, _ = _plain(model, batch)
+    _exact(model, _OBJECTIVE, batch, worker_slices(12, 3))
+    torch.testing.assert_close(gradient_of(model), 2 * expected)
+
+
+def test_a_local_gradient_is_of_this_ranks_images() -> None:
+    model, batch, parts = _small_cnn(), _batch(20), worker_slices(20, 4)
+    accumulate_gradients(model, _OBJECTIVE, batch, parts[2:], ranks=2, local=True)
+    found = gradient_of(model)
+    expected, _ = _plain(model, GlobalBatch(ids=batch.ids[10:], epochs=batch.epochs[10:]))
+    assert distance(found, expected) <= 1e-12
+
+
+@pytest.mark.parametrize("find", [_exact, tree_gradients], ids=["accumulated", "tree"])
+def test_a_loss_scale_multiplies_the_gradient_and_nothing_that_is_told(find: Callable[..., Any]) -> None:
+    model, batch, parts = _small_cnn(), _batch(12), worker_slices(12, 3)
+    plain = find(model, _OBJECTIVE, batch, parts)
+    expected = gradient_of(model)
+    model.zero_grad()
+    scaled = find(model, _OBJECTIVE, batch, parts, loss_scale=torch.tensor(1024.0))
+    torch.testing.assert_close(gradient_of(model), 1024 * expected)
+    for one, other in zip(vars(plain).values(), vars(scaled).values(), strict=True) if find is tree_gradients else ():
+        torch.testing.assert_close(one, other)
+    if find is _exact:
+        assert plain == scaled
+
+
+# The tree
+
+
+def test_tree_sums_are_those_of_the_leaves_by_hand() -> None:
+    model, batch, parts = _small_cnn(), _batch(13), worker_slices(13, 3)
+    sums = tree_gradients(model, _OBJECTIVE, batch, parts)
+    whole, loss = _plain(model, batch)
+    squares = 0.0
+    for part in parts:
+        mine = GlobalBatch(ids=batch.ids[part.rows], epochs=batch.epochs[part.rows])
+        squares += float(_plain(model, mine)[0].square().sum()) * part.size / 13
+    assert float(sums.loss) == pytest.approx(loss)
+    assert float(sums.leaf_sq_norm) == pytest.approx(squares)
+    assert float(sums.square) == pytest.approx(float(whole.square().sum()))
+
+
+@pytest.mark.parametrize(("simulated", "ranks"), [(8, 2), (8, 4), (8, 8), (6, 3)])
+def test_the_tree_has_the_bits_of_one_rank(monkeypatch: pytest.MonkeyPatch, simulated: int, ranks: int) -> None:
+    """In single precision, where the order of additions shows."""
+    objective, batch = random_objective(N, dtype=torch.float32), _batch(50)
+    parts = worker_slices(50, simulated)
+    partial: list[Tensor] = []
+
+    def find(mine: Sequence[BatchSlice], over_ranks: Callable[[Tensor], Tensor]) -> tuple[Tensor, TreeSums]:
+        monkeypatch.setattr(distributed, "tree_sum_", over_ranks)
+        model = _small_cnn().float()
+        sums = tree_gradients(model, objective, batch, mine)
+        return gradient_of(model), sums
+
+    def keep(tensor: Tensor) -> Tensor:
+        partial.append(tensor.clone())
+        return tensor
+
+    for rank in range(ranks):
+        find(rank_slices(parts, rank=rank, ranks=ranks), keep)
+    gathered, sums = find(parts[: simulated // ranks], lambda _: distributed.pairwise_sum(partial))
+    alone, expected = find(parts, lambda tensor: tensor)
+    assert torch.equal(gathered, alone)
+    assert vars(sums) == vars(expected)
+
+
+def test_tree_gradients_lie_in_memory_as_their_parameters() -> None:
+    """Fused optimizers walk both in memory order."""
+    model = _small_cnn().to(memory_format=torch.channels_last)
+    tree_gradients(model, _OBJECTIVE, _batch(8), worker_slices(8, 2))
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.stride() == parameter.stride(), name
+
+
+def test_tree_gradients_replace_those_that_are_there() -> None:
+    model, batch = _small_cnn(), _batch(12)
+    expected, _ = _plain(model, batch)
+    for _ in range(2):
+        tree_gradients(model, _OBJECTIVE, batch, worker_slices(12, 3))
+    assert distance(gradient_of(model), expected) <= 1e-12
+
+
+# BatchNorm groups
+
+
+def _resnet_gradient(parts: Sequence[BatchSlice], find: Find = _exact) -> Tensor:
+    model = _resnet()
+    find(model, _OBJECTIVE, _batch(parts[-1].rows.stop), parts)
+    return gradient_of(model)
+
+
+@cache
+def _groups_alone(size: int, groups: tuple[int, ...]) -> Tensor:
+    """Of batches of one group each, weighted by their sizes: no group sees another."""
+    batch, start, total = _batch(size), 0, torch.zeros(())
+    for images in groups:
+        rows = slice(start, start + images)
+        alone = GlobalBatch(ids=batch.ids[rows], epochs=batch.epochs[rows])
+        total = total + _plain(_resnet(), alone)[0] * images / size
+        start += images
+    return total
+
+
+@pytest.mark.parametrize("at_most", [8, 16, 24])
+def test_groups_that_pass_together_have_the_gradient_of_separate_passes(at_most: int) -> None:
+    parts = worker_slices(24, 3)
+    expected = _groups_alone(24, (8, 8, 8))
+    assert distance(_resnet_gradient(merge_micro_batches(parts, at_most)), expected) <= 1e-12
+    assert distance(_resnet_gradient(parts, tree_gradients), expected) <= 1e-12
+
+
+def test_groups_of_unequal_size_within_a_worker() -> None:
+    parts = worker_slices(23, 2, 4)
+    assert [part.group_sizes for part in parts] == [(5, 6), (6, 6)]
+    assert distance(_resnet_gradient(parts), _groups_alone(23, (5, 6, 6, 6))) <= 1e-12
+
+
+def _merged_groups(model: nn.Module, objective: TrainLoss, batch: GlobalBatch, parts: Sequence[BatchSlice]) -> None:
+    _exact(model, objective, batch, [BatchSlice(rows=part.rows, group_sizes=(part.size,)) for part in parts])
+
+
+def test_merged_groups_are_caught() -> None:
+    parts = merge_micro_batches(worker_slices(24, 3), 24)
+    assert distance(_resnet_gradient(parts, _merged_groups), _groups_alone(24, (8, 8, 8))) > 0.1
+
+
+# Mutants of the sum
+
+
+def _mean_of_means(model: nn.Module, objective: TrainLoss, batch: GlobalBatch, parts: Sequence[BatchSlice]) -> None:
+    for part in parts:
+        (objective.loss_sum(model, batch, part) / part.size / len(parts)).backward()
+
+
+def _last_part_alone(model: nn.Module, objective: TrainLoss, batch: GlobalBatch, parts: Sequence[BatchSlice]) -> None:
+    _exact(model, objective, batch, parts[-1:])
+
+
+def _first_epoch_for_all(
+    model: nn.Module, objective: TrainLoss, batch: GlobalBatch, parts: Sequence[BatchSlice]
+) -> None:
+    _exact(model, objective, GlobalBatch(ids=batch.ids, epochs=0 * batch.epochs), parts)
+
+
+@pytest.mark.parametrize("mutant", [_mean_of_means, _last_part_alone, _first_epoch_for_all])
+def test_mutants_are_caught(mutant: Find) -> None:
+    assert _error(mutant, worker_slices(34, 4)) > 1e-4
+
+
+# Exchanges between ranks
+
+
+@pytest.fixture
+def group_of_one() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    yield
+    dist.destroy_process_group()
+
+
+def _exchanges(find: Find = _exact, **options: Any) -> int:
+    """How often DistributedDataParallel exchanges gradients for one global batch in four passes."""
+    seen: list[int] = []
+
+    def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
+        seen.append(bucket.index())
+        done: torch.futures.Future[Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    model = DistributedDataParallel(_small_cnn())
+    model.register_comm_hook(None, hook)
+    find(model, _OBJECTIVE, _batch(12), worker_slices(12, 4), **options)
+    return seen.count(0)  # there may be more buckets than one
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_gradients_are_exchanged_once_with_the_last_part() -> None:
+    assert _exchanges() == 1
+    assert _exchanges(local=True) == 0
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_an_exchange_at_every_micro_batch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "_exchange_off", lambda model, off: nullcontext())
+    assert _exchanges() == 4

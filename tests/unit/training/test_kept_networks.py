@@ -1,0 +1,72 @@
+"""Finished networks come back in every bit, and a damaged one is named."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.errors import InputError
+from pipeline.models import build
+from pipeline.training.checkpointing import Checkpoints
+from pipeline.training.result_cache import CachedNetwork, NetworkCache
+from tests.fixtures.training import ALONE, TINY
+
+SETTINGS = replace(TINY, network="small_cnn")
+KEY = "0f" * 12
+
+
+def _network(seed: int = 7) -> CachedNetwork:
+    model = build("small_cnn", SETTINGS.n_classes, stem="imagenet", seed=seed)
+    confidence = np.array([0.25, np.nan], dtype=np.float32)
+    return CachedNetwork(state=model.state_dict(), train_loss=1 / 3, confidence=confidence, seconds=2.5)
+
+
+def test_a_network_comes_back(tmp_path: Path) -> None:
+    kept, network = NetworkCache(tmp_path), _network()
+    assert kept.find(KEY) is None
+    kept.keep(KEY, network, steps=9)
+    found = kept.find(KEY)
+    assert found is not None
+    assert (found.train_loss, found.seconds) == (1 / 3, 2.5)
+    np.testing.assert_array_equal(found.confidence, network.confidence)
+    state = found.model(SETTINGS, ALONE.device).state_dict()
+    assert state.keys() == network.state.keys()
+    assert all(torch.equal(state[name], network.state[name]) for name in state)
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+_DAMAGE: dict[str, Callable[[Path], object]] = {
+    "another bit": _flip,
+    "torn": lambda path: os.truncate(path, 1000),
+    "of another kind": lambda path: Checkpoints(path.parent, keep=1).save(10, {"model": {}}),
+}
+
+
+@pytest.mark.parametrize("damage", _DAMAGE)
+def test_a_damaged_network_is_named(tmp_path: Path, damage: str) -> None:
+    kept = NetworkCache(tmp_path)
+    kept.keep(KEY, _network(), steps=9)
+    (path,) = (tmp_path / KEY).iterdir()
+    _DAMAGE[damage](path)
+    with pytest.raises(InputError) as raised:
+        kept.find(KEY)
+    assert raised.value.key == str(tmp_path / KEY)
+
+
+def test_what_nobody_used_for_long_is_removed(tmp_path: Path) -> None:
+    kept = NetworkCache(tmp_path)
+    for key in ("old", "used"):
+        kept.keep(key, _network(), steps=9)
+        os.utime(tmp_path / key, (0, 0))
+    assert kept.find("used") is not None
+    kept.clear(max_age_s=60)
+    assert [path.name for path in tmp_path.iterdir()] == ["used"]

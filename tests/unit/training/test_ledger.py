@@ -1,0 +1,195 @@
+"""Finished cells on disk: whole or absent, and a damaged one is named."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.artifacts.files import read_json, remove_leftovers, write_json
+from pipeline.energy import UNKNOWN_ENERGY, Energy
+from pipeline.errors import InputError
+from pipeline.training.result_cache import RunCache, RunResult
+from pipeline.training.run_key import RunKey
+from pipeline.training.state import ChainLink, HistoryRecord
+from tests.fixtures.training import TIMEOUT_S, environment
+
+K, D = (RunKey(job={"settings": {"seed": seed}}, machine={"torch": "2.0", "threads": None}) for seed in (0, 1))
+FINISHED = RunResult(
+    status="finished",
+    top1=0.75,
+    balanced_accuracy=0.1 + 0.2,
+    loss=1 / 3,
+    history=(HistoryRecord(epoch=1.5, step=3, examples=60, train_loss=0.1, lr=0.05),),
+    correct=np.array([True, False, True, True]),
+    workers=2,
+    places=("4 processes of 1 threads on cpu", "2 processes on cuda"),
+    skipped_steps=3,
+    micro_batch=512,
+    critical_batch={"critical_batch": 100.5, "n_samples": 7, "low": None},
+    links=(ChainLink(step=2, sha256="0a" * 32), ChainLink(step=3, sha256="f7" * 32)),
+    seconds=1.5,
+    joules=Energy(gpu=250.25, cpu=None, memory=0.5),
+)
+DIVERGED = RunResult(
+    status="diverged",
+    top1=None,
+    balanced_accuracy=None,
+    loss=None,
+    history=(HistoryRecord(epoch=0.5, step=2, examples=40, train_loss=None, lr=0.05),),
+    correct=None,
+    workers=1,
+    places=("1 processes of 2 threads on cpu",),
+    skipped_steps=0,
+    micro_batch=20,
+    critical_batch=None,
+    seconds=0.5,
+)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> RunCache:
+    return RunCache(tmp_path / "cells")
+
+
+def _check_equal(one: RunResult, other: RunResult) -> None:
+    assert replace(one, correct=None) == replace(other, correct=None)
+    np.testing.assert_array_equal(one.correct, other.correct)
+
+
+@pytest.mark.parametrize("result", [FINISHED, DIVERGED])
+def test_what_is_added_comes_back(ledger: RunCache, result: RunResult) -> None:
+    assert not ledger.has(K.key)
+    ledger.add(K, result)
+    assert ledger.has(K.key)
+    _check_equal(ledger.get(K.key), result)
+
+
+def test_an_entry_of_before_energy_was_measured_does_not_tell_it(ledger: RunCache, tmp_path: Path) -> None:
+    ledger.add(K, FINISHED)
+    write_json(tmp_path / "cells" / K.key / "timing.json", {"seconds": 1.5})
+    _check_equal(ledger.get(K.key), replace(FINISHED, joules=UNKNOWN_ENERGY))
+
+
+def test_an_entry_of_before_hash_chains_has_none(ledger: RunCache, tmp_path: Path) -> None:
+    ledger.add(K, FINISHED)
+    path = tmp_path / "cells" / K.key / "result.json"
+    record = read_json(path)
+    del record["links"]
+    write_json(path, record)
+    _check_equal(ledger.get(K.key), replace(FINISHED, links=()))
+
+
+def test_an_imported_result_says_so(ledger: RunCache) -> None:
+    imported = replace(FINISHED, imported_from={"torch": "2.0", "device": "another"})
+    ledger.add(K, imported)
+    _check_equal(ledger.get(K.key), imported)
+
+
+def test_entries_know_whose_they_are(ledger: RunCache, tmp_path: Path) -> None:
+    assert list(ledger.identities()) == []
+    ledger.add(K, FINISHED)
+    ledger.add(D, DIVERGED)
+    (tmp_path / "cells" / f".{K.key}.1.tmp").mkdir()  # of a process that was killed
+    assert list(ledger.identities()) == sorted((K, D), key=lambda identity: identity.key)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"job": {}}', "3", "", "{"])
+def test_an_entry_that_does_not_know_is_named(ledger: RunCache, tmp_path: Path, text: str) -> None:
+    ledger.add(K, FINISHED)
+    (tmp_path / "cells" / K.key / "identity.json").write_text(text)
+    with pytest.raises(InputError) as raised:
+        list(ledger.identities())
+    assert Path(raised.value.key).is_relative_to(tmp_path / "cells" / K.key)
+
+
+def test_equal_results_are_equal_bytes_but_for_the_time(tmp_path: Path) -> None:
+    for name, seconds in (("one", 1.0), ("other", 2.0)):
+        RunCache(tmp_path / name).add(K, replace(FINISHED, seconds=seconds))
+    for file in ("result.json", "correct.npy", "identity.json"):
+        assert (tmp_path / "one" / K.key / file).read_bytes() == (tmp_path / "other" / K.key / file).read_bytes()
+
+
+def test_weights_are_moved_into_the_entry(ledger: RunCache, tmp_path: Path) -> None:
+    weights = tmp_path / "w.tmp"
+    weights.write_bytes(b"weights")
+    ledger.add(K, FINISHED, weights)
+    assert not weights.exists()
+    assert ledger.weights(K.key).read_bytes() == b"weights"
+    assert ledger.has(K.key, with_weights=True)
+
+
+def test_an_entry_without_the_wanted_weights_does_not_count(ledger: RunCache, tmp_path: Path) -> None:
+    ledger.add(K, FINISHED)
+    ledger.add(D, DIVERGED)
+    assert not ledger.has(K.key, with_weights=True)
+    assert ledger.has(D.key, with_weights=True)  # there are none to wait for
+    (tmp_path / "w").write_bytes(b"weights")
+    ledger.add(K, FINISHED, tmp_path / "w")
+    assert ledger.has(K.key, with_weights=True)
+
+
+def test_a_killed_add_leaves_no_entry(ledger: RunCache, tmp_path: Path) -> None:
+    """Killed at the last moment before the rename, in a process of its own."""
+    script = f"""
+import os, signal, sys
+sys.path.insert(0, "tests")
+from pathlib import Path
+from training.test_ledger import FINISHED, K, RunCache
+Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+RunCache(Path({str(tmp_path / "cells")!r})).add(K, FINISHED)
+"""
+    root = Path(__file__).parents[3]
+    killed = subprocess.run([sys.executable, "-c", script], cwd=root, env=environment(), timeout=TIMEOUT_S, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = (tmp_path / "cells").iterdir()
+    assert (left / "result.json").exists()
+    assert not ledger.has(K.key)
+    remove_leftovers(tmp_path / "cells")
+    assert not list((tmp_path / "cells").iterdir())
+    ledger.add(K, FINISHED)
+    _check_equal(ledger.get(K.key), FINISHED)
+
+
+def test_leftovers_of_living_processes_stay(tmp_path: Path) -> None:
+    mine, gone = tmp_path / f".k.{os.getpid()}.tmp", tmp_path / ".k.4194305.tmp"
+    for folder in (mine, gone):
+        folder.mkdir()
+    remove_leftovers(tmp_path)
+    assert mine.exists()
+    assert not gone.exists()
+
+
+_DAMAGE: dict[str, Callable[[Path], object]] = {
+    "no result": lambda entry: (entry / "result.json").unlink(),
+    "truncated result": lambda entry: (entry / "result.json").write_text('{"status": "fin'),
+    "empty result": lambda entry: (entry / "result.json").write_text(""),
+    "a list": lambda entry: (entry / "result.json").write_text("[]"),
+    "a number": lambda entry: (entry / "result.json").write_text("3"),
+    "another version": lambda entry: (entry / "result.json").write_text('{"status": "finished", "history": []}'),
+    "binary result": lambda entry: (entry / "result.json").write_bytes(b"\xff\xfe\x00"),
+    "links of no chain": lambda entry: write_json(
+        entry / "result.json", {**read_json(entry / "result.json"), "links": [{"step": 3}]}
+    ),
+    "no correct": lambda entry: (entry / "correct.npy").unlink(),
+    "truncated correct": lambda entry: os.truncate(entry / "correct.npy", 130),
+    "empty correct": lambda entry: os.truncate(entry / "correct.npy", 0),
+    "no time": lambda entry: (entry / "timing.json").unlink(),
+    "energy of no kind": lambda entry: write_json(entry / "timing.json", {"seconds": 1.5, "joules": {"psu": 1.0}}),
+    "nothing": lambda entry: [file.unlink() for file in entry.iterdir()],  # type: ignore[func-returns-value]
+}
+
+
+@pytest.mark.parametrize("damage", _DAMAGE)
+def test_a_damaged_entry_is_named(ledger: RunCache, tmp_path: Path, damage: str) -> None:
+    ledger.add(K, FINISHED)
+    entry = tmp_path / "cells" / K.key
+    _DAMAGE[damage](entry)
+    with pytest.raises(InputError) as caught:
+        ledger.get(K.key)
+    assert Path(caught.value.key).is_relative_to(entry)

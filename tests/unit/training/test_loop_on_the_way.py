@@ -1,0 +1,131 @@
+"""A run that is interrupted, or measured on its way, ends as if it had not been."""
+
+import copy
+import math
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.durations import BatchStage
+from pipeline.errors import Terminated
+from pipeline.models.resnet import Network
+from pipeline.training import hash_chain
+from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
+from pipeline.training.evaluation import Evaluation
+from pipeline.training.state import TrainState
+from tests.fixtures.loop import train_bright, weights_of
+from tests.fixtures.training import ALONE, TINY
+
+
+class _StopAfter(CheckpointScheduler):
+    """Asks the run to end once so many steps are done, as SIGTERM would."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        super().__init__(Checkpoints(folder), stop_and_save_flags(), ranks=ALONE, steps=1000)
+        self._stop = step
+
+    def offer(self, state: TrainState, *, local: bool) -> None:
+        if state.step == self._stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+        super().offer(state, local=local)
+
+
+_GROWING: dict[str, Any] = {
+    "batch_stages": (BatchStage(batch_size=8, until_step=3), BatchStage(batch_size=12, until_step=6)),
+    "batch_lr_scaling": "linear",
+}
+"""Stopped in the middle of either stage."""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"reduction": "tree", "noise_scale_steps": 2},
+        {"network": "small_cnn", "ema_decay": 0.9, "clip_norm": 0.1},
+        pytest.param({**_GROWING, "noise_scale_steps": 2}, marks=pytest.mark.slow),
+        pytest.param({**_GROWING, "reduction": "tree"}, marks=pytest.mark.slow),
+    ],
+    ids=["ddp", "tree", "dropout", "growing", "growing tree"],
+)
+def test_a_run_that_was_asked_to_end_goes_on_to_the_same_bits(
+    tmp_path: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hash_chain, "LINK_EXAMPLES", 30)  # links between the two interruptions, too
+    settings = replace(TINY, steps=7, **changes)
+    straight = train_bright(settings, track_confidence=True)
+    begun = time.monotonic()
+    for stop in (2, 5):
+        pauses = _StopAfter(tmp_path / "run", stop)
+        with pauses.watching(), pytest.raises(Terminated, match=rf"\b{stop}\b"):
+            train_bright(settings, pauses=pauses, track_confidence=True)
+    pauses = _StopAfter(tmp_path / "run", -1)
+    before = time.monotonic()
+    resumed = train_bright(settings, pauses=pauses, track_confidence=True)
+    assert straight.earlier_seconds == 0
+    assert 0 < resumed.earlier_seconds < before - begun  # of both that were stopped
+    assert torch.equal(weights_of(resumed), weights_of(straight))
+    assert resumed.history == straight.history
+    assert resumed.links == straight.links
+    assert len(straight.links) > 2
+    assert resumed.noise_scale == straight.noise_scale
+    assert resumed.confidence is not None
+    np.testing.assert_array_equal(resumed.confidence, straight.confidence)
+    pauses.finished()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_its_micro_batch_unless_asked(tmp_path: Path) -> None:
+    """Who ran out of memory asks for less, and must get it."""
+    settings = replace(TINY, steps=5)
+    for chosen, asked, taken in ((10, "auto", 10), (20, 10, 10)):
+        pauses = _StopAfter(tmp_path / str(asked), 2)
+        with pauses.watching(), pytest.raises(Terminated):
+            train_bright(settings, pauses=pauses, micro_batch=chosen)
+        resumed = train_bright(settings, pauses=_StopAfter(tmp_path / str(asked), -1), micro_batch=asked)
+        assert resumed.micro_batch == taken
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"ema_decay": 0.8},
+        pytest.param({"reduction": "tree"}, marks=pytest.mark.slow),
+        {"batch_stages": (BatchStage(batch_size=8, until_step=3),)},
+    ],
+    ids=["plain", "ema", "tree", "growing"],
+)
+def test_what_is_measured_on_the_way_is_of_a_run_that_ends_there(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hash_chain, "LINK_EXAMPLES", 20)
+    whole, judged = replace(TINY, steps=6, schedule="constant", schedule_options={}, **options), []
+
+    def note(model: Network) -> Evaluation:
+        judged.append(copy.deepcopy(model.state_dict()))
+        model.eval()
+        return Evaluation(correct=np.arange(4) == 0, loss=1.5 if len(judged) == 1 else math.inf)
+
+    measured = train_bright(replace(whole, accuracy_steps=2), eval_fn=note)
+    found = [(record.step, record.top1, record.test_loss) for record in measured.history if record.top1 is not None]
+    assert found == [(2, 0.25, 1.5), (4, 0.25, None)]
+    for step, weights in zip((2, 4), judged, strict=True):
+        # A run that ends in a stage is one of that stage's batches.
+        ended = replace(whole, steps=step)
+        if ended.batch_stages and step == 2:
+            ended = replace(ended, batch_size=8, batch_stages=())
+        alone = train_bright(ended).model.state_dict()
+        assert all(torch.equal(weights[name], alone[name]) for name in alone)
+    # And the run goes on as if nothing had been.
+    plain = train_bright(whole)
+    assert torch.equal(weights_of(measured), weights_of(plain))
+    assert measured.links == plain.links

@@ -1,0 +1,249 @@
+"""An epoch at a time, from checkpoint to checkpoint, is the run that the trainer makes in one go."""
+
+import shutil
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline import distributed
+from pipeline.commands.tuning.run import SearchInputs, read_inputs
+from pipeline.config.params import load_params
+from pipeline.distributed import World
+from pipeline.errors import DataError, InputError, MachineError, Terminated, is_out_of_memory
+from pipeline.run_log import RunLog
+from pipeline.training.cells import execute_run
+from pipeline.training.checkpointing import Checkpoints
+from pipeline.training.grid import RunSpec
+from pipeline.training.result_cache import RunResult
+from pipeline.tuning import worker as module
+from pipeline.tuning.processes import train_next_epoch
+from pipeline.tuning.sources import load_splits, write_mark
+from pipeline.tuning.trial import TrialRun, trial_run
+from pipeline.tuning.worker import EpochTask
+from tests.fixtures.tuning import NAME, write_search
+
+VALUES = {"learning_rates": 0.1, "recipe.optimizer.momentum": 0.9}
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> tuple[TrialRun, SearchInputs]:
+    data = write_search(tmp_path)
+    params = load_params(tmp_path / "params.yaml")
+    inputs = read_inputs(params, params.tuning[NAME], data)
+    return trial_run(params, NAME, VALUES, inputs.summary, inputs.rows), inputs
+
+
+def task(trial: tuple[TrialRun, SearchInputs], epoch: int, folder: Path) -> EpochTask:
+    run, inputs = trial
+    mark = write_mark(folder.parent)
+    return EpochTask(run=run, epoch=epoch, rows=inputs.rows, source=inputs.source, folder=folder, mark=mark)
+
+
+def in_one_go(trial: tuple[TrialRun, SearchInputs], weights: Path) -> float | None:
+    run, inputs = trial
+    cell = RunSpec(arm="full", filter_network="", learning_rate=0.1, n_train=1, settings=run.settings)
+    with distributed.session(run.threads) as ranks:
+        splits = load_splits(inputs.source, ranks.device)
+        return execute_run(
+            cell, splits, inputs.rows.trained, ranks=ranks, log=RunLog.silent(), title="", weights=weights,
+            eval_batch_size=run.recipe.eval_batch_size,
+        ).top1  # fmt: skip
+
+
+def test_epochs_end_at_whole_passes_over_the_rows_that_are_trained(trial: tuple[TrialRun, SearchInputs]) -> None:
+    run, inputs = trial
+    n = int(inputs.rows.trained.sum())
+    assert not (inputs.rows.trained & inputs.rows.judged).any()
+    assert n + int(inputs.rows.judged.sum()) == 60
+    assert [16 * end - n * epoch for epoch, end in enumerate(run.ends, start=1)] == [4, 8, 12, 0]
+    assert run.settings.steps == run.ends[-1]
+
+
+def test_four_epochs_in_turn_are_the_run_in_one_go(
+    trial: tuple[TrialRun, SearchInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = in_one_go(trial, tmp_path / "whole.pt")
+
+    def saving(*given: Any, **named: Any) -> RunResult:
+        return execute_run(*given, **{**named, "weights": tmp_path / "turns.pt"})
+
+    monkeypatch.setattr(module, "execute_run", saving)
+    results = [train_next_epoch(task(trial, epoch, tmp_path / "trial")) for epoch in (1, 2, 3, 4)]
+    assert [result.accuracy is not None for result in results] == [True] * 4
+    assert results[-1].accuracy == whole
+    expected, found = (
+        torch.load(tmp_path / name, weights_only=True)["state_dict"] for name in ("whole.pt", "turns.pt")
+    )
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+def test_a_task_that_is_done_again_gives_the_same_and_trains_nothing(
+    trial: tuple[TrialRun, SearchInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = [train_next_epoch(task(trial, epoch, tmp_path / "trial")).accuracy for epoch in (1, 2)]
+    state = Checkpoints(tmp_path / "trial").newest(print)
+    assert state is not None
+    assert state[0] == trial[0].ends[1]
+    monkeypatch.setattr("pipeline.training.step.TrainStep.take", None)
+    (tmp_path / "trial" / "epoch-0002.json").unlink()  # as if it had been killed while it judged
+    assert train_next_epoch(task(trial, 2, tmp_path / "trial")).accuracy == first[1]
+
+
+def test_a_last_epoch_whose_result_nobody_took_in_is_not_trained_again(
+    trial: tuple[TrialRun, SearchInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = [train_next_epoch(task(trial, epoch, tmp_path / "trial")) for epoch in (1, 2, 3, 4)]
+    assert not list((tmp_path / "trial").glob("step-*"))
+    monkeypatch.setattr("pipeline.training.step.TrainStep.take", None)
+    assert train_next_epoch(task(trial, 4, tmp_path / "trial")) == results[-1]
+
+
+def test_a_trial_that_the_memory_of_a_cpu_does_not_hold_has_failed(
+    trial: tuple[TrialRun, SearchInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(*_: Any, **__: Any) -> None:
+        torch.empty(1 << 50)
+
+    monkeypatch.setattr(module, "train", train)
+    result = train_next_epoch(task(trial, 1, tmp_path / "trial"))
+    assert result.accuracy is None
+    assert is_out_of_memory(RuntimeError(result.reason))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DataError("train/ash/1.png: No such file or directory; put the image back"),
+        MachineError("compile: needs a C++ compiler and finds none"),
+        RuntimeError("CUDA error: ECC"),
+    ],
+)
+def test_what_is_not_of_the_settings_ends_the_search_and_is_forgotten(
+    error: Exception, trial: tuple[TrialRun, SearchInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "train", _raises(error))
+        with pytest.raises(type(error)):
+            train_next_epoch(task(trial, 1, tmp_path / "trial"))
+    assert train_next_epoch(task(trial, 1, tmp_path / "trial")).accuracy is not None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InputError("micro_batch: 2 is too small"),
+        torch.OutOfMemoryError("tried"),
+        # What libraries take beside torch's own allocator.
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("CUDA error: out of memory"),
+        OverflowError("too large"),
+    ],
+)
+def test_what_settings_can_bring_about_is_the_failure_of_the_trial(
+    error: Exception, trial: tuple[TrialRun, SearchInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "train", _raises(error))
+    (tmp_path / "trial").mkdir()
+    Checkpoints(tmp_path / "trial").save(1, {})
+    result = train_next_epoch(task(trial, 1, tmp_path / "trial"))
+    assert (result.accuracy, result.reason) == (None, f"{type(error).__name__}: {error}")
+    assert not list((tmp_path / "trial").glob("step-*"))
+
+
+def _raises(error: Exception) -> Callable[..., None]:
+    def train(*_: Any, **__: Any) -> None:
+        raise error
+
+    return train
+
+
+@pytest.mark.parametrize(("reserved_gib", "others"), [(70, False), (30, True)])
+def test_memory_that_others_hold_is_no_failure_of_the_trial(
+    reserved_gib: int, others: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 80 GiB, 9.5 are free."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (19 << 29, 80 << 30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: reserved_gib << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100")
+    refused = pytest.raises(InputError, match=r"^NVIDIA H100: .* 40\.5 GiB")  # what others hold
+    with refused if others else nullcontext():
+        module._check_gpu_not_shared(World(rank=0, count=1, device=torch.device("cuda")))
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"digest": "of other images"}, ""),
+        ({"machine": (("torch", "1.13.0"),)}, f"torch {torch.__version__}"),
+        ({"machine": (("device", "NVIDIA H100"),)}, "NVIDIA H100"),
+        ({"code": "as it was edited"}, ""),
+    ],
+)
+def test_a_process_with_other_data_or_other_bits_trains_nothing(
+    changed: dict[str, Any], named: str, trial: tuple[TrialRun, SearchInputs], tmp_path: Path
+) -> None:
+    run, inputs = trial
+    elsewhere = replace(inputs, source=replace(inputs.source, **changed))
+    with pytest.raises(InputError) as raised:
+        train_next_epoch(task((run, elsewhere), 1, tmp_path / "trial"))
+    assert named in str(raised.value)
+    assert not list((tmp_path / "trial").glob("step-*"))
+
+
+@pytest.mark.parametrize("there", ["nothing", "an older search"])
+def test_a_process_that_does_not_share_the_folder_trains_nothing(
+    there: str, trial: tuple[TrialRun, SearchInputs], tmp_path: Path
+) -> None:
+    asked = task(trial, 1, tmp_path / "checkpoints" / "trial")
+    if there == "nothing":
+        shutil.rmtree(tmp_path / "checkpoints")
+    else:
+        write_mark(tmp_path / "checkpoints")
+    with pytest.raises(InputError) as raised:
+        train_next_epoch(asked)
+    assert raised.value.key == str(tmp_path / "checkpoints")
+    assert not asked.folder.exists()
+
+
+def test_a_task_says_what_taking_up_a_trial_costs(trial: tuple[TrialRun, SearchInputs], tmp_path: Path) -> None:
+    result = train_next_epoch(task(trial, 1, tmp_path / "trial"))
+    assert 0 < result.switch_seconds < result.seconds
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_sigterm_after_the_last_step_of_an_epoch_ends_the_search(
+    fails: bool, trial: tuple[TrialRun, SearchInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the last step of an epoch, which is kept, or in a trial that then fails, which is found out again."""
+    whole = [train_next_epoch(task(trial, epoch, tmp_path / "whole")).accuracy for epoch in (1, 2)]
+    save = Checkpoints.save
+
+    def asked(self: Checkpoints, step: int, state: Mapping[str, Any]) -> None:
+        save(self, step, state)
+        if step == trial[0].ends[0]:
+            signal.raise_signal(signal.SIGTERM)
+            if fails:
+                raise torch.OutOfMemoryError
+
+    def end(*_: object) -> None:
+        raise Terminated("as the command does")
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(Checkpoints, "save", asked)
+            with pytest.raises(Terminated):
+                train_next_epoch(task(trial, 1, tmp_path / "trial"))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    saved = Checkpoints(tmp_path / "trial").newest(print)
+    assert saved is not None
+    assert saved[0] == trial[0].ends[0]
+    assert [train_next_epoch(task(trial, epoch, tmp_path / "trial")).accuracy for epoch in (1, 2)] == whole

@@ -1,0 +1,65 @@
+import io
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image, features
+
+from pipeline.errors import InputError
+from viz.export.sprites import COLUMNS, PER_SHEET, choose_thumbnail_format, sprite_sheets
+
+
+def _scenes(n: int, side: int) -> NDArray[np.uint8]:
+    """(n, side, side, 3): smooth, as photographs are, each different."""
+    small = np.random.default_rng(0).integers(0, 256, (n, 4, 4, 3), dtype=np.uint8)
+    return np.stack([np.asarray(Image.fromarray(image).resize((side, side))) for image in small])
+
+
+def _tile(sheets: list[bytes], place: int, side: int) -> NDArray[np.uint8]:
+    sheet = np.asarray(Image.open(io.BytesIO(sheets[place // PER_SHEET])))
+    top, left = divmod(place % PER_SHEET, COLUMNS)
+    return sheet[top * side : (top + 1) * side, left * side : (left + 1) * side]
+
+
+def test_every_picture_lies_where_the_page_looks_for_it() -> None:
+    images = np.broadcast_to(np.arange(1100)[:, None, None, None] % 251, (1100, 32, 32, 3)).astype(np.uint8)
+    rows = np.random.default_rng(0).permutation(1100)
+    rung = choose_thumbnail_format(images, 190)
+    sheets = list(sprite_sheets(images, rows, rung))
+    assert len(sheets) == 2
+    for place in (0, 31, 32, 1023, 1024, 1099):
+        found = _tile(sheets, place, rung.side)[8:-8, 8:-8].mean()
+        assert found == pytest.approx(rows[place] % 251, abs=6)
+
+
+@pytest.mark.parametrize("side", [32, 64, 96])
+def test_pictures_fit_the_budget_and_look_like_their_image(side: int) -> None:
+    images = _scenes(300, side)
+    rung = choose_thumbnail_format(images, 190)
+    sheets = list(sprite_sheets(images, np.arange(300), rung))
+    assert sum(map(len, sheets)) <= 1.1 * 190 * 300
+    for row in (0, 40, 299):
+        wanted = np.asarray(Image.fromarray(images[row]).resize((rung.side, rung.side)), dtype=float)
+        error = ((_tile(sheets, row, rung.side) - wanted) ** 2).mean()
+        assert 10 * np.log10(255**2 / error) > 24
+
+
+@pytest.mark.slow
+def test_more_bytes_never_look_worse() -> None:
+    images = _scenes(300, 64)
+    rungs = [choose_thumbnail_format(images, budget) for budget in (1, 60, 120, 190, 10_000)]
+    assert rungs == sorted(rungs)
+    assert (rungs[0].side, rungs[-1].side) == (24, 64)
+
+
+def test_tiny_images_keep_every_pixel() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (50, 8, 8, 3), dtype=np.uint8)
+    sheets = list(sprite_sheets(images, np.arange(50), choose_thumbnail_format(images, 1)))
+    np.testing.assert_array_equal(_tile(sheets, 49, 8), images[49])
+
+
+def test_a_pillow_without_webp_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "check", lambda feature: False)
+    images = _scenes(2, 32)
+    with pytest.raises(InputError):
+        list(sprite_sheets(images, np.arange(2), choose_thumbnail_format(images, 190)))

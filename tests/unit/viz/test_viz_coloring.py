@@ -1,0 +1,166 @@
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.arms import arm_mask
+from pipeline.artifacts.overrides import Override
+from pipeline.figures.style import MAX_NAMES, NOISE, SERIES, Groups, Scale
+from viz.color_by import COLORINGS, ColorData, colors_by, neighbor_vote
+from viz.components import NAMES, differences
+from viz.filter_settings import FilterPreview
+
+_SEEDS = st.integers(0, 2**16)
+
+
+def _facts(n: int, classes: int, seed: int, clusters: int = 3) -> ColorData:
+    rng = np.random.default_rng(seed)
+    noise, by_hand = rng.random(n) < 0.3, rng.random(n) < 0.2
+    return ColorData(
+        labels=rng.integers(0, classes, n),
+        predicted=rng.integers(0, classes, n),
+        neighbours=rng.integers(0, n, (n, 4)),
+        clusters=np.where(noise, -1, rng.integers(0, clusters, n)).astype(np.int32),
+        keep=np.where(by_hand, rng.random(n) < 0.5, ~noise),
+        noise=noise,
+        by_hand=by_hand,
+        scores=rng.random(n),
+        class_names=[f"class {index}" for index in range(classes)],
+    )
+
+
+def _names(facts: ColorData, coloring: str) -> list[str]:
+    colors = colors_by(coloring, facts)
+    assert isinstance(colors, Groups)
+    return [colors.names[code] for code in colors.codes]
+
+
+@given(n=st.integers(1, 50), classes=st.integers(1, 1000), seed=_SEEDS, coloring=st.sampled_from(sorted(COLORINGS)))
+def test_codes_agree_with_names_and_colours(n: int, classes: int, seed: int, coloring: str) -> None:
+    colors = colors_by(coloring, _facts(n, classes, seed))
+    if isinstance(colors, Scale):
+        assert colors.values.shape == (n,)
+        assert (colors.values >= 0).all()
+        assert (colors.values <= 1).all()
+        return
+    assert colors.codes.shape == (n,)
+    assert len(colors.names) == len(colors.colors)
+    assert len(set(colors.names)) == len(colors.names)
+    assert 0 <= colors.codes.min() <= colors.codes.max() < len(colors.names)
+
+
+@given(n=st.integers(1, 50), seed=_SEEDS)
+def test_decisions_classes_and_correctness_are_named(n: int, seed: int) -> None:
+    facts = _facts(n, 4, seed)
+    fates = ["stays" if keep else "goes" for keep in facts.keep]
+    expected = [f"{fate} by hand" if hand else fate for fate, hand in zip(fates, facts.by_hand, strict=True)]
+    assert _names(facts, "decision") == expected
+    assert _names(facts, "class") == [f"class {label}" for label in facts.labels]
+    seen = ["network sees the label" if same else "sees another class" for same in facts.predicted == facts.labels]
+    assert _names(facts, "correct") == seen
+
+
+@given(n=st.integers(1, 50), seed=_SEEDS)
+def test_reasons_say_who_doubts_what_goes(n: int, seed: int) -> None:
+    facts = _facts(n, 3, seed)
+    for row, name in enumerate(_names(facts, "reason")):
+        if facts.by_hand[row]:
+            assert name == "decided by hand"
+        elif not facts.noise[row]:
+            assert name == "stays"
+        else:
+            doubts = facts.predicted[row] != facts.labels[row], facts.voted[row] != facts.labels[row]
+            assert ("network" in name, "neighbours" in name) == doubts, name
+
+
+@given(n=st.integers(1, 80), seed=_SEEDS)
+def test_arms_are_those_of_training(n: int, seed: int) -> None:
+    facts = _facts(n, 3, seed)
+    random = arm_mask("random", facts.labels, facts.keep, seed=0)
+    named = {
+        (False, False): "full alone",
+        (True, False): "full and filtered",
+        (False, True): "full and random (seed 0)",
+    }
+    expected = [named.get((bool(a), bool(b)), "all three") for a, b in zip(facts.keep, random, strict=True)]
+    assert _names(facts, "arm") == expected
+
+
+@given(n=st.integers(1, 120), classes=st.integers(1, 5), clusters=st.integers(1, 20), seed=_SEEDS)
+def test_clusters_are_named_the_largest_apart(n: int, classes: int, clusters: int, seed: int) -> None:
+    facts = _facts(n, classes, seed, clusters)
+    names = _names(facts, "cluster")
+    full = [
+        "noise" if cluster < 0 else f"class {label}, cluster {cluster}"
+        for label, cluster in zip(facts.labels, facts.clusters, strict=True)
+    ]
+    assert len(set(names)) <= MAX_NAMES
+    sizes = Counter(name for name in full if name != "noise")
+    smaller = {whole for name, whole in zip(names, full, strict=True) if name == "smaller clusters"}
+    for name, whole in zip(names, full, strict=True):
+        assert name in (whole, "smaller clusters")
+    if smaller:
+        assert len(sizes) > MAX_NAMES - 2
+        assert max(sizes[name] for name in smaller) <= min(
+            sizes[name] for name in set(names) - smaller & set(sizes) if name in sizes
+        )
+
+
+def test_noise_is_grey_and_what_goes_is_not() -> None:
+    facts = _facts(60, 2, 0)
+    clusters, reasons = colors_by("cluster", facts), colors_by("reason", facts)
+    assert isinstance(clusters, Groups)
+    assert isinstance(reasons, Groups)
+    assert clusters.colors[clusters.names.index("noise")] == NOISE
+    assert NOISE not in [color for name, color in zip(reasons.names, reasons.colors, strict=True) if "goes" in name]
+
+
+def _vote(row: int, facts: ColorData) -> int:
+    """By a plain loop: the label itself wins ties, else the nearest of the most frequent."""
+    counts: dict[int, int] = {}
+    for neighbour in facts.neighbours[row].tolist():
+        label = int(facts.labels[neighbour])
+        counts[label] = counts.get(label, 0) + 1
+    own = int(facts.labels[row])
+    most = max(counts.values())
+    return own if counts.get(own, 0) == most else next(label for label, count in counts.items() if count == most)
+
+
+@given(n=st.integers(1, 60), classes=st.integers(1, 1000), seed=_SEEDS)
+def test_votes_are_those_of_a_plain_loop(n: int, classes: int, seed: int) -> None:
+    facts = _facts(n, classes, seed)
+    np.testing.assert_array_equal(
+        neighbor_vote(facts.neighbours, facts.labels), [_vote(row, facts) for row in range(n)]
+    )
+
+
+def test_neighbours_vote_only_where_a_colouring_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unwanted(*_: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("viz.coloring.neighbor_vote", unwanted)
+    for coloring in set(COLORINGS) - {"reason"}:
+        colors_by(coloring, replace(_facts(20, 3, 0)))
+    # It is what a colouring by reason asks, so that the others would have been caught.
+    with pytest.raises(AssertionError):
+        colors_by("reason", replace(_facts(20, 3, 0)))
+
+
+def test_differences_name_who_drops() -> None:
+    def verdict(noise: list[bool], kept: list[int]) -> FilterPreview:
+        line = Override(path="", sha256="", decision="keep", note="", timestamp="", line=0)
+        return FilterPreview(
+            values=np.zeros(5), thresholds=np.ones(5), noise=np.array(noise), by_hand=dict.fromkeys(kept, line)
+        )
+
+    a = verdict([False, True, False, True, True], [4])
+    b = verdict([False, False, True, True, True], [4])
+    groups = differences(a, b)
+    assert [NAMES[code] for code in groups.codes] == [
+        "both keep", "only A drops", "only B drops", "both drop", "both keep",
+    ]  # fmt: skip
+    assert groups.colors[1] == SERIES[1]

@@ -1,0 +1,354 @@
+"""What people decide is on the disk when they are told so, and nothing that others decided is lost."""
+
+import errno
+import itertools
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.artifacts.overrides import COLUMNS, Override, read_overrides, write_overrides
+from pipeline.errors import InputError
+from viz import atomic_write, decisions
+from viz.decisions import Decision, Decisions, Image
+
+_IMAGES = [Image(f"train/{letter}.png", letter * 2) for letter in "abcde"]
+_A, _B, _C = _IMAGES[:3]
+_HEADER = ",".join(COLUMNS) + "\n"
+
+_Line = tuple[str, str, str]
+_Undo = dict[Image, tuple[_Line | None, _Line | None]]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "data" / "overrides.csv"
+    path.parent.mkdir()
+    path.write_text(_HEADER)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def clock() -> Iterator[None]:
+    """A second passes between any two actions."""
+    with pytest.MonkeyPatch.context() as patch:
+        seconds = itertools.count()
+        patch.setattr(decisions, "_now", lambda: f"second {next(seconds)}")
+        yield
+
+
+def _lines(file: Path) -> dict[Image, _Line]:
+    return {Image(o.path, o.sha256): (o.decision, o.note, o.timestamp) for o in read_overrides(file)}
+
+
+def _by_hand(file: Path, image: Image, decision: str) -> None:
+    others = [line for line in read_overrides(file) if line.path != image.path]
+    mine = Override(path=image.path, sha256=image.sha256, decision=decision, note="by hand", timestamp="", line=0)
+    edited = file.with_name("overrides.csv~")
+    write_overrides(edited, [*others, mine])
+    edited.replace(file)
+
+
+def test_a_decision_of_several_images_is_a_line_each_of_one_time(file: Path) -> None:
+    saved = Decisions(file).decide([_A, _B, _A], "drop", "blurred, twice")
+    assert (saved.written, saved.left_alone) == (2, 0)
+    a, b = read_overrides(file)
+    assert (a.path, a.sha256, a.decision, a.note) == ("train/a.png", "aa", "drop", "blurred, twice")
+    assert a.timestamp == b.timestamp
+
+
+def test_timestamps_are_seconds_in_utc() -> None:
+    code = "from viz.decisions import _now; print(_now())"
+    answers = [
+        subprocess.run([sys.executable, "-c", code], env=os.environ | {"TZ": zone}, capture_output=True, text=True)
+        for zone in ("Asia/Kolkata", "UTC")
+    ]
+    for answer in answers:
+        told = time.strptime(answer.stdout.strip(), "%Y-%m-%dT%H:%M:%S+00:00")
+        assert abs(time.mktime(told) - time.mktime(time.gmtime())) < 60
+
+
+def test_a_missing_file_is_made_and_no_change_writes_nothing(file: Path) -> None:
+    file.unlink()
+    chosen = Decisions(file)
+    cleared = chosen.decide([_A], None, "")
+    assert (cleared.written, cleared.left_alone) == (0, 1)
+    assert chosen.decide([], "drop", "").written == 0
+    assert not file.exists()
+    assert chosen.undo() is None
+    chosen.decide([_A], "keep", "")
+    assert list(_lines(file)) == [_A]
+
+
+def test_changed_lines_stay_in_place_new_ones_come_last_and_undo_gives_the_same_bytes(file: Path) -> None:
+    chosen = Decisions(file)
+    chosen.decide([_A, _B, _C], "drop", "first")
+    before = file.read_bytes()
+    chosen.decide([_IMAGES[3], _B], "keep", "second")
+    assert list(_lines(file)) == [_A, _B, _C, _IMAGES[3]]
+    chosen.decide([_C, _A, _B], None, "")
+    assert list(_lines(file)) == [_IMAGES[3]]
+    chosen.undo()
+    chosen.undo()
+    assert file.read_bytes() == before
+    assert chosen.undo() is not None
+    assert file.read_text() == _HEADER
+    assert chosen.undo() is None
+
+
+def test_undo_leaves_alone_what_others_changed_since(file: Path) -> None:
+    mine, other = Decisions(file), Decisions(file)
+    mine.decide([_A, _B, _C], "drop", "mine")
+    other.decide([_B], "keep", "theirs")
+    other.decide([_C], None, "")
+    undone = mine.undo()
+    assert undone is not None
+    assert (undone.written, undone.left_alone) == (1, 2)
+    assert {image: line[:2] for image, line in _lines(file).items()} == {_B: ("keep", "theirs")}
+    other.undo()
+    assert {image: line[:2] for image, line in _lines(file).items()} == {
+        _B: ("keep", "theirs"),
+        _C: ("drop", "mine"),
+    }
+
+
+def test_a_line_whose_upper_neighbour_is_gone_comes_back_at_the_end(file: Path) -> None:
+    mine, other = Decisions(file), Decisions(file)
+    mine.decide([_A, _B, _C], "drop", "")
+    mine.decide([_B], None, "")
+    other.decide([_A], None, "")
+    mine.undo()
+    assert list(_lines(file)) == [_C, _B]
+
+
+_OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.integers(0, 1),
+            st.lists(st.sampled_from(_IMAGES), max_size=4),
+            st.sampled_from(["keep", "drop", None]),
+            st.sampled_from(["", "=1+1", 'a "note", plain']),
+        ),
+        st.integers(0, 1),
+        st.tuples(st.sampled_from(_IMAGES), st.sampled_from(["keep", "drop"])),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=60)
+@given(operations=_OPERATIONS)
+def test_any_sequence_of_two_windows_and_a_person_does_what_a_simple_model_does(
+    tmp_path_factory: pytest.TempPathFactory,
+    operations: list[tuple[int, list[Image], Decision | None, str] | int | tuple[Image, str]],
+) -> None:
+    file = tmp_path_factory.mktemp("d") / "overrides.csv"
+    file.write_text(_HEADER)
+    windows, done = [Decisions(file), Decisions(file)], [list[_Undo](), list[_Undo]()]
+    for operation in operations:
+        before = _lines(file)
+        expected = dict(before)
+        match operation:
+            case int(window):
+                saved = windows[window].undo()
+                assert (saved is None) == (not done[window])
+                if saved is not None:
+                    action = done[window].pop()
+                    back = {image: old for image, (old, new) in action.items() if before.get(image) == new}
+                    expected |= {image: old for image, old in back.items() if old is not None}
+                    expected = {image: line for image, line in expected.items() if back.get(image, line) is not None}
+                    assert (saved.written, saved.left_alone) == (len(back), len(action) - len(back))
+            case (Image() as image, str(by_hand)):
+                _by_hand(file, image, by_hand)
+                expected[image] = by_hand, "by hand", ""
+            case (int(window), images, decision, note):
+                saved = windows[window].decide(images, decision, note)
+                now = _lines(file)
+                changed = [image for image in dict.fromkeys(images) if decision or image in before]
+                for image in changed:
+                    expected.pop(image, None)
+                    if decision is not None:
+                        old = before.get(image, (None, "", ""))
+                        kept = old[1] if not note and old[0] == decision else note
+                        expected[image] = decision, kept, now[image][2]
+                if changed:
+                    done[window].append({image: (before.get(image), expected.get(image)) for image in changed})
+                assert (saved.written, saved.left_alone) == (len(changed), len(set(images)) - len(changed))
+        after = _lines(file)
+        assert after == expected
+        if not isinstance(operation, tuple) or len(operation) == 4:
+            assert [image for image in after if image in before] == [image for image in before if image in after]
+
+
+@pytest.mark.parametrize("note", ["two\nlines", "a\rb", "a\tb", "\0", "\x7f", "\u2028", "\ud800"])
+def test_a_note_is_one_line_of_text(file: Path, note: str) -> None:
+    with pytest.raises(InputError) as refused:
+        Decisions(file).decide([_A], "drop", note)
+    assert refused.value.key == "note"
+    assert file.read_text() == _HEADER
+
+
+def test_a_hand_edit_that_is_not_valid_stays_and_is_named(file: Path) -> None:
+    chosen = Decisions(file)
+    chosen.decide([_A], "drop", "")
+    wrong = file.read_text().replace("drop", "dorp")
+    file.write_text(wrong)
+    for action in (lambda: chosen.decide([_B], "keep", ""), chosen.undo):
+        with pytest.raises(InputError, match="line 2: ") as refused:
+            action()
+        assert refused.value.key == str(file)
+    assert file.read_text() == wrong
+    file.write_text(wrong.replace("dorp", "drop"))
+    assert chosen.undo() is not None
+    assert file.read_text() == _HEADER
+
+
+def test_an_editor_that_saves_between_reading_and_replacing_loses_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edits = iter([lambda: _by_hand(file, _B, "keep"), lambda: file.write_text(file.read_text().replace("hand", "me"))])
+
+    def write(path: Path, lines: list[Override]) -> None:
+        write_overrides(path, lines)
+        next(edits, lambda: None)()
+
+    monkeypatch.setattr(decisions, "write_overrides", write)
+    Decisions(file).decide([_A], "drop", "mine")
+    assert {image: line[:2] for image, line in _lines(file).items()} == {_B: ("keep", "by me"), _A: ("drop", "mine")}
+
+
+def test_a_file_that_changes_without_end_is_left_to_others(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(path: Path, lines: list[Override]) -> None:
+        write_overrides(path, lines)
+        _by_hand(file, _B, "keep")
+
+    monkeypatch.setattr(decisions, "write_overrides", write)
+    with pytest.raises(InputError) as refused:
+        Decisions(file).decide([_A], "drop", "")
+    assert refused.value.key == str(file)
+    assert list(_lines(file)) == [_B]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EROFS])
+def test_a_disk_that_refuses_leaves_the_old_file_and_the_action_to_be_taken_back(
+    file: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    chosen = Decisions(file)
+    chosen.decide([_A], "drop", "")
+    before = file.read_bytes()
+
+    def fail(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        for action in (lambda: chosen.decide([_B], "keep", ""), chosen.undo):
+            with pytest.raises(InputError):
+                action()
+    assert file.read_bytes() == before
+    assert {path.name for path in file.parent.iterdir()} == {file.name, ".overrides.csv.lock"}
+    assert chosen.undo() is not None
+
+
+def test_a_read_only_file_is_not_replaced(file: Path) -> None:
+    file.chmod(0o444)
+    with pytest.raises(InputError) as refused:
+        Decisions(file).decide([_A], "drop", "")
+    assert refused.value.key == str(file)
+    assert file.read_text() == _HEADER
+
+
+def test_mode_and_link_of_the_file_stay(file: Path, tmp_path: Path) -> None:
+    file.chmod(0o664)
+    link = tmp_path / "overrides.csv"
+    link.symlink_to(file)
+    Decisions(link).decide([_A], "drop", "")
+    assert link.is_symlink()
+    assert list(_lines(file)) == [_A]
+    assert file.stat().st_mode & 0o777 == 0o664
+
+
+def test_who_waits_too_long_for_others_is_told(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(atomic_write, "_PATIENCE_S", 0.1)
+    told: list[str] = []
+
+    def decide() -> None:
+        try:
+            Decisions(file).decide([_A], "drop", "")
+        except InputError as error:
+            told.append(str(error))
+
+    with atomic_write.exclusive(file):
+        window = threading.Thread(target=decide)
+        window.start()
+        window.join()
+    assert told == [f"{file}: others have been writing it for 0.1 s; try again"]
+
+
+def test_threads_that_share_an_object_lose_nothing(file: Path) -> None:
+    chosen = Decisions(file)
+    images = [Image(f"{number}.png", "00") for number in range(40)]
+    threads = [
+        threading.Thread(target=lambda mine=images[part::4]: [chosen.decide([image], "drop", "") for image in mine])
+        for part in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(_lines(file)) == set(images)
+    while chosen.undo() is not None:
+        pass
+    assert file.read_text() == _HEADER
+
+
+_WRITER = """
+import sys
+from pathlib import Path
+from viz.decisions import Decisions, Image
+
+decisions = Decisions(Path(sys.argv[1]))
+for number in range(int(sys.argv[3])):
+    decisions.decide([Image(f"{sys.argv[2]}-{number}.png", "00")], "drop", "")
+    print(number, flush=True)
+"""
+
+
+def _writer(file: Path, name: str, n: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", _WRITER, str(file), name, str(n)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_processes_that_write_at_once_lose_nothing(file: Path) -> None:
+    writers = [_writer(file, name, 25) for name in "abcd"]
+    for writer in writers:
+        writer.communicate(timeout=60)
+        assert writer.returncode == 0
+    assert {image.path for image in _lines(file)} == {f"{name}-{n}.png" for name in "abcd" for n in range(25)}
+
+
+def test_a_killed_process_leaves_a_valid_file_with_all_that_it_had_decided(file: Path) -> None:
+    rng = random.Random(0)
+    told: set[str] = set()
+    for attempt in range(6):
+        with _writer(file, str(attempt), 10_000) as writer:
+            assert writer.stdout is not None
+            first = writer.stdout.readline()
+            time.sleep(rng.uniform(0, 0.1))
+            writer.kill()
+            numbers = [first, *writer.stdout.read().splitlines()]
+        told |= {f"{attempt}-{int(number)}.png" for number in numbers}
+        decided = {image.path for image in _lines(file)}
+        assert told <= decided
+        # The last one may have been written and not been told any more.
+        assert len(decided - told) <= attempt + 1
+    Decisions(file).decide([_A], "keep", "")
+    assert {path.name for path in file.parent.iterdir()} == {file.name, ".overrides.csv.lock"}

@@ -1,0 +1,293 @@
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.artifacts.files import write_array
+from pipeline.figures.explorer import POINTS, RING, rows_to_draw
+from pipeline.paths import DataPaths
+from tests.fixtures.projects import NETWORK
+from tests.fixtures.report import CLASS_NAMES, N_TRAIN, write_network, write_prepared
+from tests.fixtures.view import decide, event_at, points_of, source_of, text_of, view_data
+from viz.callbacks import embedding
+from viz.callbacks.compare import draw_comparison, mark_selected
+from viz.callbacks.embedding import MapControls, compared, draw, visible_box
+from viz.callbacks.hover import describe, event_row, hover, move_ring
+from viz.color_by import COLORINGS
+from viz.data import Points, Source
+from viz.filter_settings import FilterSettings, Limit
+from viz.state import settings_to_json
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataPaths:
+    return view_data(tmp_path)
+
+
+@pytest.fixture
+def source(data: DataPaths) -> Source:
+    return Source(data)
+
+
+@pytest.fixture
+def points(source: Source) -> Points:
+    return source.points(NETWORK)
+
+
+_HERE = MapControls(network=NETWORK)
+
+
+def _rule(threshold: float) -> dict[str, Any]:
+    return settings_to_json(FilterSettings(limit=Limit(threshold=threshold)))
+
+
+@pytest.mark.parametrize("coloring", COLORINGS)
+def test_the_map_shows_every_image_once(source: Source, points: Points, coloring: str) -> None:
+    answer = draw(source, _HERE, coloring)
+    assert answer["problem"] is None
+    trace = answer["figure"].data[POINTS]
+    assert sorted(trace.customdata) == list(range(N_TRAIN))
+    np.testing.assert_array_equal(trace.x, points.coordinates[list(trace.customdata), 0].astype(np.float32))
+    assert len(trace.marker.color) == N_TRAIN
+
+
+def test_filters_by_class_and_score_are_obeyed(source: Source, points: Points) -> None:
+    asked = MapControls(network=NETWORK, classes=[2, 3], scores=[0.2, 0.5])
+    answer = draw(source, asked, "class")
+    expected = np.flatnonzero((points.labels >= 2) & (points.scores >= 0.2) & (points.scores <= 0.5))
+    assert sorted(answer["figure"].data[POINTS].customdata) == expected.tolist()
+    assert re.findall(r"\d+", answer["notice"]) == [str(len(expected)), "80"]
+
+
+def test_filtering_everything_away_leaves_an_empty_map(source: Source) -> None:
+    answer = draw(source, MapControls(network=NETWORK, classes=[2], scores=[0.51, 0.52]), "class")
+    assert len(answer["figure"].data[POINTS].customdata) == 0
+
+
+def _patches(figure: Any) -> list[list[Any]]:
+    return [operation["location"] for operation in figure.to_plotly_json()["operations"]]
+
+
+def test_another_colouring_or_limit_sends_colours_alone(source: Source) -> None:
+    drawn = draw(source, _HERE, "decision")["drawn"]
+    for asked, coloring in ((_HERE, "class"), (MapControls(network=NETWORK, rule=_rule(0.2)), "decision")):
+        answer = draw(source, asked, coloring, drawn=drawn)
+        assert _patches(answer["figure"]) == [["data", POINTS, "marker"]]
+        assert answer["drawn"] == drawn
+        marker = answer["figure"].to_plotly_json()["operations"][0]["params"]["value"]
+        # A byte for each point.
+        assert marker["color"]["dtype"] == "u1"
+
+
+def test_other_points_are_drawn_anew(data: DataPaths, source: Source) -> None:
+    drawn = draw(source, _HERE, "decision")["drawn"]
+    assert draw(source, MapControls(network=NETWORK, classes=[1]), "decision", drawn=drawn)["figure"].data
+    write_network(data, NETWORK, seed=1)
+    assert draw(source, _HERE, "decision", drawn=drawn)["figure"].data
+
+
+def test_zoom_stays_over_redrawing_within_a_network_alone(data: DataPaths, source: Source) -> None:
+    write_network(data, "resnet34")
+    views = [
+        draw(source, MapControls(network=network, classes=classes), "class")["figure"].layout.uirevision
+        for network, classes in ((NETWORK, None), (NETWORK, [1]), ("resnet34", None))
+    ]
+    assert views[0] == views[1] != views[2]
+
+
+def _zoom(low: float, high: float) -> dict[str, float]:
+    return {f"{axis}.range[{end}]": value for axis in ("xaxis", "yaxis") for end, value in enumerate((low, high))}
+
+
+def test_the_part_looked_at_is_that_of_the_last_zoom_of_this_map() -> None:
+    zoomed = _zoom(1.0, 2.0)
+    box = ((1.0, 2.0), (1.0, 2.0))
+    assert visible_box(None, None, "a") is None
+    assert visible_box(zoomed, None, "a") == box
+    assert visible_box(_zoom(2.0, 1.0), None, "a") == box
+    drawn = {"network": "a", "box": box, "zoom": zoomed}
+    # A tool was chosen; the window changed.
+    for event in ({"dragmode": "lasso"}, {"autosize": True}, zoomed):
+        assert visible_box(event, drawn, "a") == box
+    assert visible_box({"xaxis.autorange": True, "yaxis.autorange": True}, drawn, "a") is None
+    assert visible_box(_zoom(3.0, 4.0), drawn, "a") == ((3.0, 4.0), (3.0, 4.0))
+    # The event is of the map before, also when something else is asked of the new one.
+    assert visible_box(zoomed, drawn, "b") is None
+    assert visible_box(zoomed, {"network": "b", "box": None, "zoom": zoomed}, "b") is None
+
+
+@given(zoom=st.dictionaries(st.sampled_from([*_zoom(0, 1), "dragmode"]), st.none() | st.text() | st.floats()))
+def test_any_event_of_plotly_is_a_box_or_none(zoom: dict[str, Any]) -> None:
+    box = visible_box(zoom, None, "a")
+    assert box is None or all(len(ends) == 2 for ends in box)
+
+
+def test_more_images_than_can_be_drawn_are_said_to_be_and_zooming_shows_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    points = points_of(
+        rng.random((1000, 2)), np.arange(1000) % 3, values=rng.random(1000), thresholds=np.full(1000, 0.9)
+    )
+    source = source_of(points)
+    real = rows_to_draw
+    monkeypatch.setattr(embedding, "rows_to_draw", lambda *of, box: real(*of, box=box, at_most=300))
+    whole = draw(source, MapControls(network="made-up"), "score")
+    assert whole["notice"].startswith("300 of 1,000 images are drawn")
+    part = draw(source, MapControls(network="made-up"), "score", drawn=whole["drawn"], zoom=_zoom(0.2, 0.5))
+    inside = ((points.coordinates >= 0.2) & (points.coordinates <= 0.5)).all(axis=1)
+    assert sorted(part["figure"].data[POINTS].customdata) == np.flatnonzero(inside).tolist()
+
+
+def test_the_chosen_image_has_a_ring(source: Source, points: Points) -> None:
+    ring = draw(source, _HERE, "class", focus=5)["figure"].data[RING]
+    assert (ring.x[0], ring.y[0]) == tuple(points.coordinates[5])
+    moved = move_ring(source, 7, NETWORK, None).to_plotly_json()["operations"]
+    assert [step["params"]["value"] for step in moved] == [[value] for value in points.coordinates[7]]
+    for nowhere in (None, 80, -1):
+        assert len(draw(source, _HERE, "class", focus=nowhere)["figure"].data[RING].x) == 0
+        steps = move_ring(source, nowhere, NETWORK, None).to_plotly_json()["operations"]
+        assert [step["params"]["value"] for step in steps] == [[], []]
+
+
+def test_hover_tells_all_about_a_point(source: Source) -> None:
+    shown, place, content = hover(source, event_at(5), _HERE, draw(source, _HERE, "class")["drawn"])
+    assert shown
+    assert place == {"x0": 1, "x1": 2, "y0": 3, "y1": 4}
+    text = text_of(content)
+    for part in (
+        "#5",
+        "http://evil.example",
+        "network: <script>",
+        "(53%)",
+        "score",
+        "3 of 5 nearest",
+        "/thumbnail/5.png",
+    ):
+        assert part in text, part
+
+
+@pytest.mark.parametrize(
+    "event", [None, {}, {"points": []}, {"points": [{}]}, *map(event_at, (80, -1, "5", None, 5.0, True))]
+)
+def test_hover_over_nothing(source: Source, event: dict[str, Any] | None) -> None:
+    assert hover(source, event, _HERE, draw(source, _HERE, "class")["drawn"])[0] is False
+
+
+def test_a_map_of_files_that_are_gone_tells_nothing_of_the_new_ones(data: DataPaths, source: Source) -> None:
+    drawn = draw(source, _HERE, "class")["drawn"]
+    write_network(data, NETWORK, seed=1)
+    assert hover(source, event_at(5), _HERE, drawn)[0] is False
+    assert hover(source, event_at(5), _HERE, None)[0] is False
+
+
+def test_a_click_shows_the_neighbours(source: Source) -> None:
+    assert event_row(event_at(79)) == 79
+    text = text_of(describe(source, 79, _HERE))
+    for row in (79, 0, 1, 2):
+        assert f"/thumbnail/{row}.png" in text
+    for nothing in (None, 80, -1):
+        assert "/thumbnail/" not in text_of(describe(source, nothing, _HERE))
+
+
+def test_a_card_has_the_date_of_what_people_decided(data: DataPaths, source: Source, points: Points) -> None:
+    decide(data, points, {79: "keep", 0: "drop"})
+    for row in (79, 0):
+        assert "2026-01-01T00:00:00+00:00" in text_of(describe(source, row, _HERE))
+
+
+def test_hostile_class_names_arrive_as_text(source: Source) -> None:
+    legend = draw(source, _HERE, "class")["legend"]
+    # Strings among the children: React shows them as they are.
+    assert [entry.children[1] for entry in legend] == list(CLASS_NAMES)
+    assert [entry.children[2].children for entry in legend] == [" 20"] * 4
+
+
+def test_missing_artefacts_say_what_to_run(source: Source) -> None:
+    asked = MapControls(network="resnet34")
+    answer = draw(source, asked, "class")
+    for said in (answer["problem"], describe(source, 3, asked), draw_comparison(source, _HERE, asked)["differences"]):
+        assert f"{source.data.points('resnet34')}: " in text_of(said)
+    assert answer["drawn"] is None
+    assert len(answer["figure"].data) == 2
+    assert hover(source, event_at(0), asked, None)[0] is False
+
+
+def test_a_project_that_has_run_nothing_says_what_to_run(tmp_path: Any) -> None:
+    answer = draw(Source(DataPaths(root=tmp_path)), _HERE, "class")
+    assert str(tmp_path) in text_of(answer["problem"])
+
+
+def test_two_settings_are_compared_on_both_maps(data: DataPaths, source: Source) -> None:
+    write_network(data, "resnet34", dropped=10)
+    other = MapControls(network="resnet34")
+    legend = draw(source, _HERE, "class", other=other)["legend"]
+    assert [(entry.children[1], entry.children[2].children) for entry in legend] == [
+        ("both keep", " 70"), ("only B drops", " 4"), ("both drop", " 6"),
+    ]  # fmt: skip
+    answer = draw_comparison(source, _HERE, other)
+    figure = answer["figure"]
+    assert re.findall(r"[\d.]*\d", answer["differences"].children) == ["6", "10", "6", "0.600"]
+    trace = figure.data[POINTS]
+    xy = source.points("resnet34").coordinates[list(trace.customdata)]
+    np.testing.assert_array_equal(trace.x, xy[:, 0].astype(np.float32))
+
+
+def test_a_selection_stands_out_on_the_other_map_and_over_redrawing(data: DataPaths, source: Source) -> None:
+    write_network(data, "resnet34")
+    other = MapControls(network="resnet34")
+    figures = [
+        draw_comparison(source, _HERE, other, selected=[3, 70])["figure"],
+        draw(source, _HERE, "class", selected=[3, 70])["figure"],
+        draw(source, MapControls(network=NETWORK, classes=[2, 3]), "class", selected=[3, 70])["figure"],
+    ]
+    for figure in figures:
+        trace = figure.data[POINTS]
+        assert {trace.customdata[place] for place in trace.selectedpoints} == {3, 70}
+    assert len({figure.layout.selectionrevision for figure in figures[1:]}) == 2, "places are other images"
+    rows = figures[0].data[POINTS].customdata
+    steps = {str(step["location"]): step for step in _steps(mark_selected(source, _HERE, [3, 70], None))}
+    assert {rows[place] for place in steps["['data', 0, 'selectedpoints']"]["params"]["value"]} == {3, 70}
+    assert _steps(mark_selected(source, _HERE, [], None))[0]["params"]["value"] is None
+    assert draw(source, _HERE, "class")["figure"].data[POINTS].selectedpoints is None
+
+
+def _steps(figure: Any) -> list[dict[str, Any]]:
+    operations: list[dict[str, Any]] = figure.to_plotly_json()["operations"]
+    return operations
+
+
+def test_the_chosen_image_has_a_ring_on_both_maps(source: Source, points: Points) -> None:
+    ring = draw_comparison(source, _HERE, MapControls(network=NETWORK), focus=5)["figure"].data[RING]
+    assert (ring.x[0], ring.y[0]) == tuple(points.coordinates[5])
+
+
+def test_nothing_is_compared_while_the_second_setting_says_nothing() -> None:
+    rule = settings_to_json(FilterSettings())
+    assert compared("compare", NETWORK, rule) == MapControls(network=NETWORK, rule=rule)
+    assert compared("compare", NETWORK, None) is compared("explore", NETWORK, rule) is None
+
+
+def test_networks_of_other_images_are_not_compared(
+    data: DataPaths, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_network(data, "resnet34")
+    real = source.points
+
+    def replaced_between(network: str) -> Points:
+        points = real(network)
+        write_prepared(data)
+        return points
+
+    monkeypatch.setattr(source, "points", replaced_between)
+    answer = draw(source, _HERE, "class", other=MapControls(network="resnet34"))
+    assert answer["problem"] is not None
+
+
+def test_images_of_another_preparation_are_noticed(data: DataPaths, source: Source) -> None:
+    draw(source, _HERE, "class")
+    write_array(data.images("train"), np.zeros((79, 8, 8, 3), dtype=np.uint8))
+    said = text_of(draw(source, _HERE, "class")["problem"])
+    assert f"{source.data.points(NETWORK)}: " in said

@@ -1,0 +1,239 @@
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import numpy as np
+import pytest
+from dash import no_update
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.paths import DataPaths
+from pipeline.scoring import density
+from tests.fixtures.projects import NETWORK
+from tests.fixtures.report import CLASS_NAMES, EPS, write_network
+from tests.fixtures.view import points_of, source_of, text_of, view_data
+from viz import values
+from viz.callbacks.filter_controls import adjust, changed, settings_b, summarize
+from viz.data import Points, Source
+from viz.filter_settings import AS_FILTERED, FilterSettings, Limit
+from viz.layout import ALL
+from viz.state import make_map_state, settings_from_json, settings_to_json
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataPaths:
+    return view_data(tmp_path)
+
+
+@pytest.fixture
+def source(data: DataPaths) -> Source:
+    return Source(data)
+
+
+@pytest.fixture
+def points(source: Source) -> Points:
+    return source.points(NETWORK)
+
+
+def _opened(source: Source, link: str = "") -> dict[str, Any]:
+    return adjust(source, NETWORK, None, ALL, None, None, link=link)
+
+
+def _link(rule: Any) -> str:
+    return "?" + urlencode({"state": json.dumps({"rule": rule})})
+
+
+def test_controls_start_where_the_filter_stands(source: Source) -> None:
+    answer = _opened(source)
+    assert (answer["judge"], answer["threshold"], answer["min_samples"]) == (AS_FILTERED, EPS, 5)
+    assert answer["share"] == pytest.approx(100 * 6 / 80)
+    assert 0 < answer["min"] == answer["step"] <= EPS
+    assert answer["max"] >= 2 * EPS
+    assert 100 < answer["max"] / answer["step"] < 10_000
+
+
+def test_a_link_brings_a_rule(source: Source) -> None:
+    rule = settings_to_json(FilterSettings(judge="dbscan", limit=Limit(threshold=0.3, min_samples=7)))
+    answer = _opened(source, _link(rule))
+    assert answer["rule"] == rule
+    assert (answer["judge"], answer["threshold"], answer["min_samples"]) == ("dbscan", 0.3, 7)
+
+
+@pytest.mark.parametrize(
+    "rule", [{"judge": "nobody"}, {"limit": {"threshold": -1}}, {"limit": {"threshold": float("inf")}}, 7, ["a"]]
+)
+def test_a_damaged_rule_in_the_link_gives_the_filters_and_says_so(source: Source, rule: Any) -> None:
+    answer = _opened(source, _link(rule))
+    assert answer["rule"] == _opened(source)["rule"]
+    assert answer["used"] != _opened(source)["used"]
+    moved = adjust(source, NETWORK, answer["rule"], ALL, "threshold", 0.5, link=_link(rule))
+    assert settings_from_json(moved["rule"]).limit.threshold == 0.5
+
+
+def test_a_judge_in_the_link_that_cannot_judge_gives_the_filters_and_says_so(data: DataPaths) -> None:
+    data.components(NETWORK).unlink()
+    answer = _opened(Source(data), _link({"judge": "dbscan-components"}))
+    assert answer["judge"] == AS_FILTERED
+    assert f"{data.components(NETWORK)}: " in answer["used"]
+
+
+@given(threshold=st.floats(1e-100, 1e100), values=st.sampled_from([0.0, 1e-90, 1.0, 1e90, np.inf]))
+def test_sliders_have_a_range_for_every_limit(threshold: float, values: float) -> None:
+    points = points_of(np.zeros((8, 2)), np.zeros(8, dtype=np.int64), values=np.full(8, values))
+    kept = settings_to_json(FilterSettings(limit=Limit(threshold=threshold)))
+    answer = adjust(source_of(points), "made-up", kept, ALL, None, None)
+    assert 0 < answer["min"] == answer["step"] < answer["max"] < np.inf
+    assert threshold <= answer["max"]
+
+
+@pytest.mark.parametrize("judge", [AS_FILTERED, "dbscan", "dbscan-components", "centroid", "margin"])
+@pytest.mark.parametrize("label", [None, 2])
+def test_a_share_asked_for_goes(source: Source, points: Points, judge: str, label: int | None) -> None:
+    rule = changed(source, points, FilterSettings(judge=judge), label, "share", 15.0)
+    verdict = make_map_state(source, NETWORK, settings_to_json(rule)).verdict
+    rows = points.labels == label if label is not None else np.ones(80, dtype=bool)
+    # Neighbours often have one release radius, and margins repeat.
+    suspicion = np.round(verdict.values[rows], 6)
+    in_reach = [abs((suspicion > value).sum() - 0.15 * rows.sum()) for value in suspicion]
+    assert abs(verdict.noise[rows].sum() - 0.15 * rows.sum()) == min(in_reach)
+
+
+def test_settings_of_a_class_leave_the_others_alone(source: Source, points: Points) -> None:
+    rule = FilterSettings(judge="dbscan", limit=Limit(threshold=0.5))
+    kept = adjust(source, NETWORK, settings_to_json(rule), 2, "threshold", 0.01)["rule"]
+    kept = adjust(source, NETWORK, kept, 2, "min_samples", 2)["rule"]
+    before, after = (make_map_state(source, NETWORK, one).verdict.noise for one in (settings_to_json(rule), kept))
+    of_class = points.labels == 2
+    np.testing.assert_array_equal(before[~of_class], after[~of_class])
+    assert after[of_class].all()
+    assert settings_from_json(kept).own == {2: Limit(threshold=0.01, min_samples=2)}
+
+
+def test_settings_of_all_take_back_those_of_classes(source: Source, points: Points) -> None:
+    rule = FilterSettings(judge="dbscan", own={1: Limit(threshold=0.01, min_samples=30)})
+    after = changed(source, points, rule, None, "share", 10.0)
+    assert after.own == {}
+    assert make_map_state(source, NETWORK, settings_to_json(after)).verdict.noise.sum() == 8
+
+
+def test_reset_is_the_filters_own(source: Source) -> None:
+    kept = settings_to_json(FilterSettings(judge="margin", own={1: Limit(threshold=3.0)}))
+    answer = adjust(source, NETWORK, kept, ALL, "reset", 1)
+    assert answer["rule"] == _opened(source)["rule"]
+
+
+def test_a_limit_on_one_map_says_nothing_of_another(data: DataPaths, source: Source) -> None:
+    write_network(data, "resnet34")
+    kept = settings_to_json(FilterSettings(judge="dbscan", limit=Limit(threshold=9.0, min_samples=7)))
+    rule = settings_from_json(adjust(source, "resnet34", kept, ALL, "network", "resnet34")["rule"])
+    assert rule == FilterSettings(judge="dbscan", limit=Limit(min_samples=7))
+
+
+def test_controls_of_a_network_without_artefacts_say_nothing_of_the_one_before(source: Source) -> None:
+    kept = settings_to_json(FilterSettings(judge="dbscan", limit=Limit(threshold=9.0), own={1: Limit(threshold=2.0)}))
+    answer = adjust(source, "resnet34", kept, ALL, "network", "resnet34")
+    assert (answer["threshold"], answer["share"], answer["unit"]) == (None, None, "Limit")
+    assert settings_from_json(answer["rule"]) == FilterSettings(judge="dbscan")
+    assert f"{source.data.points('resnet34')}: " in answer["used"]
+
+
+def test_a_judge_that_cannot_judge_changes_nothing_and_says_why(source: Source) -> None:
+    answer = adjust(source, NETWORK, _opened(source)["rule"], ALL, "judge", "knn_agreement")
+    assert answer["used"] != _opened(source)["used"]
+    assert answer["rule"] is no_update
+    assert answer["judge"] == AS_FILTERED
+
+
+def test_the_table_counts_what_goes_beside_the_filter(source: Source) -> None:
+    kept = settings_to_json(FilterSettings(limit=Limit(threshold=3.1)))
+    goes = int((~make_map_state(source, NETWORK, kept).verdict.keep).sum())
+    _, table = summarize(source, NETWORK, kept, ALL)
+    _, _, body = table.children
+    rows = [[cell.children for cell in row.children] for row in body.children]
+    assert rows[0] == ["all", "80", f"{goes / 80:.1%}", str(80 - goes), "74", "3.1"]
+    assert [row[0] for row in rows[1:]] == list(CLASS_NAMES)
+    assert sum(int(row[3]) for row in rows[1:]) == 80 - goes
+
+
+def test_classes_have_their_own_limit_in_the_table(source: Source) -> None:
+    _, table = summarize(source, NETWORK, settings_to_json(FilterSettings(own={1: Limit(threshold=9.25)})), 1)
+    limits = [row.children[-1].children for row in table.children[2].children]
+    assert limits == ["1.5", "1.5", "9.25", "1.5", "1.5"]
+
+
+def test_the_curve_is_that_of_k_distances_with_the_limit_on_it(source: Source, points: Points) -> None:
+    rule = FilterSettings(judge="dbscan", limit=Limit(threshold=0.7, min_samples=3))
+    for scope, rows in ((ALL, slice(None)), (2, points.labels == 2)):
+        figure, _ = summarize(source, NETWORK, settings_to_json(rule), scope)
+        by_class = [
+            density.core_distances(points.coordinates[rows][points.labels[rows] == label], 3)
+            for label in np.unique(points.labels[rows])
+        ]
+        np.testing.assert_allclose(figure.data[0].y, np.sort(np.concatenate(by_class)))
+        assert figure.layout.shapes[0].y0 == figure.layout.shapes[0].y1 == 0.7
+
+
+def test_the_controls_of_a_class_without_images_are_those_of_all() -> None:
+    points = points_of(np.zeros((4, 2)), np.array([0, 0, 2, 2]), n_classes=4)
+    kept = settings_to_json(FilterSettings(judge="dbscan"))
+    assert adjust(source_of(points), "made-up", kept, 3, "share", 5.0)["scope"] == ALL
+    assert summarize(source_of(points), "made-up", kept, 3)[1] is not None
+
+
+def test_without_artefacts_the_controls_stay(source: Source) -> None:
+    answer = adjust(source, "resnet34", None, ALL, None, None)
+    assert f"{source.data.points('resnet34')}: " in answer["used"]
+    assert answer["rule"] is no_update
+    curve, table = summarize(source, "resnet34", None, ALL)
+    assert not any(len(trace.x) for trace in curve.data)
+    assert table is None
+
+
+def test_radii_are_computed_once_for_each_min_samples(
+    data: DataPaths, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    real = density.release_radii_by_class
+
+    def counted(points: Any, labels: Any, *, min_samples: int, each: Any) -> Any:
+        asked.append(min_samples)
+        return real(points, labels, min_samples=min_samples, each=each)
+
+    monkeypatch.setattr(values, "release_radii_by_class", counted)
+    kept = settings_to_json(FilterSettings(judge="dbscan"))
+    for min_samples in (3, 4):
+        for threshold in (0.1, 0.2, 0.3):
+            kept = adjust(source, NETWORK, kept, ALL, "min_samples", min_samples)["rule"]
+            kept = adjust(source, NETWORK, kept, ALL, "threshold", threshold)["rule"]
+            summarize(source, NETWORK, kept, ALL)
+    assert sorted(asked) == [3, 4]
+    write_network(data, NETWORK, seed=1)
+    summarize(source, NETWORK, kept, ALL)
+    assert sorted(asked) == [3, 4, 4], "files replaced by a stage are read again"
+
+
+def test_the_second_rule_takes_its_share(source: Source) -> None:
+    kept = settings_b(source, "compare", NETWORK, "dbscan", 10.0, 4)
+    assert make_map_state(source, NETWORK, kept).verdict.noise.sum() == 8
+    assert settings_b(source, "compare", NETWORK, "dbscan", None, 4) is None
+    assert settings_b(source, "explore", NETWORK, "dbscan", 10.0, 4) is None, "nobody looks at it"
+    as_written = settings_b(source, "compare", NETWORK, AS_FILTERED, 7.5, 5)
+    np.testing.assert_array_equal(
+        make_map_state(source, NETWORK, as_written).verdict.noise, source.points(NETWORK).is_noise
+    )
+
+
+def test_hostile_class_names_are_text(source: Source) -> None:
+    table = summarize(source, NETWORK, None, ALL)[1]
+    assert CLASS_NAMES[0] in json.loads(json.dumps(text_of(table)))
+    assert source.classes() == list(enumerate(CLASS_NAMES))
+
+
+def test_where_the_filter_clustered_its_curve_is_that_of_k_distances(source: Source, points: Points) -> None:
+    figure, _ = summarize(source, NETWORK, None, ALL)
+    by_class = [density.core_distances(points.coordinates[points.labels == label], 5) for label in range(4)]
+    np.testing.assert_allclose(figure.data[0].y, np.sort(np.concatenate(by_class)))
+    answer = adjust(source, NETWORK, None, ALL, None, None)
+    assert (answer["unit"], answer["no_min_samples"]) == ("eps (map units)", True)

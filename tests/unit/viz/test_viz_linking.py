@@ -1,0 +1,88 @@
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from viz.callbacks.url import read_link, restore
+from viz.color_by import COLORINGS
+from viz.filter_settings import SCORER_CHOICES, FilterSettings, Limit
+from viz.layout import LISTS, SORTS, VIEWS, WIDTHS
+from viz.state import settings_from_json, settings_to_json
+
+_NETWORKS = ["resnet18", "resnet34"]
+_DEFAULTS = restore(None, _NETWORKS)
+
+_RULES = st.builds(
+    FilterSettings,
+    judge=st.sampled_from(sorted(SCORER_CHOICES)),
+    limit=st.builds(Limit, threshold=st.none() | st.floats(1e-9, 1e9), min_samples=st.integers(1, 100)),
+    own=st.dictionaries(st.integers(0, 999), st.builds(Limit, threshold=st.floats(1e-9, 1e9)), max_size=4),
+)
+_STATES = st.fixed_dictionaries(
+    {
+        "view": st.sampled_from(sorted(VIEWS)),
+        "network": st.sampled_from(_NETWORKS),
+        "coloring": st.sampled_from(sorted(COLORINGS)),
+        "classes": st.lists(st.integers(0, 999)),
+        "scores": st.tuples(st.floats(0, 1), st.floats(0, 1)).map(lambda pair: sorted(pair)),
+        "width": st.sampled_from(sorted(WIDTHS)),
+        "list": st.sampled_from(sorted(LISTS)),
+        "sort": st.sampled_from(sorted(SORTS)),
+        "focus": st.none() | st.integers(0, 10**6),
+        "network-b": st.sampled_from(_NETWORKS),
+        "judge-b": st.sampled_from(sorted(SCORER_CHOICES)),
+        "share-b": st.floats(0, 50),
+        "min_samples-b": st.integers(1, 100),
+    }
+)
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(sorted(_DEFAULTS)), inner),
+    max_leaves=9,
+)
+
+
+def _link(state: Any) -> str:
+    return "?" + urlencode({"state": json.dumps(state)})
+
+
+@given(state=_STATES, rule=_RULES)
+def test_a_link_restores_what_it_was_made_of(state: dict[str, Any], rule: FilterSettings) -> None:
+    link = _link({**state, "rule": settings_to_json(rule)})
+    assert restore(link, _NETWORKS) == state
+    assert settings_from_json(read_link(link)["rule"]) == rule
+
+
+def test_without_a_link_the_page_begins_with_the_first_network_and_compares_it_with_the_last() -> None:
+    assert (_DEFAULTS["network"], _DEFAULTS["network-b"]) == ("resnet18", "resnet34")
+    assert (_DEFAULTS["view"], _DEFAULTS["list"], _DEFAULTS["focus"]) == ("explore", "goes", None)
+
+
+@given(search=st.text() | st.text().map(lambda text: f"?state={text}") | _JSON.map(_link))
+@example(search="?state=" + "[" * 100_000)
+@example(search="?state=" + "1" * 10_000)
+@example(search=_link({name: [name] for name in _DEFAULTS}))
+@example(search=_link(dict.fromkeys(_DEFAULTS, True)))
+def test_a_damaged_link_gives_values_that_the_controls_take(search: str) -> None:
+    values = restore(search, _NETWORKS)
+    assert values.keys() == _DEFAULTS.keys()
+    # What is given back is either from the controls' own range or the default.
+    assert restore(_link(values), _NETWORKS) == values
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("view", "nowhere"), ("network", "../../etc"), ("coloring", "class "), ("classes", ["0"]), ("classes", 3),
+        ("scores", [0.5]), ("scores", [0, 2]), ("scores", [0, float("nan")]), ("width", None), ("list", {}),
+        ("sort", 1), ("focus", -1), ("focus", 1.5), ("focus", True), ("judge-b", "random"), ("share-b", 51),
+        ("share-b", "5"), ("min_samples-b", 0), ("min_samples-b", 5.0),
+    ],
+)  # fmt: skip
+def test_what_a_control_does_not_take_becomes_its_default_and_the_others_stay(name: str, value: Any) -> None:
+    link = _link({"sort": "trusted", "list": "hand", name: value})
+    expected = _DEFAULTS | {"sort": "trusted", "list": "hand"} | {name: _DEFAULTS[name]}
+    assert restore(link, _NETWORKS) == expected

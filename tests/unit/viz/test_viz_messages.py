@@ -1,0 +1,145 @@
+"""What the visualizer says: of what it cannot show, of what it did, and of the images and the settings."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dash import html
+
+from pipeline.artifacts.overrides import Override
+from pipeline.paths import DataPaths
+from tests.fixtures.dash_components import all_of, text_of
+from tests.fixtures.golden import check_golden
+from tests.fixtures.planted import say_planted
+from tests.fixtures.projects import NETWORK, write_params
+from tests.fixtures.report import write_network
+from tests.fixtures.view import decide, view_data
+from viz.callbacks.compare import draw_comparison
+from viz.callbacks.embedding import MapControls, draw
+from viz.callbacks.file_watch import update_notice
+from viz.callbacks.filter_controls import adjust, summarize
+from viz.callbacks.gallery import browse
+from viz.callbacks.hover import describe
+from viz.callbacks.overrides import OverrideSessions, run_command
+from viz.callbacks.params_dialog import show_difference, write_rule
+from viz.data import Points, Source
+from viz.decisions import Decisions, Image
+from viz.export import page as export_page
+from viz.export.page import make_content
+from viz.filter_settings import FilterSettings, Limit, preview_filter
+from viz.layout import ALL
+from viz.state import settings_to_json
+
+_HERE, _OTHER = MapControls(network=NETWORK), MapControls(network="resnet34")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataPaths:
+    return view_data(tmp_path)
+
+
+@pytest.fixture
+def source(data: DataPaths) -> Source:
+    return Source(data)
+
+
+@pytest.fixture
+def points(source: Source) -> Points:
+    return source.points(NETWORK)
+
+
+def _check(name: str, said: dict[str, Any], folder: Path) -> None:
+    """A golden file with a paragraph for each message, by the name of the case."""
+    text = "\n".join(f"# {case}\n{text_of(part)}\n" for case, part in said.items())
+    check_golden(name, text.replace(str(folder), "FOLDER"))
+
+
+def test_what_cannot_be_shown(data: DataPaths, source: Source, tmp_path: Path) -> None:
+    drawn = draw(source, _HERE, "class")["drawn"]
+    said = {
+        f"an empty list: {which}": browse(source, _HERE, which, "suspect", 0)["grid"]
+        for which in ("selection", "hand", "a", "planted")
+    }
+    nothing = MapControls(network=NETWORK, scores=[0.501, 0.502])
+    said |= {
+        "no image passes": browse(source, nothing, "shown", "suspect", 0)["grid"],
+        "no point was clicked": describe(source, None, _HERE),
+        "a network without files": draw(source, _OTHER, "class")["problem"],
+        "its images": browse(source, _OTHER, "goes", "suspect", 0)["grid"],
+        "its controls": adjust(source, "resnet34", None, ALL, None, None)["used"],
+        "a network that comes": update_notice(source, NETWORK, None),
+        "a network that is gone": update_notice(source, "resnet34", drawn),
+    }
+    write_network(data, NETWORK, seed=1)
+    said["new files"] = update_notice(source, NETWORK, drawn)
+    said["nothing has run"] = draw(Source(DataPaths(root=tmp_path / "empty")), _HERE, "class")["problem"]
+    _check("visualizer_problems.txt", said, tmp_path)
+
+
+def test_what_was_decided(data: DataPaths, source: Source, points: Points, tmp_path: Path) -> None:
+    def done(action: str, *rows: int, note: str = "", page: str = "p") -> str:
+        asked = {"action": action, "rows": rows, "generation": points.generation, "page": page, "note": note}
+        return run_command(source, desk, {**asked, "rows": list(rows)}).said
+
+    desk = OverrideSessions(data.overrides)
+    images = [Image(points.paths[row].as_py(), points.sha256[row].as_py()) for row in (0, 1, 2)]
+    said = {
+        "one image": done("drop", 3),
+        "several": done("keep-selection", 3, 4),
+        "undone": done("undo"),
+        "nothing to undo": done("undo", page="another"),
+        "a note of two lines": done("drop", 3, note="two\nlines"),
+        "no decision to clear": Decisions(data.overrides).decide(images[:1], None, "").sentence,
+    }
+    mine = Decisions(data.overrides)
+    mine.decide(images, "drop", "mine")
+    Decisions(data.overrides).decide(images[1:], "keep", "theirs")
+    undone = mine.undo()
+    assert undone is not None
+    said["undone but for others"] = undone.sentence
+    write_network(data, NETWORK, seed=1)
+    said["rows of files that are gone"] = done("drop", 3)
+    _check("visualizer_decisions.txt", said, tmp_path)
+
+
+def test_what_is_said_of_images_and_settings(data: DataPaths, source: Source, points: Points, tmp_path: Path) -> None:
+    write_network(data, "resnet34", dropped=10)
+    decide(data, points, {79: "keep", 0: "drop"})
+    params = write_params(tmp_path, filter={"drop_share": 0.05})
+    own = settings_to_json(FilterSettings(judge="dbscan", own={1: Limit(threshold=0.5)}))
+    curve, table = summarize(
+        source, NETWORK, settings_to_json(FilterSettings(judge="dbscan", limit=Limit(min_samples=3))), ALL
+    )
+    said = {
+        "dropped, kept by hand": describe(source, 79, _HERE),
+        "kept, dropped by hand": describe(source, 0, _HERE),
+        "dropped": describe(source, 78, _HERE),
+        "some are shown": draw(source, MapControls(network=NETWORK, classes=[2, 3]), "class")["notice"],
+        "two settings": draw_comparison(source, _HERE, _OTHER)["differences"],
+        "the filter's own settings": adjust(source, NETWORK, None, ALL, None, None)["used"],
+        "the table of classes": all_of(table, html.Caption),
+        "the curve's axis": curve.layout.yaxis.title.text,
+        "the same settings are written": show_difference(
+            source, params, NETWORK, settings_to_json(FilterSettings()), "limit"
+        )[0],
+        "settings of a class are written": show_difference(source, params, NETWORK, own, "limit")[0],
+        "another difference was shown": write_rule(source, params, NETWORK, own, "limit", "x"),
+    }
+    _check("visualizer_images.txt", said, tmp_path)
+
+
+def test_what_is_said_of_planted_labels_and_of_samples(
+    data: DataPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say_planted(data, {3: 0, 75: 1, 78: 1, 79: 2})
+    source = Source(data)
+    points = source.points(NETWORK)
+    monkeypatch.setattr(export_page, "MAX_SHOWN", 20)
+    override = Override(path="", sha256="", decision="keep", note="fine", timestamp="", line=2)
+    exported = make_content(points, preview_filter(source, points, FilterSettings()), {79: override}).about
+    said = {
+        "the map": draw(source, _HERE, "class")["planted"],
+        "a planted label": describe(source, 79, _HERE),
+        "an exported map": exported["notes"],
+    }
+    _check("visualizer_planted.txt", said, tmp_path)

@@ -1,0 +1,298 @@
+"""A proposal changes what it says and no other byte; what is written is valid and was looked at."""
+
+import difflib
+import threading
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from pipeline.config.params import load_params
+from pipeline.errors import InputError
+from tests.fixtures.golden import check_golden, refusals
+from tests.fixtures.projects import ROOT
+from viz import parameters
+from viz.parameters import changes_for, propose, write
+
+_PRESETS = sorted((ROOT / "presets").glob("*.yaml"))
+_CLUSTERING = [path for path in _PRESETS if load_params(path).filter.scorer.name == "dbscan"]
+_DBSCAN = {"name": "dbscan", "space": "map", "min_samples": 5}
+_DIGITS = (ROOT / "tests" / "params.yaml").read_text(encoding="utf-8")
+_FILTER = _DIGITS[_DIGITS.index("filter:") : _DIGITS.index("train:")]
+
+
+def _file(folder: Path, filter_section: str = _FILTER) -> Path:
+    """The digits preset with another text of its `filter` section."""
+    path = folder / "params.yaml"
+    path.write_bytes(_DIGITS.replace(_FILTER, filter_section).encode())
+    return path
+
+
+def _differing(old: str, new: str) -> list[str]:
+    lines = difflib.ndiff(old.splitlines(keepends=True), new.splitlines(keepends=True))
+    return [line for line in lines if line[0] in "+-"]
+
+
+def _load(text: str) -> Any:
+    return YAML(typ="safe", pure=True).load(text)
+
+
+@pytest.mark.parametrize("preset", _CLUSTERING, ids=lambda path: path.stem)
+def test_a_radius_takes_the_place_of_a_share_in_every_preset_that_clusters(preset: Path) -> None:
+    proposal = propose(preset, changes_for(_DBSCAN, eps=1.25))
+    removed = [line for line in _differing(proposal.old_text, proposal.new_text) if line[0] == "-"]
+    assert [line for line in _differing(proposal.old_text, proposal.new_text) if line[0] == "+"] == ["+   eps: 1.25\n"]
+    share = load_params(preset).filter.drop_share
+    network_shares = len(share) if isinstance(share, dict) else 0
+    assert removed[0].startswith("-   drop_share:")
+    assert len(removed) == 1 + network_shares
+    assert proposal.difference[:2] == (f"--- {preset}", f"+++ {preset} (proposed)")
+    assert "+  eps: 1.25" in proposal.difference
+
+
+@pytest.mark.parametrize("preset", _PRESETS, ids=lambda path: path.stem)
+def test_what_a_preset_says_already_changes_nothing(preset: Path) -> None:
+    params = load_params(preset).filter
+    written = params.model_dump(mode="json", exclude_unset=True)
+    proposal = propose(preset, {f"filter.{key}": value for key, value in written.items()} | {"filter.eps": None})
+    assert (proposal.new_text, proposal.difference) == (proposal.old_text, ())
+
+
+_EDITS: list[tuple[Mapping[str, object], list[str]]] = [
+    (
+        {"filter.drop_share": 0.1},
+        [
+            "-   drop_share: 0.05 # or `eps: <radius on the map>`\n",
+            "+   drop_share: 0.1 # or `eps: <radius on the map>`\n",
+        ],
+    ),
+    (
+        {"filter.scorer": {"name": "knn_agreement", "k": 10}},
+        [
+            "-   scorer: {name: dbscan, space: map, min_samples: 5}\n",
+            "+   scorer: {name: knn_agreement, k: 10}\n",
+        ],
+    ),
+    (
+        {"filter.scorer.min_samples": 7, "prepare.val_share": 0.2},
+        [
+            "-   val_share: 0.1\n",
+            "+   val_share: 0.2\n",
+            "-   scorer: {name: dbscan, space: map, min_samples: 5}\n",
+            "+   scorer: {name: dbscan, space: map, min_samples: 7}\n",
+        ],
+    ),
+    ({"filter.quota": "per_class"}, ["+   quota: per_class\n"]),
+    ({"reduce.tsne.n_jobs": 2.0, "finetune.weight_decay": 0.0005}, []),
+    ({"reduce.landmarks": None, "nothing.there": None}, []),
+    ({"dask.workers": None}, ["-   workers: 2 # of `local`\n"]),
+    ({"train.stem": None, "train.augmentation.flip": True}, [
+        "-   stem: imagenet\n",
+        "-   augmentation: {crop_padding: 1}\n",
+        "+   augmentation: {crop_padding: 1, flip: true}\n",
+    ]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "expected"), _EDITS, ids=lambda value: ",".join(value)[:40])
+def test_only_the_lines_that_must_change_do(tmp_path: Path, changes: Mapping[str, object], expected: list[str]) -> None:
+    proposal = propose(_file(tmp_path), changes)
+    assert [line for line in _differing(proposal.old_text, proposal.new_text) if line[0] != "?"] == expected
+
+
+_STYLES = {
+    "block": "filter: # f\n  # above\n  scorer: # s\n    # why dbscan\n    name: dbscan # n\n    min_samples: 5 # m\n"
+    "  # of all\n  drop_share: 0.050 # d\n  # last\n\n",
+    "flow": "filter: {scorer: {name: dbscan, min_samples: 5}, drop_share: 0.050} # f\n\n",
+    "lines of flow": "filter: {\n  scorer: {name: 'dbscan', # n\n    min_samples: 5, # m\n  }, # s\n"
+    "  drop_share: 0.050, # d\n}\n\n",
+    "anchors": "filter: &f # f\n  scorer: &s {name: &n dbscan, min_samples: &m 5} # s\n  drop_share: &d 0.050 # d\n\n",
+    "next line": "filter:\n  scorer:\n      {name: dbscan,\n       min_samples: 5}\n  drop_share:\n      0.050 # d\n\n",
+}
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("style", _STYLES)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        changes_for({"name": "dbscan", "min_samples": 8}, drop_share=0.2),
+        changes_for({"name": "dbscan", "min_samples": 5}, eps=1.25),
+        changes_for({"name": "knn_distance", "k": 3}, threshold=2.5),
+        changes_for(
+            {"name": "ensemble", "of": ({"name": "margin"}, {"name": "knn_distance", "k": 3})}, drop_share=0.05
+        ),
+    ],
+    ids=["share", "eps", "threshold", "ensemble"],
+)
+def test_every_way_to_write_the_section_is_kept(
+    tmp_path: Path, style: str, newline: str, changes: dict[str, object]
+) -> None:
+    file = _file(tmp_path, _STYLES[style])
+    text = file.read_text().replace("\n", newline)
+    file.write_bytes(text.encode())
+    proposal = propose(file, changes)
+    write(proposal)
+    new = file.read_bytes().decode()
+    assert new == proposal.new_text
+    wanted = {key.removeprefix("filter."): value for key, value in changes.items() if value is not None}
+    scorer = wanted["scorer"]
+    assert isinstance(scorer, dict)
+    wanted["scorer"] = scorer | ({"of": list(scorer["of"])} if "of" in scorer else {})
+    assert _load(new) == _load(text) | {"filter": wanted}
+    assert new.count(newline) == new.count("\n")
+    start, end = text.index("filter:"), text.index("train:")
+    assert new.startswith(text[:start])
+    assert new.endswith(text[end:])
+    kept = ["# f", "# above", "# of all", "# last", "# s", "&f", "&s"]
+    assert [mark for mark in kept if mark in text[start:end] and mark not in new] == []
+
+
+def test_a_file_without_a_last_newline_or_with_a_byte_order_mark_stays_so(tmp_path: Path) -> None:
+    file = tmp_path / "params.yaml"
+    file.write_bytes(b"\xef\xbb\xbf" + _DIGITS.rstrip("\n").encode())
+    write(propose(file, {"dask.scheduler": "local", "filter.drop_share": 0.1}))
+    expected = _DIGITS.replace("drop_share: 0.05", "drop_share: 0.1").replace("scheduler: none", "scheduler: local")
+    assert file.read_bytes() == b"\xef\xbb\xbf" + expected.rstrip("\n").encode()
+    proposal = propose(file, {"dask.workers": 3, "report.gallery_images": None})
+    assert not proposal.new_text.endswith("\n")
+    assert propose(file, {"finetune.label_smoothing": 0.1}).new_text.count("label_smoothing: 0.1") == 1
+
+
+def test_a_section_that_is_missing_is_added_at_the_end(tmp_path: Path) -> None:
+    file = tmp_path / "params.yaml"
+    file.write_text(_DIGITS[: _DIGITS.index("\ndask:")].rstrip())
+    proposal = propose(file, {"dask.workers": 3})
+    assert proposal.new_text == proposal.old_text + "\ndask: {workers: 3}"
+
+
+def test_what_an_anchor_ties_to_other_keys_is_not_changed(tmp_path: Path) -> None:
+    text = _DIGITS.replace("test_share: 0.2", "test_share: &share 0.2").replace(
+        "drop_share: 0.05", "drop_share: *share"
+    )
+    file = tmp_path / "params.yaml"
+    file.write_text(text)
+    # The alias is replaced, the anchor stays.
+    assert propose(file, {"filter.drop_share": 0.1}).new_text == text.replace("*share", "0.1")
+    for changes in ({"prepare.test_share": 0.3}, {"prepare.test_share": None}):
+        with pytest.raises(InputError, match=r"params\.yaml: prepare\.test_share: "):
+            propose(file, changes)
+    file.write_text(_DIGITS.replace("  drop_share: 0.05", "  <<: {drop_share: 0.05}"))
+    with pytest.raises(InputError, match=r"params\.yaml: filter\.drop_share: "):
+        propose(file, changes_for(_DBSCAN, eps=1.0))
+
+
+_NOT_VALID: dict[str, Mapping[str, object]] = {
+    "unknown key": {"filter.epz": 1.25},
+    "unknown section": {"filtr.eps": 1.25},
+    "two limits": {"filter.eps": 1.25},
+    "limit of another scorer": changes_for({"name": "margin"}, eps=1.25),
+    "one number for all": {"filter.drop_share.resnet18": 0.1},
+    "no limit": {"filter.drop_share": None},
+}
+
+
+def test_changes_that_are_not_valid_are_refused_by_their_key(tmp_path: Path) -> None:
+    file = _file(tmp_path)
+    cases = {name: partial(propose, file, changes) for name, changes in _NOT_VALID.items()}
+    check_golden("refused_changes.txt", refusals(cases, hidden={str(tmp_path): "FOLDER"}))
+    with pytest.raises(InputError) as refused:
+        propose(file, {"filter.drop_share": 1.5})
+    assert str(refused.value).startswith(f"{file}: filter.drop_share: ")
+    assert file.read_text() == _DIGITS
+
+
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [
+        (b"a: [", ""),
+        (b"\xff", ""),
+        (b"", "(top level)"),
+        (b"- a", "(top level)"),
+        (b"filter: {drop_share}", "filter.drop_share"),
+        (b"filter: {drop_share: 0.1}", "prepare"),
+    ],
+)
+def test_files_that_are_no_parameters_are_refused(tmp_path: Path, content: bytes, key: str) -> None:
+    file = tmp_path / "params.yaml"
+    file.write_bytes(content)
+    with pytest.raises(InputError) as refused:
+        propose(file, {"filter.drop_share": 0.1})
+    assert str(refused.value).startswith(f"{file}: {key}")
+
+
+@pytest.mark.slow
+@settings(max_examples=8)
+@given(value=st.floats(1e-12, 1e12), share=st.floats(0, 0.99))
+def test_numbers_of_six_digits_come_back(tmp_path_factory: pytest.TempPathFactory, value: float, share: float) -> None:
+    file = _file(tmp_path_factory.mktemp("p"))
+    for changes in (changes_for(_DBSCAN, eps=value), changes_for(_DBSCAN, drop_share=share)):
+        write(propose(file, changes))
+        loaded = load_params(file).filter
+        assert loaded.eps == changes["filter.eps"]
+        assert loaded.drop_share == changes["filter.drop_share"]
+    assert changes["filter.drop_share"] == pytest.approx(share, rel=5e-6)
+
+
+def test_a_quota_goes_as_one_limit_is_for_all_classes(tmp_path: Path) -> None:
+    file = _file(tmp_path, _FILTER.rstrip() + "\n  quota: balanced\n\n")
+    assert load_params(file).filter.quota == "balanced"
+    assert "quota" not in propose(file, changes_for(_DBSCAN, eps=2.0)).new_text
+    assert "quota" not in propose(file, changes_for(_DBSCAN, drop_share=0.2)).new_text
+
+
+def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = _file(tmp_path)
+    first, second = (propose(file, {"filter.drop_share": share}) for share in (0.1, 0.2))
+    write(first)
+    with pytest.raises(InputError) as refused:
+        write(second)
+    assert refused.value.key == str(file)
+    third = propose(file, {"filter.drop_share": 0.3})
+    edited = file.read_text() + "# mine\n"
+
+    def read_before_an_editor_saves(path: Path) -> str:
+        path.write_text(edited)
+        return third.old_text
+
+    monkeypatch.setattr(parameters, "read_params_text", read_before_an_editor_saves)
+    with pytest.raises(InputError):
+        write(third)
+    assert file.read_text() == edited
+
+
+def test_of_many_that_write_at_once_one_does(tmp_path: Path) -> None:
+    file = _file(tmp_path)
+    proposals = [propose(file, {"filter.drop_share": 0.1 + number / 100}) for number in range(6)]
+    refused: list[str] = []
+
+    def attempt(number: int) -> None:
+        try:
+            write(proposals[number])
+        except InputError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=attempt, args=[number]) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 5
+    assert file.read_text() in [proposal.new_text for proposal in proposals]
+
+
+def test_mode_stays_and_a_read_only_file_too(tmp_path: Path) -> None:
+    file = _file(tmp_path)
+    file.chmod(0o640)
+    write(propose(file, {"filter.drop_share": 0.1}))
+    assert file.stat().st_mode & 0o777 == 0o640
+    file.chmod(0o444)
+    with pytest.raises(InputError) as refused:
+        write(propose(file, {"filter.drop_share": 0.2}))
+    assert refused.value.key == str(file)
+    assert "drop_share: 0.1 #" in file.read_text()

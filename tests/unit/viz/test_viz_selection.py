@@ -1,0 +1,79 @@
+import csv
+import dataclasses
+import io
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.paths import DataPaths
+from tests.fixtures.points import CLASS_NAMES, NETWORK, write_points
+from viz.data import Points, Source
+from viz.filter_settings import FilterPreview, FilterSettings, preview_filter
+from viz.state import COLUMNS, selection_csv
+
+_N = 8
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Points, FilterPreview]:
+    data = DataPaths(root=tmp_path_factory.mktemp("data"))
+    write_points(data, np.zeros((_N, 8, 8, 3), dtype=np.uint8), labels=np.arange(_N) % len(CLASS_NAMES), n_going=2)
+    source = Source(data)
+    points = source.points(NETWORK)
+    return points, preview_filter(source, points, FilterSettings())
+
+
+def _rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def test_rows_come_in_the_order_asked_for_with_all_columns(judged: tuple[Points, FilterPreview]) -> None:
+    points, verdict = judged
+    rows = _rows(selection_csv(points, verdict, [7, 1]))
+    assert [row["sha256"] for row in rows] == [points.sha256[7].as_py(), points.sha256[1].as_py()]
+    assert tuple(rows[0]) == COLUMNS
+    assert [(row["score"], row["keep"]) for row in rows] == [
+        (f"{verdict.scores[7]:.6f}", "false"),
+        (f"{verdict.scores[1]:.6f}", "true"),
+    ]
+    assert rows[0]["label_name"] == points.class_names[3]
+    assert rows[0]["predicted_name"] == points.class_names[0]
+
+
+def test_nothing_chosen_is_a_header_alone(judged: tuple[Points, FilterPreview]) -> None:
+    assert selection_csv(*judged, []) == ",".join(f'"{name}"' for name in COLUMNS) + "\n"
+
+
+def test_half_a_millionth_is_rounded_up(judged: tuple[Points, FilterPreview]) -> None:
+    points, verdict = judged
+    # v / (v + 1) with v = 1 / 127 is 1 / 128 = 0.0078125, a tie.
+    tied = dataclasses.replace(verdict, values=np.full(_N, 1 / 127), thresholds=np.ones(_N))
+    assert tied.scores[0] == 0.0078125
+    assert _rows(selection_csv(points, tied, [0]))[0]["score"] == "0.007813"
+
+
+@given(text=st.text(st.characters(codec="utf-8", exclude_characters="\0")) | st.from_regex(r"[=+\-@\t\r\n'＝].*"))
+def test_no_cell_begins_as_a_formula_and_one_apostrophe_less_is_the_text(
+    judged: tuple[Points, FilterPreview], text: str
+) -> None:
+    points, verdict = judged
+    hostile = dataclasses.replace(points, reasons=pa.chunked_array([[text] * _N]))
+    cell = _rows(selection_csv(hostile, verdict, [0]))[0]["reason"]
+    assert not cell.startswith(tuple("=+-@\t\r\n＝＋－＠"))
+    assert cell.removeprefix("'") == text
+
+
+def test_names_and_paths_are_made_harmless_too(tmp_path: Path) -> None:
+    data = DataPaths(root=tmp_path)
+    write_points(
+        data, np.zeros((4, 8, 8, 3), dtype=np.uint8), labels=np.arange(4) % 2, n_going=1, class_names=["=A1", "b"]
+    )
+    source = Source(data)
+    points = source.points(NETWORK)
+    row = _rows(selection_csv(points, preview_filter(source, points, FilterSettings()), [0]))[0]
+    assert row["path"] == "'=A1/0.png"
+    assert row["label_name"] == "'=A1"

@@ -1,0 +1,255 @@
+import io
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pipeline.artifacts.files import write_array
+from pipeline.artifacts.overrides import read_overrides
+from pipeline.artifacts.provenance import import_closure
+from pipeline.paths import DataPaths
+from tests.fixtures.projects import NETWORK, write_params
+from tests.fixtures.report import ROOT, write_network
+from tests.fixtures.view import view_data
+from viz.__main__ import main
+from viz.app import make_app
+from viz.components import picture
+from viz.data import Points, Source
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataPaths:
+    return view_data(tmp_path)
+
+
+@pytest.fixture
+def source(data: DataPaths) -> Source:
+    return Source(data)
+
+
+@pytest.fixture
+def points(source: Source) -> Points:
+    return source.points(NETWORK)
+
+
+_PARAMS = ROOT / "tests" / "params.yaml"
+_NOTHING: Any = {"generation": None, "rows": [], "graph": "map"}
+
+
+@pytest.fixture
+def client(source: Source) -> Any:
+    return make_app(source, params_file=_PARAMS).server.test_client()
+
+
+def test_index_names_no_address_outside(client: Any) -> None:
+    answer = client.get("/")
+    assert answer.status_code == 200
+    # The names of classes are text, whatever they hold.
+    page = re.sub(r'"label":"(?:[^"\\]|\\.)*"', "", answer.text)
+    assert not re.search(r"https?:|[\"'](//|\\u002f\\u002f)", page)
+    assert "style.css" in answer.text
+    policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'self'" in policy
+    # Notebooks on this machine may show the page; nothing else names an address.
+    named = re.findall(r"http[^ ;]*", policy)
+    assert named
+    assert all(address.startswith(("http://127.0.0.1:", "http://localhost:")) for address in named)
+    assert answer.headers["Referrer-Policy"] == "no-referrer"
+
+
+def _body(client: Any, output: str, values: Mapping[str, Any], changed: str) -> dict[str, Any]:
+    """What the page sends for the callback whose outputs hold `output`; controls not in `values` have none."""
+    entry = next(entry for entry in client.get("/_dash-dependencies").json if output in entry["output"])
+    parts = [name.rsplit(".", 1) for name in entry["output"].strip(".").split("...")]
+
+    outputs = [{"id": name, "property": prop.partition("@")[0]} for name, prop in parts]
+
+    def filled(wanted: list[dict[str, str]]) -> list[dict[str, Any]]:
+        return [{**part, "value": values.get(f"{part['id']}.{part['property']}")} for part in wanted]
+
+    return {
+        "output": entry["output"],
+        "outputs": outputs if entry["output"].startswith("..") else outputs[0],
+        "inputs": filled(entry["inputs"]),
+        "state": filled(entry["state"]),
+        "changedPropIds": [changed],
+    }
+
+
+def test_the_page_and_its_callbacks_answer(client: Any) -> None:
+    assert "resnet18" in client.get("/_dash-layout").text
+    values = {
+        "network.value": "resnet18", "coloring.value": "class", "view.value": "explore", "edited.data": "0",
+        "selection.data": _NOTHING,
+    }  # fmt: skip
+    answer = client.post("/_dash-update-component", json=_body(client, "map.figure", values, "network.value"))
+    assert answer.status_code == 200
+    response = answer.json["response"]
+    assert len(response["map"]["figure"]["data"][0]["customdata"]) == 80
+    again = _body(client, "map.figure", values | {"drawn.data": response["drawn"]["data"]}, "coloring.value")
+    assert len(client.post("/_dash-update-component", json=again).data) < len(answer.data) / 2
+
+
+def test_every_callback_answers_a_page_just_opened(client: Any) -> None:
+    """As the browser asks: all inputs as the layout has them."""
+    values = {
+        "network.value": "resnet18", "network-b.value": "resnet18", "view.value": "compare", "coloring.value": "class",
+        "edited.data": "0", "selection.data": _NOTHING,
+        "list.value": "goes", "sort.value": "suspect", "page-number.data": 0,
+        "scope.value": -1, "judge.value": "written", "judge-b.value": "dbscan", "share-b.value": 5,
+        "min_samples-b.value": 5, "classes.value": [], "scores.value": [0, 1], "url.search": "",
+    }  # fmt: skip
+    for entry in client.get("/_dash-dependencies").json:
+        if entry["clientside_function"] is None and "training" not in entry["output"]:
+            first = entry["inputs"][0]
+            body = _body(client, entry["output"], values, f"{first['id']}.{first['property']}")
+            answer = client.post("/_dash-update-component", json=body)
+            assert answer.status_code in (200, 204), entry["output"]
+
+
+def test_thumbnail(client: Any, data: DataPaths) -> None:
+    answer = client.get("/thumbnail/7.png")
+    assert answer.status_code == 200
+    assert answer.mimetype == "image/png"
+    assert "max-age" in answer.headers["Cache-Control"]
+    pixels = np.asarray(Image.open(io.BytesIO(answer.data)))
+    np.testing.assert_array_equal(pixels, np.load(data.images("train"))[7])
+
+
+@pytest.mark.parametrize(
+    "name", ["80.png", "-1.png", "1e2.png", "x.png", "7", "9" * 40 + ".png", "..%2f..%2fparams.yaml", "7.png/x"]
+)
+def test_no_such_thumbnail(client: Any, name: str) -> None:
+    assert client.get(f"/thumbnail/{name}").status_code == 404
+
+
+def test_thumbnail_without_images_says_what_to_run(tmp_path: Path) -> None:
+    app = make_app(Source(DataPaths(root=tmp_path)), params_file=_PARAMS)
+    answer = app.server.test_client().get("/thumbnail/0.png")
+    assert answer.status_code == 404
+    assert str(tmp_path) in answer.text
+    assert answer.headers["Cache-Control"] == "no-store"
+
+
+def test_a_picture_is_of_the_files_that_the_page_shows_or_none(client: Any, data: DataPaths, points: Points) -> None:
+    address = picture(points, 7).to_plotly_json()["props"]["src"]
+    assert client.get(address).status_code == 200
+    write_array(data.images("train"), np.zeros((80, 8, 8, 3), dtype=np.uint8))
+    answer = client.get(address)
+    assert answer.status_code == 404
+    assert answer.headers["Cache-Control"] == "no-store"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _listening(port: int) -> list[str]:
+    """Local addresses, in the kernel's notation, of sockets that listen on `port`."""
+    lines = [line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/net/{kind}").read_text().splitlines()]
+    return [line[1].split(":")[0] for line in lines if line[1].endswith(f":{port:04X}") and line[3] == "0A"]
+
+
+def test_listens_on_loopback_whatever_the_environment_says(data: DataPaths, tmp_path: Path) -> None:
+    port = _free_port()
+    environment = {**os.environ, "HOST": "0.0.0.0", "PORT": "1", "DASH_DEBUG": "true", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "viz", "--port", str(port), "--params", str(_PARAMS), "--data", str(data.root)]
+    with (tmp_path / "log").open("w+") as log:
+        process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
+        try:
+            deadline = time.monotonic() + 120
+            while not _listening(port):
+                assert process.poll() is None, (tmp_path / "log").read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            assert _listening(port) == ["0100007F"]
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=30) as answer:
+                assert b'"ui":false' in answer.read()
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def test_bad_command_lines_and_params_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        busy = taken.getsockname()[1]
+        for arguments, named in (
+            (["--params", str(tmp_path / "none.yaml")], "none.yaml: no such file"),
+            (["--params", str(_PARAMS), "--port", "70000"], "--port: 70000"),
+            (["--params", str(_PARAMS), "--port", str(busy)], f"--port: {busy}"),
+        ):
+            assert main(arguments) == 2
+            error = capsys.readouterr().err
+            assert named in error
+            assert error.count("\n") == 1
+    with pytest.raises(SystemExit) as ended:
+        main(["--prot", "1"])
+    assert ended.value.code == 2
+
+
+def test_decisions_go_by_a_route_in_json_alone(client: Any, data: DataPaths, points: Points) -> None:
+    command = {"action": "drop", "rows": [7], "generation": points.generation, "page": "p", "note": ""}
+    before = Source(data).overrides_stamp()
+    answer = client.post("/decide", json=command)
+    assert answer.json["said"]
+    assert answer.json["edited"] == Source(data).overrides_stamp() != before
+    assert [line.path for line in read_overrides(data.overrides)] == [points.paths[7].as_py()]
+    for damaged in (b"", b"[]", b"{", b"null"):
+        assert client.post("/decide", data=damaged, content_type="application/json").json["failed"]
+    assert client.post("/decide", data=json.dumps(command), content_type="text/plain").json["failed"]
+    assert client.post("/decide", json=command, headers={"Origin": "http://evil.example"}).status_code == 403
+
+
+def test_each_page_reads_the_parameters_anew(source: Source, tmp_path: Path) -> None:
+    params = write_params(tmp_path)
+    client = make_app(source, params_file=params).server.test_client()
+    assert '"resnet34"' not in client.get("/_dash-layout").text
+    params.write_text(params.read_text().replace("[resnet18]", "[resnet34, resnet18]"))
+    assert '"resnet34"' in client.get("/_dash-layout").text
+    params.write_text("{")
+    assert "params.yaml" in client.get("/_dash-layout").text
+
+
+def test_what_has_been_replaced_is_not_drawn_over_what_a_page_shows(client: Any, data: DataPaths) -> None:
+    values = {
+        "network.value": "resnet18", "coloring.value": "class", "view.value": "explore", "edited.data": "0",
+        "list.value": "goes", "sort.value": "suspect", "selection.data": _NOTHING,
+        "page-number.data": 0, "focus.data": 3,
+    }  # fmt: skip
+    drawn = client.post("/_dash-update-component", json=_body(client, "map.figure", values, "network.value"))
+    values["drawn.data"] = drawn.json["response"]["drawn"]["data"]
+    write_network(data, NETWORK, seed=1)
+    for output, changed in (
+        ("..map.figure", "coloring.value"),
+        ("..other.figure", "view.value"),
+        ("grid.children", "list.value"),
+        ("card.children", "focus.data"),
+        ("map.figure@", "focus.data"),
+    ):
+        answer = client.post("/_dash-update-component", json=_body(client, output, values, changed))
+        assert answer.status_code == 204, output
+
+
+@pytest.mark.slow
+def test_torch_is_never_imported() -> None:
+    modules = ("viz.app", "viz.commands.serve", "viz.notebook", "viz.__main__")
+    closure = {name for module in modules for name in import_closure(module)}
+    assert not [name for name in closure if name.startswith(("pipeline.training", "pipeline.models"))]
+    script = f"import sys, {', '.join(modules)}; print(sorted({{'torch', 'torchvision', 'dvc'}} & set(sys.modules)))"
+    answer = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert answer.stdout == "[]\n"

@@ -1,0 +1,119 @@
+"""The second map of a comparison of two settings."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dash import Dash, Input, Output, Patch, State, no_update
+
+from pipeline.errors import InputError
+from pipeline.figures.explorer import POINTS, Box, explorer_map, no_map, selection_marks
+from viz import components
+from viz.callbacks.embedding import (
+    MapControls,
+    compared,
+    comparison_state,
+    map_meta,
+    parse_controls,
+    require_generation,
+    rows_on_map,
+)
+from viz.components import differences
+from viz.data import Source
+
+
+def draw_comparison(
+    source: Source, asked: MapControls, other: MapControls, *, focus: int | None = None, selected: Sequence[int] = ()
+) -> dict[str, Any]:
+    """The second map of a comparison, of the other network, and the differences in numbers.
+
+    Args:
+        focus: row of the chosen image.
+        selected: rows that stand out.
+    """
+    try:
+        look = asked.look(source)
+        beside = comparison_state(look, other, source)
+    except InputError as error:
+        return {"figure": no_map(), "differences": components.problem(str(error)), "drawn": None}
+    colors = differences(look.verdict, beside.verdict)
+    rows = rows_on_map(look, None)
+    points, view = beside.points, f"other {other.network}"
+    figure = explorer_map(points.coordinates, rows, colors, view=view, ring=focus, selected=selected)
+    figure.layout.meta = map_meta(look, points, rows)
+    return {
+        "figure": figure,
+        "differences": components.difference_line(look.verdict, beside.verdict),
+        "drawn": {"network": other.network, "generation": points.generation},
+    }
+
+
+def mark_selected(source: Source, asked: MapControls, selected: Sequence[int], box: Box | None) -> Any:
+    """The same images stand out on the map where they were not selected.
+
+    Args:
+        box: the part of that map that is drawn, see `exploring.visible_box`.
+    """
+    try:
+        look = asked.look(source)
+    except InputError:
+        return no_update
+    marks = selection_marks(rows_on_map(look, box), selected)
+    figure: Any = Patch()
+    figure["data"][POINTS]["selectedpoints"] = marks["points"]
+    # A lasso drawn on this one before would select anew.
+    figure["layout"]["selections"] = []
+    figure["layout"]["selectionrevision"] = marks["revision"]
+    return figure
+
+
+def register(app: Dash, source: Source) -> None:
+    """Tie the functions above to the page's controls."""
+    names = (("network", "value"), ("rule", "data"), ("classes", "value"), ("scores", "value"))
+
+    @app.callback(
+        output={
+            "figure": Output("other", "figure"),
+            "differences": Output("differences", "children"),
+            "drawn": Output("drawn-b", "data"),
+        },
+        inputs={
+            "asked": tuple(Input(*name) for name in names),
+            "view": Input("view", "value"),
+            "b": (Input("network-b", "value"), Input("rule-b", "data")),
+            "_edited": Input("edited", "data"),
+            "drawn": (State("drawn", "data"), State("drawn-b", "data")),
+            "focus": State("focus", "data"),
+            "selection": State("selection", "data"),
+        },
+    )
+    def _draw_other(
+        asked: Sequence[Any],
+        view: str,
+        b: Sequence[Any],
+        _edited: str,
+        drawn: Sequence[Any],
+        focus: Any,
+        selection: Any,
+    ) -> dict[str, Any]:
+        require_generation(source, asked[0], drawn[0])
+        other = compared(view, *b)
+        if other is None:
+            return {"figure": no_update, "differences": None, "drawn": no_update}
+        require_generation(source, other.network, drawn[1])
+        return draw_comparison(source, parse_controls(asked), other, focus=focus, selected=selection["rows"])
+
+    @app.callback(
+        Output("map", "figure", allow_duplicate=True),
+        Output("other", "figure", allow_duplicate=True),
+        Input("selection", "data"),
+        State("view", "value"),
+        State("drawn", "data"),
+        *(State(*name) for name in names),
+        prevent_initial_call=True,
+    )
+    def _mark(selection: Any, view: str, drawn: Any, *values: Any) -> tuple[Any, Any]:
+        asked, rows = parse_controls(values), selection["rows"]
+        require_generation(source, asked.network, drawn)
+        if selection["graph"] == "other":
+            return mark_selected(source, asked, rows, drawn and drawn["box"]), no_update
+        return no_update, mark_selected(source, asked, rows, None) if view == "compare" else no_update

@@ -1,0 +1,279 @@
+"""The controls that say what would go: judge, limit, share and min_samples, for all classes or for one."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from dash import Dash, Input, Output, State, ctx, no_update
+
+from pipeline.errors import InputError
+from pipeline.figures.curves import threshold_curve
+from pipeline.figures.explorer import no_map
+from pipeline.scoring.base import Space
+from viz import components, layout
+from viz.callbacks.url import read_link
+from viz.data import Points, Source
+from viz.filter_settings import (
+    AS_FILTERED,
+    FilterSettings,
+    Limit,
+    class_thresholds,
+    dbscan_settings,
+    default_threshold,
+    sorted_distances,
+    suspicion_values,
+    threshold_for,
+)
+from viz.state import make_map_state, settings_from_json, settings_to_json
+
+_SLIDER_STEPS = 500
+
+UNITS: Mapping[Space, str] = {"map": "map units", "components": "units of the components"}
+
+
+def changed(
+    source: Source, points: Points, rule: FilterSettings, label: int | None, control: str, value: Any
+) -> FilterSettings:
+    """The rule after a reader has moved one control.
+
+    Args:
+        label: the class that the controls are for; None for all.
+        control: `judge`, `threshold`, `share` (in percent), `min_samples` or `reset`.
+        value: of that control.
+
+    Raises:
+        InputError: the judge cannot judge these images.
+    """
+    limit = rule.limit_of(label)
+    match control:
+        case "reset":
+            return FilterSettings(limit=Limit(min_samples=_filter_min_samples(points)))
+        case "judge":
+            return FilterSettings(judge=value, limit=Limit(min_samples=_filter_min_samples(points)))
+        case "threshold":
+            return rule.with_limit(label, replace(limit, threshold=value))
+        case "min_samples":
+            return rule.with_limit(label, replace(limit, min_samples=value))
+        case "share":
+            values = suspicion_values(source, points, rule.with_limit(label, limit))
+            chosen = values if label is None else values[points.labels == label]
+            return rule.with_limit(label, replace(limit, threshold=threshold_for(chosen, value / 100)))
+        case _:
+            raise AssertionError(control)
+
+
+def controls(source: Source, points: Points, rule: FilterSettings, label: int | None) -> dict[str, Any]:
+    """What the sliders show for a rule: the limit in force for a class or all, its range, and the share that goes.
+
+    The slider's range goes to twice the limit at least, and to where one image in a hundred exceeds it.
+    """
+    values, threshold = suspicion_values(source, points, rule), _limit(source, points, rule, label)
+    finite = values[np.isfinite(values)]
+    greatest = max(2 * threshold, float(np.quantile(finite, 0.99)) if len(finite) else 0.0)
+    step = 10.0 ** math.floor(math.log10(greatest / _SLIDER_STEPS))
+    noise = make_map_state(source, points.network, settings_to_json(rule)).verdict.noise
+    chosen = noise if label is None else noise[points.labels == label]
+    clustering = dbscan_settings(points, rule, label)
+    return {
+        "rule": settings_to_json(rule),
+        "judge": rule.judge,
+        # No threshold is 0.
+        "min": step,
+        "max": math.ceil(greatest / step) * step,
+        "step": step,
+        "threshold": threshold,
+        "share": round(100 * float(chosen.mean()), 3),
+        "min_samples": rule.limit_of(label).min_samples,
+        "no_min_samples": rule.space is None,
+        "unit": "limit of the scorer's value" if clustering is None else f"eps ({UNITS[clustering[0]]})",
+        "used": _used(points, rule),
+    }
+
+
+def adjust(
+    source: Source,
+    network: str,
+    kept: Mapping[str, Any] | None,
+    scope: int | None,
+    control: str | None,
+    value: Any,
+    *,
+    link: str = "",
+) -> dict[str, Any]:
+    """All controls after one has moved.
+
+    Args:
+        kept: the rule so far; None on a page just opened, where the link may bring one.
+        scope: the class that the controls are for, or `layout.ALL`.
+        control: that moved; `network` and `scope` as well as those of `changed`, None for none.
+        link: the query of the page's address.
+    """
+    try:
+        points = source.points(network)
+        label = scope if scope in points.classes else None
+        if kept is None:
+            return _opened(source, points, label, link)
+        rule = settings_from_json(kept)
+        if control == "network":
+            # A radius on one map says nothing of another.
+            rule = FilterSettings(judge=rule.judge, limit=Limit(min_samples=rule.limit.min_samples))
+        elif control in ("judge", "threshold", "share", "min_samples", "reset"):
+            rule = changed(source, points, rule, label, control, value)
+        return {**controls(source, points, rule, label), "scope": _shown_scope(label)}
+    except InputError as error:
+        # Missing artefacts are said by the map; what only this judge lacks is said here.
+        unchanged = dict.fromkeys(_OUTPUTS, no_update)
+        judge = kept["judge"] if kept else AS_FILTERED
+        blank: dict[str, Any] = (
+            _BLANK | {"rule": settings_to_json(FilterSettings(judge=judge))} if control == "network" else {}
+        )
+        return unchanged | blank | {"used": str(error), "judge": judge}
+
+
+def _opened(source: Source, points: Points, label: int | None, link: str) -> dict[str, Any]:
+    """All controls as the link has them, or as the filter did where it cannot be had."""
+    damage = ""
+    start = changed(source, points, FilterSettings(), None, "reset", None)
+    try:
+        rule = settings_from_json(read_link(link).get("rule"))
+        answer = controls(source, points, start if rule == FilterSettings() else rule, label)
+    except InputError as error:
+        answer, damage = controls(source, points, start, label), f"{error}. "
+    return {**answer, "used": damage + answer["used"], "scope": _shown_scope(label)}
+
+
+def _shown_scope(label: int | None) -> Any:
+    return layout.ALL if label is None else no_update
+
+
+def summarize(source: Source, network: str, kept: Mapping[str, Any] | None, scope: int | None) -> tuple[Any, Any]:
+    """The curve that the limit is read from, and the table of classes."""
+    try:
+        look = make_map_state(source, network, kept)
+        points, rule = look.points, look.rule
+        label = scope if scope in points.classes else None
+        current = _limit(source, points, rule, label)
+        table = components.class_table(
+            look, default_threshold(source, points, rule), class_thresholds(source, points, rule)
+        )
+        ordered = sorted_distances(source, points, rule, label)
+    except InputError:
+        # Said by the map.
+        return no_map(), None
+    clustering = dbscan_settings(points, rule, label)
+    title = "value (unit of the scorer)"
+    if clustering is not None:
+        space, min_samples = clustering
+        # DBSCAN counts the image itself.
+        which = "the image itself" if min_samples == 1 else f"neighbour {min_samples - 1}"
+        title = f"distance to {which} ({UNITS[space]})"
+    return threshold_curve(ordered, current, title=title), table
+
+
+def settings_b(
+    source: Source, view: str, network: str | None, judge: str, share: float | None, min_samples: int | None
+) -> dict[str, Any] | None:
+    """The second rule of a comparison, from its controls; None while they say nothing, and outside that view."""
+    if view != "compare" or not network or share is None or min_samples is None:
+        return None
+    try:
+        points = source.points(network)
+        rule = FilterSettings(judge=judge, limit=Limit(min_samples=min_samples))
+        if judge != AS_FILTERED or abs(share / 100 - points.is_noise.mean()) > _SAME_SHARE:
+            rule = changed(source, points, rule, None, "share", share)
+    except InputError:
+        return settings_to_json(FilterSettings(judge=judge, limit=Limit(min_samples=min_samples)))
+    return settings_to_json(rule)
+
+
+_SAME_SHARE = 5e-5
+# What is said of one network is not said of another, of which nothing is known.
+_BLANK: dict[str, Any] = {"threshold": None, "share": None, "unit": "Limit"}
+# Of the control that moves; a range that grew with the limit would run away.
+_UNCHANGED_WHILE_DRAGGED = {
+    "threshold": ("threshold", "min", "max", "step"),
+    "share": ("share",),
+    "min_samples": ("min_samples",),
+}
+_OUTPUTS = {
+    "rule": Output("rule", "data"),
+    "judge": Output("judge", "value"),
+    "min": Output("threshold", "min"),
+    "max": Output("threshold", "max"),
+    "step": Output("threshold", "step"),
+    "threshold": Output("threshold", "value"),
+    "share": Output("share", "value"),
+    "min_samples": Output("min_samples", "value"),
+    "no_min_samples": Output("min_samples-row", "hidden"),
+    "unit": Output("unit", "children"),
+    "used": Output("used", "children"),
+    "scope": Output("scope", "value"),
+}
+
+
+def register(app: Dash, source: Source) -> None:
+    """Tie the functions above to the page's controls."""
+
+    @app.callback(
+        output=_OUTPUTS,
+        inputs={
+            "network": Input("network", "value"),
+            "scope": Input("scope", "value"),
+            "values": {
+                "judge": Input("judge", "value"),
+                "threshold": Input("threshold", "value"),
+                "share": Input("share", "value"),
+                "min_samples": Input("min_samples", "value"),
+                "reset": Input("reset", "n_clicks"),
+            },
+            "kept": State("rule", "data"),
+            "link": State("url", "search"),
+        },
+    )
+    def _adjust(network: str, scope: int, values: dict[str, Any], kept: Any, link: str) -> dict[str, Any]:
+        control = ctx.triggered_id if kept is not None else None
+        value = values.get(str(control))
+        if control in ("threshold", "share", "min_samples") and value is None:
+            # While a number is being typed.
+            return dict.fromkeys(_OUTPUTS, no_update)
+        answer = adjust(source, network, kept, scope, control, value, link=link or "")
+        return answer | dict.fromkeys(_UNCHANGED_WHILE_DRAGGED.get(str(control), ()), no_update)
+
+    app.callback(
+        Output("curve", "figure"),
+        Output("table", "children"),
+        Input("rule", "data"),
+        Input("scope", "value"),
+        Input("network", "value"),
+        Input("edited", "data"),
+    )(lambda rule, scope, network, _edited: summarize(source, network, rule, scope))
+    app.callback(
+        Output("rule-b", "data"),
+        Input("view", "value"),
+        Input("network-b", "value"),
+        Input("judge-b", "value"),
+        Input("share-b", "value"),
+        Input("min_samples-b", "value"),
+    )(lambda *values: settings_b(source, *values))
+
+
+def _limit(source: Source, points: Points, rule: FilterSettings, label: int | None) -> float:
+    """In force for a class, or for the classes without a limit of their own."""
+    return (
+        default_threshold(source, points, rule)
+        if label is None
+        else float(class_thresholds(source, points, rule)[label])
+    )
+
+
+def _filter_min_samples(points: Points) -> int:
+    return int(points.scorer.get("min_samples", Limit().min_samples))
+
+
+def _used(points: Points, rule: FilterSettings) -> str:
+    used = f"The filter used {points.scorer['name']}"
+    used += "" if points.eps is None else f", limit {points.eps:.4g}"
+    used += f": {points.is_noise.mean():.2%} go."
+    return used + (f" {len(rule.own)} classes have settings of their own." if rule.own else "")

@@ -1,0 +1,174 @@
+"""The pictures beside the map: which, in what order, page by page."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from dash import Dash, Input, Output, State, ctx, no_update
+from numpy.typing import NDArray
+
+from pipeline.errors import InputError
+from viz import components
+from viz.callbacks.embedding import MapControls, compared, comparison_state, parse_controls, require_generation
+from viz.data import Source
+from viz.state import MapState, selection_csv
+
+PAGE = 60
+
+_EMPTY = {
+    "goes": "Nothing would go.",
+    "selection": "Nothing is selected: choose the lasso or the box above the map and draw around points.",
+    "shown": "No image passes the filters by class and score.",
+    "hand": "Nobody has decided anything yet.",
+    "planted": "No label was changed on purpose.",
+}
+
+
+def listed_rows(
+    look: MapState, which: str, order: str, *, selection: Sequence[int] = (), other: MapState | None = None
+) -> NDArray[np.int64]:
+    """Rows of the images asked for, among those shown.
+
+    Args:
+        which: a key of `layout.LISTS`; the comparing ones are empty without `other`.
+        order: a key of `layout.SORTS`.
+        selection: rows selected on the map.
+    """
+    goes = ~look.verdict.keep
+    goes_b = np.zeros_like(goes) if other is None else ~other.verdict.keep
+    chosen = np.zeros(len(goes), dtype=np.bool_)
+    match which:
+        case "goes":
+            chosen = goes
+        case "shown":
+            chosen[:] = True
+        case "selection":
+            chosen[[row for row in selection if 0 <= row < len(goes)]] = True
+        case "hand":
+            chosen[list(look.verdict.by_hand)] = True
+        case "planted":
+            chosen = look.points.planted
+        case _ if other is not None:
+            chosen = {"a": goes & ~goes_b, "b": goes_b & ~goes, "both": goes & goes_b}[which]
+    rows = np.flatnonzero(chosen & look.shown)
+    points = look.points
+    keys = {
+        "suspect": -look.verdict.scores[rows],
+        "trusted": look.verdict.scores[rows],
+        "class": points.labels[rows],
+        "sure": -points.confidence[rows],
+    }
+    return rows[np.argsort(keys[order], kind="stable")]
+
+
+def browse(
+    source: Source,
+    asked: MapControls,
+    which: str,
+    order: str,
+    page: int,
+    *,
+    selection: Sequence[int] = (),
+    other: MapControls | None = None,
+) -> dict[str, Any]:
+    """One page of pictures, and where it is among the others."""
+    try:
+        look = asked.look(source)
+        beside = None if other is None else comparison_state(look, other, source)
+    except InputError as error:
+        return {"grid": components.empty(str(error)), "place": "", "page": 0, "previous": True, "next": True}
+    rows = listed_rows(look, which, order, selection=selection, other=beside)
+    last = max(0, (len(rows) - 1) // PAGE)
+    page = min(max(0, page), last)
+    on_page = rows[page * PAGE : (page + 1) * PAGE].tolist()
+    nothing = _EMPTY.get(which, "None; two settings are compared in the view Compare.")
+    return {
+        "grid": [components.tile(look, row) for row in on_page] or components.empty(nothing),
+        "place": f"{len(rows):,} images, page {page + 1} of {last + 1}",
+        "page": page,
+        "previous": page == 0,
+        "next": page == last,
+    }
+
+
+def as_csv(
+    source: Source,
+    asked: MapControls,
+    which: str,
+    order: str,
+    *,
+    selection: Sequence[int] = (),
+    other: MapControls | None = None,
+) -> dict[str, str]:
+    """The list as a file to save, all of its pages.
+
+    Raises:
+        InputError: as `make_map_state`.
+    """
+    look = asked.look(source)
+    beside = None if other is None else comparison_state(look, other, source)
+    rows = listed_rows(look, which, order, selection=selection, other=beside)
+    content = selection_csv(look.points, look.verdict, rows.tolist())
+    return {"filename": f"{asked.network}-{which}.csv", "content": content, "type": "text/csv"}
+
+
+def register(app: Dash, source: Source) -> None:
+    """Tie the functions above to the page's controls."""
+    asked = (
+        Input("network", "value"), Input("rule", "data"), Input("classes", "value"), Input("scores", "value"),
+    )  # fmt: skip
+
+    @app.callback(
+        output={
+            "grid": Output("grid", "children"),
+            "place": Output("place", "children"),
+            "page": Output("page-number", "data"),
+            "previous": Output("previous", "disabled"),
+            "next": Output("next", "disabled"),
+        },
+        inputs={
+            "asked": asked,
+            "which": Input("list", "value"),
+            "order": Input("sort", "value"),
+            "_turned": (Input("previous", "n_clicks"), Input("next", "n_clicks")),
+            "selection": Input("selection", "data"),
+            "b": (Input("view", "value"), Input("network-b", "value"), Input("rule-b", "data")),
+            "_edited": Input("edited", "data"),
+            "page": State("page-number", "data"),
+            "drawn": State("drawn", "data"),
+        },
+    )
+    def _browse(
+        asked: Sequence[Any], which: str, order: str, _turned: Any, selection: Any, b: Sequence[Any],
+        _edited: str, page: int, drawn: Any,
+    ) -> Mapping[str, Any]:  # fmt: skip
+        require_generation(source, asked[0], drawn)
+        moved = {"previous": page - 1, "next": page + 1, "edited": page}.get(str(ctx.triggered_id), 0)
+        other = compared(*b)
+        return browse(source, parse_controls(asked), which, order, moved, selection=selection["rows"], other=other)
+
+    @app.callback(
+        output={
+            "file": Output("download", "data"),
+            "said": Output("saved", "children", allow_duplicate=True),
+            "style": Output("saved", "className", allow_duplicate=True),
+        },
+        inputs={"_clicks": Input("csv", "n_clicks")},
+        state={
+            "asked": tuple(State(part.component_id, part.component_property) for part in asked),
+            "which": State("list", "value"),
+            "order": State("sort", "value"),
+            "selection": State("selection", "data"),
+            "b": (State("view", "value"), State("network-b", "value"), State("rule-b", "data")),
+        },
+        prevent_initial_call=True,
+    )
+    def _save(
+        _clicks: int, asked: Sequence[Any], which: str, order: str, selection: Any, b: Sequence[Any]
+    ) -> dict[str, Any]:
+        other = compared(*b)
+        try:
+            file = as_csv(source, parse_controls(asked), which, order, selection=selection["rows"], other=other)
+        except InputError as error:
+            return {"file": no_update, "said": f"No list to save: {error}", "style": "failed"}
+        return {"file": file, "said": f"{file['filename']} is in the browser's downloads.", "style": ""}

@@ -1,0 +1,101 @@
+"""What hovering over a point and choosing it show."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dash import Dash, Input, Output, Patch, State, no_update
+
+from pipeline.errors import InputError
+from pipeline.figures.explorer import RING, ring_at
+from viz import components
+from viz.callbacks.embedding import MapControls, is_map_current, require_generation
+from viz.data import Source
+from viz.state import MapState
+
+# Graph -> what the names of its controls end in.
+_MAPS = {"map": "", "other": "-b"}
+
+
+def hover(
+    source: Source, event: Mapping[str, Any] | None, asked: MapControls, drawn: Mapping[str, Any] | None
+) -> tuple[bool, Any, Any]:
+    """Whether the tooltip shows, where, and what."""
+    row = event_row(event)
+    look = None if row is None else _same(source, asked, drawn)
+    if event is None or row is None or look is None or row >= len(look.points):
+        return False, no_update, no_update
+    return True, event["points"][0].get("bbox"), components.tooltip(look, row)
+
+
+def describe(source: Source, row: int | None, asked: MapControls) -> Any:
+    """The card about the chosen image; a hint while none is."""
+    if row is None:
+        return components.hint()
+    try:
+        look = asked.look(source)
+    except InputError as error:
+        return components.problem(str(error))
+    return components.card(look, row) if 0 <= row < len(look.points) else components.hint()
+
+
+def move_ring(source: Source, row: int | None, network: str, drawn: Mapping[str, Any] | None) -> Any:
+    """The ring on the map goes to the chosen image."""
+    require_generation(source, network, drawn)
+    try:
+        points = source.points(network)
+    except InputError:
+        return no_update
+    figure: Any = Patch()
+    for axis, values in ring_at(points.coordinates, row).items():
+        figure["data"][RING][axis] = values
+    return figure
+
+
+def event_row(event: Mapping[str, Any] | None) -> int | None:
+    """The row of the point that a hover or click event is about."""
+    row = event["points"][0].get("customdata") if event and event.get("points") else None
+    # By type: True is an integer to Python.
+    return row if type(row) is int and row >= 0 else None
+
+
+def register(app: Dash, source: Source) -> None:
+    """Tie the functions above to the page's controls."""
+    network, rule = Input("network", "value"), Input("rule", "data")
+    for graph, suffix in _MAPS.items():
+        app.callback(
+            Output(f"tooltip{suffix}", "show"),
+            Output(f"tooltip{suffix}", "bbox"),
+            Output(f"tooltip{suffix}", "children"),
+            Input(graph, "hoverData"),
+            State(f"network{suffix}", "value"),
+            State(f"rule{suffix}", "data"),
+            State(f"drawn{suffix}", "data"),
+        )(lambda event, name, kept, drawn: hover(source, event, MapControls(network=name, rule=kept), drawn))
+        app.callback(
+            Output(graph, "figure", allow_duplicate=True),
+            Input("focus", "data"),
+            State(f"network{suffix}", "value"),
+            State(f"drawn{suffix}", "data"),
+            prevent_initial_call=True,
+        )(lambda row, name, drawn: move_ring(source, row, name, drawn))
+
+    @app.callback(
+        Output("card", "children"),
+        Input("focus", "data"),
+        network,
+        rule,
+        Input("edited", "data"),
+        State("drawn", "data"),
+    )
+    def _describe(row: int | None, name: str, kept: Any, _edited: str, drawn: Any) -> Any:
+        require_generation(source, name, drawn)
+        return describe(source, row, MapControls(network=name, rule=kept))
+
+
+def _same(source: Source, asked: MapControls, drawn: Mapping[str, Any] | None) -> MapState | None:
+    """What there is to show, unless the files have been replaced since the map was drawn."""
+    try:
+        look = asked.look(source)
+    except InputError:
+        return None
+    return look if is_map_current(drawn, look.points) else None

@@ -1,0 +1,154 @@
+"""Decisions of people: one image or a selection kept or dropped, taken back and undone."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dash import Dash, Input, Output
+from flask import request
+
+from pipeline.errors import InputError
+from viz.callbacks.embedding import MapControls, parse_controls
+from viz.data import Points, Source
+from viz.decisions import Decision, Decisions, Image, SaveResult
+
+_MAX_PAGES = 100
+
+# To None, as the filter has it, decisions are taken back.
+_DECISIONS: Mapping[str, Decision | None] = {
+    "keep": "keep",
+    "drop": "drop",
+    "clear": None,
+    "keep-selection": "keep",
+    "drop-selection": "drop",
+}
+
+
+class OverrideSessions:
+    """Where the pages open in browsers have their decisions written, each with an undo of its own."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._pages: dict[str, Decisions] = {}
+
+    def of_page(self, page: str) -> Decisions:
+        """The decisions made on one open page."""
+        with self._lock:
+            found = self._pages.pop(page, None) or Decisions(self._file)
+            self._pages[page] = found
+            while len(self._pages) > _MAX_PAGES:
+                del self._pages[next(iter(self._pages))]
+            return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandResult:
+    """What became of a command.
+
+    Attributes:
+        said: in words.
+        failed: whether what was asked for has not been done.
+        row: of the one image that is as before, after undoing; else None.
+    """
+
+    said: str
+    failed: bool = False
+    row: int | None = None
+
+
+def run_command(source: Source, desk: OverrideSessions, command: Mapping[str, Any]) -> CommandResult:
+    """Do what a key or a button asks for.
+
+    Args:
+        command: `action` keep, drop, clear, keep-selection, drop-selection or undo; `rows`, of which images;
+            `generation`, of the points that the page shows: where the files have been replaced since, nothing
+            is written, as the rows may be other images now; `note`; `page`, a name of the open page.
+    """
+    action, decisions = str(command.get("action")), desk.of_page(str(command.get("page")))
+    try:
+        if action == "undo":
+            return _undone(source, decisions.undo(), command.get("generation"))
+        if action not in _DECISIONS:
+            raise _StaleCommandError("No such command")
+        points = current_points(source, command.get("generation"))
+        if points is None:
+            raise _StaleCommandError("A stage has written new files since this page was drawn")
+        images = _images(points, command.get("rows"))
+        note = command.get("note")
+        saved = decisions.decide(images, _DECISIONS[action], note if isinstance(note, str) else "")
+    except _StaleCommandError as error:
+        return CommandResult(said=f"{error}: nothing was saved; reload.", failed=True)
+    except InputError as error:
+        return CommandResult(said=f"Not saved: {error}", failed=True)
+    return CommandResult(said=saved.sentence)
+
+
+def selection_command(source: Source, selection: Mapping[str, Any], asked: MapControls) -> dict[str, Any]:
+    """Of what is selected on a map, what the buttons decide: the images that are shown."""
+    nothing = {"generation": selection["generation"], "rows": []}
+    try:
+        shown = asked.look(source).shown
+        if not selection["rows"] or current_points(source, selection["generation"]) is None:
+            return nothing
+    except InputError:
+        # The map says what is wrong.
+        return nothing
+    return {**nothing, "rows": [row for row in selection["rows"] if row < len(shown) and shown[row]]}
+
+
+def current_points(source: Source, generation: Any) -> Points | None:
+    """The points of which a page shows something; None if the files have been replaced since.
+
+    Raises:
+        InputError: the files cannot be read.
+    """
+    if not isinstance(generation, str):
+        return None
+    points = source.points(generation.partition(" ")[0])
+    return points if points.generation == generation else None
+
+
+def register(app: Dash, source: Source) -> None:
+    """Tie the functions above to the page: decisions come by a route, one after the other; see assets/page.js."""
+    desk = OverrideSessions(source.data.overrides)
+
+    def answer() -> dict[str, Any]:
+        command = request.get_json(silent=True)
+        done = run_command(source, desk, command if isinstance(command, dict) else {})
+        return {**asdict(done), "edited": source.overrides_stamp()}
+
+    app.server.add_url_rule("/decide", view_func=answer, methods=["POST"])
+    app.callback(
+        Output("offered", "data"),
+        Input("selection", "data"),
+        *(Input(name, prop) for name, prop in (("network", "value"), ("rule", "data"))),
+        *(Input(name, "value") for name in ("classes", "scores")),
+    )(lambda selection, *values: selection_command(source, selection, parse_controls(values)))
+
+
+class _StaleCommandError(Exception):
+    """What the page asks for is none of what it shows."""
+
+
+def _images(points: Points, rows: Any) -> list[Image]:
+    # By type: True is an integer to Python.
+    if not isinstance(rows, list) or not rows or not all(type(row) is int and 0 <= row < len(points) for row in rows):
+        raise _StaleCommandError("No such image")
+    return [Image(points.paths[row].as_py(), points.sha256[row].as_py()) for row in rows]
+
+
+def _undone(source: Source, undone: SaveResult | None, generation: Any) -> CommandResult:
+    if undone is None:
+        return CommandResult(said="Nothing to undo on this page.")
+    row = None
+    try:
+        points = current_points(source, generation)
+        if points is not None and len(undone.images) == 1:
+            row = points.rows.get(undone.images[0].path)
+    except InputError:
+        # Undoing needs no points.
+        pass
+    return CommandResult(said=undone.sentence, row=row)

@@ -1,0 +1,97 @@
+"""What is tried out, written into params.yaml after its difference was shown."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dash import Dash, Input, Output, State
+
+from pipeline.config.params import load_params
+from pipeline.errors import InputError
+from viz.data import Source
+from viz.filter_settings import AS_FILTERED, default_threshold
+from viz.parameters import Proposal, changes_for, propose, write
+from viz.state import make_map_state, settings_from_json
+
+
+def propose_rule(source: Source, params: Path, network: str, kept: Mapping[str, Any] | None, what: str) -> Proposal:
+    """What params.yaml would say if the filter were to do as the rule.
+
+    Args:
+        what: a key of `layout.AS`.
+
+    Raises:
+        InputError: params.yaml has no place for it, or is damaged; a limit for several networks.
+    """
+    points, rule = source.points(network), settings_from_json(kept)
+    if rule.own:
+        raise InputError(f"{params}: holds one limit for all classes; move the sliders with `Settings of` all classes")
+    if rule.judge == AS_FILTERED and rule.limit.threshold is None:
+        raise InputError(f"{params}: these are the settings that the filter has used; move a slider first")
+    scorer = points.scorer if rule.judge == AS_FILTERED else rule.scorer
+    if what == "share":
+        # By the rule alone: human decisions are kept apart from it.
+        share = float(make_map_state(source, network, kept).verdict.noise.mean())
+        return propose(params, changes_for(scorer, drop_share=share))
+    others = [other for other in load_params(params).networks if other != network]
+    if others:
+        raise InputError(
+            f"{params}: a limit found on the map of {network} says nothing of {', '.join(others)}; write the share"
+        )
+    threshold = default_threshold(source, points, rule)
+    limit = {"eps": threshold} if scorer["name"] == "dbscan" else {"threshold": threshold}
+    return propose(params, changes_for(scorer, **limit))
+
+
+def show_difference(
+    source: Source, params: Path, network: str, kept: Mapping[str, Any] | None, what: str
+) -> tuple[str, bool]:
+    """The lines that would change, or why none can, and whether there is something to write."""
+    try:
+        difference = propose_rule(source, params, network, kept, what).difference
+    except InputError as error:
+        return str(error), False
+    return "\n".join(difference) or f"{params} says so already.", bool(difference)
+
+
+def write_rule(
+    source: Source, params: Path, network: str, kept: Mapping[str, Any] | None, what: str, shown: str
+) -> str:
+    """Write what was shown, and only that; what was done, in words."""
+    try:
+        proposal = propose_rule(source, params, network, kept, what)
+        if "\n".join(proposal.difference) != shown:
+            return "Not written: the file or the settings have changed meanwhile; close and look again."
+        write(proposal)
+    except InputError as error:
+        return f"Not written: {error}"
+    return f"Written to {params}. `dvc repro` runs the filter and what follows it with that."
+
+
+def register(app: Dash, source: Source, params: Path) -> None:
+    """Tie the functions above to the page's controls."""
+
+    @app.callback(
+        Output("difference", "children"),
+        Output("write", "disabled"),
+        Output("written", "children"),
+        Input("propose", "n_clicks"),
+        Input("write-as", "value"),
+        State("network", "value"),
+        State("rule", "data"),
+        prevent_initial_call=True,
+    )
+    def _show(_clicks: int, what: str, network: str, kept: Any) -> tuple[str, bool, str]:
+        difference, any_change = show_difference(source, params, network, kept, what)
+        return difference, not any_change, ""
+
+    app.callback(
+        Output("written", "children", allow_duplicate=True),
+        Output("write", "disabled", allow_duplicate=True),
+        Input("write", "n_clicks"),
+        State("network", "value"),
+        State("rule", "data"),
+        State("write-as", "value"),
+        State("difference", "children"),
+        prevent_initial_call=True,
+    )(lambda _clicks, *values: (write_rule(source, params, *values), True))
