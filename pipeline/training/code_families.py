@@ -161,8 +161,8 @@ def add_to_families(
 def _check_listed(code: str, hashes: Hashes, known: Hashes) -> None:
     if not _equal(known, hashes):
         raise InputError(
-            f"{FAMILIES_FILE.name}: lists {code[:12]} with other hashes of {', '.join(_unequal(known, hashes))}; remove "
-            f"the digest from the list and run: {COMMAND}"
+            f"{FAMILIES_FILE.name}: lists {code[:12]} with other hashes of {', '.join(_unequal(known, hashes))}; "
+            f"remove the digest from the list and run: {COMMAND}"
         )
 
 

@@ -133,8 +133,11 @@ class Search:
         todo = [turn for turn in turns if self._journal.result(turn) is None]
         for turn, epoch in self._trained(todo):
             self._journal.add(
-                turn, StepResult(epoch.accuracy, epoch.reason), seconds=epoch.seconds, switch_seconds=epoch.switch_seconds
-            )  # fmt: skip
+                turn,
+                StepResult(epoch.accuracy, epoch.reason),
+                seconds=epoch.seconds,
+                switch_seconds=epoch.switch_seconds,
+            )
         found: list[StepResult] = []
         for turn in turns:
             result = self._journal.result(turn)

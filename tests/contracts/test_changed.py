@@ -37,11 +37,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("file", "tests"),
     [
-        ("pipeline/optim/optimizers.py", {"optim/test_optimizers.py"}),  # by the package that re-exports it
-        ("pipeline/stages/train.py", {"stages/test_train_stage.py"}),  # by its name
-        ("pipeline/reporting/page.html", {"reporting/test_whole.py"}),  # by the modules beside it
-        ("tests/fixtures/projects.py", {"reporting/test_whole.py"}),  # by a helper's helper
-        ("tests/integration/stages/test_train_stage.py", {"stages/test_train_stage.py"}),
+        ("pipeline/optim/optimizers.py", {"unit/optim/test_optimizers.py"}),  # by the package that re-exports it
+        ("pipeline/stages/train.py", {"integration/stages/test_train_stage.py"}),  # by its name
+        ("pipeline/reporting/page.html", {"unit/reporting/test_whole.py"}),  # by the modules beside it
+        ("tests/fixtures/projects.py", {"unit/reporting/test_whole.py"}),  # by a helper's helper
+        ("tests/integration/stages/test_train_stage.py", {"integration/stages/test_train_stage.py"}),
         ("README.md", set()),
     ],
 )

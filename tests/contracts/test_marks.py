@@ -36,8 +36,8 @@ def test_ranks(): hidden.run([*QUIET, "torch.distributed.run"])
 
 def test_a_process_without_its_mark_fails_the_test(tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(_SUITE)
-    options = ["-p", "needs", "-q", "--noconftest", "-rA", "-W", "ignore", "--rootdir", str(tmp_path), str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(_TESTS)}
+    options = ["-p", "tests.fixtures.needs", "-q", "--noconftest", "-rA", "-W", "ignore", "--rootdir", str(tmp_path), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(_TESTS.parent)}
     answer = subprocess.run(
         [sys.executable, "-m", "pytest", *options], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
@@ -61,11 +61,11 @@ def test_marks_follow_helpers_of_other_files() -> None:
     def needs(path: str, function: str) -> set[str]:
         return set(needs_of(_TESTS / path, function))
 
-    assert needs("chromium.py", "page") == set(), "fixtures are followed by pytest's own list of them"
-    assert needs("chromium.py", "browser") == {"browser", "subprocess"}
-    assert needs("browser_app.py", "served") == {"subprocess"}
-    assert needs("faults/test_kills.py", "test_of_three_processes_two_train_and_the_third_waits") == {
+    assert needs("fixtures/chromium.py", "page") == set(), "fixtures are followed by pytest's own list of them"
+    assert needs("fixtures/chromium.py", "browser") == {"browser", "subprocess"}
+    assert needs("fixtures/browser_app.py", "served") == {"subprocess"}
+    assert needs("integration/faults/test_kills.py", "test_of_three_processes_two_train_and_the_third_waits") == {
         "subprocess",
         "distributed",
     }
-    assert needs("training/test_loop.py", "test_separable_images_are_learnt") == set()
+    assert needs("unit/training/test_loop.py", "test_separable_images_are_learnt") == set()
