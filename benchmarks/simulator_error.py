@@ -9,7 +9,7 @@ the others of their turn, as the machine drifts. Efficiency is images/s over tho
 alone, at the largest batch of the same launch; a point is 1 %.
 More ranks than cores measure the scheduler.
 
-What is judged is the model of a step, `pipeline.costmodel.simulate_step` with a ring, which `python -m pipeline
+What is judged is the model of a step, `pipeline.simulator.simulate_step` with a ring, which `python -m pipeline
 simulate` ships, and not that command's ways to constants. Here latency, bandwidth and what goes on beside the backward
 pass are fitted to whole steps, and the backward pass may stand still while its only core sends; there one step is
 scaled in proportion to its batch, latency and bandwidth stand in the machine's file or are fitted to all-reduces alone,

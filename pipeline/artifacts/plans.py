@@ -19,7 +19,7 @@ class RegisteredPlan:
 
     Attributes:
         date: UTC, as `2026-11-23T18:45:12.000000Z`.
-        plan: values as `pipeline.config.plan.build_plan` gives them.
+        plan: values as `pipeline.config.study.build_plan` gives them.
     """
 
     date: str

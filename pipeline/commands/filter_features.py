@@ -21,12 +21,12 @@ from pipeline.artifacts.files import write_array, write_json
 from pipeline.artifacts.provenance import write_provenance
 from pipeline.artifacts.tables import write_csv, write_parquet
 from pipeline.commands import command_parser
-from pipeline.commands.external_features import ExternalFeatures, agreement, read_external_features
 from pipeline.config.params import Params, load_params
 from pipeline.embedding import embed
 from pipeline.errors import InputError
 from pipeline.features.linear import cross_validated_probabilities, probe_folds
 from pipeline.filtering.apply import FilterContext, sieve
+from pipeline.filtering.external_features import ExternalFeatures, agreement, read_external_features
 from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
 from pipeline.parallel import fan_out
 from pipeline.run_log import stderr_log

@@ -16,7 +16,7 @@ from PIL import Image
 from pipeline.datasets.archives import check_sha256, fetch, load_plain_pickle
 from pipeline.datasets.decode import resize
 from pipeline.datasets.image_set import SPLITS, DatasetOptions, DecodedImage, ImageSet, Sample
-from pipeline.datasets.splits import test_mask
+from pipeline.datasets.splits import choose_test_rows
 
 # CIFAR-10 and CIFAR-100 from their authors' archive.
 #
@@ -147,7 +147,7 @@ def open_digits(options: DatasetOptions) -> ImageSet:
     bunch = load_digits()
     values: NDArray[np.uint8] = bunch.images.astype(np.uint8)
     samples = [Sample(path=f"digits/{i:04d}", label=int(label)) for i, label in enumerate(bunch.target)]
-    held_out = test_mask(
+    held_out = choose_test_rows(
         [sample.path for sample in samples], [sample.label for sample in samples], options.test_share, seed=options.seed
     )
 

@@ -9,7 +9,7 @@ from pipeline.datasets.decode import IMAGE_SUFFIXES, UnreadableError, decode_fil
 from pipeline.datasets.file_tree import FileSource, FileTree, FolderSource
 from pipeline.datasets.image_set import SPLITS, DatasetOptions, DecodedImage, ImageSet, Sample, UnreadableImage
 from pipeline.datasets.labels import class_name
-from pipeline.datasets.splits import test_mask
+from pipeline.datasets.splits import choose_test_rows
 from pipeline.errors import InputError
 
 # Which folders of an image folder are splits and which are classes.
@@ -205,7 +205,7 @@ def _split(
             "give the share of each class to hold out, e.g. 0.2"
         )
     samples = splits[""]
-    held_out = test_mask(
+    held_out = choose_test_rows(
         [sample.path for sample in samples], [sample.label for sample in samples], options.test_share, seed=options.seed
     )
     return (

@@ -21,14 +21,14 @@ def subset_mask(paths: Sequence[str], labels: Sequence[int], share: float, *, se
     return _draw(paths, labels, share, f"{seed}/{_PART}", least=2, rest=0)
 
 
-def test_mask(
+def choose_test_rows(
     paths: Sequence[str], labels: Sequence[int] | NDArray[np.int64], share: float, *, seed: int
 ) -> NDArray[np.bool_]:
     """Which rows to hold out for testing; see `_draw`. At least two of a class stay where it has three."""
     return _draw(paths, labels, share, f"{seed}/{_TEST}", rest=2)
 
 
-def val_mask(
+def choose_val_rows(
     paths: Sequence[str], labels: Sequence[int] | NDArray[np.int64], share: float, *, seed: int
 ) -> NDArray[np.bool_]:
     """Which training rows to flag `val`; see `_draw`. At least one of a class stays where it has two."""

@@ -28,9 +28,9 @@ from pipeline.training.weights import TrainedNetwork
 _EXCLUDED = frozenset({"pipeline", "pipeline.stages"}) | frozenset(
     f"pipeline.{name}"
     for name in (
-        "artifacts.code", "artifacts.finished", "artifacts.provenance", "config.params", "energy", "errors",
-        "features.identity", "paths", "processes", "run_log", "stages.harness", "stages.parallel",
-        "training.fingerprint", "training.kept_networks", "training.settings",
+        "artifacts.finished", "artifacts.provenance", "config.params", "energy", "errors", "paths", "processes",
+        "run_log", "stages.harness", "stages.parallel", "training.result_cache", "training.run_key",
+        "training.settings",
     )
 )  # fmt: skip
 # Beyond those of training.

@@ -1,12 +1,9 @@
 """Linear classifiers on frozen features."""
 
-import copy
 import warnings
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
 from sklearn.exceptions import ConvergenceWarning
@@ -15,16 +12,7 @@ from sklearn.metrics import log_loss
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from pipeline import distributed
-from pipeline.artifacts.prepared import ImageSource
-from pipeline.distributed import World
 from pipeline.errors import InputError
-from pipeline.features.extract import extract_features
-from pipeline.models import build, feature_dimension, set_head
-from pipeline.models.resnet import Network, ResNet
-from pipeline.run_log import Progress
-from pipeline.training.settings import TrainSettings
-from pipeline.training.weights import TrainedNetwork
 
 # A linear classifier on features of a frozen network: what its last layer can be without an optimizer's run.
 
@@ -162,47 +150,3 @@ def cross_validated_probabilities(
         iterations=[head.iterations for head in heads],
         converged=all(head.converged for head in heads),
     )
-
-
-# Networks whose backbone stays as it is: features once, and a linear head on them.
-
-
-def fit_frozen_networks(
-    settings: TrainSettings,
-    initialise: Callable[[Network], None],
-    images: ImageSource,
-    labels: NDArray[np.int64],
-    members: Sequence[NDArray[np.bool_]],
-    *,
-    batch_size: int,
-    ranks: World,
-    progress: Progress,
-) -> Iterator[tuple[Network, LinearHead]]:
-    """One network for each of `members`, on all ranks: `initialise`'s backbone and a head fitted on those rows.
-
-    Args:
-        settings: of which network, stem, number of classes and image format are used.
-        members: (N,) bool each, with images of every class.
-        batch_size: images per forward pass.
-        progress: counts this rank's images.
-
-    Raises:
-        InputError: the backbone gives features that are not finite.
-    """
-    model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
-    initialise(model)
-    model = model.to(ranks.device).to(memory_format=torch.channels_last).eval()
-    names = tuple(str(label) for label in range(settings.n_classes))
-    backbone = TrainedNetwork(model=model, network=settings.network, class_names=names, format=settings.format)
-    # Zero in the rows of other ranks, so that the sum over ranks is everybody's.
-    own = np.zeros((len(images), feature_dimension(settings.network)), dtype=np.float32)
-    sure = np.empty((len(images), settings.n_classes), dtype=np.float32)
-    extract_features([backbone], images, own, sure, batch_size=batch_size, ranks=ranks, progress=progress)
-    features = distributed.all_reduce_sum_(torch.from_numpy(own).to(ranks.device)).cpu().numpy()
-    for rows in members:
-        head = distributed.broadcast(fit_head(features[rows], labels[rows]) if ranks.is_main else None)
-        assert head is not None
-        network = copy.deepcopy(model)
-        assert isinstance(network, ResNet), "extractors are ResNets"
-        set_head(network, torch.from_numpy(head.weight), torch.from_numpy(head.bias))
-        yield network, head

@@ -22,7 +22,7 @@ from pipeline.distributed import World
 from pipeline.energy import UNKNOWN_ENERGY
 from pipeline.errors import InputError
 from pipeline.features.extract import features_cache_key
-from pipeline.features.linear import fit_frozen_networks
+from pipeline.features.frozen import fit_frozen_networks
 from pipeline.features.trained import TrainedExtractor, extractor_metrics, mean_confidence
 from pipeline.models.resnet import Network
 from pipeline.stages.harness import StageContext

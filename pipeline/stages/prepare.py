@@ -17,7 +17,7 @@ from pipeline.datasets.image_set import SPLITS, DatasetOptions, ImageSet, check_
 from pipeline.datasets.label_noise import plant_label_noise
 from pipeline.datasets.labels import read_label_file, relabel
 from pipeline.datasets.registry import DATASETS
-from pipeline.datasets.splits import subsample, val_mask
+from pipeline.datasets.splits import choose_val_rows, subsample
 from pipeline.datasets.store import StoredImages, store_images, summarize
 from pipeline.errors import InputError
 from pipeline.stages.harness import StageContext, run_stage
@@ -75,7 +75,7 @@ def _write_tables(context: StageContext, stored: StoredImages) -> dict[str, Any]
     config, data = context.params.prepare, context.data
     samples = stored.images.samples("train")
     # From the labels before any is planted, so that planting changes no row's flag.
-    val = val_mask(
+    val = choose_val_rows(
         [sample.path for sample in samples], [sample.label for sample in samples], config.val_share, seed=config.seed
     )
     pixels = open_array(data.images("train"), dtype=np.uint8, ndim=4, rows=len(val))

@@ -145,7 +145,7 @@ def mean_estimate(values: ArrayLike, confidence: float, *, rounding: float = 0.0
 def crossed_difference(differences: ArrayLike, confidence: float) -> Estimate:
     """Mean of differences that share draws of one factor along rows and of another along columns.
 
-    The method is that of `pipeline.stats.student.crossed_mean`.
+    The method is that of `pipeline.stats.estimates.crossed_mean`.
 
     Args:
         differences: (I, J), e.g. draws of a filter by seeds, against a control that all draws have in common.

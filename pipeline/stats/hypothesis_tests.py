@@ -29,7 +29,7 @@ def sign_flip_test(differences: ArrayLike, *, seed: int = 0) -> NDArray[np.float
     hypothesis; their distributions may be of any form otherwise, and may differ. Then P(p <= alpha) <= alpha
     exactly. p is never below `smallest_p(n)`.
 
-    With more than ENUMERATED pairs, RANDOM_FLIPS random patterns and the one found are counted instead, which
+    With more than ENUMERATED_FLIPS pairs, RANDOM_FLIPS random patterns and the one found are counted instead, which
     keeps the test valid (Phipson and Smyth 2010, doi:10.2202/1544-6115.1585).
 
     `scipy.stats.permutation_test` gives the same p where no sums tie (tests compare them), and takes about 100 times as
@@ -38,7 +38,7 @@ def sign_flip_test(differences: ArrayLike, *, seed: int = 0) -> NDArray[np.float
 
     Args:
         differences: (..., n), n >= 1, finite.
-        seed: of the random patterns; unused up to ENUMERATED pairs.
+        seed: of the random patterns; unused up to ENUMERATED_FLIPS pairs.
     """
     sample = np.asarray(differences, dtype=np.float64)
     n = sample.shape[-1]
@@ -55,7 +55,7 @@ def sign_flip_test(differences: ArrayLike, *, seed: int = 0) -> NDArray[np.float
 def smallest_p(n: int) -> float:
     """What the test gives for n pairs at best: 2^(1 - n), since only two patterns have all signs alike.
 
-    Beyond ENUMERATED pairs, 1 / (RANDOM_FLIPS + 1).
+    Beyond ENUMERATED_FLIPS pairs, 1 / (RANDOM_FLIPS + 1).
     """
     assert n > 0, n
     return max(2.0 ** (1 - n), 1 / (RANDOM_FLIPS + 1))
@@ -91,10 +91,10 @@ def trend_test(x: ArrayLike, y: ArrayLike) -> tuple[float, float]:
 
     If x does not matter, the values of y could as well stand in any other order: p is the share of orders in which the
     least-squares slope is as steep as the one found (Pitman 1937, doi:10.2307/2983647). Assumes of the values no more
-    than that they are exchangeable. With more than ENUMERATED values, RANDOM_ORDERS random orders and the one found
-    are counted instead, which keeps the test valid (Phipson and Smyth 2010, doi:10.2202/1544-6115.1585).
+    than that they are exchangeable. With more than ENUMERATED_ORDERS values, RANDOM_ORDERS random orders and the one
+    observed are counted instead, which keeps the test valid (Phipson and Smyth 2010, doi:10.2202/1544-6115.1585).
 
-    `scipy.stats.permutation_test` gives the same p up to ENUMERATED values (a test compares them). It returns
+    `scipy.stats.permutation_test` gives the same p up to ENUMERATED_ORDERS values (a test compares them). It returns
     one of the two p-values a call, compares slopes to within 100 eps of the observed one, which loses ties of slopes
     near 0, and takes other random orders, which would change published p-values.
     """

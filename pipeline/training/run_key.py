@@ -22,7 +22,7 @@ from pipeline.training.numerics import Precision, autocast
 from pipeline.training.settings import TrainSettings
 
 # With what they import: a run's images, where its weights start, the run, and its evaluation.
-_RESULT_MODULES = ("images", "initial_weights", "loop", "evaluate")
+_RESULT_MODULES = ("evaluation", "loop", "state")
 # Their own code cannot change a result: words for people, and finding what the hash of the data covers.
 _EXCLUDED = frozenset({"pipeline"}) | frozenset(
     f"pipeline.{name}" for name in ("run_log", "errors", "processes", "datasets", "paths", "artifacts.prepared")

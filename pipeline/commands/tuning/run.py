@@ -110,8 +110,8 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> SearchInputs
 _DECIDING = frozenset(
     f"pipeline.{name}"
     for name in (
-        "config.study", "config.tuning", "training.cells", "tuning.advance", "tuning.elimination", "tuning.epoch",
-        "tuning.halving", "tuning.race", "tuning.sampling", "tuning.search", "tuning.source", "tuning.trial",
+        "config.study", "config.tuning", "training.cells", "tuning.halving", "tuning.processes", "tuning.scheduler",
+        "tuning.search", "tuning.sources", "tuning.storage", "tuning.trial", "tuning.worker",
     )
 )  # fmt: skip
 # They say how a run is done, and no trial's accuracy.

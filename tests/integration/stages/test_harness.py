@@ -74,7 +74,7 @@ class _Told:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> _Told:
     made = _Told()
-    monkeypatch.setattr(harness, "metering", lambda: nullcontext(made))
+    monkeypatch.setattr(harness, "measure_energy", lambda: nullcontext(made))
     return made
 
 

@@ -27,7 +27,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_families([Family(members=(A,), records=(MachineHashes(machine=MACHINE, hashes={"sgd": "01"}),))], path)
     monkeypatch.setattr(module, "read_families", lambda: read_families(path))
     monkeypatch.setattr(module, "write_families", lambda families: write_families(families, path))
-    monkeypatch.setattr(module, "run_here", lambda: HERE)
+    monkeypatch.setattr(module, "run_local", lambda: HERE)
     return path
 
 

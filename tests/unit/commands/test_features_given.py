@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import DTypeLike, NDArray
 from sklearn.linear_model import LogisticRegression
 
-from pipeline.commands.external_features import ExternalFeatures, class_order, read_external_features
 from pipeline.errors import InputError
+from pipeline.filtering.external_features import ExternalFeatures, class_order, read_external_features
 
 _LABELS = ["cat", "dog", "yak"] * 4
 _N = len(_LABELS)

@@ -138,7 +138,10 @@ def test_numeric_tests_run_again_without_avx512(project: Path) -> None:
     for name, value in _WITHOUT_AVX512.items():
         assert f"{name}={value} " in answer.stdout
     folders = [word for word in answer.stdout.split() if word.startswith("tests/")]
-    assert folders == [f"tests/{name}" for name in ("distributed", "training", "models", "optim")]
+    assert folders == [
+        "tests/integration/distributed",
+        *(f"tests/unit/{name}" for name in ("training", "models", "optim")),
+    ]
     assert all((_ROOT / folder).is_dir() for folder in folders)
 
 

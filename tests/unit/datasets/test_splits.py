@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pipeline.datasets.splits import assign_folds, test_mask, val_mask
+from pipeline.datasets.splits import assign_folds, choose_test_rows, choose_val_rows
 
 Draw = Callable[..., NDArray[np.bool_]]
 
@@ -19,7 +19,7 @@ def _names(n: int) -> list[str]:
 
 def test_a_tenth_of_each_class() -> None:
     labels = np.repeat([0, 1, 2], [100, 50, 10])
-    flags = val_mask(_names(160), labels, 0.1, seed=0)
+    flags = choose_val_rows(_names(160), labels, 0.1, seed=0)
     assert np.bincount(labels[flags]).tolist() == [10, 5, 1]
 
 
@@ -27,7 +27,7 @@ def test_a_tenth_of_each_class() -> None:
 @given(
     labels=st.lists(st.integers(0, 4), min_size=1, max_size=80), share=st.floats(0.01, 0.99), seed=st.integers(0, 99)
 )
-@pytest.mark.parametrize(("draw", "rest"), [(val_mask, 1), (test_mask, 2)])
+@pytest.mark.parametrize(("draw", "rest"), [(choose_val_rows, 1), (choose_test_rows, 2)])
 def test_counts_of_each_class(draw: Draw, rest: int, labels: list[int], share: float, seed: int) -> None:
     """Never none; never so many that too few are left, where there are enough; else the rounded share."""
     flags = draw(_names(len(labels)), labels, share, seed=seed)
@@ -39,7 +39,7 @@ def test_counts_of_each_class(draw: Draw, rest: int, labels: list[int], share: f
         assert count in (round(share * total), 1, total - rest)
 
 
-@pytest.mark.parametrize("draw", [test_mask, val_mask])
+@pytest.mark.parametrize("draw", [choose_test_rows, choose_val_rows])
 def test_reproducible_and_different_for_another_seed(draw: Draw) -> None:
     labels, names = np.arange(400) % 4, _names(400)
     np.testing.assert_array_equal(draw(names, labels, 0.2, seed=1), draw(names, labels, 0.2, seed=1))
@@ -48,13 +48,13 @@ def test_reproducible_and_different_for_another_seed(draw: Draw) -> None:
 
 def test_draws_for_testing_and_validation_are_independent() -> None:
     labels, names = np.arange(400) % 4, _names(400)
-    both = test_mask(names, labels, 0.5, seed=1) & val_mask(names, labels, 0.5, seed=1)
+    both = choose_test_rows(names, labels, 0.5, seed=1) & choose_val_rows(names, labels, 0.5, seed=1)
     assert 60 < both.sum() < 140  # a quarter is expected; one being the other's copy would give a half
 
 
 @settings(deadline=None)
 @given(n=st.integers(10, 60), where=st.integers(0, 60), share=st.floats(0.1, 0.6), seed=st.integers(0, 99))
-@pytest.mark.parametrize("draw", [test_mask, val_mask])
+@pytest.mark.parametrize("draw", [choose_test_rows, choose_val_rows])
 def test_an_added_image_moves_one_other_at_most(draw: Draw, n: int, where: int, share: float, seed: int) -> None:
     names, labels = _names(2 * n), [0] * n + [1] * n
     before = dict(zip(names, draw(names, labels, share, seed=seed), strict=True))
@@ -69,7 +69,7 @@ def test_an_added_image_moves_one_other_at_most(draw: Draw, n: int, where: int, 
 def test_every_row_can_be_drawn() -> None:
     drawn = np.zeros(20, dtype=bool)
     for seed in range(200):
-        drawn |= val_mask(_names(20), np.zeros(20, dtype=np.int64), 0.1, seed=seed)
+        drawn |= choose_val_rows(_names(20), np.zeros(20, dtype=np.int64), 0.1, seed=seed)
     assert drawn.all()
 
 

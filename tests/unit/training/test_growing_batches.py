@@ -48,7 +48,7 @@ def _plain() -> Tensor:
 @pytest.mark.parametrize("micro_batch", ["auto", 7])
 def test_steps_are_those_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch, reduction: Any, micro_batch: Any) -> None:
     """The reference knows no dropout keys, so both go without."""
-    monkeypatch.setattr("pipeline.models.keyed_dropout.KeyedDropout.forward", lambda _, values: values)
+    monkeypatch.setattr("pipeline.models.layers.KeyedDropout.forward", lambda _, values: values)
     settings = replace(GROWING, reduction=reduction, bn_group=3)
     run = train_bright(settings, micro_batch=micro_batch if reduction == "ddp" else "auto")
     assert distance(parameters_of(run.model), _plain()) <= 1e-12
@@ -75,7 +75,7 @@ def test_losses_are_means_over_the_images_of_each_record() -> None:
 
 def test_noise_is_sampled_at_each_steps_own_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     samples: list[NoiseSample] = []
-    monkeypatch.setattr("pipeline.training.loop.estimate", samples.extend)
+    monkeypatch.setattr("pipeline.training.loop.estimate_noise_scale", samples.extend)
     train_bright(replace(GROWING, network="resnet18", noise_scale_steps=1))
     assert [(sample.small_batch, sample.big_batch) for sample in samples] == [(size / 2, size) for size in _SIZES]
 
