@@ -80,7 +80,7 @@ def _clipping(settings: TrainSettings) -> AbstractContextManager[object]:
 MUTANTS: dict[str, Callable[[TrainSettings], AbstractContextManager[object]]] = {
     "mean of means": lambda _: patch.object(step, "accumulate_gradients", _mean_of_means),
     "mean over ranks": lambda _: patch.object(step, "accumulate_gradients", _averaged_over_ranks),
-    "merged BatchNorm groups": lambda _: patch.object(loop, "micro_batches", _merged_groups),
+    "merged BatchNorm groups": lambda _: patch.object(loop, "merge_micro_batches", _merged_groups),
     "clipping per micro-batch": _clipping,
     "schedule per micro-step": lambda _: patch.object(loop, "TrainStep", _CountsPasses),
     "sum in sequence": lambda _: patch.object(distributed, "pairwise_sum", _sum_in_sequence),

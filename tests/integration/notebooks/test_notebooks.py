@@ -21,7 +21,7 @@ from tests.fixtures.report import ROOT, Outcome, default_outcome, params_tree, p
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LIBRARIES = {"pathlib", "textwrap", "numpy", "pyarrow", "matplotlib.figure", "IPython.display"}
 PROJECT = ("pipeline.artifacts.", "pipeline.config.", "pipeline.scoring.", "pipeline.stats.", "pipeline.figures.")
-SINGLE = {"pipeline.errors", "pipeline.paths"}
+SINGLE = {"pipeline.arms", "pipeline.errors", "pipeline.paths"}
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
