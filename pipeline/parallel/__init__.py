@@ -5,6 +5,6 @@ libraries and the kind of CPU below them. Arguments and order are given, threads
 every task, and workers whose libraries or CPU are others are refused, whenever they join.
 """
 
-from pipeline.parallel.pool import fan_out
+from pipeline.parallel.pool import task_pool
 
-__all__ = ["fan_out"]
+__all__ = ["task_pool"]

@@ -21,7 +21,7 @@ _CONNECT_TIMEOUT_S = 10  # for a scheduler, and for its first worker
 
 
 @contextmanager
-def fan_out(
+def task_pool(
     scheduler: str,
     *,
     workers: int,

@@ -34,23 +34,23 @@ def exact_neighbors(points: NDArray[np.float32], rows: NDArray[np.int64], k: int
     return others
 
 
-def neighbor_recall(neighbours: NDArray[np.integer], reference: NDArray[np.integer]) -> float:
+def neighbor_recall(neighbors: NDArray[np.integer], reference: NDArray[np.integer]) -> float:
     """Mean share, 0 to 1, of each row of `reference` (n, k) that is in the same row of `neighbours` (n, k).
 
     With `reference` from feature space and `neighbours` from the map it is the neighbour
     preservation of Lee and Verleysen (2009, doi:10.1016/j.neucom.2008.12.017), their Q_NX(k).
     """
-    assert neighbours.shape == reference.shape, (neighbours.shape, reference.shape)
-    return float((neighbours[:, :, None] == reference[:, None, :]).any(axis=1).mean())
+    assert neighbors.shape == reference.shape, (neighbors.shape, reference.shape)
+    return float((neighbors[:, :, None] == reference[:, None, :]).any(axis=1).mean())
 
 
-def knn_label_accuracy(neighbours: NDArray[np.integer], rows: NDArray[np.int64], labels: NDArray[np.int64]) -> float:
+def knn_label_accuracy(neighbors: NDArray[np.integer], rows: NDArray[np.int64], labels: NDArray[np.int64]) -> float:
     """Share, 0 to 1, of `rows` whose label wins the vote of their neighbours (n, k).
 
     Args:
         labels: (N,) of all points; the smaller label wins a draw.
     """
-    votes = labels[neighbours]
+    votes = labels[neighbors]
     winners = [np.bincount(row).argmax() for row in votes]
     return float((np.array(winners) == labels[rows]).mean())
 

@@ -25,22 +25,22 @@ class FittedPca:
     axes: NDArray[np.float32]
     explained_variance_ratio: NDArray[np.float32]
 
-    def project(self, features: NDArray[np.float32], *, run: MapFn = map) -> NDArray[np.float32]:
+    def transform(self, features: NDArray[np.float32], *, map_fn: MapFn = map) -> NDArray[np.float32]:
         """Components (n, k) of features (n, D); blocks of rows are the tasks of `run`."""
         projected = np.empty((len(features), len(self.axes)), dtype=np.float32)
         start = 0
-        for block in run(self._project_block, row_blocks(features)):
+        for block in map_fn(self._transform_block, row_blocks(features)):
             projected[start : start + len(block)] = block
             start += len(block)
         return projected
 
-    def _project_block(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
-        centred: NDArray[np.float32] = np.asarray(block) - self.mean
-        components: NDArray[np.float32] = centred @ self.axes.T
+    def _transform_block(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
+        centered: NDArray[np.float32] = np.asarray(block) - self.mean
+        components: NDArray[np.float32] = centered @ self.axes.T
         return components
 
 
-def fit_pca(features: NDArray[np.float32], n_components: int, *, run: MapFn = map) -> FittedPca:
+def fit_pca(features: NDArray[np.float32], n_components: int, *, map_fn: MapFn = map) -> FittedPca:
     """The `n_components` directions of largest variance of features (N, D).
 
     Two passes over blocks of rows, one for the mean and one for the scatter matrix X'X of the
@@ -66,11 +66,11 @@ def fit_pca(features: NDArray[np.float32], n_components: int, *, run: MapFn = ma
     n, dimensions = features.shape
     blocks = row_blocks(features)
     sums: NDArray[np.float64] = np.zeros(dimensions)
-    for part in run(_column_sums, blocks):
+    for part in map_fn(_column_sums, blocks):
         sums += part
     mean = (sums / n).astype(np.float32)
     scatter = np.zeros((dimensions, dimensions))
-    for product in run(partial(_centered_scatter, mean), blocks):
+    for product in map_fn(partial(_centered_scatter, mean), blocks):
         scatter += product
     total = float(np.trace(scatter))
     largest = (dimensions - n_components, dimensions - 1)
@@ -89,8 +89,8 @@ def _column_sums(block: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _centered_scatter(mean: NDArray[np.float32], block: NDArray[np.float32]) -> NDArray[np.float32]:
-    centred = np.asarray(block) - mean
-    scatter: NDArray[np.float32] = centred.T @ centred
+    centered = np.asarray(block) - mean
+    scatter: NDArray[np.float32] = centered.T @ centered
     return scatter
 
 

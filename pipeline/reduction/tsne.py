@@ -38,7 +38,7 @@ EXTRACTOR_FIX_HINTS = FeatureFixHints(
 )
 
 
-def check_features(features: NDArray[np.float32], source: str, mends: FeatureFixHints = EXTRACTOR_FIX_HINTS) -> None:
+def check_features(features: NDArray[np.float32], source: str, fix_hints: FeatureFixHints = EXTRACTOR_FIX_HINTS) -> None:
     """Refuse features from which no map can be drawn.
 
     Args:
@@ -54,11 +54,11 @@ def check_features(features: NDArray[np.float32], source: str, mends: FeatureFix
         block = features[start : start + _ROWS]
         bad = ~np.isfinite(block).all(axis=1)
         if bad.any():
-            raise InputError(f"{source}: row {start + int(bad.argmax())} holds NaN or infinity; {mends.not_finite}")
+            raise InputError(f"{source}: row {start + int(bad.argmax())} holds NaN or infinity; {fix_hints.not_finite}")
         all_equal = all_equal and bool((block == first).all())
     if all_equal:
         raise InputError(
-            f"{source}: all {len(features)} rows are equal, so the images cannot be told apart; {mends.all_equal}"
+            f"{source}: all {len(features)} rows are equal, so the images cannot be told apart; {fix_hints.all_equal}"
         )
 
 
@@ -146,7 +146,7 @@ def fit_training_tsne(
     *,
     landmarks: int | None,
     report: Callable[[int, float], None] = lambda *_: None,
-    report_placed: Callable[[int], None] = lambda _: None,
+    report_transformed: Callable[[int], None] = lambda _: None,
 ) -> TsneResult:
     """`fit_tsne` of points (N, d), or of so many landmarks among them with all others placed by `transform`.
 
@@ -162,7 +162,7 @@ def fit_training_tsne(
     rows = landmark_rows(labels, landmarks, seed=settings["random_state"])
     embedding, mapped = _fit(points[rows], settings, report)
     placing = {**settings, "negative_gradient_method": mapped.effective["negative_gradient_method"]}
-    return replace(mapped, coordinates=transform(embedding, points, rows, settings=placing, report=report_placed))
+    return replace(mapped, coordinates=transform(embedding, points, rows, settings=placing, report=report_transformed))
 
 
 def _fit(
