@@ -45,7 +45,7 @@ def level_mean(differences: ArrayLike, *, rounding: float = 0.0) -> StudentMean:
     """
     values = np.asarray(differences, dtype=np.float64)
     mean = crossed_mean(values) if values.shape[-2] > 1 else student_mean(values[..., 0, :])
-    return mean.blurred(rounding / (values.shape[-2] * values.shape[-1]) ** 0.5)
+    return mean.with_rounding_error(rounding / (values.shape[-2] * values.shape[-1]) ** 0.5)
 
 
 def level_estimate(differences: ArrayLike, confidence: float, *, rounding: float = 0.0) -> Estimate:

@@ -64,8 +64,8 @@ def _tail(found: StudentMean, alpha: float) -> NDArray[np.float64]:
     """P(T > |t|) with the sign of t; 1/2 where it is above alpha and cannot matter."""
     t = found.mean / found.error
     tails = np.full(t.shape, 0.5)
-    rare = np.abs(t) > stats.t.isf(alpha, found.freedom[0])
-    tails[rare] = stats.t.sf(np.abs(t[rare]), found.freedom[0])
+    rare = np.abs(t) > stats.t.isf(alpha, found.dof[0])
+    tails[rare] = stats.t.sf(np.abs(t[rare]), found.dof[0])
     return np.asarray(np.copysign(tails, t))
 
 
@@ -156,7 +156,7 @@ def decide(design: SequentialDesign, differences: ArrayLike, *, step: float = 0.
         if part.shape[1] == 0:
             continue
         rounding = rounding_sd(step) * (2 / part.size) ** 0.5
-        outcome = _look_outcomes(design, student_mean(part.mean(axis=1)).blurred(rounding)).item()
+        outcome = _look_outcomes(design, student_mean(part.mean(axis=1)).with_rounding_error(rounding)).item()
         if outcome != "undecided":
             return SequentialDecision(outcome=cast("Outcome", outcome), seeds=n)
     return SequentialDecision(outcome="undecided", seeds=used)

@@ -95,7 +95,7 @@ def test_rows_of_a_memory_map_arrive_as_they_are(tmp_path: Path, rows: slice) ->
 
 
 def test_an_address_where_nobody_answers_is_named_with_a_mend(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.fanout.clusters._CONNECT_TIMEOUT_S", 1)
+    monkeypatch.setattr("pipeline.parallel.pool._CONNECT_TIMEOUT_S", 1)
     address = f"tcp://127.0.0.1:{free_port()}"
     with pytest.raises(InputError) as raised, task_pool(address, workers=1, threads=1):
         pass
@@ -104,7 +104,7 @@ def test_an_address_where_nobody_answers_is_named_with_a_mend(monkeypatch: pytes
 
 
 def test_a_scheduler_without_workers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.fanout.clusters._CONNECT_TIMEOUT_S", 1)
+    monkeypatch.setattr("pipeline.parallel.pool._CONNECT_TIMEOUT_S", 1)
     with (
         running_scheduler(workers=0) as address,
         pytest.raises(InputError) as raised,
@@ -122,7 +122,7 @@ def test_workers_that_would_give_other_bits_are_refused(monkeypatch: pytest.Monk
         task_pool(address, workers=1, threads=1),
     ):
         pass
-    monkeypatch.setattr("pipeline.fanout.on_worker.version", lambda name: "0.1" if name == "numpy" else version(name))
+    monkeypatch.setattr("pipeline.parallel.worker.version", lambda name: "0.1" if name == "numpy" else version(name))
     with (
         running_scheduler(workers=1) as address,
         pytest.raises(InputError, match=r" numpy [\d.]+, .* 0\.1"),  # both versions
@@ -133,8 +133,8 @@ def test_workers_that_would_give_other_bits_are_refused(monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 def test_a_task_whose_workers_are_gone_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.fanout.in_order._POLL_INTERVAL_S", 0.5)
-    monkeypatch.setattr("pipeline.fanout.in_order._NO_WORKERS_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("pipeline.parallel.worker._POLL_INTERVAL_S", 0.5)
+    monkeypatch.setattr("pipeline.parallel.worker._NO_WORKERS_TIMEOUT_S", 2.0)
     with (
         running_scheduler(workers=1) as address,
         pytest.raises(InputError) as raised,
@@ -178,7 +178,7 @@ def test_a_worker_that_cannot_import_a_task_is_refused(lacking: str, tmp_path: P
 
 @pytest.mark.slow
 def test_a_moment_without_workers_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.fanout.in_order._POLL_INTERVAL_S", 0.2)
+    monkeypatch.setattr("pipeline.parallel.worker._POLL_INTERVAL_S", 0.2)
     with running_pool() as pool:
         first = pool.join()
         pool.wait()
