@@ -152,7 +152,8 @@ def measure(folder: Path, config: ReduceConfig) -> dict[str, Any]:
         after = exact_neighbors(mapped.coordinates, rows, config.neighbors)
         names = [f"class {label}" for label in range(int(labels.max()) + 1)]
         evidence = ScorerInputs(
-            labels=labels, embeddings=mapped.coordinates[None],
+            labels=labels,
+            embeddings=mapped.coordinates[None],
             components=components,
             neighbors=neighbors.rows,
             map_fn=run,

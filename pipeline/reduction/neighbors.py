@@ -1,5 +1,4 @@
-"""Nearest neighbors by Euclidean distance, exact or by an inverted file (faiss), and how well an embedding keeps them.
-"""
+"""Nearest neighbors by Euclidean distance, exact or by an inverted file (faiss), and how well embeddings keep them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

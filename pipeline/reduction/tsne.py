@@ -38,7 +38,9 @@ EXTRACTOR_FIX_HINTS = FeatureFixHints(
 )
 
 
-def check_features(features: NDArray[np.float32], source: str, fix_hints: FeatureFixHints = EXTRACTOR_FIX_HINTS) -> None:
+def check_features(
+    features: NDArray[np.float32], source: str, fix_hints: FeatureFixHints = EXTRACTOR_FIX_HINTS
+) -> None:
     """Check that features are finite and not all equal.
 
     Args:

@@ -81,7 +81,7 @@ BOUND = 1.0
 """Doublings: a change that is sure to be smaller contradicts the sentence."""
 
 
-def best_batch(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
+def best_batch(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
     """Each seed's best batch size at each rate, its logarithm fitted by a line against that of the rate.
 
     Supported where the mean change over the range of rates is not 0 (two-sided t test over seeds), contradicted where
@@ -92,7 +92,7 @@ def best_batch(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidenc
     does one whose sizes lie further apart than a doubling. To the spread between seeds comes that of rounding to the
     sizes tried.
     """
-    groups = group_by([trial for trial in trials if trial.arm == "full"], "study", "model", "weight_decay")
+    groups = group_by([record for record in records if record.arm == "full"], "study", "model", "weight_decay")
     seeds, bests = {}, {}
     for key, found in drop_subsets(groups).items():
         grid = accuracy_grid(found, "learning_rate", "batch_size")
@@ -132,7 +132,7 @@ WINDOW = 2
 """Sizes beyond a network's best that must have been tried: one fall is neither sudden nor gradual."""
 
 
-def sudden_drop(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
+def sudden_drop(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
     """The steepest fall in a doubling beyond each network's best size, ResNet-50 and up minus ResNet-18 and 34.
 
     Supported where it is larger in large networks, contradicted where it is smaller (t test over seeds). The steepest
@@ -142,7 +142,7 @@ def sudden_drop(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEviden
     doubling apart the smallest counts.
     """
     values = {}
-    chosen = [trial for trial in trials if trial.arm == "full" and trial.model in SMALL + LARGE]
+    chosen = [record for record in records if record.arm == "full" and record.model in SMALL + LARGE]
     for key, found in drop_subsets(group_by(chosen, "study", "learning_rate", "weight_decay")).items():
         grid = accuracy_grid(found, "model", "batch_size")
         large = np.isin(grid.levels[0], LARGE)
@@ -156,7 +156,7 @@ def sudden_drop(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEviden
         }
         if known:
             values[key] = known
-    rounding = 2 * accuracy_rounding(trials)
+    rounding = 2 * accuracy_rounding(records)
     return t_test_evidence(average_replicates(values), rule, _SUDDEN_DROP_QUANTITY, scale=100, rounding=rounding)
 
 
@@ -199,7 +199,7 @@ PEAKS = (
 )
 
 
-def parting_curves(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
+def parting_curves(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
     """Two standard deviations between networks, each fitted by a line against log(rate).
 
     One is of their accuracies, averaged over batch sizes, the other of their best batch sizes. Supported where both
@@ -210,7 +210,7 @@ def parting_curves(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvi
     heights: dict[object, dict[Replicate, float]] = {}
     peaks: dict[object, dict[Replicate, float]] = {}
     rounding = 0.0
-    groups = group_by([trial for trial in trials if trial.arm == "full"], "study", "weight_decay")
+    groups = group_by([record for record in records if record.arm == "full"], "study", "weight_decay")
     for key, found in drop_subsets(groups).items():
         grid = accuracy_grid(found, "learning_rate", "batch_size", "model")
         best, networks = best_sizes(grid), len(grid.levels[2])
@@ -227,7 +227,7 @@ def parting_curves(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvi
     if lie is None or peak is None:
         return None
     both = (
-        t_test_evidence(lie, rule, HEIGHTS, scale=100, rounding=accuracy_rounding(trials)),
+        t_test_evidence(lie, rule, HEIGHTS, scale=100, rounding=accuracy_rounding(records)),
         t_test_evidence(peak, rule, PEAKS, rounding=rounding),
     )
     if both[0] is None or both[1] is None:
@@ -250,7 +250,7 @@ SIZES = 5
 """Of fewer batch sizes no order is rare: 4 have 24."""
 
 
-def variance(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
+def variance(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
     """The logarithm of the variance between seeds, mean over curves, fitted by a line against that of the batch size.
 
     If the batch size does not matter, the sizes' variances could as well stand in any other order: a permutation test
@@ -264,7 +264,7 @@ def variance(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence 
     """
     curves: dict[tuple[int, ...], list[NDArray[np.float64]]] = {}
     names = ("model", "learning_rate", "weight_decay", "study", "arm", "extractor", "draw", "n_images")
-    for key, found in drop_subsets(group_by(trials, *names)).items():
+    for key, found in drop_subsets(group_by(records, *names)).items():
         grid = accuracy_grid(found, "batch_size")
         if len(grid.seeds) >= SEEDS and len(grid.levels[0]) >= SIZES:
             spread = np.maximum(grid.top1.var(axis=0, ddof=1), rounding_sd(1 / key[-1]) ** 2)

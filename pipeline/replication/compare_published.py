@@ -89,16 +89,16 @@ def _matches_point(row: Mapping[str, Any], point: Point) -> bool:
 # The paper's sentences with their outcomes, as plain values and as a table.
 
 
-def claim_values(trials: Sequence[RunRecord], rule: ClaimCriteria) -> list[dict[str, Any]]:
+def claim_values(records: Sequence[RunRecord], rule: ClaimCriteria) -> list[dict[str, Any]]:
     """A row for each sentence; numbers in the unit that `quantity` names.
 
     Args:
         trials: the finished runs of all studies.
     """
-    return [_values(finding) for finding in evaluate_claims(trials, rule)]
+    return [_values(finding) for finding in evaluate_claims(records, rule)]
 
 
-def slope_values(trials: Sequence[RunRecord], rule: ClaimCriteria) -> list[dict[str, Any]]:
+def slope_values(records: Sequence[RunRecord], rule: ClaimCriteria) -> list[dict[str, Any]]:
     """How the filtered arm's gain on each control grows with the batch size, in percentage points per doubling.
 
     Args:
@@ -109,7 +109,7 @@ def slope_values(trials: Sequence[RunRecord], rule: ClaimCriteria) -> list[dict[
     """
     return [
         {"control": control, "p": evidence.p, "evidence": asdict(evidence)}
-        for control, evidence in gain_slopes(trials, rule).items()
+        for control, evidence in gain_slopes(records, rule).items()
     ]
 
 

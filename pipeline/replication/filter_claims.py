@@ -27,32 +27,32 @@ from pipeline.stats.runs import EQUAL_EPOCHS
 _AS_GOOD_AS_FULL_QUANTITY = "filtered minus full at equal epochs (points)"
 
 
-def as_good_as_full(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
+def as_good_as_full(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
     """Filtered minus full in studies with `match: epochs`, against minus the margin.
 
     Supported where it is above that (non-inferiority), contradicted below (t test over seeds, or draws of the filter
     where there are several). Pairs that whole steps leave at unequal epochs are left out.
     """
     values: dict[object, dict[Replicate, float]] = {}
-    chosen = [trial for trial in trials if trial.matched == "epochs" and trial.arm in ("full", "filtered")]
+    chosen = [record for record in records if record.matched == "epochs" and record.arm in ("full", "filtered")]
     alike = ("study", "extractor", "model", "batch_size", "learning_rate", "weight_decay")
     for key, found in drop_subsets(group_by(chosen, *alike)).items():
-        full = {trial.seed: trial for trial in found if trial.arm == "full"}
+        full = {record.seed: record for record in found if record.arm == "full"}
         differences = {
-            (trial.draw, trial.seed): trial.top1 - full[trial.seed].top1
-            for trial in found
-            if trial.arm == "filtered" and trial.seed in full and _equal_epochs(trial, full[trial.seed])
+            (record.draw, record.seed): record.top1 - full[record.seed].top1
+            for record in found
+            if record.arm == "filtered" and record.seed in full and _equal_epochs(record, full[record.seed])
         }
         if differences:
             values[key] = differences
     return t_test_evidence(
         average_replicates(values), rule, _AS_GOOD_AS_FULL_QUANTITY, threshold=-rule.margin, scale=100,
-        rounding=2**0.5 * accuracy_rounding(trials),
+        rounding=2**0.5 * accuracy_rounding(records),
     )  # fmt: skip
 
 
-def _equal_epochs(trial: RunRecord, other: RunRecord) -> bool:
-    return abs(trial.epochs - other.epochs) <= EQUAL_EPOCHS * other.epochs
+def _equal_epochs(record: RunRecord, other: RunRecord) -> bool:
+    return abs(record.epochs - other.epochs) <= EQUAL_EPOCHS * other.epochs
 
 
 # What missing images cost, augmentation makes up for.
@@ -61,7 +61,7 @@ def _equal_epochs(trial: RunRecord, other: RunRecord) -> bool:
 _AUGMENTATION_QUANTITY = "augmentation makes the loss of the smaller arms against the full one smaller (points) by"
 
 
-def augmentation(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
+def augmentation(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
     """(Smaller arm minus full) with augmentation minus the same without it: the interaction of arm and augmentation.
 
     Supported where it is above 0, contradicted below (t test over seeds, or draws of the filter where there are
@@ -72,7 +72,7 @@ def augmentation(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvide
     values: dict[object, dict[Replicate, float]] = {}
     runs: dict[object, list[RunRecord]] = {}
     alike = ("extractor", "model", "batch_size", "learning_rate", "weight_decay", "bn_group", "matched", "recipe")
-    for key, group in group_by(trials, *alike).items():
+    for key, group in group_by(records, *alike).items():
         pairs_of = {name: _against_full(found) for name, found in group_by(group, "augmented", "study").items()}
         for (with_it, study), augmented in pairs_of.items():
             for (with_it_too, other), plain in pairs_of.items():
@@ -83,7 +83,7 @@ def augmentation(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvide
                     interaction = augmented[name].gain - plain[name].gain
                     values.setdefault(setting, {})[name.draw, name.seed] = interaction
                     runs.setdefault(setting, []).extend([*augmented[name], *plain[name]])
-    rounding = 2 * accuracy_rounding(trials)
+    rounding = 2 * accuracy_rounding(records)
     kept = {setting: values[setting] for setting in drop_subsets(runs)}
     return t_test_evidence(average_replicates(kept), rule, _AUGMENTATION_QUANTITY, scale=100, rounding=rounding)
 
@@ -105,13 +105,13 @@ class _Run(NamedTuple):
     steps_of_full: int
 
 
-def _against_full(trials: Sequence[RunRecord]) -> dict[_Run, _Pair]:
+def _against_full(records: Sequence[RunRecord]) -> dict[_Run, _Pair]:
     """Of one study's runs, all else being equal: each of a smaller arm with the full one of its seed."""
-    full = {trial.seed: trial for trial in trials if trial.arm == "full"}
+    full = {record.seed: record for record in records if record.arm == "full"}
     return {
-        _Run(trial.arm, trial.draw, trial.seed, trial.steps, whole.steps): _Pair(trial, whole)
-        for trial in trials
-        if trial.arm != "full" and (whole := full.get(trial.seed))
+        _Run(record.arm, record.draw, record.seed, record.steps, whole.steps): _Pair(record, whole)
+        for record in records
+        if record.arm != "full" and (whole := full.get(record.seed))
     }
 
 
@@ -123,7 +123,7 @@ _BATCH_NORM_QUANTITY = (
 )
 
 
-def batch_norm(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
+def batch_norm(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
     """A large batch in BatchNorm groups as small as a small batch, against the large and the small batch themselves.
 
     Three runs a seed: batch B in one group, batch B in groups of b < B, batch b in one group. Supported where the
@@ -132,18 +132,18 @@ def batch_norm(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidenc
     full arm, equal in everything else; the small batch takes the steps that its study gives it.
     """
     triples: dict[object, dict[Replicate, _Triple]] = {}
-    for key, triple in _triples([trial for trial in trials if trial.arm == "full"]):
+    for key, triple in _triples([record for record in records if record.arm == "full"]):
         triples.setdefault(key, {})[0, triple.whole.seed] = triple
     excess: dict[object, dict[Replicate, float]] = {}
     loss: dict[object, dict[Replicate, float]] = {}
     for key in drop_subsets(
-        {key: [trial for triple in of.values() for trial in triple] for key, of in triples.items()}
+        {key: [record for triple in of.values() for record in triple] for key, of in triples.items()}
     ):
         for replicate, triple in triples[key].items():
-            whole, grouped, small = (trial.top1 for trial in triple)
+            whole, grouped, small = (record.top1 for record in triple)
             excess.setdefault(key, {})[replicate] = (whole - grouped) - (whole - small) / 2
             loss.setdefault(key, {})[replicate] = whole - small
-    rounding = accuracy_rounding(trials)
+    rounding = accuracy_rounding(records)
     losing = t_test_evidence(
         average_replicates(loss), rule, "the small batch loses", scale=100, rounding=2**0.5 * rounding
     )
@@ -167,12 +167,12 @@ class _Triple(NamedTuple):
     small: RunRecord
 
 
-def _triples(trials: Sequence[RunRecord]) -> Iterator[tuple[object, _Triple]]:
+def _triples(records: Sequence[RunRecord]) -> Iterator[tuple[object, _Triple]]:
     """What is compared, and the runs of a seed."""
     shared = ("model", "learning_rate", "weight_decay", "augmented")
-    for alike, group in group_by(trials, *shared).items():
+    for alike, group in group_by(records, *shared).items():
         whole_of: dict[tuple[str, int], Mapping[int, RunRecord]] = {
-            key: {trial.seed: trial for trial in found if trial.bn_group == trial.batch_size}
+            key: {record.seed: record for record in found if record.bn_group == record.batch_size}
             for key, found in group_by(group, "study", "batch_size").items()
         }
         for (study, batch_size), whole in whole_of.items():
@@ -195,7 +195,7 @@ _Gains = Mapping[object, Mapping[str, Mapping[Replicate, float]]]
 """Setting -> extractor -> replicate -> filtered minus random."""
 
 
-def best_extractor(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
+def best_extractor(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
     """What ResNet-101's filter gains on as many random images, minus what each other extractor's filter gains.
 
     Extractors drop unlike shares of the images; against its own random arm, each is credited with its choice alone.
@@ -205,13 +205,13 @@ def best_extractor(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvi
     The estimate is that against the strongest other one. t tests over seeds, or draws where each extractor has several.
     """
     alike = ("model", "batch_size", "learning_rate", "weight_decay", "bn_group", "augmented", "steps", "recipe")
-    chosen = [trial for trial in trials if trial.matched == "steps" and trial.arm in ("filtered", "random")]
+    chosen = [record for record in records if record.matched == "steps" and record.arm in ("filtered", "random")]
     gains: _Gains = {
         key: {extractor: _gain(found) for extractor, found in group_by(group, "extractor").items()}
         for key, group in group_by(chosen, *alike).items()
     }
-    others = sorted({trial.extractor for trial in chosen if trial.arm == "filtered"} - {BEST})
-    rounding = 2 * accuracy_rounding(trials)
+    others = sorted({record.extractor for record in chosen if record.arm == "filtered"} - {BEST})
+    rounding = 2 * accuracy_rounding(records)
     judged = [evidence for other in others if (evidence := _against(gains, other, rule, rounding))]
     if not judged:
         return None
@@ -226,13 +226,13 @@ def best_extractor(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvi
     )
 
 
-def _gain(trials: Sequence[RunRecord]) -> dict[Replicate, float]:
+def _gain(records: Sequence[RunRecord]) -> dict[Replicate, float]:
     """Filtered minus random, of one extractor and setting."""
-    random = {(trial.draw, trial.seed): trial.top1 for trial in trials if trial.arm == "random"}
+    random = {(record.draw, record.seed): record.top1 for record in records if record.arm == "random"}
     return {
-        (trial.draw, trial.seed): trial.top1 - random[trial.draw, trial.seed]
-        for trial in trials
-        if trial.arm == "filtered" and (trial.draw, trial.seed) in random
+        (record.draw, record.seed): record.top1 - random[record.draw, record.seed]
+        for record in records
+        if record.arm == "filtered" and (record.draw, record.seed) in random
     }
 
 
@@ -255,7 +255,7 @@ _WEIGHT_DECAY_QUANTITY = "from the largest weight decay to the smallest the filt
 CONTROLS = ("full", "random")
 
 
-def weight_decay(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
+def weight_decay(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
     """Filtered minus the full arm, and minus the random one, fitted by a line against the weight decay.
 
     Supported where it falls as the weight decay grows, contradicted where it grows (t test over seeds, or draws of the
@@ -264,25 +264,25 @@ def weight_decay(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvide
     """
     groups: dict[tuple[object, str], list[RunRecord]] = {}
     decays_of: dict[object, NDArray[np.float64]] = {}
-    for key, found in group_by(trials, "study", "extractor", "model", "batch_size", "learning_rate").items():
-        decays_of[key] = np.array(sorted({trial.weight_decay for trial in found}))
-        arms = {trial.arm for trial in found}
+    for key, found in group_by(records, "study", "extractor", "model", "batch_size", "learning_rate").items():
+        decays_of[key] = np.array(sorted({record.weight_decay for record in found}))
+        arms = {record.arm for record in found}
         if len(decays_of[key]) > 1 and "filtered" in arms:
             for control in sorted(arms.intersection(CONTROLS)):
-                groups[key, control] = [trial for trial in found if trial.arm in ("filtered", control)]
+                groups[key, control] = [record for record in found if record.arm in ("filtered", control)]
     values: dict[object, dict[Replicate, float]] = {
         (key, control): _falls(found, control, decays_of[key]) for (key, control), found in drop_subsets(groups).items()
     }
     # Of the line through several differences it moves the ends by no more than that of each.
-    rounding = 2 * accuracy_rounding(trials)
+    rounding = 2 * accuracy_rounding(records)
     return t_test_evidence(average_replicates(values), rule, _WEIGHT_DECAY_QUANTITY, scale=100, rounding=rounding)
 
 
-def _falls(trials: Sequence[RunRecord], control: str, decays: NDArray[np.float64]) -> dict[Replicate, float]:
+def _falls(records: Sequence[RunRecord], control: str, decays: NDArray[np.float64]) -> dict[Replicate, float]:
     """What filtered minus control loses from the smallest weight decay to the largest, of draws and seeds with all."""
-    top1 = {(trial.arm, trial.draw, trial.seed, trial.weight_decay): trial.top1 for trial in trials}
+    top1 = {(record.arm, record.draw, record.seed, record.weight_decay): record.top1 for record in records}
     found = {}
-    for draw, seed in {(trial.draw, trial.seed) for trial in trials if trial.arm == "filtered"}:
+    for draw, seed in {(record.draw, record.seed) for record in records if record.arm == "filtered"}:
         # The full arm has one run a seed, whatever the draw.
         pairs = [
             (top1.get(("filtered", draw, seed, decay)), top1.get((control, draw * (control != "full"), seed, decay)))

@@ -8,6 +8,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from pipeline.scoring.base import ScoredImages, Scorer, ScorerInputs, each_class, neighbor_phrases
 
+
 def centroid_distances(points: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the Euclidean distance (n,) of each of points (n, d) from their mean."""
     return np.asarray(np.linalg.norm(points - points.mean(axis=0), axis=1))

@@ -11,6 +11,7 @@ from pipeline.errors import InputError
 from pipeline.scoring import density, distances, predictions, sampling
 from pipeline.scoring.base import Need, ScoredImages, Scorer, ScorerInputs
 
+
 def relative_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return ranks (N,) scaled to 0 (lowest) to 1 (highest).
 
@@ -111,7 +112,7 @@ def check_scorer(inputs: ScorerInputs, scorer: Mapping[str, Any], class_names: S
     if "neighbors" in needs and inputs.neighbors is not None and options["k"] > inputs.neighbors.shape[1]:
         k = inputs.neighbors.shape[1]
         raise InputError(
-            f"{key}.k: {options['k']} neighbors, but there are {k}; give at most {k}, or raise reduce.neighbors"
+            f"{key}.k: {options['k']} is more than the {k} neighbors; give at most {k}, or raise reduce.neighbors"
         )
     _check_class_sizes(inputs, name, options, class_names, key)
 

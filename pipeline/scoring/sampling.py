@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from pipeline.scoring.base import ScoredImages, Scorer, ScorerInputs, each_class
 
+
 def _grid_scores(inputs: ScorerInputs, *, cells: int, seed: int) -> NDArray[np.float64]:
     """Return (rank + u) / count, 0 to 1, of each image in a random order of its class and grid cell (N,).
 

@@ -73,7 +73,9 @@ def test_images_that_the_scorer_rates_alike_are_explained() -> None:
 
 def test_few_images_are_explained() -> None:
     # Each image is twice as far from the one before as that from its own.
-    line = ScorerInputs(embeddings=np.column_stack([2.0 ** np.arange(30), np.zeros(30)])[None], labels=np.zeros(30, np.int64))
+    line = ScorerInputs(
+        embeddings=np.column_stack([2.0 ** np.arange(30), np.zeros(30)])[None], labels=np.zeros(30, np.int64)
+    )
     _check_note("share_note_few_images.txt", decide(line, _dbscan(2), ShareRule(share=0.11)))
 
 
