@@ -124,8 +124,8 @@ def _check_class_sizes(
         for label, count in zip(*np.unique(inputs.labels, return_counts=True), strict=True):
             if count < options[option]:
                 raise InputError(
-                    f"{key}.{option}: {options[option]}, but class {class_names[label]!r} has {count} images; give at most "
-                    f"{count}, or add images to the class"
+                    f"{key}.{option}: {options[option]}, but class {class_names[label]!r} has {count} images; "
+                    f"give at most {count}, or add images to the class"
                 )
 
 
