@@ -1,4 +1,4 @@
-"""Two-dimensional maps of the images for papers."""
+"""Figures of the two-dimensional embedding of the images, for papers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ def class_map(
     *,
     legend: bool = True,
 ) -> Figure:
-    """Scatter of all images coloured by class, with the noise in grey.
+    """Return a scatter plot of all images colored by class, with the noise in gray.
 
     Args:
         xy: (N, 2) coordinates.
@@ -40,7 +40,7 @@ def class_map(
 
 
 def colored_map(xy: NDArray[np.floating[Any]], colors: Colors, above: NDArray[np.bool_]) -> Figure:
-    """Scatter of all images in the given colours, with a legend of the groups that have members, or a colour bar.
+    """Return a scatter plot of all images with a legend of the groups that have members, or a color bar.
 
     There is no legend where a colour stands for several of the groups, or where there is no room for their names.
 
@@ -63,7 +63,7 @@ def _tell_apart(colors: Sequence[str]) -> bool:
 
 
 def _scatter(xy: NDArray[np.floating[Any]], colors: Colors, above: NDArray[np.bool_]) -> Figure:
-    """Rasterised, so that its size does not grow with the number of images.
+    """Draw the points rasterized, so that the file does not grow with the number of images.
 
     Axes are left out: the coordinates of a t-SNE map have no unit and no direction.
     """
