@@ -196,7 +196,7 @@ def test_as_many_tasks_are_on_their_way_as_those_who_have_joined_can_use() -> No
     on_their_way = []
     for joined in (0, 1, 16, 4):
         workers = {str(number): 1 for number in range(joined)}
-        ahead.send()
+        ahead.fill()
         on_their_way.append(len(ahead.pending))
     assert on_their_way == [2, 2, 32, 32]
 
