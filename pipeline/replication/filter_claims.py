@@ -1,4 +1,4 @@
-"""Claims about filters and recipes."""
+"""Test the paper's claims about filters, augmentation, BatchNorm, extractors and weight decay."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,14 +21,11 @@ from pipeline.replication.claim_data import (
 )
 from pipeline.stats.runs import EQUAL_EPOCHS
 
-# Trained for the same epochs, the filtered images are at least as good as all of them.
-
-
 _AS_GOOD_AS_FULL_QUANTITY = "filtered minus full at equal epochs (points)"
 
 
 def as_good_as_full(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
-    """Filtered minus full in studies with `match: epochs`, against minus the margin.
+    """Test filtered minus full in studies with `match: epochs` against minus the margin.
 
     Supported where it is above that (non-inferiority), contradicted below (t test over seeds, or draws of the filter
     where there are several). Pairs that whole steps leave at unequal epochs are left out.
@@ -53,9 +50,6 @@ def as_good_as_full(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimE
 
 def _equal_epochs(record: RunRecord, other: RunRecord) -> bool:
     return abs(record.epochs - other.epochs) <= EQUAL_EPOCHS * other.epochs
-
-
-# What missing images cost, augmentation makes up for.
 
 
 _AUGMENTATION_QUANTITY = "augmentation makes the loss of the smaller arms against the full one smaller (points) by"
@@ -106,7 +100,7 @@ class _Run(NamedTuple):
 
 
 def _against_full(records: Sequence[RunRecord]) -> dict[_Run, _Pair]:
-    """Of one study's runs, all else being equal: each of a smaller arm with the full one of its seed."""
+    """Pair each run of a smaller arm with the full one of its seed, in one study and all else equal."""
     full = {record.seed: record for record in records if record.arm == "full"}
     return {
         _Run(record.arm, record.draw, record.seed, record.steps, whole.steps): _Pair(record, whole)
@@ -115,16 +109,13 @@ def _against_full(records: Sequence[RunRecord]) -> dict[_Run, _Pair]:
     }
 
 
-# What small batches lose, they lose through BatchNorm's statistics of few images.
-
-
 _BATCH_NORM_QUANTITY = (
     "BatchNorm in groups of the small batch's size costs a larger batch, beyond half of the small batch's loss,"
 )
 
 
 def batch_norm(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
-    """A large batch in BatchNorm groups as small as a small batch, against the large and the small batch themselves.
+    """Test a large batch in BatchNorm groups of a small batch's size against the large and the small batch.
 
     Three runs a seed: batch B in one group, batch B in groups of b < B, batch b in one group. Supported where the
     groups alone cost more than half of what the small batch loses, contradicted where they cost less (t test over
@@ -160,7 +151,7 @@ def batch_norm(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEviden
 
 
 class _Triple(NamedTuple):
-    """Of one seed: the large batch, the same in small groups, and the small batch."""
+    """The runs of one seed: the large batch, the same in small groups, and the small batch."""
 
     whole: RunRecord
     grouped: RunRecord
@@ -168,7 +159,7 @@ class _Triple(NamedTuple):
 
 
 def _triples(records: Sequence[RunRecord]) -> Iterator[tuple[object, _Triple]]:
-    """What is compared, and the runs of a seed."""
+    """Yield the setting, and the runs of a seed."""
     shared = ("model", "learning_rate", "weight_decay", "augmented")
     for alike, group in group_by(records, *shared).items():
         whole_of: dict[tuple[str, int], Mapping[int, RunRecord]] = {
@@ -186,9 +177,6 @@ def _triples(records: Sequence[RunRecord]) -> Iterator[tuple[object, _Triple]]:
                     yield key, _Triple(first, grouped, last)
 
 
-# ResNet-101 is the best extractor to filter with.
-
-
 BEST = "resnet101"
 
 _Gains = Mapping[object, Mapping[str, Mapping[Replicate, float]]]
@@ -196,7 +184,7 @@ _Gains = Mapping[object, Mapping[str, Mapping[Replicate, float]]]
 
 
 def best_extractor(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
-    """What ResNet-101's filter gains on as many random images, minus what each other extractor's filter gains.
+    """Test the gain of ResNet-101's filter on as many random images, minus that of each other extractor's filter.
 
     Extractors drop unlike shares of the images; against its own random arm, each is credited with its choice alone.
     Supported where ResNet-101's gain is above every other one (the largest of the p-values counts: an
@@ -227,7 +215,7 @@ def best_extractor(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEv
 
 
 def _gain(records: Sequence[RunRecord]) -> dict[Replicate, float]:
-    """Filtered minus random, of one extractor and setting."""
+    """Return filtered minus random, of one extractor and setting."""
     random = {(record.draw, record.seed): record.top1 for record in records if record.arm == "random"}
     return {
         (record.draw, record.seed): record.top1 - random[record.draw, record.seed]
@@ -246,9 +234,6 @@ def _against(gains: _Gains, other: str, rule: ClaimCriteria, rounding: float) ->
     return t_test_evidence(average_replicates(values), rule, other, scale=100, rounding=rounding)
 
 
-# Filtered images like less weight decay than all images, or as many at random.
-
-
 _WEIGHT_DECAY_QUANTITY = "from the largest weight decay to the smallest the filtered arm gains on the others (points)"
 
 
@@ -256,7 +241,7 @@ CONTROLS = ("full", "random")
 
 
 def weight_decay(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
-    """Filtered minus the full arm, and minus the random one, fitted by a line against the weight decay.
+    """Test the slope of filtered minus the full arm, and minus the random one, over the weight decay.
 
     Supported where it falls as the weight decay grows, contradicted where it grows (t test over seeds, or draws of the
     filter where there are several). Where a study has the filtered arm, one of the others and two weight decays. Each
@@ -279,7 +264,7 @@ def weight_decay(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvid
 
 
 def _falls(records: Sequence[RunRecord], control: str, decays: NDArray[np.float64]) -> dict[Replicate, float]:
-    """What filtered minus control loses from the smallest weight decay to the largest, of draws and seeds with all."""
+    """Return the fall of filtered minus control from the smallest to the largest weight decay, if none is missing."""
     top1 = {(record.arm, record.draw, record.seed, record.weight_decay): record.top1 for record in records}
     found = {}
     for draw, seed in {(record.draw, record.seed) for record in records if record.arm == "filtered"}:

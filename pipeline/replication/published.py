@@ -44,7 +44,7 @@ class Published:
     Attributes:
         source: authors, year, and which one it is.
         data: what its accuracies were measured on.
-        statement: what the text says of it beside the points.
+        statement: what the text says of it in addition to the points.
         points: none where no accuracy is published as a number.
         left_open: choices that the text does not name, or names in two ways; one line each.
     """

@@ -59,7 +59,7 @@ class StudyInputs:
 
     Attributes:
         correct: (runs, test images), which images each of `runs` classified correctly.
-        trials: the finished runs, as the paper's sentences are tested on those of all studies.
+        records: the finished runs, on which the paper's claims are tested over all studies.
     """
 
     name: str
@@ -67,7 +67,7 @@ class StudyInputs:
     plan: AnalysisPlan
     runs: list[Run]
     correct: NDArray[np.bool_]
-    trials: list[RunRecord]
+    records: list[RunRecord]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +182,7 @@ def _load_study(name: str, params: Params, paths: DataPaths, *, n_test: int) -> 
         plan=plan,
         runs=runs,
         correct=_load_correct(paths, name, runs, n_test),
-        trials=[
+        records=[
             RunRecord(**row, matched=study.match, n_images=n_test)
             for row in read_run_records(paths.runs(name), params.prepare.storage)
         ],

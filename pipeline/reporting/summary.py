@@ -123,8 +123,8 @@ def _headline(networks: list[Summary], studies: list[Summary], planted: list[Sum
 
 
 def _sentences(inputs: ReportInputs) -> list[Summary]:
-    trials = [trial for study in inputs.studies for trial in study.trials]
-    return claim_values(trials, _rule(inputs))
+    records = [record for study in inputs.studies for record in study.records]
+    return claim_values(records, _rule(inputs))
 
 
 def _rule(inputs: ReportInputs) -> ClaimCriteria:
@@ -155,7 +155,7 @@ def _study(study: StudyInputs, inputs: ReportInputs) -> Summary:
     return {
         **found,
         "pooled": pooled,
-        "batch_slopes": slope_values(study.trials, _rule(inputs)),
+        "batch_slopes": slope_values(study.records, _rule(inputs)),
         "published": None if figure is None else compare_with_published(figure, found["accuracy"]),
         "convergence": [
             convergence(study.runs, quantity, target, study.plan.alpha) for quantity, target in _targets(study, inputs)
