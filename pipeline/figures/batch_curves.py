@@ -97,8 +97,8 @@ def batch_figure(
                 markersize=5,
                 capsize=3,
             )
-        labelled = _by_label(published)
-        for values in labelled:
+        labeled = _by_label(published)
+        for values in labeled:
             style = values[0].style
             axes.plot(
                 [value.batch_size for value in values],
@@ -110,7 +110,7 @@ def batch_figure(
                 markerfacecolor="none",
                 markeredgecolor=style.color,
             )
-        if labelled:
+        if labeled:
             # Published values stand apart from the lines, where a legend inside would cover them.
             figure.legend(fontsize=8, ncols=3, loc="outside lower center")
         elif curves:

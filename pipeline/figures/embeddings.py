@@ -24,8 +24,8 @@ def class_map(
     Args:
         xy: (N, 2) coordinates.
         labels: (N,) indices into `class_names`.
-        is_noise: (N,); these images are drawn in grey, above the others: a map is looked at for them.
-        legend: name the classes beside the map, where each has a colour of its own.
+        is_noise: (N,); these images are gray, on top of the others: they are what the figure is for.
+        legend: name the classes next to the map, if each has a separate color.
     """
     noise = np.zeros(len(xy), dtype=bool) if is_noise is None else is_noise
     names, colors = list(class_names), [class_color(index) for index in range(len(class_names))]
@@ -42,11 +42,11 @@ def class_map(
 def colored_map(xy: NDArray[np.floating[Any]], colors: Colors, above: NDArray[np.bool_]) -> Figure:
     """Return a scatter plot of all images with a legend of the groups that have members, or a color bar.
 
-    There is no legend where a colour stands for several of the groups, or where there is no room for their names.
+    There is no legend if a color stands for several groups, or if their names do not fit.
 
     Args:
         xy: (N, 2) coordinates.
-        above: (N,) what is drawn above the rest.
+        above: (N,) points on top of the rest.
     """
     with matplotlib_style():
         figure = _scatter(xy, colors, above)
@@ -75,11 +75,11 @@ def _scatter(xy: NDArray[np.floating[Any]], colors: Colors, above: NDArray[np.bo
     looks: dict[str, Any] = {"cmap": SCALE, "vmin": 0, "vmax": 1} if isinstance(colors, Scale) else {}
     colored = colors.values if isinstance(colors, Scale) else np.array(colors.colors)[colors.codes]
     for chosen in (~above, above):
-        drawn = axes.scatter(
+        points = axes.scatter(
             xy[chosen, 0], xy[chosen, 1], c=colored[chosen], s=size, linewidths=0, rasterized=True, **looks
         )
     if isinstance(colors, Scale):
-        figure.colorbar(drawn, cax=figure.add_axes((1.03, 0.25, 0.03, 0.5)), label=colors.name)
+        figure.colorbar(points, cax=figure.add_axes((1.03, 0.25, 0.03, 0.5)), label=colors.name)
     return figure
 
 

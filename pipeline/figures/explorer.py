@@ -18,7 +18,7 @@ POINTS, RING = 0, 1
 """Indices of the two traces."""
 
 _MARGIN = 0.04
-# Of those drawn when there are too many: what goes takes at most this share, so that the rest is seen.
+# Share of the drawn points, if there are too many, that dropped images take at most, so that the rest is visible.
 _SUSPECT_SHARE = 0.5
 
 Box = tuple[tuple[float, float], tuple[float, float]]
@@ -72,13 +72,13 @@ def explorer_map(
 
     Args:
         xy: (N, 2) coordinates of all images; the axes span them, so that filtering moves no place.
-        rows: those drawn, the last above.
+        rows: rows to draw, the last on top.
         view: zoom stays over redrawing as long as this stays the same.
         ring: row of the chosen image.
         selected: rows that stand out; none means that all look alike.
     """
     layout = plotly_layout(x_title="", y_title="") | {"margin": {"l": 0, "r": 0, "t": 0, "b": 0}}
-    # With "domain", a lasso could not begin beside a map that is narrower than its place.
+    # With "domain", a lasso could not begin next to a map that is narrower than its frame.
     axis = {"visible": False, "constrain": "range"}
     layout["xaxis"] = {**axis, "range": _range(xy[:, 0])}
     layout["yaxis"] = {**axis, "range": _range(xy[:, 1]), "scaleanchor": "x"}

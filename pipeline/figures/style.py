@@ -69,11 +69,11 @@ class LineKey:
 def line_styles(keys: Sequence[LineKey]) -> dict[LineKey, LineStyle]:
     """Return a style for each of a study's lines.
 
-    Several arms: colour and marker tell the arm, the dash tells the variant. One arm: colour and
+    Several arms: color and marker give the arm, the dash gives the variant. One arm: color and
     marker tell the variant. Looks repeat where there are more lines than looks.
 
     Args:
-        keys: all lines that are to be told apart, variants in their order; one may stand more than once.
+        keys: all lines that must differ, variants in their order; duplicates are allowed.
     """
     variants = list(dict.fromkeys(key.variant for key in keys))
     by_arm = len({key.arm for key in keys}) > 1

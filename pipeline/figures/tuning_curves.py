@@ -78,7 +78,7 @@ def parallel_figure(keys: Sequence[KeyAxis], accuracies: Sequence[float], *, win
     with matplotlib_style():
         figure = Figure(figsize=(1.6 + 1.9 * len(keys), 3.6), layout="constrained")
         axes = figure.subplots()
-        # In a last stretch to the right each line goes to its accuracy's place on the colour bar.
+        # In a last stretch to the right each line goes to its accuracy on the color bar.
         ends = np.asarray(shades.norm(percent)).tolist()
         heights = list(zip(*(key.places for key in keys), ends, strict=True))
         for trial in sorted(range(len(heights)), key=lambda one: (one == winner, percent[one])):

@@ -36,7 +36,7 @@ class BestSizes:
     Attributes:
         rates: (rates,), in doublings, ascending.
         sizes: (seeds, rates, ...), in doublings.
-        step: the largest distance of neighbouring sizes, in doublings.
+        step: the largest distance of adjacent sizes, in doublings.
         all_rates: whether none was left out.
     """
 

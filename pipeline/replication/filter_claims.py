@@ -19,6 +19,7 @@ from pipeline.replication.claim_data import (
     slope,
     t_test_evidence,
 )
+from pipeline.replication.gain_slopes import CONTROLS
 from pipeline.stats.runs import EQUAL_EPOCHS
 
 _AS_GOOD_AS_FULL_QUANTITY = "filtered minus full at equal epochs (points)"
@@ -200,17 +201,17 @@ def best_extractor(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEv
     }
     others = sorted({record.extractor for record in chosen if record.arm == "filtered"} - {BEST})
     rounding = 2 * accuracy_rounding(records)
-    judged = [evidence for other in others if (evidence := _against(gains, other, rule, rounding))]
-    if not judged:
+    tested = [evidence for other in others if (evidence := _against(gains, other, rule, rounding))]
+    if not tested:
         return None
-    weakest = max(judged, key=lambda evidence: evidence.p_for)
-    of = f"{len(judged)}" if len(judged) == len(others) else f"the {len(judged)} of {len(others)} that can be tested"
+    weakest = max(tested, key=lambda evidence: evidence.p_for)
+    of = f"{len(tested)}" if len(tested) == len(others) else f"the {len(tested)} of {len(others)} that can be tested"
     return replace(
         weakest,
         quantity=f"the gain on random images (points) by {BEST} is above that by {weakest.quantity}, "
         f"the strongest rival of {of}, by",
-        p_for=weakest.p_for if len(judged) == len(others) else 1.0,
-        p_against=min(1.0, len(judged) * min(evidence.p_against for evidence in judged)),
+        p_for=weakest.p_for if len(tested) == len(others) else 1.0,
+        p_against=min(1.0, len(tested) * min(evidence.p_against for evidence in tested)),
     )
 
 
@@ -235,9 +236,6 @@ def _against(gains: _Gains, other: str, rule: ClaimCriteria, rounding: float) ->
 
 
 _WEIGHT_DECAY_QUANTITY = "from the largest weight decay to the smallest the filtered arm gains on the others (points)"
-
-
-CONTROLS = ("full", "random")
 
 
 def weight_decay(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:

@@ -199,7 +199,7 @@ NETWORK_FIGURES: Mapping[str, Published] = {
         left_open=("whose network's map it is", *_FILTER),
     ),
 }
-"""Figures of an extractor and its filter, beside which no study can be held; none has numbers."""
+"""Figures of an extractor and its filter, which no study can be compared with; none has numbers."""
 
 THROUGHPUT = Published(
     source=f"{_GAHLOT}, fig. 8",

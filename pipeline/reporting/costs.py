@@ -23,7 +23,7 @@ class EnergyColumns:
     """
 
     def __init__(self, shown: Sequence[Energy]) -> None:
-        largest = {kind: max((getattr(drawn, kind) or 0.0 for drawn in shown), default=0.0) for kind in DEVICE_KINDS}
+        largest = {kind: max((getattr(energy, kind) or 0.0 for energy in shown), default=0.0) for kind in DEVICE_KINDS}
         # Work that uses no device of a kind draws 0 of it; a column of zeros tells nothing.
         self._kinds = [kind for kind in DEVICE_KINDS if largest[kind] > 0]
         self._unit, self._joules = ("kJ", 1e3) if max(largest.values()) >= _MANY_J else ("J", 1.0)
@@ -33,9 +33,9 @@ class EnergyColumns:
         """Kind and unit; empty without records."""
         return [f"{_HEADS[kind]} ({self._unit})" for kind in self._kinds]
 
-    def cells(self, drawn: Energy) -> list[str]:
+    def cells(self, energy: Energy) -> list[str]:
         """Return one cell per head: three digits, or all before the point."""
-        return [_text(getattr(drawn, kind), self._joules) for kind in self._kinds]
+        return [_text(getattr(energy, kind), self._joules) for kind in self._kinds]
 
 
 def _text(joules: float | None, unit: float) -> str:

@@ -32,7 +32,7 @@ _LACKING = {
 def load_landscapes(studies: Sequence[StudyInputs], paths: DataPaths) -> Landscapes:
     """Return the landscapes of the studies' current runs; measurements of earlier runs are ignored.
 
-    `figure` is drawn from the numbers; `figure_is_written` says whether the file is there that a document can show.
+    `figure` is made from the numbers; `figure_is_written` says whether its file exists for a document to show.
 
     Raises:
         InputError: a file is damaged.

@@ -184,7 +184,7 @@ def render_page(
 ) -> str:
     """Render the report as one self-contained HTML page, from the arguments of `report_content`. Names are escaped.
 
-    With more classes than colours a legend would name several by each.
+    With more classes than colors a legend would name several classes by one color.
     """
     classes = [row["class"] for row in summary["networks"][0]["classes"]]
     return (
@@ -227,7 +227,7 @@ def render_document(
     """Render the report as Markdown, for repositories, issues and papers, from the arguments of `report_content`.
 
     Args:
-        figures: names of the files in figures/, beside the document.
+        figures: names of the files in figures/, next to the document.
     """
     environment = templates(autoescape=False)
     environment.filters.update(table=markdown_table, escape_markdown=escaped)

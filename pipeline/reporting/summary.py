@@ -225,9 +225,9 @@ def _classes(network: NetworkInputs, class_names: Sequence[str]) -> list[Summary
         {
             "class": name,
             "n": int(n),
-            "n_noise": int(grey),
+            "n_noise": int(n_noise),
             "n_dropped": int(gone),
             "dropped_share": int(gone) / max(1, int(n)),
         }
-        for name, n, grey, gone in zip(class_names, totals, noise, dropped, strict=True)
+        for name, n, n_noise, gone in zip(class_names, totals, noise, dropped, strict=True)
     ]
