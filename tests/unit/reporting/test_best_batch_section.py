@@ -70,7 +70,7 @@ def test_page_document_and_files_have_the_chart_and_the_table(tmp_path: Path) ->
 
 
 def test_the_document_shows_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("test_document.FIGURES", ["digits.best_batch.svg"])
+    monkeypatch.setattr("tests.unit.reporting.test_document.FIGURES", ["digits.best_batch.svg"])
     assert "](figures/digits.best_batch.svg)" in render_document(*_written(tmp_path))[0]
 
 

@@ -75,7 +75,7 @@ def test_the_law_is_drawn_beside_what_is_published(tmp_path: Path, monkeypatch: 
     assert "-open" in chart
     assert BEST_WARMUPS_SOURCE in chart
     assert dict(figure_files(inputs, summary))["warmups.svg"].startswith(b"<?xml")
-    monkeypatch.setattr("test_document.FIGURES", ["warmups.svg"])
+    monkeypatch.setattr("tests.unit.reporting.test_document.FIGURES", ["warmups.svg"])
     assert "](figures/warmups.svg)" in render_document(params, data)[0]
 
 

@@ -43,7 +43,7 @@ def test_the_least_p_by_hand() -> None:
 def test_random_flips_agree_with_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     sample = np.random.default_rng(0).normal(0.4, 1, 12)
     exact = float(sign_flip_test(sample))
-    monkeypatch.setattr(hypothesis_tests, "ENUMERATED", 11)
+    monkeypatch.setattr(hypothesis_tests, "ENUMERATED_FLIPS", 11)
     # Binomial spread of 65,535 flips.
     assert abs(float(sign_flip_test(sample, seed=1)) - exact) < 4 * (exact * (1 - exact) / 65535) ** 0.5
     assert sign_flip_test(sample, seed=1) == sign_flip_test(sample, seed=1)
