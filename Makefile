@@ -97,7 +97,7 @@ lock: setup ## write requirements.lock anew from pyproject.toml
 
 # Of what computes, reads and writes. Old packages warn of newer ones that they import.
 LOWER_TESTS := unit/optim unit/models unit/training unit/features unit/reduction unit/scoring unit/reporting unit/artifacts \
-  unit/config unit/viz unit/tuning unit/batchsieve unit/test_errors.py unit/test_fanout.py unit/commands/test_repair.py \
+  unit/config unit/viz unit/tuning unit/batchsieve unit/test_errors.py unit/test_parallel.py unit/commands/test_repair.py \
   unit/commands/test_tune.py integration/stages integration/notebooks
 EXTRAS := stages viz notebooks cleanlab tuning dev
 

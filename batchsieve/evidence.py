@@ -38,7 +38,7 @@ def components_of(features: NDArray[np.float32], n_components: int) -> NDArray[n
         raise InputError(f"n_components: {n_components}; give 1 or more")
     if features.shape[1] <= n_components:
         return np.ascontiguousarray(features)
-    return fit_pca(features, min(n_components, len(features))).project(features)
+    return fit_pca(features, min(n_components, len(features))).transform(features)
 
 
 def neighbors_of(components: NDArray[np.float32], k: int, *, key: str, seed: int) -> NDArray[np.int32]:

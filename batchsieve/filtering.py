@@ -118,7 +118,7 @@ def sieve(
     if "map" in needs:
         embedded = tsne_coordinates(components, ordered.codes, perplexity=perplexity, n_jobs=n_jobs, seed=seed)
         maps = embedded[None]
-    if "neighbours" in needs:
+    if "neighbors" in needs:
         neighbors = neighbors_of(components, _most_neighbors(settings), key="scorer.k", seed=seed)
     if given is not None:
         probabilities = given[order]
@@ -127,16 +127,16 @@ def sieve(
         probabilities = voted_probabilities(components, voters, ordered, folds=_FOLDS, seed=seed)
     evidence = ScorerInputs(
         labels=ordered.codes,
-        maps=maps,
+        embeddings=maps,
         components=components,
-        neighbours=neighbors,
+        neighbors=neighbors,
         probabilities=probabilities,
         # NaN: without a record of the training, the model's own probability counts.
         training_confidence=np.full(n, np.nan, dtype=np.float32),
     )
-    unchanged = FilterContext(network="features", names=known.names, overrides={})
+    unchanged = FilterContext(network="features", class_names=known.names, overrides={})
     try:
-        sieved = sieve_evidence(evidence, config, unchanged, mend="give more samples")
+        sieved = sieve_evidence(evidence, config, unchanged, fix="give more samples")
     except InputError as error:
         raise _of_arguments(error) from None
     keep = np.empty(n, dtype=bool)
@@ -200,9 +200,9 @@ def _check_scorer(settings: Mapping[str, Any], labels: Labels, n: int) -> None:
 
     to_come = ScorerInputs(
         labels=labels.codes,
-        maps=unknown(1, n, 2),
+        embeddings=unknown(1, n, 2),
         components=unknown(n, 1),
-        neighbours=unknown(n, _most_neighbors(settings)),
+        neighbors=unknown(n, _most_neighbors(settings)),
         probabilities=unknown(n, len(labels.classes)),
         training_confidence=unknown(n),
     )

@@ -206,7 +206,7 @@ def find_issues(
             probabilities = probabilities[order]
         elif scorer != "knn_agreement":
             probabilities = voted_probabilities(components, neighbors, ordered, folds=folds, seed=seed)
-        evidence = ScorerInputs(labels=ordered.codes, probabilities=probabilities, neighbours=neighbors)
+        evidence = ScorerInputs(labels=ordered.codes, probabilities=probabilities, neighbors=neighbors)
     score = _score(evidence, scorer, n_neighbors)
     threshold = 0.5 if share is None else threshold_for_share(score, share).value
     back = np.argsort(order)
@@ -254,8 +254,8 @@ def _reasons(evidence: ScorerInputs, names: Sequence[str]) -> list[str]:
                 )
             ]
         )
-    if evidence.neighbours is not None:
-        parts.append(neighbor_phrases(evidence.neighbours, evidence.labels, names))
+    if evidence.neighbors is not None:
+        parts.append(neighbor_phrases(evidence.neighbors, evidence.labels, names))
     return ["; ".join(phrases) for phrases in zip(*parts, strict=True)]
 
 

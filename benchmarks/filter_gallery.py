@@ -59,7 +59,7 @@ def gallery(images: NDArray[np.uint8], inputs: FilterInputs, suspects: Mapping[s
         suspects: scorer -> rows of the images, the most suspect first.
     """
     columns = max(len(rows) for rows in suspects.values())
-    labels = inputs.evidence.labels
+    labels = inputs.scorer_inputs.labels
     with matplotlib_style():
         figure = Figure(figsize=(columns * 0.75 + 1.6, len(suspects) * 0.95))
         grid: Any = figure.subplots(len(suspects), columns, squeeze=False, gridspec_kw={"wspace": 0.06, "hspace": 0.3})
@@ -104,11 +104,11 @@ def main() -> None:
     arguments = parser.parse_args()
     data = DataPaths(root=arguments.data)
     inputs = load_filter_inputs(data, arguments.network)
-    images = open_array(data.images("train"), dtype=np.uint8, ndim=4, rows=len(inputs.evidence.labels))
+    images = open_array(data.images("train"), dtype=np.uint8, ndim=4, rows=len(inputs.scorer_inputs.labels))
     dropped, suspects, seconds = {}, {}, {}
     for name, scorer in CHOICES.items():
         start = time.perf_counter()
-        decision = decide(inputs.evidence, scorer, ShareRule(share=arguments.share))
+        decision = decide(inputs.scorer_inputs, scorer, ShareRule(share=arguments.share))
         seconds[name] = round(time.perf_counter() - start, 2)
         dropped[name] = decision.is_noise
         suspects[name] = np.argsort(-decision.values, kind="stable")[: arguments.columns]
@@ -119,7 +119,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     write_json(arguments.out / "agreement.json", {"dropped": shares, "seconds": seconds, "jaccard": agreement})
     (arguments.out / "gallery.png").write_bytes(png(gallery(images, inputs, suspects), dpi=110))
-    (arguments.out / "share_of_eps.svg").write_bytes(svg(share_of_eps(inputs.evidence)))
+    (arguments.out / "share_of_eps.svg").write_bytes(svg(share_of_eps(inputs.scorer_inputs)))
     print(f"{'scorer':20} {'dropped':>8} {'seconds':>8} {'Jaccard with dbscan on the map':>32}")
     for name in CHOICES:
         print(f"{name:20} {shares[name]:8.2%} {seconds[name]:8.2f} {agreement[name]['dbscan, map']:32.3f}")

@@ -37,7 +37,7 @@ from pipeline.config.reduce import ReduceConfig
 from pipeline.figures.rendering import matplotlib_log_axis, matplotlib_style, svg
 from pipeline.filtering.apply import FilterContext, sieve
 from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
-from pipeline.parallel import fan_out
+from pipeline.parallel import task_pool
 from pipeline.reduction.landmarks import landmark_count
 from pipeline.reduction.neighbors import (
     exact_neighbors,
@@ -90,7 +90,7 @@ def write_tables(
 ) -> NDArray[np.float64]:
     """The filter as its stage does it, tables and reasons included; returns the score (n,) of each row."""
     config = FilterConfig.model_validate({"scorer": scorer, "drop_share": 2 * WRONG_SHARE})
-    known = FilterContext(network="resnet50", names=names, overrides={})
+    known = FilterContext(network="resnet50", class_names=names, overrides={})
     sieved = sieve(evidence, config, known)
     ids = np.arange(len(evidence.labels))
     images = pa.table(
@@ -136,23 +136,27 @@ def measure(folder: Path, config: ReduceConfig) -> dict[str, Any]:
     labels, planted = np.load(folder / "labels.npy"), np.load(folder / "planted.npy")
     landmarks = landmark_count(config.landmarks, len(labels))
     assert config.pca.n_components is not None
-    with fan_out("none", workers=1, threads=config.tsne.n_jobs) as run:
+    with task_pool("none", workers=1, threads=config.tsne.n_jobs) as run:
         steps.begin("check")
         check_features(features, "features.npy")
         steps.begin("pca")
-        axes = fit_pca(features, config.pca.n_components, run=run)
-        components = axes.project(features, run=run)
+        axes = fit_pca(features, config.pca.n_components, map_fn=run)
+        components = axes.transform(features, map_fn=run)
         steps.begin("tsne")
         mapped = fit_training_tsne(components, labels, config.tsne.model_dump(), landmarks=landmarks)
         steps.begin("neighbours")
-        neighbours = nearest_neighbors(components, config.neighbors, seed=config.tsne.random_state)
+        neighbors = nearest_neighbors(components, config.neighbors, seed=config.tsne.random_state)
         steps.begin("quality")
         rows = quality_sample(len(labels))
         exact = exact_neighbors(components, rows, config.neighbors)
         after = exact_neighbors(mapped.coordinates, rows, config.neighbors)
         names = [f"class {label}" for label in range(int(labels.max()) + 1)]
         evidence = ScorerInputs(
-            labels=labels, maps=mapped.coordinates[None], components=components, neighbours=neighbours.rows, each=run
+            labels=labels,
+            embeddings=mapped.coordinates[None],
+            components=components,
+            neighbors=neighbors.rows,
+            map_fn=run,
         )
         scores = {}
         for name, scorer in SCORERS.items():
@@ -167,7 +171,7 @@ def measure(folder: Path, config: ReduceConfig) -> dict[str, Any]:
     return {
         "landmarks": landmarks or 0,
         **seconds,
-        "recall": round(neighbor_recall(neighbours.rows[rows], exact), 4),
+        "recall": round(neighbor_recall(neighbors.rows[rows], exact), 4),
         "map_knn": round(knn_label_accuracy(after, rows, labels), 3),
         "pca_knn": round(knn_label_accuracy(exact, rows, labels), 3),
         **aurocs,

@@ -60,14 +60,14 @@ def our_steps(labels: Labels, tsne: TsneConfig, share: float) -> Steps:
     """As the stages call them, without files."""
 
     def reduce(features: Features) -> Features:
-        return fit_pca(features, N_COMPONENTS).project(features)
+        return fit_pca(features, N_COMPONENTS).transform(features)
 
     def embed(components: Features) -> Features:
         return fit_tsne(components, tsne.model_dump(), report=lambda *_: None).coordinates
 
     def choose(coordinates: Features) -> float:
         scorer = {"name": "dbscan", "space": "map", "min_samples": MIN_SAMPLES}
-        evidence = ScorerInputs(maps=coordinates[None], labels=labels)
+        evidence = ScorerInputs(embeddings=coordinates[None], labels=labels)
         decision = decide(evidence, scorer, ShareRule(share=share))
         return float(decision.is_noise.mean())
 

@@ -1,4 +1,4 @@
-"""From features to principal components, neighbours and t-SNE maps: what the filter looks at."""
+"""Compute principal components, nearest neighbors and t-SNE embeddings from features: the filter's inputs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,25 +29,26 @@ from pipeline.typing import MapFn
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingResult:
-    """What is known of N images by their features.
+    """Reduced features of N images.
 
     Attributes:
-        axes: None without PCA.
-        components: (N, d) float32, mapped from its file.
-        maps: the main one, and those of `reduce.more_maps`.
-        metrics: how good and by which settings, for people.
+        axes: the fitted PCA; None without PCA.
+        components: (N, d) float32, memory-mapped.
+        embeddings: the main one, then those of `reduce.more_maps`.
+        neighbors: by components.
+        metrics: quality and settings, for people.
     """
 
     axes: FittedPca | None
     components: NDArray[np.float32]
-    maps: list[TsneResult]
-    neighbours: Neighbors
+    embeddings: list[TsneResult]
+    neighbors: Neighbors
     metrics: dict[str, Any]
 
     @property
     def coordinates(self) -> NDArray[np.float32]:
-        """(M, N, 2) of all maps."""
-        return np.stack([mapped.coordinates for mapped in self.maps])
+        """(M, N, 2) of all embeddings."""
+        return np.stack([embedding.coordinates for embedding in self.embeddings])
 
 
 def embed(
@@ -57,42 +58,48 @@ def embed(
     *,
     components_file: Path,
     log: RunLog,
-    run: MapFn,
+    map_fn: MapFn,
 ) -> EmbeddingResult:
-    """Principal components, nearest others and maps of features (N, D).
+    """Compute principal components, nearest neighbors and t-SNE embeddings of features (N, D).
 
     Args:
-        labels: (N,), for the choice of landmarks and for figures of quality alone.
-        components_file: where the components are written; later steps map it.
-        run: the map function of tasks.
+        labels: (N,), used only to choose landmarks and to measure quality.
+        components_file: file to write the components to; later steps memory-map it.
+        map_fn: runs tasks.
 
     Raises:
-        InputError: the settings do not fit so many images.
+        InputError: the settings do not fit the number of images.
     """
     landmarks = check_reduction(config, features, labels)
-    axes = _axes(features, config, log, run)
-    write_array(components_file, axes.project(features, run=run) if axes else features)
+    axes = _axes(features, config, log, map_fn)
+    write_array(components_file, axes.transform(features, map_fn=map_fn) if axes else features)
     components = open_array(components_file, dtype=np.float32, ndim=2, rows=len(features))
-    maps = _training_maps(components, labels, config, landmarks, log, run)
-    neighbours = nearest_neighbors(components, config.neighbors, seed=config.tsne.random_state)
-    quality = _quality(components, maps[0], neighbours, labels)
+    embeddings = _fit_embeddings(components, labels, config, landmarks, log, map_fn)
+    neighbors = nearest_neighbors(components, config.neighbors, seed=config.tsne.random_state)
+    quality = _quality(components, embeddings[0], neighbors, labels)
     log.info(
-        f"map of {len(features)} images: KL divergence {maps[0].kl_divergence:.3f}, "
-        f"{quality['neighbour_preservation']:.1%} of {config.neighbors} nearest neighbours preserved"
+        f"map of {len(features)} images: KL divergence {embeddings[0].kl_divergence:.3f}, "
+        f"{quality['neighbour_preservation']:.1%} of {config.neighbors} nearest neighbors preserved"
     )
     metrics = {
         "pca": _pca_metrics(axes),
-        "kl_divergence": maps[0].kl_divergence,
+        "kl_divergence": embeddings[0].kl_divergence,
         **quality,
-        "neighbour_search": neighbours.search,
-        "tsne": {"requested": config.tsne.model_dump(), "effective": maps[0].effective},
-        "maps": _map_metrics(config, maps, landmarks),
+        "neighbour_search": neighbors.search,
+        "tsne": {"requested": config.tsne.model_dump(), "effective": embeddings[0].effective},
+        "maps": _embedding_metrics(config, embeddings, landmarks),
     }
-    return EmbeddingResult(axes=axes, components=components, maps=maps, neighbours=neighbours, metrics=metrics)
+    return EmbeddingResult(
+        axes=axes, components=components, embeddings=embeddings, neighbors=neighbors, metrics=metrics
+    )
 
 
 def check_reduction(config: ReduceConfig, features: NDArray[np.float32], labels: NDArray[np.int64]) -> int | None:
-    """Refuse settings that the training images cannot meet; returns the number of landmarks, if there are to be any."""
+    """Check that the settings fit the training images; return the number of landmarks, None without landmarks.
+
+    Raises:
+        InputError: naming the key, its value and a fix.
+    """
     n = len(labels)
     check_settings(*features.shape, n_components=config.pca.n_components, neighbors=config.neighbors)
     landmarks = landmark_count(config.landmarks, n)
@@ -107,7 +114,7 @@ def check_reduction(config: ReduceConfig, features: NDArray[np.float32], labels:
 
 
 def tsne_with_progress(points: NDArray[np.float32], tsne: TsneConfig, log: RunLog, name: str) -> TsneResult:
-    """t-SNE of points (N, d), with its progress under `name`."""
+    """Run t-SNE on points (N, d), and show its progress as `name`."""
     with log.progress(name, _iterations(tsne), "iterations") as bar:
 
         def report(done: int, divergence: float) -> None:
@@ -116,10 +123,10 @@ def tsne_with_progress(points: NDArray[np.float32], tsne: TsneConfig, log: RunLo
         return fit_tsne(points, tsne.model_dump(), report=report)
 
 
-def _axes(features: NDArray[np.float32], config: ReduceConfig, log: RunLog, run: MapFn) -> FittedPca | None:
+def _axes(features: NDArray[np.float32], config: ReduceConfig, log: RunLog, map_fn: MapFn) -> FittedPca | None:
     if config.pca.n_components is None:
         return None
-    axes = fit_pca(features, config.pca.n_components, run=run)
+    axes = fit_pca(features, config.pca.n_components, map_fn=map_fn)
     log.info(
         f"PCA: {config.pca.n_components} components of {features.shape[1]} features hold "
         f"{axes.explained_variance_ratio.sum():.1%} of the variance"
@@ -127,41 +134,41 @@ def _axes(features: NDArray[np.float32], config: ReduceConfig, log: RunLog, run:
     return axes
 
 
-def _training_maps(
+def _fit_embeddings(
     components: NDArray[np.float32],
     labels: NDArray[np.int64],
     config: ReduceConfig,
     landmarks: int | None,
     log: RunLog,
-    run: MapFn,
+    map_fn: MapFn,
 ) -> list[TsneResult]:
-    """The main map, made here, and then the further ones, which workers may have begun before."""
-    further = [config.embedding_settings(number).model_dump() for number in range(1, 1 + len(config.more_maps))]
-    begun = run(partial(fit_training_tsne, components, labels, landmarks=landmarks), further)
-    maps = [_main_map(components, labels, config.tsne, landmarks, log)]
-    if further:
-        with log.progress("further t-SNE maps", len(further), "maps") as bar:
-            for number in range(len(further)):
-                maps.append(_further_map(begun, number))
-                bar.update(1, f"KL {maps[-1].kl_divergence:.3f}")
-    return maps
+    """Fit the main embedding here, then collect the extra ones, which workers may have started before."""
+    extra = [config.embedding_settings(number).model_dump() for number in range(1, 1 + len(config.more_maps))]
+    results = map_fn(partial(fit_training_tsne, components, labels, landmarks=landmarks), extra)
+    embeddings = [_fit_main_embedding(components, labels, config.tsne, landmarks, log)]
+    if extra:
+        with log.progress("further t-SNE maps", len(extra), "maps") as bar:
+            for number in range(len(extra)):
+                embeddings.append(_next_embedding(results, number))
+                bar.update(1, f"KL {embeddings[-1].kl_divergence:.3f}")
+    return embeddings
 
 
-def _further_map(begun: Iterator[TsneResult], number: int) -> TsneResult:
+def _next_embedding(results: Iterator[TsneResult], number: int) -> TsneResult:
     try:
-        return next(begun)
+        return next(results)
     except InputError as error:
         raise InputError(f"reduce.more_maps[{number}]: {error}") from None
 
 
-def _main_map(
+def _fit_main_embedding(
     components: NDArray[np.float32], labels: NDArray[np.int64], tsne: TsneConfig, landmarks: int | None, log: RunLog
 ) -> TsneResult:
     if landmarks is None:
         return tsne_with_progress(components, tsne, log, "t-SNE of the training images")
     with (
         log.progress("t-SNE of the landmarks", _iterations(tsne), "iterations") as bar,
-        log.progress("images placed", len(labels) - landmarks, "images") as placed,
+        log.progress("images placed", len(labels) - landmarks, "images") as placement_bar,
     ):
         return fit_training_tsne(
             components,
@@ -169,7 +176,7 @@ def _main_map(
             tsne.model_dump(),
             landmarks=landmarks,
             report=lambda done, divergence: bar.update(done, f"KL {divergence:.3f}"),
-            report_placed=placed.update,
+            report_transformed=placement_bar.update,
         )
 
 
@@ -178,17 +185,17 @@ def _iterations(tsne: TsneConfig) -> int:
 
 
 def _quality(
-    components: NDArray[np.float32], mapped: TsneResult, neighbours: Neighbors, labels: NDArray[np.int64]
+    components: NDArray[np.float32], embedding: TsneResult, neighbors: Neighbors, labels: NDArray[np.int64]
 ) -> dict[str, Any]:
-    """Shares, 0 to 1, over a fixed sample of images and their exact nearest neighbours (Euclidean)."""
-    rows, k = quality_sample(len(labels)), neighbours.rows.shape[1]
+    """Return quality measures, 0 to 1, over a fixed sample of images and their exact nearest neighbors (Euclidean)."""
+    rows, k = quality_sample(len(labels)), neighbors.rows.shape[1]
     before = exact_neighbors(components, rows, k)
-    after = exact_neighbors(mapped.coordinates, rows, k)
+    after = exact_neighbors(embedding.coordinates, rows, k)
     return {
         "quality_sample": len(rows),
         "quality_neighbours": k,
         "neighbour_preservation": neighbor_recall(after, before),
-        "neighbour_search_recall": neighbor_recall(neighbours.rows[rows], before),
+        "neighbour_search_recall": neighbor_recall(neighbors.rows[rows], before),
         "knn_label_accuracy": {
             "components": knn_label_accuracy(before, rows, labels),
             "map": knn_label_accuracy(after, rows, labels),
@@ -196,16 +203,18 @@ def _quality(
     }
 
 
-def _map_metrics(config: ReduceConfig, maps: Sequence[TsneResult], landmarks: int | None) -> list[dict[str, Any]]:
-    """Of every map its settings, its divergence, and the landmarks: how many and the seed that draws them."""
-    settings = [config.embedding_settings(number) for number in range(len(maps))]
+def _embedding_metrics(
+    config: ReduceConfig, embeddings: Sequence[TsneResult], landmarks: int | None
+) -> list[dict[str, Any]]:
+    """Return settings, divergence, and the number and seed of the landmarks for each embedding."""
+    settings = [config.embedding_settings(number) for number in range(len(embeddings))]
     return [
         {
-            "kl_divergence": mapped.kl_divergence,
+            "kl_divergence": embedding.kl_divergence,
             "landmarks": landmarks and {"count": landmarks, "seed": requested.random_state},
-            "tsne": {"requested": requested.model_dump(), "effective": mapped.effective},
+            "tsne": {"requested": requested.model_dump(), "effective": embedding.effective},
         }
-        for mapped, requested in zip(maps, settings, strict=True)
+        for embedding, requested in zip(embeddings, settings, strict=True)
     ]
 
 

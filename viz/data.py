@@ -206,16 +206,16 @@ def _located(file: Path, points: Points) -> dict[int, Override]:
 
 def _read_evidence(data: DataPaths, points: Points) -> ScorerInputs:
     known = load_network_data(data, points.network)
-    assert known.evidence.maps is not None
+    assert known.scorer_inputs.embeddings is not None
     same = (
         known.images["sha256"].equals(points.sha256)
-        and np.array_equal(known.evidence.maps[0], points.coordinates)
+        and np.array_equal(known.scorer_inputs.embeddings[0], points.coordinates)
         and np.array_equal(known.images["predicted"].to_numpy(), points.predicted)
     )
     if not same:
         file = data.points(points.network)
         raise InputError(f"{file}: is older than what the filter reads, or a stage is running; run `dvc repro`")
-    return known.evidence
+    return known.scorer_inputs
 
 
 def _files(data: DataPaths, network: str) -> tuple[Path, ...]:

@@ -57,8 +57,8 @@ def radii(source: Source, points: Points, space: Space, min_samples: int, label:
         InputError: the components are missing, or of other files than the points.
     """
 
-    def compute(places: NDArray[np.float64], labels: NDArray[np.int64], each: MapFn) -> NDArray[np.float64]:
-        return release_radii_by_class(places, labels, min_samples=min_samples, each=each)
+    def compute(places: NDArray[np.float64], labels: NDArray[np.int64], map_fn: MapFn) -> NDArray[np.float64]:
+        return release_radii_by_class(places, labels, min_samples=min_samples, map_fn=map_fn)
 
     return _per_class(source, points, ("radii", space, min_samples, label), compute)
 
@@ -72,8 +72,8 @@ def ordered_distances(
         InputError: as `radii`.
     """
 
-    def compute(places: NDArray[np.float64], labels: NDArray[np.int64], each: MapFn) -> NDArray[np.float64]:
-        return k_distances(places, labels, min_samples, each=each)
+    def compute(places: NDArray[np.float64], labels: NDArray[np.int64], map_fn: MapFn) -> NDArray[np.float64]:
+        return k_distances(places, labels, min_samples, map_fn=map_fn)
 
     return _per_class(source, points, ("k-distances", space, min_samples, label), compute)
 

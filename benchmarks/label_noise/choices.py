@@ -115,7 +115,7 @@ def check_names(names: tuple[str, ...], default: str, *, neighbours: int, frozen
         if frozen and _reads_training(name):
             raise InputError(f"--scorers: {name} reads a training that frozen has not; name others")
         asked = max(
-            (scorer["k"] for scorer in _members(name) if "neighbours" in SCORERS[scorer["name"]].needs), default=0
+            (scorer["k"] for scorer in _members(name) if "neighbors" in SCORERS[scorer["name"]].needs), default=0
         )
         if asked > neighbours:
             raise InputError(

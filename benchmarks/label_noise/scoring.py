@@ -29,18 +29,18 @@ def suspicion(name: str, data: DataPaths, network: str) -> tuple[NDArray[np.floa
         InputError: a file is missing or damaged, or the scorer cannot work with what is there.
     """
     inputs = load_filter_inputs(data, network)
-    features = open_array(data.features(network), dtype=np.float32, ndim=2, rows=len(inputs.evidence.labels))
+    features = open_array(data.features(network), dtype=np.float32, ndim=2, rows=len(inputs.scorer_inputs.labels))
     if needs_cleanlab(name):
         for module in ("cleanlab.filter", "cleanlab.rank"):
             importlib.import_module(module)
     if name in CHOICES:
-        check_scorer(inputs.evidence, CHOICES[name], inputs.class_names, f"--scorers {name}")
+        check_scorer(inputs.scorer_inputs, CHOICES[name], inputs.class_names, f"--scorers {name}")
     start = time.perf_counter()
     if name in OTHERS:
-        values = OTHERS[name](inputs.evidence, features)
+        values = OTHERS[name](inputs.scorer_inputs, features)
     else:
         scorer, options = split_options(CHOICES[name])
-        values = SCORERS[scorer].values(inputs.evidence, **options)
+        values = SCORERS[scorer].values(inputs.scorer_inputs, **options)
     return values, time.perf_counter() - start
 
 

@@ -43,11 +43,11 @@ def main(argv: Sequence[str]) -> int:
     if min(arguments.min_samples) < 2:
         raise InputError(f"--min-samples {min(arguments.min_samples)}: give numbers from 2 on; with 1 nothing is noise")
     data = DataPaths(root=arguments.data)
-    evidence = load_filter_inputs(data, arguments.network).evidence
-    if not evidence.has("classes"):
+    inputs = load_filter_inputs(data, arguments.network).scorer_inputs
+    if not inputs.has("classes"):
         raise InputError("calibrate: there is one class only, and planted images need another; set filter.eps: knee")
     made = read_json(data.reduce_metrics(arguments.network))["maps"]
-    rows = sorted(_rows(evidence, made, arguments.min_samples), key=lambda row: -row["average_precision"])
+    rows = sorted(_rows(inputs, made, arguments.min_samples), key=lambda row: -row["average_precision"])
     if not rows:
         raise InputError(
             "calibrate: there is no radius to choose: images lie on one another, or no class has so many as "
@@ -60,16 +60,16 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _rows(
-    evidence: ScorerInputs, made: Sequence[Mapping[str, Any]], min_samples: Sequence[int]
+    inputs: ScorerInputs, made: Sequence[Mapping[str, Any]], min_samples: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
     """A row for each space and min_samples; `made` is what `reduce` says of its maps."""
-    assert evidence.maps is not None
+    assert inputs.embeddings is not None
     main = made[0]["tsne"]["requested"]
-    spaces: list[tuple[str, Space, ScorerInputs]] = [("components", "components", evidence)]
-    for index in range(len(evidence.maps)):
+    spaces: list[tuple[str, Space, ScorerInputs]] = [("components", "components", inputs)]
+    for index in range(len(inputs.embeddings)):
         asked = made[index]["tsne"]["requested"]
         changes = {key: value for key, value in asked.items() if value != main[key]}
-        spaces.append((_map_name(changes), "map", evidence.on_map(index)))
+        spaces.append((_map_name(changes), "map", inputs.with_embedding(index)))
     for name, space, seen in spaces:
         points = seen.points(space)
         for least in min_samples:

@@ -28,7 +28,7 @@ from pipeline.features.linear import cross_validated_probabilities, probe_folds
 from pipeline.filtering.apply import FilterContext, sieve
 from pipeline.filtering.external_features import ExternalFeatures, agreement, read_external_features
 from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
-from pipeline.parallel import fan_out
+from pipeline.parallel import task_pool
 from pipeline.run_log import stderr_log
 from pipeline.scoring.base import ScorerInputs
 from pipeline.scoring.registry import SCORERS, check_scorer
@@ -66,22 +66,22 @@ def _run(given: ExternalFeatures, params: Params, arguments: argparse.Namespace)
     out, config, log = arguments.out, params.filter, stderr_log(None)
     folds = _folds(given, config.scorer.model_dump())
     _check_filter(given, params, probed=folds is not None)
-    with fan_out(params.dask.scheduler, workers=params.dask.workers, threads=params.reduce.tsne.n_jobs) as run:
+    with task_pool(params.dask.scheduler, workers=params.dask.workers, threads=params.reduce.tsne.n_jobs) as run:
         mapped = embed(
-            given.features, given.labels, params.reduce, components_file=out / "components.npy", log=log, run=run
+            given.features, given.labels, params.reduce, components_file=out / "components.npy", log=log, map_fn=run
         )
         probabilities, about = _class_probabilities(given, mapped.components, folds)
         evidence = ScorerInputs(
             labels=given.labels,
-            maps=mapped.coordinates,
+            embeddings=mapped.coordinates,
             components=mapped.components,
-            neighbours=mapped.neighbours.rows,
+            neighbors=mapped.neighbors.rows,
             probabilities=probabilities,
-            each=run,
+            map_fn=run,
         )
-        known = FilterContext(network=arguments.features.stem, names=given.names, overrides={})
-        sieved = sieve(evidence, config, known, mend="give more rows")
-    points = points_table(_rows(given, probabilities), replace(evidence, each=map), sieved)
+        known = FilterContext(network=arguments.features.stem, class_names=given.names, overrides={})
+        sieved = sieve(evidence, config, known, fix="give more rows")
+    points = points_table(_rows(given, probabilities), replace(evidence, map_fn=map), sieved)
     metrics = {**filter_metrics(evidence, sieved, config, known), **about, "reduce": mapped.metrics}
     write_array(out / "maps.npy", mapped.coordinates)
     _write(out, points, metrics, params, arguments)
@@ -108,9 +108,9 @@ def _check_filter(given: ExternalFeatures, params: Params, *, probed: bool) -> N
     n = len(given.labels)
     to_come = ScorerInputs(
         labels=given.labels,
-        maps=unknown(1, n, 2),
+        embeddings=unknown(1, n, 2),
         components=unknown(n, 1),
-        neighbours=unknown(n, params.reduce.neighbors),
+        neighbors=unknown(n, params.reduce.neighbors),
         probabilities=unknown(n, len(given.names)) if probed else given.probabilities,
     )
     check_scorer(to_come, params.filter.scorer.model_dump(), given.names, "filter.scorer")

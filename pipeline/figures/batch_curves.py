@@ -1,4 +1,4 @@
-"""Accuracy and speed against batch size."""
+"""Charts of accuracy against the batch size, and of speed against the number of GPUs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,12 +21,10 @@ from pipeline.figures.rendering import (
 )
 from pipeline.figures.style import SERIES, LineKey, LineStyle
 
-# A measured value against the batch size, one line per arm, with intervals.
-
 
 @dataclass(frozen=True, kw_only=True)
 class BatchCurve:
-    """One line: values at ascending batch sizes.
+    """One line of a chart: values at ascending batch sizes.
 
     Attributes:
         low, high: ends of the intervals; None where there is none.
@@ -45,7 +43,7 @@ class BatchCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedValue:
-    """A value that a paper states: a hollow marker in the look of its line. Those of one label share an entry."""
+    """A published value: a hollow marker in the style of its line. Those of one label share a legend entry."""
 
     style: LineStyle
     label: str
@@ -56,7 +54,7 @@ class PublishedValue:
 def batch_chart(
     curves: Sequence[BatchCurve], *, y_title: str, zero_line: bool = False, published: Sequence[PublishedValue] = ()
 ) -> go.Figure:
-    """Plotly chart with a logarithmic axis of batch sizes; values and `y_title` share their unit."""
+    """Return a plotly chart with a logarithmic axis of batch sizes; values and `y_title` share their unit."""
     layout = plotly_layout(x_title="batch size (log scale)", y_title=y_title)
     sizes = _all_sizes(curves, published)
     layout["xaxis"] |= {"type": "log", "tickvals": sizes, "ticktext": [f"{size:,}" for size in sizes]}
@@ -74,7 +72,7 @@ def batch_chart(
 def batch_figure(
     curves: Sequence[BatchCurve], *, y_title: str, zero_line: bool = False, published: Sequence[PublishedValue] = ()
 ) -> Figure:
-    """The same as a matplotlib figure for papers."""
+    """Return the chart as a matplotlib figure for papers."""
     with matplotlib_style():
         figure = Figure(figsize=(6.4, 4.0), layout="constrained")
         axes = figure.add_subplot()
@@ -99,8 +97,8 @@ def batch_figure(
                 markersize=5,
                 capsize=3,
             )
-        labelled = _by_label(published)
-        for values in labelled:
+        labeled = _by_label(published)
+        for values in labeled:
             style = values[0].style
             axes.plot(
                 [value.batch_size for value in values],
@@ -112,7 +110,7 @@ def batch_figure(
                 markerfacecolor="none",
                 markeredgecolor=style.color,
             )
-        if labelled:
+        if labeled:
             # Published values stand apart from the lines, where a legend inside would cover them.
             figure.legend(fontsize=8, ncols=3, loc="outside lower center")
         elif curves:
@@ -157,9 +155,6 @@ def _all_sizes(curves: Sequence[BatchCurve], published: Sequence[PublishedValue]
     return sorted({size for curve in curves for size in curve.batch_sizes} | {value.batch_size for value in published})
 
 
-# Simulated runs against the number of GPUs: throughput, efficiency, and time to train.
-
-
 @dataclass(frozen=True, kw_only=True)
 class ScalingCurve:
     """Values at ascending numbers of GPUs; efficiency 0 to 1."""
@@ -171,7 +166,7 @@ class ScalingCurve:
 
 
 def scaling_figure(weak: Mapping[str, ScalingCurve], strong: Mapping[str, ScalingCurve], *, title: str) -> Figure:
-    """Four panels: throughput and efficiency of weak scaling; efficiency and time of strong scaling.
+    """Return four panels: throughput and efficiency of weak scaling; efficiency and time of strong scaling.
 
     Args:
         weak: way to communicate -> its curve.

@@ -1,4 +1,4 @@
-"""Panels and differences per class."""
+"""Figures by class: the noise on the embedding, and differences of accuracy."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,9 +11,6 @@ from pipeline.figures.rendering import matplotlib_style
 from pipeline.figures.style import NOISE, LineKey, class_color, line_styles
 from pipeline.stats.estimates import Estimate
 
-# The noise of single classes on the map, one panel a class (Gahlot et al. 2020, fig. 3).
-
-
 MAX_PANELS = 12
 _COLUMNS = 4
 _INCHES = 2.0
@@ -25,7 +22,7 @@ def class_panels(
     class_names: Sequence[str],
     is_noise: NDArray[np.bool_],
 ) -> Figure:
-    """The images of one class in each panel, its noise in grey above the rest, all at the same scale.
+    """Return one panel per class with its noise in gray above the rest, all at the same scale (Gahlot 2020, fig. 3).
 
     Args:
         xy: (N, 2) coordinates.
@@ -54,7 +51,7 @@ def class_panels(
 
 
 def noisiest_classes(labels: NDArray[np.integer[Any]], is_noise: NDArray[np.bool_]) -> list[int]:
-    """At most MAX_PANELS classes that have images, in their order: those with the largest shares of noise."""
+    """Return at most MAX_PANELS classes that have images, in their order: those with the largest noise shares."""
     there = np.unique(labels)
     shares = np.array([is_noise[labels == label].mean() for label in there])
     first = np.argsort(-shares, kind="stable")[:MAX_PANELS]
@@ -62,15 +59,12 @@ def noisiest_classes(labels: NDArray[np.integer[Any]], is_noise: NDArray[np.bool
 
 
 def _size(n: int) -> float:
-    """Of a marker, in square points: many images have small ones."""
+    """Return a marker's size in square points: smaller for many images."""
     return float(np.clip(4_000 / max(1, n), 1.0, 12))
 
 
-# Differences in the accuracy of each class: one row per class, one marker per arm compared with.
-
-
 def class_difference_figure(rows: Sequence[str], differences: Mapping[str, Sequence[Estimate]]) -> Figure:
-    """A matplotlib figure of filtered minus each control.
+    """Return a matplotlib figure of filtered minus each control: a row per class, a marker per control.
 
     Args:
         rows: what each row is called, from the top, e.g. classes and "worst class".

@@ -1,4 +1,4 @@
-"""Curves over training."""
+"""Charts of curves: sorted values with their threshold, and losses and accuracies over training."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +19,6 @@ from pipeline.figures.rendering import (
 )
 from pipeline.figures.style import SERIES, LineKey, LineStyle
 
-# The curve that a threshold is read from.
-
-
 CURVE_HEIGHT = 190
 """Pixels."""
 
@@ -30,7 +27,7 @@ _MAX_DRAWN = 400
 
 
 def threshold_curve(ordered: NDArray[np.float64], threshold: float, *, title: str) -> go.Figure:
-    """Ascending values against their rank in percent, with a line at the threshold.
+    """Return a chart of ascending values against their rank in percent, with a line at the threshold.
 
     Args:
         ordered: (n,) ascending; infinite ones are left out.
@@ -55,9 +52,6 @@ def threshold_curve(ordered: NDArray[np.float64], threshold: float, *, title: st
     return figure
 
 
-# Training loss, test accuracy or test loss as training goes on: one panel per batch size, one line per arm.
-
-
 _X_TITLE = "training images processed"
 _COLUMNS = 3
 _PANEL_HEIGHT = 230
@@ -77,7 +71,7 @@ TOP1 = LearningAxis("test top-1 (%)", log=False)
 
 @dataclass(frozen=True, kw_only=True)
 class LearningCurve:
-    """Means over the seeds of one line.
+    """One line of a panel: means over the seeds.
 
     Attributes:
         examples: training images processed so far, ascending.
@@ -91,7 +85,7 @@ class LearningCurve:
 
 
 def learning_chart(panels: Mapping[str, Sequence[LearningCurve]], axis: LearningAxis) -> go.Figure:
-    """Plotly panels with a shared vertical axis, by the panels' titles."""
+    """Return plotly panels with a shared vertical axis, by their titles: one per batch size, one line per arm."""
     rows, columns = _shape(len(panels))
     figure = subplots.make_subplots(
         rows=rows,
@@ -121,7 +115,7 @@ def learning_chart(panels: Mapping[str, Sequence[LearningCurve]], axis: Learning
 
 
 def learning_figure(panels: Mapping[str, Sequence[LearningCurve]], axis: LearningAxis) -> Figure:
-    """The same as a matplotlib figure for papers."""
+    """Return the panels as a matplotlib figure for papers."""
     rows, columns = _shape(len(panels))
     with matplotlib_style():
         figure = Figure(figsize=(3.2 * columns, 0.6 + 2.4 * rows), layout="constrained")
@@ -162,6 +156,6 @@ def _values(panels: Mapping[str, Sequence[LearningCurve]]) -> list[float]:
 
 
 def _shape(panels: int) -> tuple[int, int]:
-    """Rows and columns of the grid of panels."""
+    """Return the rows and columns of the grid of panels."""
     columns = max(1, min(_COLUMNS, panels))
     return max(1, -(-panels // columns)), columns

@@ -1,4 +1,4 @@
-"""Two-dimensional maps of the images for papers."""
+"""Figures of the two-dimensional embedding of the images, for papers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,13 +19,13 @@ def class_map(
     *,
     legend: bool = True,
 ) -> Figure:
-    """Scatter of all images coloured by class, with the noise in grey.
+    """Return a scatter plot of all images colored by class, with the noise in gray.
 
     Args:
         xy: (N, 2) coordinates.
         labels: (N,) indices into `class_names`.
-        is_noise: (N,); these images are drawn in grey, above the others: a map is looked at for them.
-        legend: name the classes beside the map, where each has a colour of its own.
+        is_noise: (N,); these images are gray, on top of the others: they are what the figure is for.
+        legend: name the classes next to the map, if each has a separate color.
     """
     noise = np.zeros(len(xy), dtype=bool) if is_noise is None else is_noise
     names, colors = list(class_names), [class_color(index) for index in range(len(class_names))]
@@ -40,13 +40,13 @@ def class_map(
 
 
 def colored_map(xy: NDArray[np.floating[Any]], colors: Colors, above: NDArray[np.bool_]) -> Figure:
-    """Scatter of all images in the given colours, with a legend of the groups that have members, or a colour bar.
+    """Return a scatter plot of all images with a legend of the groups that have members, or a color bar.
 
-    There is no legend where a colour stands for several of the groups, or where there is no room for their names.
+    There is no legend if a color stands for several groups, or if their names do not fit.
 
     Args:
         xy: (N, 2) coordinates.
-        above: (N,) what is drawn above the rest.
+        above: (N,) points on top of the rest.
     """
     with matplotlib_style():
         figure = _scatter(xy, colors, above)
@@ -63,7 +63,7 @@ def _tell_apart(colors: Sequence[str]) -> bool:
 
 
 def _scatter(xy: NDArray[np.floating[Any]], colors: Colors, above: NDArray[np.bool_]) -> Figure:
-    """Rasterised, so that its size does not grow with the number of images.
+    """Draw the points rasterized, so that the file does not grow with the number of images.
 
     Axes are left out: the coordinates of a t-SNE map have no unit and no direction.
     """
@@ -75,11 +75,11 @@ def _scatter(xy: NDArray[np.floating[Any]], colors: Colors, above: NDArray[np.bo
     looks: dict[str, Any] = {"cmap": SCALE, "vmin": 0, "vmax": 1} if isinstance(colors, Scale) else {}
     colored = colors.values if isinstance(colors, Scale) else np.array(colors.colors)[colors.codes]
     for chosen in (~above, above):
-        drawn = axes.scatter(
+        points = axes.scatter(
             xy[chosen, 0], xy[chosen, 1], c=colored[chosen], s=size, linewidths=0, rasterized=True, **looks
         )
     if isinstance(colors, Scale):
-        figure.colorbar(drawn, cax=figure.add_axes((1.03, 0.25, 0.03, 0.5)), label=colors.name)
+        figure.colorbar(points, cax=figure.add_axes((1.03, 0.25, 0.03, 0.5)), label=colors.name)
     return figure
 
 

@@ -1,4 +1,4 @@
-"""The interactive map: every image a point, and a ring around the chosen one."""
+"""The interactive map: a point for every image, and a ring around the selected one."""
 
 import zlib
 from collections.abc import Sequence
@@ -12,17 +12,17 @@ from pipeline.figures.rendering import plotly_layout
 from pipeline.figures.style import SCALE, SERIES, Colors, Groups
 
 MAX_DRAWN = 100_000
-"""WebGL stays smooth up to about that many points."""
+"""Number of points up to which WebGL stays smooth."""
 
 POINTS, RING = 0, 1
-"""Places of the two traces."""
+"""Indices of the two traces."""
 
 _MARGIN = 0.04
-# Of those drawn when there are too many: what goes takes at most this share, so that the rest is seen.
+# Share of the drawn points, if there are too many, that dropped images take at most, so that the rest is visible.
 _SUSPECT_SHARE = 0.5
 
 Box = tuple[tuple[float, float], tuple[float, float]]
-"""Ends of a part of the map, by axis."""
+"""Ends of a section of the map, by axis."""
 
 
 def rows_to_draw(
@@ -33,7 +33,7 @@ def rows_to_draw(
     box: Box | None = None,
     at_most: int = MAX_DRAWN,
 ) -> NDArray[np.int64]:
-    """Rows of the points to draw, the most suspect last, so that they lie above.
+    """Return the rows of the points to draw, the most suspect last, so that they are on top.
 
     Where more than `at_most` are shown: those inside the box first; then the most suspect, up to half,
     and a sample of the others, which is always the same one.
@@ -66,19 +66,19 @@ def explorer_map(
     ring: int | None = None,
     selected: Sequence[int] = (),
 ) -> go.Figure:
-    """WebGL scatter; the custom data of each point is its row.
+    """Return a WebGL scatter plot; the custom data of each point is its row.
 
     Axes are left out: the coordinates of a t-SNE map have no unit and no direction.
 
     Args:
         xy: (N, 2) coordinates of all images; the axes span them, so that filtering moves no place.
-        rows: those drawn, the last above.
+        rows: rows to draw, the last on top.
         view: zoom stays over redrawing as long as this stays the same.
         ring: row of the chosen image.
         selected: rows that stand out; none means that all look alike.
     """
     layout = plotly_layout(x_title="", y_title="") | {"margin": {"l": 0, "r": 0, "t": 0, "b": 0}}
-    # With "domain", a lasso could not begin beside a map that is narrower than its place.
+    # With "domain", a lasso could not begin next to a map that is narrower than its frame.
     axis = {"visible": False, "constrain": "range"}
     layout["xaxis"] = {**axis, "range": _range(xy[:, 0])}
     layout["yaxis"] = {**axis, "range": _range(xy[:, 1]), "scaleanchor": "x"}
@@ -114,7 +114,7 @@ def explorer_map(
 
 
 def selection_marks(rows: NDArray[np.int64], selected: Sequence[int]) -> dict[str, Any]:
-    """Which of the points drawn stand out, by their places among `rows`, and what tells these marks from others.
+    """Return which of the drawn points are selected, by their positions among `rows`, and the marks' identity.
 
     Plotly keeps what a hand has marked for as long as `layout.selectionrevision` stays: places in a list, which are
     other images once other rows are drawn.
@@ -124,7 +124,7 @@ def selection_marks(rows: NDArray[np.int64], selected: Sequence[int]) -> dict[st
 
 
 def recolored(colors: Colors, rows: NDArray[np.int64]) -> dict[str, Any]:
-    """The marker of the points in plain JSON, for a map that stays as it is in all else."""
+    """Return the marker of the points as plain JSON, to patch a map that is otherwise unchanged."""
     # Without a template, whose copy would take longer than all else.
     whole = go.Figure(go.Scattergl(marker=marker(colors, rows)), layout={"template": "none"}).to_dict()
     plain: dict[str, Any] = whole["data"][0]["marker"]
@@ -132,7 +132,7 @@ def recolored(colors: Colors, rows: NDArray[np.int64]) -> dict[str, Any]:
 
 
 def no_map() -> go.Figure:
-    """In the place of a map that cannot be had; with the same traces, which may be patched."""
+    """Return an empty map with a message; it has the same traces, which can be patched."""
     hidden = {"visible": False}
     layout = {"template": "none", "xaxis": hidden, "yaxis": hidden, "showlegend": False}
     clear = {"paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}
@@ -140,13 +140,13 @@ def no_map() -> go.Figure:
 
 
 def ring_at(xy: NDArray[np.floating[Any]], row: int | None) -> dict[str, list[float]]:
-    """Where the ring is: around one image, or nowhere if there is no such row."""
+    """Return the ring's coordinates: around one image, or empty if there is no such row."""
     chosen = [] if row is None or row not in range(len(xy)) else [row]
     return {"x": xy[chosen, 0].tolist(), "y": xy[chosen, 1].tolist()}
 
 
 def marker(colors: Colors, rows: NDArray[np.int64]) -> dict[str, Any]:
-    """How the points look: smaller the more there are, with a number for each colour, one byte where it can be."""
+    """Return the points' marker: smaller for more points, with a number for each color, one byte if possible."""
     size = float(np.clip(600 / np.sqrt(max(1, len(rows))), 3, 9))
     return {"size": size, "opacity": 0.85, **_coloring(colors, rows)}
 

@@ -1,4 +1,4 @@
-"""Small pictures of images, single and in a grid."""
+"""Thumbnails of images, single and in a grid."""
 
 import io
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _COLUMNS = 10
 
 
 def thumbnail(image: NDArray[np.uint8], *, side: int = 96) -> tuple[str, bytes]:
-    """An image of at most `side` pixels as a file, with its media type.
+    """Return an image of at most `side` pixels as a file, with its media type.
 
     Small images are kept as they are (PNG, lossless); larger ones are reduced (JPEG).
 
@@ -33,7 +33,7 @@ def thumbnail(image: NDArray[np.uint8], *, side: int = 96) -> tuple[str, bytes]:
 
 
 def image_grid(images: Sequence[NDArray[np.uint8]], captions: Sequence[str]) -> Figure:
-    """Images in rows of ten, each with its caption above.
+    """Return images in rows of ten, each with its caption above.
 
     Args:
         images: uint8 (H, W, 3) each.

@@ -1,4 +1,4 @@
-"""The best batch size against the learning rate, one line per arm and network, with intervals and each seed's own."""
+"""Charts of the best batch size against the learning rate, one line per arm and network, with intervals and seeds."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ _Y_TITLE = "best batch size"
 
 @dataclass(frozen=True, kw_only=True)
 class RateCurve:
-    """One line: best batch sizes in images at ascending learning rates.
+    """One line of a chart: best batch sizes in images at ascending learning rates.
 
     Attributes:
         sizes: geometric means of the seeds' best.
@@ -46,7 +46,7 @@ class RateCurve:
 
 
 def rate_chart(curves: Sequence[RateCurve], *, tried: Sequence[int]) -> go.Figure:
-    """Plotly chart with logarithmic axes.
+    """Return a plotly chart with logarithmic axes.
 
     Args:
         tried: batch sizes, ascending, of which the best ones are.
@@ -72,7 +72,7 @@ def rate_chart(curves: Sequence[RateCurve], *, tried: Sequence[int]) -> go.Figur
 
 
 def rate_figure(curves: Sequence[RateCurve], *, tried: Sequence[int]) -> Figure:
-    """The same as a matplotlib figure for papers."""
+    """Return the chart as a matplotlib figure for papers."""
     with matplotlib_style():
         figure = Figure(figsize=(6.4, 4.0), layout="constrained")
         axes = figure.add_subplot()
@@ -129,7 +129,7 @@ def _rates(curves: Sequence[RateCurve]) -> list[float]:
 
 
 def _points(curve: RateCurve, factor: float) -> tuple[list[float], list[float]]:
-    """Rates and sizes of single seeds."""
+    """Return the rates and sizes of single seeds."""
     points = [
         (rate * factor, size) for rate, sizes in zip(curve.rates, curve.of_seeds, strict=True) for size in sizes
     ]  # fmt: skip
@@ -137,7 +137,7 @@ def _points(curve: RateCurve, factor: float) -> tuple[list[float], list[float]]:
 
 
 def _ends(curves: Sequence[RateCurve]) -> Iterator[tuple[float, float]]:
-    """Rate and size of the points to mark."""
+    """Return the rates and sizes of the points to mark."""
     for position, curve in enumerate(curves):
         factor = dodge_factor(position, len(curves))
         for rate, size, at_end in zip(curve.rates, curve.sizes, curve.at_end, strict=True):

@@ -1,4 +1,7 @@
-"""What charts of values with intervals along a logarithmic axis share."""
+"""Render figures to bytes and markup, and what charts share: layout, logarithmic axes and error bars.
+
+Equal figures give equal bytes, and nothing is fetched from a network.
+"""
 
 import html
 import io
@@ -19,10 +22,7 @@ from plotly.io.json import to_json_plotly
 
 from pipeline.figures.style import LineStyle
 
-# Figures to bytes and markup. Equal figures give equal bytes, and nothing is ever fetched.
-
-
-# Dates, versions and random ids would make equal figures differ; a `$` in a class name is no formula.
+# Dates, versions and random ids would make equal figures differ; a `$` in a class name is not a formula.
 _STYLE: Any = {
     "svg.hashsalt": "figure",
     "text.parse_math": False,
@@ -45,12 +45,12 @@ PLOTLY_CONFIG: Any = {
     "responsive": True,
     "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
 }
-"""Of all charts that are read rather than explored: on the report's page and in the app."""
+"""Plotly configuration of static charts: on the report's page and in the app."""
 
 
 @contextmanager
 def matplotlib_style() -> Iterator[None]:
-    """The look of all matplotlib figures; drawing and saving both belong inside."""
+    """Apply the style of all matplotlib figures; draw and save inside the context."""
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
         # Names in a script that the bundled font lacks are drawn as boxes, which the reader sees.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
@@ -58,52 +58,52 @@ def matplotlib_style() -> Iterator[None]:
 
 
 def png(figure: Figure, *, dpi: int = 150, transparent: bool = False) -> bytes:
-    """The figure as a PNG file, cropped to its content."""
+    """Return the figure as a PNG file, cropped to its content."""
     return _saved(figure, format="png", dpi=dpi, transparent=transparent, metadata={"Software": None})
 
 
 def svg(figure: Figure) -> bytes:
-    """The figure as an SVG file with its letters as paths: it needs no font."""
+    """Return the figure as an SVG file with text as paths: it needs no font."""
     return _saved(figure, format="svg", metadata={"Date": None, "Creator": None})
 
 
 def pdf(figure: Figure) -> bytes:
-    """The figure as a PDF file."""
+    """Return the figure as a PDF file."""
     return _saved(figure, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
 
 
 def with_note(figure: Figure, note: str | None) -> Figure:
-    """The figure with a line of text below it that no reader may miss; None adds none."""
+    """Return the figure with a prominent line of text below it; None adds none."""
     if note:
         figure.text(0.0, -0.02, note, ha="left", va="top", fontsize=9, color="#8a2f00")
     return figure
 
 
 def plotly_html(figure: go.Figure, *, element_id: str) -> str:
-    """A `<div>` with the figure, for a page that holds `plotly_script()` before it.
+    """Return a `<div>` with the figure, for a page with `plotly_script()` before it.
 
     Args:
         element_id: of the `<div>`, unique on the page; letters, digits, `-` and `_`.
     """
-    # Not `to_html`: it drops the empty server address, and plotly's script would put its own in that place.
+    # Not `to_html`: it drops the empty server address, and plotly's script would insert its default.
     tree = figure.to_dict()
     arguments = [to_json_plotly(part) for part in (element_id, tree["data"], tree["layout"], PLOTLY_CONFIG)]
     return f'<div id="{element_id}"></div>\n<script>Plotly.newPlot({", ".join(arguments)})</script>'
 
 
 def plotly_script() -> str:
-    """Source text of plotly.js (about 5 MB), to stand in the page once."""
+    """Return the source of plotly.js (about 5 MB); include it once per page."""
     source: str = offline.get_plotlyjs()
     return source
 
 
 def plotly_text(name: str) -> str:
-    """`name` for a plotly label, which reads tags such as `<a>` and `<b>` otherwise."""
+    """Escape `name` for a plotly label, which otherwise interprets tags such as `<a>` and `<b>`."""
     return html.escape(name, quote=False)
 
 
 def plotly_layout(*, x_title: str, y_title: str, height: int = 420) -> dict[str, Any]:
-    """What all plotly charts of the project share: no background and no frame of their own."""
+    """Set the layout that all plotly charts share: no background and no frame."""
     axis = {"gridcolor": "#e4e4e4", "linecolor": "#888888", "zeroline": False, "automargin": True}
     title_font = {"size": 14}
     return {
@@ -122,13 +122,13 @@ def plotly_layout(*, x_title: str, y_title: str, height: int = 420) -> dict[str,
 
 
 def plotly_log_axis(values: Iterable[float]) -> dict[str, Any]:
-    """A logarithmic plotly axis that spans positive `values`, with `log_ticks`."""
+    """Return a logarithmic plotly axis that spans positive `values`, with `log_ticks`."""
     ticks = log_ticks(values)
     return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
 
 
 def matplotlib_log_axis(axes: Axes, which: Literal["x", "y"], values: Iterable[float]) -> None:
-    """Make one axis logarithmic, with `log_ticks` of `values`, or some powers of ten alone where those are many.
+    """Make one axis logarithmic, with `log_ticks` of `values`, or only some powers of ten if those are many.
 
     To be called after plotting: it widens the limits to the ticks. Without a positive value the axis stays linear.
     """
@@ -141,13 +141,13 @@ def matplotlib_log_axis(axes: Axes, which: Literal["x", "y"], values: Iterable[f
         ticks = powers[:: -(-len(powers) // _MAX_TICKS)]
     axes.set(**{f"{which}scale": "log"})
     axis: Axis = getattr(axes, f"{which}axis")
-    # Labels of matplotlib's own are formulas, which the style turns off.
+    # Matplotlib's default labels are formulas, which the style turns off.
     axis.set_ticks(ticks, [f"{tick:,.10g}" for tick in ticks])
     axis.minorticks_off()
 
 
 def log_ticks(values: Iterable[float]) -> list[float]:
-    """1, 2 and 5 times powers of ten over the range of the positive `values`; of a narrow one even steps."""
+    """Return 1, 2 and 5 times powers of ten over the range of the positive `values`; even steps for a narrow one."""
     positive = _positive(values) or [1.0]
     low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
     ticks = [digit * 10.0**power for power in range(low, high + 1) for digit in (1, 2, 5)]
@@ -171,7 +171,7 @@ def _saved(figure: Figure, **options: Any) -> bytes:
 def bar_lengths(
     values: Sequence[float], low: Sequence[float | None], high: Sequence[float | None]
 ) -> tuple[list[float], list[float]]:
-    """Lengths of the error bars below and above each value; NaN, which draws none, where there is no interval."""
+    """Return the lengths of the error bars below and above each value; NaN, which draws none, without an interval."""
     below = [value - end if end is not None else math.nan for value, end in zip(values, low, strict=True)]
     above = [end - value if end is not None else math.nan for value, end in zip(values, high, strict=True)]
     return below, above
@@ -180,7 +180,7 @@ def bar_lengths(
 def plotly_line(
     style: LineStyle, values: Sequence[float], low: Sequence[float | None], high: Sequence[float | None]
 ) -> dict[str, Any]:
-    """What makes a `go.Scatter` of `values` a line with markers and error bars."""
+    """Return arguments that make a `go.Scatter` of `values` a line with markers and error bars."""
     below, above = bar_lengths(values, low, high)
     return {
         "y": list(values),
@@ -192,12 +192,12 @@ def plotly_line(
 
 
 def interval_text(low: float | None, high: float | None, format_spec: str = ".2f") -> str:
-    """`89.00 to 90.50`, or that there is none."""
+    """Return `89.00 to 90.50`, or that there is no interval."""
     return "no interval" if low is None or high is None else f"{low:{format_spec}} to {high:{format_spec}}"
 
 
 def log_axis_ends(values: Sequence[float]) -> tuple[float, float]:
-    """Of an axis that shows `values`, ascending and above 0.
+    """Return the range of an axis that shows `values`, ascending and above 0.
 
     An octave and more is shown, lest the lines of a single value spread over all of it.
     """
@@ -206,6 +206,6 @@ def log_axis_ends(values: Sequence[float]) -> tuple[float, float]:
 
 
 def dodge_factor(position: int, count: int) -> float:
-    """Factor that moves a line sideways by up to 3 %, so that error bars do not hide each other."""
+    """Return a factor that moves a line sideways by up to 3 %, so that error bars do not hide each other."""
     middle = (count - 1) / 2
     return 2.0 ** (0.04 * (position - middle) / middle) if middle else 1.0

@@ -1,4 +1,4 @@
-"""Curves of single runs, and slices of the loss."""
+"""Charts of the training loss of single runs, and of slices of the loss around trained weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +9,6 @@ from plotly import graph_objects as go
 
 from pipeline.figures.rendering import matplotlib_style, plotly_layout, plotly_log_axis, plotly_text
 from pipeline.figures.style import LineKey, LineStyle
-
-# Training loss of every run at one batch size as thin lines, and the mean over them.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +41,7 @@ class RunCurves:
 
 
 def run_chart(lines: Sequence[RunCurves]) -> go.Figure:
-    """Plotly chart of the loss (log scale) over the steps; a cross ends a run that diverged."""
+    """Return a plotly chart of each run's loss (log scale) over steps, and their mean; a cross ends a diverged run."""
     layout = plotly_layout(x_title="optimizer steps", y_title="training loss (nats, log scale)")
     layout["xaxis"] |= {"rangemode": "tozero"}
     layout["yaxis"] |= plotly_log_axis(loss for line in lines for run in line.runs for _, loss in run.points)
@@ -72,7 +70,7 @@ def _run_trace(key: LineKey, run: RunCurve, style: LineStyle) -> Any:
 
 
 def _mean_trace(line: RunCurves) -> Any:
-    """Without points where no run finished: the legend names the line all the same."""
+    """Return the mean line; without points if no run finished, so that the legend still names it."""
     return go.Scatter(
         **_line(line.key, line.mean, line.style, width=2.5),
         mode="lines+markers" if len(line.mean) == 1 else "lines",
@@ -90,15 +88,12 @@ def _line(key: LineKey, points: Sequence[tuple[int, float]], style: LineStyle, *
     }
 
 
-# Losses along slices through networks' weights: one panel per batch size, one line per arm.
-
-
 _COLUMNS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossSlice:
-    """Mean loss of the slices of one line.
+    """One line of a panel: the mean loss of slices.
 
     Attributes:
         distances: from the weights, in units of the filters' norms, ascending.
@@ -112,7 +107,7 @@ class LossSlice:
 
 
 def slice_figure(panels: Mapping[str, Sequence[LossSlice]]) -> Figure:
-    """A matplotlib figure with a shared axis of losses, by the panels' titles."""
+    """Return a matplotlib figure with a shared loss axis: one panel per batch size, by title, one line per arm."""
     columns = max(1, min(_COLUMNS, len(panels)))
     rows = max(1, -(-len(panels) // columns))
     with matplotlib_style():

@@ -1,4 +1,4 @@
-"""Shares of images that go: per class, and as the threshold grows."""
+"""Charts of the share of dropped images: per class, and against the threshold."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,14 +18,14 @@ _CLASSES_TITLE, _EXCEED_TITLE = "images of the class called noise (%)", "images 
 
 
 def class_share_chart(class_names: Sequence[str], shares: Mapping[str, Sequence[float]]) -> go.Figure:
-    """Bars of the share of each class that is noise, in percent, one series per network.
+    """Return bars of the noise share of each class, in percent, one series per network.
 
     Args:
         shares: network -> one share per class, 0 to 1.
     """
     height = 130 + len(class_names) * max(22, 12 * len(shares))
     layout = plotly_layout(x_title=_CLASSES_TITLE, y_title="", height=height)
-    # Classes read from the top down, as in the table; two of one name keep a bar each.
+    # Classes go from top to bottom, as in the table; two of one name have a bar each.
     rows = list(range(len(class_names)))
     names = [plotly_text(name) for name in class_names]
     layout["yaxis"] |= {"autorange": "reversed", "tickvals": rows, "ticktext": names, "showgrid": False}
@@ -48,7 +48,7 @@ def class_share_chart(class_names: Sequence[str], shares: Mapping[str, Sequence[
 
 
 def class_share_figure(class_names: Sequence[str], shares: Mapping[str, Sequence[float]]) -> Figure:
-    """The same as a matplotlib figure for papers."""
+    """Return the chart as a matplotlib figure for papers."""
     with matplotlib_style():
         figure = Figure(figsize=(6.4, 1.2 + len(class_names) * max(0.25, 0.14 * len(shares))), layout="constrained")
         axes = figure.add_subplot()
@@ -76,7 +76,7 @@ def eps_chart(
     *,
     unit: str,
 ) -> go.Figure:
-    """Share that goes against the threshold, with a mark where each network's filter stands.
+    """Return the share of dropped images against the threshold, with a mark at each network's filter.
 
     Args:
         curves: network -> (thresholds, share of the images that exceed them, 0 to 1).
@@ -120,7 +120,7 @@ def eps_figure(
     *,
     unit: str,
 ) -> Figure:
-    """The same as a matplotlib figure for papers."""
+    """Return the chart as a matplotlib figure for papers."""
     with matplotlib_style():
         figure = Figure(figsize=(6.4, 4.0), layout="constrained")
         axes = figure.add_subplot()

@@ -1,4 +1,4 @@
-"""The lines of a study's figures, from its summary."""
+"""Convert a study's summary to the lines of its figures."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,12 +15,12 @@ POINTS_TITLE = "difference in top-1 (percentage points)"
 
 
 def study_styles(study: Mapping[str, Any]) -> dict[LineKey, LineStyle]:
-    """The look of each of a study's lines in all of its figures, whichever of them a figure draws."""
+    """Return the style of each of a study's lines, equal in all of its figures."""
     return line_styles([LineKey(row["arm"], row["variant"]) for row in study["accuracy"]])
 
 
 def accuracy_curves(study: Mapping[str, Any]) -> list[BatchCurve]:
-    """One curve for each arm and variant, in percent; intervals end at 0 and 100 %, beyond which no accuracy lies."""
+    """Return one curve for each arm and variant, in percent; intervals are clipped to 0 and 100 %."""
     return _batch_curves(
         study_styles(study),
         (
@@ -32,7 +32,7 @@ def accuracy_curves(study: Mapping[str, Any]) -> list[BatchCurve]:
 
 
 def published_values(study: Mapping[str, Any]) -> list[PublishedValue]:
-    """The points, in percent, of the figure that the study is held beside, each in the look of the line it belongs to.
+    """Return the points, in percent, of the published figure, each in the style of its line.
 
     Points of an arm or a model that was not measured have no line and are left out; the report's table has them.
     """
@@ -50,7 +50,7 @@ def published_values(study: Mapping[str, Any]) -> list[PublishedValue]:
 
 
 def difference_curves(study: Mapping[str, Any]) -> list[BatchCurve]:
-    """One curve for each control and variant, in percentage points; in the control's look."""
+    """Return one curve for each control and variant, in percentage points, in the control's style."""
     return _batch_curves(
         study_styles(study),
         (
@@ -63,7 +63,7 @@ def difference_curves(study: Mapping[str, Any]) -> list[BatchCurve]:
 
 
 def best_batch_curves(study: Mapping[str, Any]) -> list[RateCurve]:
-    """One curve for each arm and whatever beside the learning rate tells its runs from others."""
+    """Return one curve for each arm and variant, apart from the learning rate."""
     lines: dict[LineKey, list[Mapping[str, Any]]] = {}
     for row in study["best_batch"]:
         lines.setdefault(LineKey(row["arm"], row["variant"]), []).append(row)
@@ -84,12 +84,12 @@ def best_batch_curves(study: Mapping[str, Any]) -> list[RateCurve]:
 
 
 def sizes_tried(study: Mapping[str, Any]) -> list[int]:
-    """All of which the best batch sizes are, ascending."""
+    """Return all batch sizes tried, ascending."""
     return sorted({size for row in study["best_batch"] for size in row["batch_sizes"]})
 
 
 def learning_panels(study: Mapping[str, Any], quantity: Quantity) -> dict[str, list[LearningCurve]]:
-    """Panel title -> curves, one panel for each batch size; accuracies in percent."""
+    """Return panel title -> curves, one panel for each batch size; accuracies in percent."""
     scale = 100 if quantity == "top1" else 1
     panels: dict[str, list[LearningCurve]] = {}
     styles = study_styles(study)
@@ -102,7 +102,7 @@ def learning_panels(study: Mapping[str, Any], quantity: Quantity) -> dict[str, l
 
 
 def run_curves(study: Mapping[str, Any], runs: Sequence[Run], batch_size: int) -> list[RunCurves]:
-    """One line for each arm and variant at `batch_size`: all runs that took a step, and the mean of the finished.
+    """Return one line for each arm and variant at `batch_size`: all runs with a step, and the mean of the finished.
 
     Args:
         study: the summary of `runs`.
@@ -114,7 +114,7 @@ def run_curves(study: Mapping[str, Any], runs: Sequence[Run], batch_size: int) -
         if run.setting.batch_size == batch_size and run.history:
             key = LineKey(run.arm, describe(run.setting, study["varying"]))
             lines[key].append(_run_curve(run, several))
-    # Of growing batches the steps at each record; of others the images say them.
+    # Growing batches record the steps; otherwise the images give them.
     grown = {
         examples: step
         for run in runs
@@ -174,6 +174,6 @@ def _batch_curve(
 
 
 def _percent(estimate: Mapping[str, Any]) -> dict[str, Any]:
-    """The t interval of accuracies near their ends reaches beyond them, and would stretch the axis."""
+    """Clip the t interval of accuracies near 0 or 100 %, which would stretch the axis."""
     ends = {key: estimate[key] and 100 * min(max(estimate[key], 0.0), 1.0) for key in ("low", "high")}
     return {**estimate, "mean": 100 * estimate["mean"], **ends}

@@ -1,4 +1,4 @@
-"""Colors, line styles and groups of points."""
+"""Colors, line styles and groups of points, equal in every figure and safe for color-blind readers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,11 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Colours that colour-blind readers can tell apart, the same in every figure.
-
-
 NOISE = "#808080"
-"""What DBSCAN calls noise."""
+"""Color of DBSCAN's noise."""
 
 # P. Tol, "Colour schemes", SRON/EPS/TN/09-002 (2021), "muted", and orange of its "vibrant" scheme.
 _CLASSES = (
@@ -31,11 +28,11 @@ N_CLASS_COLORS = len(_CLASSES)
 
 # M. Okabe and K. Ito, "Color universal design" (2008).
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""For networks, studies and whatever else needs a few distinct colours."""
+"""Colors of networks, studies and other small sets."""
 
 # J. R. Nuñez et al., "Optimizing colormaps with consideration for color vision deficiency", PLoS ONE 13(7) (2018).
 SCALE = "cividis"
-"""For numbers from 0 to 1, as plotly and matplotlib both call it."""
+"""Color map of numbers from 0 to 1, by its name in plotly and matplotlib."""
 
 _ARMS = {"filtered": 0, "random": 1, "full": 2, "random_uniform": 3}
 
@@ -46,7 +43,7 @@ _DASHES = (("solid", "-"), ("dash", "--"), ("dot", ":"), ("dashdot", "-."))
 
 @dataclass(frozen=True, kw_only=True)
 class LineStyle:
-    """A line's look: colour, marker and dash, each pair as plotly and as matplotlib call it."""
+    """A line's style: color, marker and dash, each pair by its names in plotly and matplotlib."""
 
     color: str
     marker: tuple[str, str]
@@ -55,7 +52,7 @@ class LineStyle:
 
 @dataclass(frozen=True, order=True)
 class LineKey:
-    """What a line stands for.
+    """What a line represents.
 
     Attributes:
         arm: which training images.
@@ -70,13 +67,13 @@ class LineKey:
 
 
 def line_styles(keys: Sequence[LineKey]) -> dict[LineKey, LineStyle]:
-    """A look for each of a study's lines.
+    """Return a style for each of a study's lines.
 
-    Several arms: colour and marker tell the arm, the dash tells the variant. One arm: colour and
+    Several arms: color and marker give the arm, the dash gives the variant. One arm: color and
     marker tell the variant. Looks repeat where there are more lines than looks.
 
     Args:
-        keys: all lines that are to be told apart, variants in their order; one may stand more than once.
+        keys: all lines that must differ, variants in their order; duplicates are allowed.
     """
     variants = list(dict.fromkeys(key.variant for key in keys))
     by_arm = len({key.arm for key in keys}) > 1
@@ -93,20 +90,17 @@ def line_styles(keys: Sequence[LineKey]) -> dict[LineKey, LineStyle]:
 
 
 def class_color(index: int) -> str:
-    """Colour of the class with this label; from the eleventh class on they repeat."""
+    """Return the color of the class with this label; colors repeat from the eleventh class on."""
     return _CLASSES[index % len(_CLASSES)]
 
 
-# What the points of a map are coloured by: a few groups, or a number.
-
-
 MAX_NAMES = 20
-"""Beyond this many, groups of one colour have no entry of their own in a legend."""
+"""Number of groups above which groups of one color have no separate legend entry."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Groups:
-    """A colour for each of a few groups. `codes` (N,) are indices into `names` and `colors`, one each."""
+    """A color for each of a few groups. `codes` (N,) are indices into `names` and `colors`."""
 
     codes: NDArray[np.integer[Any]]
     names: Sequence[str]
@@ -115,7 +109,7 @@ class Groups:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scale:
-    """A colour that goes with a number: `values` (N,), 0 to 1."""
+    """A color scale over numbers: `values` (N,), 0 to 1."""
 
     values: NDArray[np.float64]
     name: str

@@ -1,4 +1,4 @@
-"""Curves of a search."""
+"""Charts of a search: importance of keys, trials across key values, and accuracy over epochs."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,6 @@ from plotly import graph_objects as go
 from pipeline.figures.rendering import matplotlib_style, plotly_layout, plotly_text
 from pipeline.figures.style import NOISE, SCALE, SERIES
 
-# The keys of a search: how much each matters, and every trial across its values.
-
-
 _SHARE = "share of the variance in accuracy"
 _ACCURACY = "accuracy on the val rows (%)"
 _LETTERS = 22  # of a line of a label
@@ -26,7 +23,7 @@ _LETTERS = 22  # of a line of a label
 
 @dataclass(frozen=True, kw_only=True)
 class KeyAxis:
-    """One key, as an upright axis from 0 to 1.
+    """One key, as a vertical axis from 0 to 1.
 
     Attributes:
         name: of the key.
@@ -40,7 +37,7 @@ class KeyAxis:
 
 
 def importance_chart(shares: Mapping[str, float]) -> go.Figure:
-    """Plotly bars, the longest on top.
+    """Return plotly bars, the longest on top.
 
     Args:
         shares: key -> 0 to 1, in sum 1.
@@ -56,7 +53,7 @@ def importance_chart(shares: Mapping[str, float]) -> go.Figure:
 
 
 def importance_figure(shares: Mapping[str, float]) -> Figure:
-    """The same as a matplotlib figure for papers."""
+    """Return the chart as a matplotlib figure for papers."""
     bars = _ascending(shares)
     with matplotlib_style():
         figure = Figure(figsize=(5.5, 0.8 + 0.35 * len(bars)), layout="constrained")
@@ -68,7 +65,7 @@ def importance_figure(shares: Mapping[str, float]) -> Figure:
 
 
 def parallel_figure(keys: Sequence[KeyAxis], accuracies: Sequence[float], *, winner: int) -> Figure:
-    """A line for each trial through its values on all axes, in the colour of its accuracy.
+    """Return a line for each trial through its values on all axes, in the color of its accuracy.
 
     Args:
         keys: one or more.
@@ -81,7 +78,7 @@ def parallel_figure(keys: Sequence[KeyAxis], accuracies: Sequence[float], *, win
     with matplotlib_style():
         figure = Figure(figsize=(1.6 + 1.9 * len(keys), 3.6), layout="constrained")
         axes = figure.subplots()
-        # In a last stretch to the right each line goes to its accuracy's place on the colour bar.
+        # In a last stretch to the right each line goes to its accuracy on the color bar.
         ends = np.asarray(shades.norm(percent)).tolist()
         heights = list(zip(*(key.places for key in keys), ends, strict=True))
         for trial in sorted(range(len(heights)), key=lambda one: (one == winner, percent[one])):
@@ -114,9 +111,6 @@ def _ascending(shares: Mapping[str, float]) -> dict[str, float]:
     return dict(sorted(shares.items(), key=lambda item: item[1]))
 
 
-# Accuracy of every trial of a search over its epochs, with the moment at which it was eliminated.
-
-
 _WINNER, _AFTERWARDS, _OTHER = SERIES[0], SERIES[1], NOISE
 _X_TITLE, _Y_TITLE = "epochs", "accuracy on the val rows (%)"
 
@@ -140,7 +134,7 @@ class TrialCurve:
 
 
 def tuning_chart(curves: Sequence[TrialCurve]) -> go.Figure:
-    """Plotly chart; a cross marks an elimination, a dotted line what was trained after it."""
+    """Return a plotly chart; a cross marks an elimination, a dotted line the training after it."""
     layout = plotly_layout(x_title=_X_TITLE, y_title=_Y_TITLE)
     figure = go.Figure(layout=layout | {"showlegend": False, "hovermode": "closest"})
     for curve in sorted(curves, key=lambda one: one.winner):
@@ -156,7 +150,7 @@ def tuning_chart(curves: Sequence[TrialCurve]) -> go.Figure:
 
 
 def tuning_figure(curves: Sequence[TrialCurve]) -> Figure:
-    """The same as a matplotlib figure for papers, with a legend of what is there."""
+    """Return the chart as a matplotlib figure for papers, with a legend of its elements."""
     with matplotlib_style():
         figure = Figure(figsize=(5.5, 3.6), layout="constrained")
         axes = figure.subplots()

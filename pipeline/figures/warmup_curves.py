@@ -1,4 +1,4 @@
-"""The lines of the figure of best warm-ups against batch size, from the report's summary."""
+"""Convert the report's summary to the lines of the figure of best warm-ups against the batch size."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,12 +9,12 @@ from pipeline.stats.formatting import number
 
 WARMUP_TITLE = "best warm-up (epochs)"
 
-# Of another network and other data than any line: black, which no arm has.
+# Of a network and data that no line has: black, which no arm uses.
 _PUBLISHED = LineStyle(color=SERIES[-1], marker=("circle", "o"), dash=("solid", "-"))
 
 
 def warmup_curves(laws: Sequence[Mapping[str, Any]]) -> list[BatchCurve]:
-    """One curve for each of `warmup_laws`: the mean of the seeds' best, in epochs; intervals end at no warm-up."""
+    """Return one curve for each of `warmup_laws`: the mean of the seeds' best, in epochs; intervals end at 0."""
     names = [name for name in ("learning_rate", "weight_decay") if len({law[name] for law in laws}) > 1]
     several = len({tuple(law["studies"]) for law in laws}) > 1
     keys = [_key(law, names, several=several) for law in laws]
@@ -23,7 +23,7 @@ def warmup_curves(laws: Sequence[Mapping[str, Any]]) -> list[BatchCurve]:
 
 
 def published_warmups(points: Mapping[int, float], source: str) -> list[PublishedValue]:
-    """Batch size -> best warm-up in epochs, of one source."""
+    """Return batch size -> best warm-up in epochs, of one source."""
     return [
         PublishedValue(style=_PUBLISHED, label=f"published: {source}", batch_size=size, value=epochs)
         for size, epochs in points.items()

@@ -1,1 +1,1 @@
-"""From evidence to the filter's tables: shared by the stage and by `filter-features`."""
+"""Read one network's results, apply the filter, and build its tables; used by the stage and `filter-features`."""

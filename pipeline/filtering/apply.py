@@ -1,4 +1,4 @@
-"""Score the images of one network, and decide which are dropped."""
+"""Score the images of one network, decide which are dropped, and say why."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,86 +16,81 @@ from pipeline.scoring.eps_search import PLANTED_SHARE, k_distances, knee, search
 from pipeline.scoring.registry import SCORERS, check_scorer, split_options, uses_embedding
 from pipeline.scoring.thresholds import jaccard
 
-# Which share or threshold the `filter` section asks for.
-
-
-# Below, the best radius for planted images may call nearly every image noise.
+# With less lift over chance, the best radius for planted images may call nearly every image noise.
 _MIN_LIFT_OVER_CHANCE = 2
+
+SHOWN_NEIGHBORS = 10
+"""How many of the nearest neighbors are named and listed, at most."""
 
 
 def share_for(config: FilterConfig, network: str) -> float | None:
-    """`drop_share` of a network; None where another rule is given."""
+    """Return `drop_share` of a network; None if the section gives another rule."""
     return config.drop_share[network] if isinstance(config.drop_share, dict) else config.drop_share
 
 
-def rule_for(config: FilterConfig, network: str, evidence: ScorerInputs) -> ShareRule | float:
-    """A share of one network's images to drop, or the threshold; `knee` and `tuned` are looked for.
+def rule_for(config: FilterConfig, network: str, inputs: ScorerInputs) -> ShareRule | float:
+    """Return the share of one network's images to drop, or the threshold; `knee` and `tuned` are searched here.
 
     Raises:
-        InputError: no radius can be found, since there is one class only or images lie on one another.
+        InputError: the search finds no radius: there is one class only, or images coincide.
     """
     share = share_for(config, network)
     if share is not None:
-        return ShareRule(share=share, quota=config.quota)
+        return ShareRule(share=share, allocation=config.quota)
     if config.threshold is not None:
         return config.threshold
     if isinstance(config.eps, float):
         return config.eps
     assert isinstance(config.scorer, DbscanScorer)
-    points, min_samples = evidence.points(config.scorer.space), config.scorer.min_samples
-    ordered = k_distances(points, evidence.labels, min_samples, each=evidence.each)
+    points, min_samples = inputs.points(config.scorer.space), config.scorer.min_samples
+    ordered = k_distances(points, inputs.labels, min_samples, map_fn=inputs.map_fn)
     if not (np.isfinite(ordered) & (ordered > 0)).any():
         raise InputError(
-            f"filter.eps: {config.eps} finds no radius, since among the {config.scorer.space} places each image lies "
-            f"on its {min_samples} nearest, itself counted; give a number, or a larger filter.scorer.min_samples"
+            f"filter.eps: {config.eps} finds no radius: in space {config.scorer.space} each image coincides with its "
+            f"{min_samples} nearest, counting itself; give a number, or a larger filter.scorer.min_samples"
         )
     if config.eps == "knee":
         return knee(ordered)
-    if not evidence.has("classes"):
-        raise InputError("filter.eps: tuned plants images in other classes, and there is one only; use knee")
-    found = search_planted(points, evidence.labels, min_samples, each=evidence.each)
-    if found is None or found.average_precision < _MIN_LIFT_OVER_CHANCE * PLANTED_SHARE:
+    if not inputs.has("classes"):
+        raise InputError("filter.eps: tuned plants images in other classes, and there is only one; use knee")
+    best = search_planted(points, inputs.labels, min_samples, map_fn=inputs.map_fn)
+    if best is None or best.average_precision < _MIN_LIFT_OVER_CHANCE * PLANTED_SHARE:
         raise InputError(
-            "filter.eps: tuned finds no radius: images planted in other classes are found hardly better than by "
-            f"chance, so the {config.scorer.space} places do not tell classes apart; train the extractor longer, or "
+            "filter.eps: tuned finds no radius: images planted in other classes are detected hardly better than by "
+            f"chance, so space {config.scorer.space} does not separate classes; train the extractor longer, or "
             "give drop_share"
         )
-    return found.eps
-
-
-# The filter on one set of images, from evidence to what is kept and why.
-
-
-SHOWN_NEIGHBORS = 10
-"""How many of the nearest neighbours are named and listed, at most."""
+    return best.eps
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilterContext:
-    """What people call things and say of them.
+    """Names, manual overrides and the replicate.
 
     Attributes:
-        network: whose features these are; `drop_share` may differ by network.
-        names: of the classes.
-        overrides: row -> what a person decided.
-        draw: number of the replicate, added to the seeds of scorers that draw.
+        network: the network that gave the features; `drop_share` may differ by network.
+        class_names: one per class.
+        overrides: row -> a person's decision.
+        replicate: its number, added to the seeds of random scorers.
     """
 
     network: str
-    names: Sequence[str]
+    class_names: Sequence[str]
     overrides: Mapping[int, Override]
-    draw: int = 0
+    replicate: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class SieveResult:
-    """What became of N images.
+    """The filter's result for N images.
 
     Attributes:
-        keep: (N,) after people's overrides.
-        stability: Jaccard index of what goes by the first map and by each of the others, at the same share
-            where a radius was given or found, since maps have scales of their own; empty where no other
-            map is known or the scorer looks at none.
+        decision: before overrides.
+        keep: (N,) after overrides.
+        reasons: N texts.
+        stability: Jaccard index of the images dropped by the first embedding and by each other one. With a
+            radius the others drop the same share, since embeddings differ in scale. Empty if there is no
+            other embedding or the scorer uses none.
     """
 
     decision: FilterDecision
@@ -105,70 +100,70 @@ class SieveResult:
 
 
 def sieve(
-    evidence: ScorerInputs, config: FilterConfig, known: FilterContext, *, mend: str = "keep some in data/overrides.csv"
+    inputs: ScorerInputs, config: FilterConfig, context: FilterContext, *, fix: str = "keep some in data/overrides.csv"
 ) -> SieveResult:
-    """Score, choose, and let people overrule.
+    """Score the images, choose those to drop, and apply manual overrides.
 
     Args:
-        mend: what else than another number in the parameters keeps images that all would go; for messages.
+        fix: how to keep images of a class that would lose all, other than by another parameter; for messages.
 
     Raises:
-        InputError: the scorer cannot work on this evidence, or a class would be left empty.
+        InputError: the scorer lacks an input, or a class would be left empty.
     """
-    scorer = _with_seed_offset(config.scorer.model_dump(), known.draw)
-    check_scorer(evidence, scorer, known.names, "filter.scorer")
-    rule = rule_for(config, known.network, evidence)
-    decision = decide(evidence, scorer, rule)
+    scorer = _with_seed_offset(config.scorer.model_dump(), context.replicate)
+    check_scorer(inputs, scorer, context.class_names, "filter.scorer")
+    rule = rule_for(config, context.network, inputs)
+    decision = decide(inputs, scorer, rule)
     keep = ~decision.is_noise
-    for row, override in known.overrides.items():
+    for row, override in context.overrides.items():
         keep[row] = override.decision == "keep"
     if not config.allow_empty:
-        _check_no_class_is_empty(evidence, config, known.names, decision, keep, mend)
+        _check_no_class_is_empty(inputs, config, context.class_names, decision, keep, fix)
     elif not keep.any():
-        raise InputError(f"filter.{_rule_key(config)}: every image goes; drop fewer, or {mend}")
+        raise InputError(f"filter.{_rule_key(config)}: drops every image; drop fewer, or {fix}")
     return SieveResult(
         decision=decision,
         keep=keep,
-        reasons=_reasons(evidence, config, decision, known),
-        stability=_stability(evidence, scorer, rule, decision),
+        reasons=_reasons(inputs, config, decision, context),
+        stability=_stability(inputs, scorer, rule, decision),
     )
 
 
-def _with_seed_offset(scorer: Mapping[str, Any], draw: int) -> dict[str, Any]:
-    """The scorer and its members with every seed moved by `draw`."""
-    moved = {key: value + draw if key == "seed" else value for key, value in scorer.items()}
-    return moved | {"of": [_with_seed_offset(member, draw) for member in scorer["of"]]} if "of" in scorer else moved
+def _with_seed_offset(scorer: Mapping[str, Any], offset: int) -> dict[str, Any]:
+    """Return the scorer, and its members, with `offset` added to every seed."""
+    moved = {key: value + offset if key == "seed" else value for key, value in scorer.items()}
+    return moved | {"of": [_with_seed_offset(member, offset) for member in scorer["of"]]} if "of" in scorer else moved
 
 
 def _stability(
-    evidence: ScorerInputs, scorer: Mapping[str, Any], rule: ShareRule | float, decision: FilterDecision
+    inputs: ScorerInputs, scorer: Mapping[str, Any], rule: ShareRule | float, decision: FilterDecision
 ) -> list[float]:
     name, options = split_options(scorer)
-    # Averaged over all maps, an ensemble has none that counts alone.
-    if evidence.maps is None or "of" in options or not uses_embedding(SCORERS[name], options):
+    # An ensemble averages over all embeddings, so none counts alone.
+    if inputs.embeddings is None or "of" in options or not uses_embedding(SCORERS[name], options):
         return []
     share = rule if isinstance(rule, ShareRule) else ShareRule(share=float(decision.is_noise.mean()))
-    others = (evidence.on_map(index) for index in range(1, len(evidence.maps)))
+    others = (inputs.with_embedding(index) for index in range(1, len(inputs.embeddings)))
     return [jaccard(decision.is_noise, decide(other, scorer, share).is_noise) for other in others]
 
 
 def _check_no_class_is_empty(
-    evidence: ScorerInputs,
+    inputs: ScorerInputs,
     config: FilterConfig,
-    names: Sequence[str],
+    class_names: Sequence[str],
     decision: FilterDecision,
     keep: NDArray[np.bool_],
-    mend: str,
+    fix: str,
 ) -> None:
     key = _rule_key(config)
-    other_number = {"drop_share": "lower it"}.get(key, "raise it")
-    for label in np.unique(evidence.labels):
-        rows = evidence.labels == label
+    direction = {"drop_share": "lower it"}.get(key, "raise it")
+    for label in np.unique(inputs.labels):
+        rows = inputs.labels == label
         if not keep[rows].any():
             raise InputError(
                 f"filter.{key}: {getattr(config, key)} leaves none of the {rows.sum()} images of class "
-                f"{names[label]!r} ({decision.is_noise[rows].sum()} exceed {decision.thresholds[rows][0]:.4g}, "
-                f"the rest dropped by hand); {other_number}, {mend}, or set filter.allow_empty: true"
+                f"{class_names[label]!r} ({decision.is_noise[rows].sum()} exceed {decision.thresholds[rows][0]:.4g}, "
+                f"the rest dropped by hand); {direction}, {fix}, or set filter.allow_empty: true"
             )
 
 
@@ -176,20 +171,24 @@ def _rule_key(config: FilterConfig) -> str:
     return next(key for key in ("drop_share", "eps", "threshold") if getattr(config, key) is not None)
 
 
-def _reasons(evidence: ScorerInputs, config: FilterConfig, decision: FilterDecision, known: FilterContext) -> list[str]:
-    names = known.names
-    name, options = split_options(_with_seed_offset(config.scorer.model_dump(), known.draw))
-    judged = ScoredImages(
-        evidence=evidence, options=options, values=decision.values, thresholds=decision.thresholds, names=names
+def _reasons(inputs: ScorerInputs, config: FilterConfig, decision: FilterDecision, context: FilterContext) -> list[str]:
+    class_names = context.class_names
+    name, options = split_options(_with_seed_offset(config.scorer.model_dump(), context.replicate))
+    scored = ScoredImages(
+        inputs=inputs,
+        options=options,
+        values=decision.values,
+        thresholds=decision.thresholds,
+        class_names=class_names,
     )
-    parts = [SCORERS[name].phrases(judged)]
-    if evidence.neighbours is not None and evidence.has("classes") and name != "knn_agreement":
-        parts.append(neighbor_phrases(evidence.neighbours[:, :SHOWN_NEIGHBORS], evidence.labels, names))
-    if evidence.probabilities is not None:
-        seen = evidence.probabilities.argmax(axis=1)
-        sure = np.take_along_axis(evidence.probabilities, seen[:, None], axis=1)[:, 0]
-        parts.append(network_phrases(seen, sure, evidence.labels, names))
+    parts = [SCORERS[name].reasons(scored)]
+    if inputs.neighbors is not None and inputs.has("classes") and name != "knn_agreement":
+        parts.append(neighbor_phrases(inputs.neighbors[:, :SHOWN_NEIGHBORS], inputs.labels, class_names))
+    if inputs.probabilities is not None:
+        predicted = inputs.probabilities.argmax(axis=1)
+        confidence = np.take_along_axis(inputs.probabilities, predicted[:, None], axis=1)[:, 0]
+        parts.append(network_phrases(predicted, confidence, inputs.labels, class_names))
     reasons = ["; ".join(filter(None, phrases)) for phrases in zip(*parts, strict=True)]
-    for row, override in known.overrides.items():
+    for row, override in context.overrides.items():
         reasons[row] = override_reason(override.decision, override.note)
     return reasons

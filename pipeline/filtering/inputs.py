@@ -1,4 +1,4 @@
-"""What the filter reads of one network, checked."""
+"""Read and check the filter's inputs: the training images as one network sees them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,6 @@ _MANIFEST = {
 _PREDICTIONS = {"sample_id": pa.int64(), "predicted": pa.int64(), "confidence": pa.float32()}
 _EMBEDDING = {"sample_id": pa.int64(), "neighbours": pa.list_(pa.int32())}
 
-
 _ROWS = 8192
 
 
@@ -33,25 +32,27 @@ class NetworkData:
     """One network's training images, row = sample_id.
 
     Attributes:
-        images: the columns that the points begin with.
-        n_planted: how many of their labels were changed on purpose; None where none was. Which is not known here.
+        images: the first columns of the points table.
+        scorer_inputs: what scorers read.
+        class_names: one per class.
+        n_planted: number of labels that were changed on purpose; None if none was. Which ones is unknown here.
     """
 
     images: pa.Table
-    evidence: ScorerInputs
+    scorer_inputs: ScorerInputs
     class_names: list[str]
     n_planted: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilterInputs(NetworkData):
-    """With what people decided, by row."""
+    """One network's training images with the manual overrides, by row."""
 
     overrides: dict[int, Override]
 
 
 def input_files(data: DataPaths, network: str) -> list[Path]:
-    """The files that `load_filter_inputs` reads, but for people's overrides."""
+    """Return the files that `load_filter_inputs` reads, except for overrides.csv."""
     return [
         data.manifest("train"),
         data.prepare_metrics,
@@ -65,23 +66,23 @@ def input_files(data: DataPaths, network: str) -> list[Path]:
 
 
 def load_filter_inputs(data: DataPaths, network: str) -> FilterInputs:
-    """Everything about the training images that one network and people say of them.
+    """Read one network's results on the training images, and the manual overrides.
 
     Raises:
         InputError: a file is missing, damaged, or does not fit the others.
     """
-    known = load_network_data(data, network)
+    loaded = load_network_data(data, network)
     overrides = locate_overrides(
         read_overrides(data.overrides),
         file=data.overrides,
-        paths=known.images["path"].to_pylist(),
-        sha256=known.images["sha256"].to_pylist(),
+        paths=loaded.images["path"].to_pylist(),
+        sha256=loaded.images["sha256"].to_pylist(),
     )
-    return FilterInputs(**vars(known), overrides=overrides)
+    return FilterInputs(**vars(loaded), overrides=overrides)
 
 
 def load_network_data(data: DataPaths, network: str) -> NetworkData:
-    """What one network says of the training images.
+    """Read one network's results on the training images.
 
     Raises:
         InputError: a file is missing, damaged, or does not fit the others.
@@ -94,27 +95,27 @@ def load_network_data(data: DataPaths, network: str) -> NetworkData:
     embedding = read_parquet(data.embedding(network), _EMBEDDING)
     _check_rows(embedding, n, data.embedding(network))
     labels = manifest["label"].to_numpy()
-    # Classes without a training image have a name, too: a network may see them.
+    # Classes without a training image have a name, too: a network may predict them.
     metrics = read_json(data.prepare_metrics)
-    names = metrics["class_names"]
-    if labels.max() >= len(names):
+    class_names = metrics["class_names"]
+    if labels.max() >= len(class_names):
         raise InputError(f"{data.manifest('train')}: has more classes than {data.prepare_metrics}; run `dvc repro`")
     images = manifest.select(list(_MANIFEST))
     for column in ("predicted", "confidence"):
         images = images.append_column(column, predictions[column])
     return NetworkData(
         images=images,
-        evidence=ScorerInputs(
+        scorer_inputs=ScorerInputs(
             labels=labels,
-            maps=_finite(open_array(data.maps(network), dtype=np.float32, ndim=3), 1, data.maps(network), n),
+            embeddings=_finite(open_array(data.maps(network), dtype=np.float32, ndim=3), 1, data.maps(network), n),
             components=_finite(
                 open_array(data.components(network), dtype=np.float32, ndim=2, rows=n), 0, data.components(network), n
             ),
-            neighbours=_neighbors(embedding, n, data.embedding(network)),
-            probabilities=_probabilities(data.probabilities(network), n, len(names)),
+            neighbors=_neighbors(embedding, n, data.embedding(network)),
+            probabilities=_probabilities(data.probabilities(network), n, len(class_names)),
             training_confidence=_training_confidence(data.training_confidence(network), n),
         ),
-        class_names=names,
+        class_names=class_names,
         n_planted=metrics.get("n_planted"),
     )
 
@@ -127,10 +128,14 @@ def _check_rows(table: pa.Table, n: int, path: Path) -> None:
 
 
 def _finite(values: NDArray[np.float32], axis: int, path: Path, n: int) -> NDArray[np.float32]:
-    """Values with a row for each of `n` images along `axis`."""
+    """Return the values if they are finite and have a row for each of `n` images along `axis`.
+
+    Raises:
+        InputError: naming the file and the first bad row.
+    """
     if values.shape[axis] != n:
         raise InputError(f"{path}: has {values.shape[axis]} rows for {n} images; delete it and run `dvc repro`")
-    # Block by block: the probabilities of a million images in a thousand classes fill the memory.
+    # In blocks: the probabilities of a million images in a thousand classes fill the memory.
     for start in range(0, n, _ROWS):
         block = values[start : start + _ROWS] if axis == 0 else values[:, start : start + _ROWS]
         bad = ~np.isfinite(block).all(axis=tuple(other for other in range(values.ndim) if other != axis))
@@ -142,20 +147,20 @@ def _finite(values: NDArray[np.float32], axis: int, path: Path, n: int) -> NDArr
 def _probabilities(path: Path, n: int, n_classes: int) -> NDArray[np.float32]:
     values = _finite(open_array(path, dtype=np.float32, ndim=2, rows=n), 0, path, n)
     if values.shape[1] != n_classes or values.min() < 0 or abs(values.sum(axis=1) - 1).max() > 1e-3:
-        raise InputError(f"{path}: rows are no probabilities of {n_classes} classes; delete it and run `dvc repro`")
+        raise InputError(f"{path}: rows are not probabilities of {n_classes} classes; delete it and run `dvc repro`")
     return values
 
 
 def _training_confidence(path: Path, n: int) -> NDArray[np.float32] | None:
-    """(n,); None where no image was met, as when a head alone was fitted."""
+    """Return (n,); None if training used no image, as when a head alone was fitted."""
     values = open_array(path, dtype=np.float32, ndim=1, rows=n)
     if values.size and (np.nanmin(values, initial=0) < 0 or np.nanmax(values, initial=0) > 1):
-        raise InputError(f"{path}: holds no probabilities; delete it and run `dvc repro`")
+        raise InputError(f"{path}: values are not probabilities; delete it and run `dvc repro`")
     return None if np.isnan(values).all() else values
 
 
 def _neighbors(embedding: pa.Table, n: int, path: Path) -> NDArray[np.int32]:
-    neighbours: NDArray[np.int32] = list_column(embedding, "neighbours", path)
-    if not np.isin(neighbours, np.arange(n)).all():
-        raise InputError(f"{path}: names neighbours that are no training images; delete it and run `dvc repro`")
-    return neighbours
+    neighbors: NDArray[np.int32] = list_column(embedding, "neighbours", path)
+    if not np.isin(neighbors, np.arange(n)).all():
+        raise InputError(f"{path}: names neighbors that are not training images; delete it and run `dvc repro`")
+    return neighbors

@@ -1,4 +1,4 @@
-"""What the filter says, as tables and numbers."""
+"""Build the filter's tables and metrics: points, kept.csv, dropped.csv and metrics.json."""
 
 from typing import Any
 
@@ -14,17 +14,17 @@ from pipeline.scoring.base import ScorerInputs
 from pipeline.scoring.thresholds import curve_thresholds, shares_above
 
 
-def points_table(images: pa.Table, evidence: ScorerInputs, sieved: SieveResult) -> pa.Table:
-    """One row an image.
+def points_table(images: pa.Table, inputs: ScorerInputs, sieved: SieveResult) -> pa.Table:
+    """Build points.parquet, one row per image.
 
     Args:
-        images: sample_id, path, sha256, label, label_name, predicted, confidence; what is not known may
-            be missing. It is put before what the filter adds.
+        images: sample_id, path, sha256, label, label_name, predicted, confidence; unknown columns may be
+            missing. They come before the columns that the filter adds.
     """
     decision = sieved.decision
     table = images
-    if evidence.maps is not None:
-        for name, values in zip("xy", evidence.maps[0].astype(np.float32).T, strict=True):
+    if inputs.embeddings is not None:
+        for name, values in zip("xy", inputs.embeddings[0].astype(np.float32).T, strict=True):
             table = table.append_column(name, pa.array(np.ascontiguousarray(values)))
     added = {
         "cluster": pa.array(decision.clusters),
@@ -33,10 +33,10 @@ def points_table(images: pa.Table, evidence: ScorerInputs, sieved: SieveResult) 
         "score": pa.array(decision.scores),
         "reason": pa.array(sieved.reasons, pa.string()),
     }
-    if evidence.neighbours is not None:
-        nearest = evidence.neighbours[:, :SHOWN_NEIGHBORS].astype(np.int32)
+    if inputs.neighbors is not None:
+        nearest = inputs.neighbors[:, :SHOWN_NEIGHBORS].astype(np.int32)
         added["neighbours"] = list_array(nearest)
-        added["neighbour_labels"] = list_array(evidence.labels[nearest].astype(np.int32))
+        added["neighbour_labels"] = list_array(inputs.labels[nearest].astype(np.int32))
     added["keep"] = pa.array(sieved.keep)
     for name, column in added.items():
         table = table.append_column(name, column)
@@ -44,39 +44,39 @@ def points_table(images: pa.Table, evidence: ScorerInputs, sieved: SieveResult) 
 
 
 def kept_and_dropped(points: pa.Table, n_planted: int | None = None) -> tuple[pa.Table, pa.Table]:
-    """The columns of kept.csv, and of dropped.csv with the most suspect first.
+    """Return the tables kept.csv, and dropped.csv with the most suspect image first.
 
     Args:
-        n_planted: how many training labels were changed on purpose. Both tables then say so in every row, where
-            neither a person nor a program that reads a part of the file overlooks it.
+        n_planted: number of training labels that were changed on purpose. Both tables then say so in every
+            row, so that nobody who reads a part of the file overlooks it.
     """
     if n_planted is not None:
         points = points.append_column(PLANTED_COLUMN, pa.array(np.full(len(points), n_planted)))
-    named = [name for name in ("sample_id", "path", "label_name", PLANTED_COLUMN) if name in points.column_names]
-    kept = points.filter(points["keep"]).select(named)
-    dropped = points.filter(pa.compute.invert(points["keep"])).select([*named, "score", "reason"])
+    columns = [name for name in ("sample_id", "path", "label_name", PLANTED_COLUMN) if name in points.column_names]
+    kept = points.filter(points["keep"]).select(columns)
+    dropped = points.filter(pa.compute.invert(points["keep"])).select([*columns, "score", "reason"])
     return kept, dropped.sort_by([("score", "descending"), ("sample_id", "ascending")])
 
 
 def filter_metrics(
-    evidence: ScorerInputs, sieved: SieveResult, config: FilterConfig, known: FilterContext
+    inputs: ScorerInputs, sieved: SieveResult, config: FilterConfig, context: FilterContext
 ) -> dict[str, Any]:
-    """What metrics.json holds. `eps` is the threshold in the scorer's unit, null where classes have their own."""
-    labels, decision = evidence.labels, sieved.decision
+    """Return the content of metrics.json. `eps` is the threshold in the scorer's unit, null if classes differ."""
+    labels, decision = inputs.labels, sieved.decision
     noise, thresholds = decision.is_noise, decision.thresholds
     curve = curve_thresholds(decision.values)
-    decisions = [override.decision for override in known.overrides.values()]
-    one = bool((thresholds == thresholds[0]).all())
+    decisions = [override.decision for override in context.overrides.values()]
+    is_shared = bool((thresholds == thresholds[0]).all())
     return {
         **_counts(sieved.keep, noise),
-        "eps": float(thresholds[0]) if one else None,
-        "requested_share": share_for(config, known.network),
+        "eps": float(thresholds[0]) if is_shared else None,
+        "requested_share": share_for(config, context.network),
         "achieved_share": float(noise.mean()),
         "share_note": decision.share_note,
         "overrides": {"keep": decisions.count("keep"), "drop": decisions.count("drop")},
         "stability_over_maps": sieved.stability,
         "classes": {
-            known.names[label]: {
+            context.class_names[label]: {
                 **_counts(sieved.keep[labels == label], noise[labels == label]),
                 "eps": float(thresholds[labels == label][0]),
             }

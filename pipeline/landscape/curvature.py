@@ -1,4 +1,4 @@
-"""The loss, its slices and its largest eigenvalue around trained weights."""
+"""Measure the loss around trained weights: one-dimensional slices, and the largest eigenvalue of the Hessian."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,20 +12,24 @@ from torch import Tensor, nn
 
 from pipeline.models.resnet import Network
 
-# The loss of a trained network on a fixed set of images, as a function of its weights.
+DISTANCES = np.linspace(-1, 1, 21)
+"""Distances of the slices, in units of the filters' norms: at 1 a filter has moved by its own length."""
+
+RISE_RADIUS = 0.5
+"""Distance up to which a slice describes the weights; the networks at its ends are useless."""
 
 
 class SubsetLoss:
-    """Mean cross-entropy in nats over images that stay the same, without label smoothing and weight decay.
+    """Mean cross-entropy in nats over fixed images as a function of the weights, without label smoothing and decay.
 
-    BatchNorm is in evaluation mode: the statistics are those that the trained network has, so that the loss is a
-    function of the weights alone and each image counts by itself.
+    BatchNorm is in evaluation mode, with the trained network's statistics. So the loss is a function of the weights
+    alone and images are independent.
 
     Args:
-        model: in evaluation mode; its parameters are those that the loss is a function of.
+        model: in evaluation mode; the loss is a function of its parameters.
         images: (N, 3, H, W), on the model's device and of its type.
         labels: (N,) int64.
-        batch_size: images that pass forward together; changes the result by rounding alone.
+        batch_size: images per forward pass; changes the result only by rounding.
     """
 
     def __init__(self, model: nn.Module, images: Tensor, labels: Tensor, *, batch_size: int = 128) -> None:
@@ -37,11 +41,11 @@ class SubsetLoss:
 
     @torch.no_grad()
     def value(self) -> float:
-        """At the parameters as they are."""
+        """Return the loss at the current parameters."""
         return sum(float(part) for part in self._parts())
 
     def hessian_product(self, vector: Sequence[Tensor]) -> list[Tensor]:
-        """The Hessian at the parameters, times `vector`; both have the parameters' shapes.
+        """Return the Hessian at the current parameters times `vector`, which has the parameters' shapes.
 
         The gradient of the gradient's inner product with the vector (Pearlmutter 1994, doi:10.1162/neco.1994.6.1.147),
         summed over batches.
@@ -58,7 +62,7 @@ class SubsetLoss:
         return torch.autograd.grad(value, self.parameters, allow_unused=True, materialize_grads=True)
 
     def _parts(self) -> Iterator[Tensor]:
-        """Each batch's share of the mean."""
+        """Yield each batch's share of the mean."""
         for images, labels in zip(
             self._images.split(self._batch_size), self._labels.split(self._batch_size), strict=True
         ):
@@ -66,15 +70,12 @@ class SubsetLoss:
 
 
 def inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
-    """Inner product of two vectors that are cut into tensors of the same shapes; 0-dimensional."""
+    """Return the inner product of two vectors that are split into tensors of the same shapes; 0-dimensional."""
     return torch.stack([(a * b).sum() for a, b in zip(left, right, strict=True)]).sum()
 
 
-# The largest eigenvalue of a symmetric matrix that is known by its products with vectors.
-
-
 Product = Callable[[Sequence[Tensor]], Sequence[Tensor]]
-"""A vector, cut into tensors, to the matrix times it."""
+"""From a vector, split into tensors, to the matrix times the vector."""
 
 # ARPACK keeps these and four more vectors of the length of all parameters in main memory: .5 GB for a ResNet-18. On
 # spectra with a few large eigenvalues, bases of 4, 8 and 20 took 7, 9 and 21 products; from 8 on the eigenvalue was
@@ -87,8 +88,8 @@ class TopEigenvalue:
     """The algebraically largest eigenvalue.
 
     Attributes:
-        value: Rayleigh quotient of the unit vector v that the iteration ends with; None where it did not converge.
-        residual: |H v - value v|, the largest distance from `value` to the nearest eigenvalue; None as `value`.
+        value: Rayleigh quotient of the unit vector v that the iteration ends with; None if it did not converge.
+        residual: |H v - value v|, the largest distance from `value` to the nearest eigenvalue; None with `value`.
         products: number of matrix-vector products computed.
         converged: whether the iteration reached its tolerance.
     """
@@ -102,22 +103,23 @@ class TopEigenvalue:
 def top_eigenvalue(
     product: Product, like: Sequence[Tensor], *, seed: int, tolerance: float = 0.03, max_products: int = 200
 ) -> TopEigenvalue:
-    """Implicitly restarted Lanczos iteration from a random vector (ARPACK through `scipy.sparse.linalg.eigsh`).
+    """Return the largest eigenvalue of a symmetric matrix that is given by its products with vectors.
 
-    Lehoucq, Sorensen and Yang 1998, ARPACK Users' Guide, doi:10.1137/1.9780898719628. The other end of the spectrum,
-    however far below 0, does not get in its way.
+    Implicitly restarted Lanczos iteration from a random vector (ARPACK through `scipy.sparse.linalg.eigsh`; Lehoucq,
+    Sorensen and Yang 1998, ARPACK Users' Guide, doi:10.1137/1.9780898719628). The other end of the spectrum does not
+    matter, however far below 0 it is.
 
     Args:
         product: multiplies by a symmetric matrix, whose size is 2 or more. It neither changes nor keeps its argument.
         like: tensors with the shapes, types and devices of the vectors.
         seed: for the first vector.
         tolerance: bound on the residual relative to the eigenvalue. The error of the eigenvalue itself is about
-            residual^2 / gap, with the gap to the next eigenvalue. The iteration looks only when its basis is full, so
+            residual^2 / gap, with the gap to the next eigenvalue. The iteration checks only when its basis is full, so
             that the residual is usually far below the bound.
         max_products: stop after about this many products.
 
     Returns:
-        Not converged where `max_products` do not suffice or products are not finite. 0 where the first product is 0.
+        Not converged if `max_products` are too few or products are not finite. 0 if the first product is 0.
     """
     start = _flattened(random_tensors(like, seed))
     products = 0
@@ -125,9 +127,9 @@ def top_eigenvalue(
     def multiply(vector: NDArray[np.floating]) -> NDArray[np.floating]:
         nonlocal products
         products += 1
-        return _flattened(product(_cut(vector, like)))
+        return _flattened(product(_unflattened(vector, like)))
 
-    # Versions of ARPACK differ in what they do with these two.
+    # Versions of ARPACK treat these two cases differently.
     image = multiply(start)
     if not np.isfinite(image).all():
         return TopEigenvalue(value=None, residual=None, products=products, converged=False)
@@ -151,39 +153,36 @@ def top_eigenvalue(
 
 
 def random_tensors(like: Sequence[Tensor], seed: int) -> list[Tensor]:
-    """Standard normal values in the shapes of `like`; the same on every device."""
+    """Return standard normal values in the shapes of `like`; the same on every device."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(part.shape, generator=generator).to(part.device, part.dtype) for part in like]
 
 
 def _flattened(parts: Sequence[Tensor]) -> NDArray[np.floating]:
-    """(n,) of all parts, in main memory."""
+    """Return all parts as one array (n,), in main memory."""
     flat: NDArray[np.floating] = torch.cat([part.detach().flatten() for part in parts]).cpu().numpy()
     return flat
 
 
-def _cut(vector: NDArray[np.floating], like: Sequence[Tensor]) -> list[Tensor]:
-    """A vector (n,) as tensors like those of `like`."""
+def _unflattened(vector: NDArray[np.floating], like: Sequence[Tensor]) -> list[Tensor]:
+    """Return a vector (n,) as tensors with the shapes of `like`."""
     parts = torch.from_numpy(vector).split([part.numel() for part in like])
     return [part.view(model.shape).to(model.device) for part, model in zip(parts, like, strict=True)]
 
 
-# One-dimensional slices of the loss along filter-normalised random directions.
-#
-# H. Li, Z. Xu, G. Taylor, C. Studer, T. Goldstein (2018), "Visualizing the loss landscape of neural nets", section 4:
-# a layer before BatchNorm can be rescaled without changing what the network says, so that steps of one length mean
-# different things to different networks. Scaled to the norms of the network's own filters, they can be compared.
-
-
 def filter_normalized(parameters: Sequence[Tensor], seed: int) -> list[Tensor]:
-    """A random direction in which each filter has the norm of the network's own.
+    """Return a random direction in which each filter has the norm of the network's filter.
 
-    A filter is what makes one output channel: a row (O, ...) of a convolution's or a linear layer's weights. Biases
-    and BatchNorm's parameters, which have one axis, stay where they are.
+    H. Li, Z. Xu, G. Taylor, C. Studer, T. Goldstein (2018), "Visualizing the loss landscape of neural nets", section 4:
+    a layer before BatchNorm can be rescaled without changing the network's output, so that steps of one length mean
+    different things to different networks. Scaled to the norms of the network's filters, they can be compared.
+
+    A filter produces one output channel: a row (O, ...) of a convolution's or a linear layer's weights. Biases
+    and BatchNorm's parameters, which have one axis, do not move.
 
     Args:
         parameters: of the network.
-        seed: the same one gives all networks of one shape the same direction before it is scaled.
+        seed: the same seed gives all networks of one shape the same direction before scaling.
     """
     direction = random_tensors(parameters, seed)
     for parameter, part in zip(parameters, direction, strict=True):
@@ -196,7 +195,7 @@ def filter_normalized(parameters: Sequence[Tensor], seed: int) -> list[Tensor]:
 
 @torch.no_grad()
 def loss_slice(loss: SubsetLoss, direction: Sequence[Tensor], distances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Losses (D,) at the weights plus each of `distances` (D,) times `direction`; the weights are left as they were."""
+    """Return losses (D,) at the weights plus each of `distances` (D,) times `direction`; restores the weights."""
     weights = [parameter.clone() for parameter in loss.parameters]
     losses = []
     for distance in distances.tolist():
@@ -209,23 +208,14 @@ def loss_slice(loss: SubsetLoss, direction: Sequence[Tensor], distances: NDArray
 
 
 def _norms(tensor: Tensor) -> Tensor:
-    """(O,), of each filter."""
+    """Return the norm (O,) of each filter."""
     norms: Tensor = tensor.detach().flatten(1).norm(dim=1)
     return norms
 
 
-# What one trained network's loss looks like around its weights.
-
-
-DISTANCES = np.linspace(-1, 1, 21)
-"""Of the slices, in units of the filters' norms: at 1 a filter has moved by as much as it is long."""
-RISE_RADIUS = 0.5
-"""Up to here a slice says something of the weights; the networks at its ends are wrecks."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class LandscapeMeasurement:
-    """One network.
+    """The loss landscape of one network.
 
     Attributes:
         loss: at its weights, in nats.
@@ -245,18 +235,18 @@ class LandscapeMeasurement:
 
 
 def random_rows(n_all: int, n: int, seed: int) -> NDArray[np.int64]:
-    """`n` of `n_all` rows, drawn without looking at what any filter keeps; ascending."""
+    """Return `n` of `n_all` rows, sampled independently of any filter, ascending."""
     return np.sort(np.random.default_rng(seed).choice(n_all, size=n, replace=False))
 
 
 def measure(model: Network, images: Tensor, labels: Tensor, *, directions: int, seed: int) -> LandscapeMeasurement:
-    """Eigenvalue and slices; the weights are left as they were.
+    """Measure the eigenvalue and the slices; restores the weights.
 
     Args:
         model: in evaluation mode.
         images: (n, 3, C, C) on its device, without augmentation.
         labels: (n,) int64 on its device.
-        directions: how many slices.
+        directions: number of slices.
         seed: for the first vector of the eigenvalue's iteration and for the directions, the same for all networks.
     """
     loss = SubsetLoss(model, images, labels)

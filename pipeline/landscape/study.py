@@ -1,4 +1,4 @@
-"""The networks of a study whose weights were kept, each measured once."""
+"""Measure the loss landscape of each network of a study whose weights were saved, once per network."""
 
 import hashlib
 import json
@@ -51,11 +51,11 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """How all networks are measured.
+    """The method of measurement, equal for all networks.
 
     Attributes:
-        images: how many of each split give its loss.
-        directions: slices of each network.
+        images: number of images of each split.
+        directions: slices per network.
         seed: of the choice of images, the directions and the first vector of the eigenvalue's iteration.
     """
 
@@ -65,13 +65,12 @@ class Method:
 
 
 class NetworkMeasurer:
-    """Measures networks by their weights' files, and remembers them in a folder.
+    """Measure networks by their weight files, and cache the results in a folder.
 
     Args:
         splits: by name; the loss of each is measured.
         data_digest: of the images and labels of both splits.
-        folder: of what was measured, a file a network; changed weights, images, methods, code or machines are new
-            ones.
+        folder: of the cache, one file per network and split. The key covers weights, images, method, code and machine.
     """
 
     def __init__(
@@ -93,10 +92,10 @@ class NetworkMeasurer:
         }
 
     def rows(self, run: Mapping[str, Any], weights: Path) -> list[dict[str, Any]]:
-        """The network of one run as rows of `SCHEMA`, one for each split.
+        """Return the network of one run as rows of `SCHEMA`, one for each split.
 
         Raises:
-            InputError: the file is no trained network.
+            InputError: the file is not a trained network.
         """
         digest = sha256_of_file(weights)
         return [
@@ -120,13 +119,13 @@ class NetworkMeasurer:
             images, labels = self._load(split, trained.format)
             method = self._method
             with distributed.float32_arithmetic(tf32=False):
-                found = measure(trained.model, images, labels, directions=method.directions, seed=method.seed)
-            write_json(path, _values(found))
+                measurement = measure(trained.model, images, labels, directions=method.directions, seed=method.seed)
+            write_json(path, _values(measurement))
         values: dict[str, Any] = read_json(path)
         return values
 
     def _load_uncached(self, split: str, image_format: ImageFormat) -> tuple[Tensor, Tensor]:
-        """(n, 3, C, C) and (n,) on the device."""
+        """Return images (n, 3, C, C) and labels (n,) on the device."""
         images_and_labels = self._splits[split]
         rows = random_rows(len(images_and_labels.labels), self._method.images, self._method.seed)
         source, labels = images_and_labels.source, torch.from_numpy(images_and_labels.labels[rows])
@@ -139,32 +138,32 @@ class NetworkMeasurer:
 
 def measured_rows(
     runs: Sequence[Mapping[str, Any]],
-    weights_of: Callable[[str], Path],
+    weights_path: Callable[[str], Path],
     measurer: NetworkMeasurer,
-    done: Callable[[], None],
+    on_done: Callable[[], None],
 ) -> list[dict[str, Any]]:
-    """Rows of `SCHEMA` for each finished run whose weights are there, in the order of `runs`.
+    """Return rows of `SCHEMA` for each finished run whose weights exist, in the order of `runs`.
 
     Args:
         runs: rows of data/train/<study>.parquet.
-        weights_of: fingerprint -> file.
-        done: is called after each network.
+        weights_path: fingerprint -> file.
+        on_done: called after each network.
     """
     rows: list[dict[str, Any]] = []
     for run in runs:
-        if run["status"] == "finished" and (weights := weights_of(run["fingerprint"])).exists():
+        if run["status"] == "finished" and (weights := weights_path(run["fingerprint"])).exists():
             rows += measurer.rows(run, weights)
-            done()
+            on_done()
     return rows
 
 
-def _values(found: LandscapeMeasurement) -> dict[str, Any]:
+def _values(measurement: LandscapeMeasurement) -> dict[str, Any]:
     return {
-        "loss": found.loss,
-        "top_eigenvalue": found.top.value,
-        "residual": found.top.residual,
-        "products": found.top.products,
-        "converged": found.top.converged,
-        "rise": found.rise,
-        "slices": found.slices.tolist(),
+        "loss": measurement.loss,
+        "top_eigenvalue": measurement.top.value,
+        "residual": measurement.top.residual,
+        "products": measurement.top.products,
+        "converged": measurement.top.converged,
+        "rise": measurement.rise,
+        "slices": measurement.slices.tolist(),
     }

@@ -21,7 +21,7 @@ _CONNECT_TIMEOUT_S = 10  # for a scheduler, and for its first worker
 
 
 @contextmanager
-def fan_out(
+def task_pool(
     scheduler: str,
     *,
     workers: int,
@@ -29,20 +29,20 @@ def fan_out(
     gpus: Sequence[str] = (),
     on_worker_death: Callable[[], Any] | None = None,
 ) -> Iterator[MapFn]:
-    """An ordered map over independent tasks; also pins the threads of this process within the block.
+    """Yield an ordered map over independent tasks, and pin the threads of this process within the block.
 
-    Tasks on workers start when the map is called, some ahead of the result that is asked for; in
-    this process each starts when its result is asked for. A memory-mapped array among the arguments
-    travels as its path and the place of its rows, everything else as a pickle: tasks are functions
-    of a module, or `functools.partial` of them.
+    Tasks on workers start when the map is called, some ahead of the requested result. In this process
+    each starts when its result is requested. A memory-mapped array among the arguments is sent as its
+    path and the offset of its rows, everything else as a pickle: tasks are functions of a module, or
+    `functools.partial` of them.
 
     Args:
         scheduler: `none`, `local`, or `tcp://host:port`; see `DaskConfig`.
         workers: processes of `local`.
         threads: BLAS and OpenMP threads of every task, and of this process.
-        gpus: shares of this machine's, one or more, as CUDA_VISIBLE_DEVICES names them. Each worker of `local` sees a
-            share, in turn; those of an address see what they were started with.
-        on_worker_death: makes the result of a task of which several workers died; without it, that is an error.
+        gpus: groups of this machine's GPUs, as CUDA_VISIBLE_DEVICES names them. Each worker of `local` sees one
+            group, in turn; workers of an address see those that they were started with.
+        on_worker_death: returns the result of a task that killed several workers; without it, that is an error.
 
     Raises:
         InputError: no scheduler or no worker answers, workers differ from this process, or several died of a task.
@@ -63,7 +63,7 @@ def _local_cluster(workers: int, gpus: Sequence[str]) -> Iterator["Client"]:
     from distributed import Client, LocalCluster, Nanny
 
     def nanny(scheduler: str, *, name: int, **options: Any) -> Nanny:
-        # As long as a process has not asked CUDA for anything, this decides what it sees.
+        # The variable takes effect because the process has not initialized CUDA yet.
         env = {"CUDA_VISIBLE_DEVICES": gpus[name % len(gpus)]} if gpus else {}
         return Nanny(scheduler, name=name, env=env, **options)
 
@@ -79,7 +79,7 @@ def _local_cluster(workers: int, gpus: Sequence[str]) -> Iterator["Client"]:
             dashboard_address="127.0.0.1:0",
             scheduler_kwargs={"dashboard": False},
             memory_limit=0,
-            silence_logs=logging.ERROR,  # not that a worker took its time to end
+            silence_logs=logging.ERROR,  # no warnings that a worker ended slowly
             local_directory=scratch,
         ) as cluster,
         Client(cluster) as client,
@@ -106,10 +106,10 @@ def _connected(address: str) -> Iterator["Client"]:
 
 
 def _check_workers(client: "Client") -> None:
-    """Of those that are there before anything is sent; who joins later is checked with its first task."""
-    for found in client.run(check_worker, numerical_environment(), on_error="return").values():
-        if isinstance(found, InputError):
-            raise found
-        # Without the project a worker cannot even name the error. One that left in this moment is not to be checked.
-        if isinstance(found, Exception) and not isinstance(found, OSError):
-            raise InputError(CANNOT_IMPORT.format(error=found))
+    """Check the workers that are connected before any task is sent; a later worker is checked by its first task."""
+    for result in client.run(check_worker, numerical_environment(), on_error="return").values():
+        if isinstance(result, InputError):
+            raise result
+        # Without the project a worker cannot even unpickle the error. A worker that has just left needs no check.
+        if isinstance(result, Exception) and not isinstance(result, OSError):
+            raise InputError(CANNOT_IMPORT.format(error=result))

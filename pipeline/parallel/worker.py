@@ -1,4 +1,4 @@
-"""Tasks on a pool, with results in order."""
+"""Run tasks on a cluster's workers, with results in order, while workers join, die and leave."""
 
 import io
 import pickle
@@ -23,18 +23,15 @@ if TYPE_CHECKING:
     from distributed import Client, Future, Worker
 
 
-# Tasks as bytes; a memory-mapped array travels as its path and the place of its rows.
-
-
 def dumps(value: object) -> bytes:
-    """A pickle in which memory-mapped arrays are paths and places."""
+    """Pickle a value; a memory-mapped array becomes its path and the offset of its rows."""
     file = io.BytesIO()
     _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
     return file.getvalue()
 
 
 class _Pickler(pickle.Pickler):
-    """Memory-mapped arrays by path and place."""
+    """A pickler that stores memory-mapped arrays by path and offset."""
 
     def reducer_override(self, value: Any) -> Any:
         if not isinstance(value, np.memmap) or not value.flags.c_contiguous:
@@ -52,40 +49,40 @@ def _map_rows(path: str, dtype: str, offset: int, shape: tuple[int, ...]) -> NDA
     return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
 
 
-# What runs on a worker: a task with its threads pinned, once the worker has been found fit.
-
-
 _LIBRARIES = ("numpy", "scipy", "scikit-learn", "faiss-cpu", "openTSNE")
 
 
-def run_task(payload: bytes, threads: int, wanted: tuple[tuple[str, str], ...]) -> Any:
-    """The result of a pickled (task, item). Unpickling imports the task's libraries, so that pinning reaches them.
+def run_task(payload: bytes, threads: int, expected: tuple[tuple[str, str], ...]) -> Any:
+    """Run a pickled (task, item) on a worker. Unpickling imports the task's libraries, so that pinning reaches them.
 
     Args:
         threads: BLAS and OpenMP threads.
-        wanted: the items of `numerical_environment` where the task was sent.
+        expected: the items of `numerical_environment` in the sending process.
 
     Raises:
-        InputError: this worker would give other bits. Workers that join later than the others are found out here.
+        InputError: this worker would give other bits. This also catches workers that join later.
     """
     task, item = pickle.loads(payload)
-    _check_once(wanted)
+    _check_once(expected)
     with threadpool_limits(threads):
         return task(item)
 
 
 @lru_cache(maxsize=1)
-def _check_once(wanted: tuple[tuple[str, str], ...]) -> None:
+def _check_once(expected: tuple[tuple[str, str], ...]) -> None:
     from distributed import get_worker
 
-    check_worker(dict(wanted), get_worker())
+    check_worker(dict(expected), get_worker())
 
 
-def check_worker(wanted: Mapping[str, str], dask_worker: "Worker") -> None:
-    """Refuse a worker that would give other bits, or that runs tasks of different thread counts at a time.
+def check_worker(expected: Mapping[str, str], dask_worker: "Worker") -> None:
+    """Check that a worker gives the same bits, and runs one task at a time.
 
     Args:
-        dask_worker: the one that this process is, by the name under which `Client.run` gives it.
+        dask_worker: this process's worker; `Client.run` passes it by this name.
+
+    Raises:
+        InputError: it has several threads, other libraries or another kind of CPU.
     """
     threads = dask_worker.state.nthreads
     if threads != 1:
@@ -94,29 +91,26 @@ def check_worker(wanted: Mapping[str, str], dask_worker: "Worker") -> None:
             "other's BLAS threads and random numbers; start it with `--nthreads 1`"
         )
     here = numerical_environment()
-    for name in wanted.keys() & here.keys():
-        if here[name] != wanted[name]:
+    for name in expected.keys() & here.keys():
+        if here[name] != expected[name]:
             raise InputError(
-                f"dask.scheduler: worker {dask_worker.address} has {name} {here[name]}, here {wanted[name]}, so "
+                f"dask.scheduler: worker {dask_worker.address} has {name} {here[name]}, here {expected[name]}, so "
                 "results would differ; use workers of the same environment and kind of CPU"
             )
 
 
 def numerical_environment() -> dict[str, str]:
-    """What decides a task's bits in the process that calls this, beside threads and arguments.
+    """Return what decides a task's bits in this process, in addition to threads and arguments.
 
-    Versions, and for each BLAS that is loaded so far the CPU that its kernels are for.
+    Versions, and for each loaded BLAS the CPU that its kernels are for.
     """
     loaded = {Path(library["filepath"]).name: library.get("architecture", "") for library in threadpool_info()}
     return {**{name: version(name) for name in _LIBRARIES}, **loaded}
 
 
-# Results of tasks on a cluster's workers, in the order of the tasks, while workers join, die and leave.
-
-
-_TASKS_PER_WORKER = 2  # tasks on their way per worker: none waits for work, and results do not pile up
-_POLL_INTERVAL_S = 10.0  # who is there
-# A worker that died is back by then: its nanny starts a process, which imports the libraries.
+_TASKS_PER_WORKER = 2  # pending tasks per worker: no worker idles, and results do not accumulate
+_POLL_INTERVAL_S = 10.0  # between checks for workers
+# A worker that died has restarted by then: its nanny starts a process, which imports the libraries.
 _NO_WORKERS_TIMEOUT_S = 60.0
 
 CANNOT_IMPORT = (
@@ -132,22 +126,22 @@ def ordered_map(
     items: Iterable[Item],
     /,
 ) -> Iterator[Result]:
-    """Results in the order of `items`; tasks start now, some ahead of the result that is asked for."""
-    wanted = tuple(sorted(numerical_environment().items()))
-    # Some tasks are random and equal calls are rare, so none is looked up among earlier ones.
-    sent = (client.submit(run_task, dumps((task, item)), threads, wanted, pure=False) for item in items)
-    ahead = _TaskWindow(client, sent)
-    ahead.send()
-    return _results(ahead, on_worker_death)
+    """Return results in the order of `items`; tasks start now, some ahead of the requested result."""
+    expected = tuple(sorted(numerical_environment().items()))
+    # Not pure: some tasks are random, and equal calls are rare, so Dask must not reuse earlier results.
+    futures = (client.submit(run_task, dumps((task, item)), threads, expected, pure=False) for item in items)
+    window = _TaskWindow(client, futures)
+    window.fill()
+    return _results(window, on_worker_death)
 
 
-def _results(ahead: "_TaskWindow", on_worker_death: Callable[[], Any] | None) -> Iterator[Any]:
+def _results(window: "_TaskWindow", on_worker_death: Callable[[], Any] | None) -> Iterator[Any]:
     from distributed import KilledWorker
 
-    while ahead.pending:
-        future = ahead.pending.popleft()
+    while window.pending:
+        future = window.pending.popleft()
         try:
-            ahead.wait_for(future)
+            window.wait_for(future)
             result = future.result()
         except KilledWorker as error:
             if on_worker_death is None:
@@ -157,29 +151,29 @@ def _results(ahead: "_TaskWindow", on_worker_death: Callable[[], Any] | None) ->
             raise InputError(f"dask.scheduler: the connection was lost ({error}); start the stage again") from None
         except ModuleNotFoundError as error:
             raise InputError(CANNOT_IMPORT.format(error=error)) from None
-        ahead.send()
+        window.fill()
         yield result
 
 
 class _TaskWindow:
-    """The tasks on their way, as many as the workers that are there can use.
+    """The pending tasks, as many as the connected workers can use.
 
     Attributes:
         pending: in order.
     """
 
-    def __init__(self, client: "Client", more: "Iterator[Future[Any]]") -> None:
-        self._client, self._more = client, more
+    def __init__(self, client: "Client", futures: "Iterator[Future[Any]]") -> None:
+        self._client, self._futures = client, futures
         self.pending: deque[Future[Any]] = deque()
 
-    def send(self) -> None:
-        """For those that have joined too."""
-        # There is none for a moment where the last one died and comes back.
-        wanted = _TASKS_PER_WORKER * max(1, self._workers())
-        self.pending.extend(islice(self._more, max(0, wanted - len(self.pending))))
+    def fill(self) -> None:
+        """Send tasks up to the limit, including those for workers that have joined."""
+        # There is briefly no worker while the last one restarts.
+        limit = _TASKS_PER_WORKER * max(1, self._workers())
+        self.pending.extend(islice(self._futures, max(0, limit - len(self.pending))))
 
     def wait_for(self, future: "Future[Any]") -> None:
-        """Until a task has ended, however long it takes, as long as there is anybody to do it."""
+        """Wait until a task has ended, without a time limit while any worker is connected."""
         from distributed import wait
 
         last_seen = time.monotonic()
@@ -189,7 +183,7 @@ class _TaskWindow:
             except TimeoutError:
                 if self._workers():
                     last_seen = time.monotonic()
-                    self.send()
+                    self.fill()
                 elif time.monotonic() - last_seen > _NO_WORKERS_TIMEOUT_S:
                     raise InputError(
                         "dask.scheduler: no worker is left; start workers and the same command again"

@@ -1,1 +1,1 @@
-"""From features to a map: principal components, t-SNE, and how much of the neighbourhood survives."""
+"""Dimensionality reduction: PCA, nearest neighbors, t-SNE, and how well an embedding preserves neighbors."""

@@ -1,4 +1,4 @@
-"""Landmarks of a large data set, and the placing of all others among them."""
+"""Choose landmarks of a large data set, and place all other points on their embedding."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,12 +11,16 @@ from openTSNE.nearest_neighbors import KNNIndex
 from pipeline.errors import InputError
 from pipeline.reduction.neighbors import NeighborSearch
 
-# The places of further points on a map that is there already.
+AUTO_ABOVE = 200_000
+"""Number of points above which `auto` uses landmarks."""
 
+AUTO_COUNT = 100_000
+"""Number of landmarks of `auto`."""
 
-# openTSNE's own values but for two. Points start at their nearest landmark: from the median of 10, fewer of them end
-# among their own class (72 against 77 % by the vote of neighbours; 1,000 classes of 100, every other point a landmark).
-# And 100 iterations, not 250: they change the vote little (with 80 of a class, 73.2 % right before and 73.3 % after).
+# openTSNE's defaults, except for two. Points start at their nearest landmark: from the median of 10, fewer of them
+# end among their class (72 instead of 77 % by a vote of neighbors; 1,000 classes of 100, every other point a
+# landmark). And 100 iterations instead of 250: more change the vote little (with 80 points per class, 73.2 % right
+# before and 73.3 % after).
 _PERPLEXITY = 5
 _INITIAL_NEIGHBORS = 1
 _ITERATIONS = 100
@@ -35,21 +39,21 @@ def transform(
     settings: Mapping[str, Any],
     report: Callable[[int], None],
 ) -> NDArray[np.float32]:
-    """Places (N, 2) of points (N, d) on the map `embedding` (m, 2) of the rows `landmarks` (m,), which stay there.
+    """Return coordinates (N, 2) of points (N, d) on the embedding (m, 2) of the rows `landmarks` (m,), which stay.
 
-    openTSNE's `transform` (Poličar, Stražar and Zupan, 2023, doi:10.1007/s10994-021-06043-1), block
-    by block: each other point starts at its nearest landmark and is moved by the landmarks alone, so
-    neither the blocks nor the other points matter. Memory: O(block) beside the result.
+    openTSNE's `transform` (Poličar, Stražar and Zupan, 2023, doi:10.1007/s10994-021-06043-1), in blocks.
+    Each other point starts at its nearest landmark, and only the landmarks move it. So neither the
+    blocks nor the other points matter. Memory: O(block) in addition to the result.
 
     Args:
-        embedding: fitted; `transform` centres it in place.
-        settings: `negative_gradient_method`, as used for the map, and `random_state`.
+        embedding: fitted; `transform` centers it in place.
+        settings: `negative_gradient_method`, as used for the embedding, and `random_state`.
         report: called with the number of points placed since its last call.
     """
-    places = np.empty((len(points), 2), dtype=np.float32)
-    places[landmarks] = embedding
-    middle = (np.max(embedding, axis=0) + np.min(embedding, axis=0)) / 2
-    embedding -= middle
+    coordinates = np.empty((len(points), 2), dtype=np.float32)
+    coordinates[landmarks] = embedding
+    center = (np.max(embedding, axis=0) + np.min(embedding, axis=0)) / 2
+    embedding -= center
     others = np.setdiff1d(np.arange(len(points)), landmarks, assume_unique=True)
     search = NeighborSearch(points[landmarks], queries=len(others), seed=settings["random_state"])
     embedding.affinities.knn_index = _Landmarks(search, len(landmarks))
@@ -66,17 +70,17 @@ def transform(
             momentum=_MOMENTUM,
             max_grad_norm=_MAX_GRADIENT_NORM,
             max_step_norm=None,
-            # openTSNE would choose by the size of the block.
+            # openTSNE would choose a method by the size of the block.
             negative_gradient_method=settings["negative_gradient_method"],
             callbacks=None,
         )
-        places[rows] = np.asarray(partial) + middle
+        coordinates[rows] = np.asarray(partial) + center
         report(len(rows))
-    return places
+    return coordinates
 
 
 class _Landmarks(KNNIndex):  # type: ignore[misc]
-    """What openTSNE's affinities ask for the landmarks next to new points."""
+    """The index that openTSNE's affinities query for the landmarks nearest to new points."""
 
     def __init__(self, search: NeighborSearch, n_landmarks: int) -> None:
         self._search = search
@@ -86,50 +90,40 @@ class _Landmarks(KNNIndex):  # type: ignore[misc]
         return self._search.query(query, k)
 
 
-# The points to which a map of very many is fitted.
-
-
-AUTO_ABOVE = 200_000
-"""Points from which on `auto` takes landmarks."""
-
-AUTO_COUNT = 100_000
-"""How many it takes."""
-
-
 def landmark_count(landmarks: str | int, n: int) -> int | None:
-    """How many of `n` points are landmarks by the setting `auto`, `none` or a number; None for no landmarks."""
+    """Return the number of landmarks among `n` points for the setting `auto`, `none` or a number; None for none."""
     if landmarks == "none" or (landmarks == "auto" and n <= AUTO_ABOVE):
         return None
     return AUTO_COUNT if landmarks == "auto" else int(landmarks)
 
 
 def landmark_rows(labels: NDArray[np.int64], count: int, *, seed: int) -> NDArray[np.int64]:
-    """`count` of N rows, drawn without repeats, in ascending order: of each class its share, and one at least.
+    """Return `count` of N rows, sampled without replacement, ascending: each class its share, and at least one.
 
-    Shares are rounded down, and the rows that remain go to the classes with the largest remainders.
+    Shares are rounded down, and the remaining rows go to the classes with the largest remainders.
 
     Args:
         labels: (N,); `count` is at least the number of classes and at most N.
     """
     _, classes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     assert len(sizes) <= count <= len(labels), (len(sizes), count, len(labels))
-    # One of each class; of the others, shares: so no class has too many or none.
+    # One row per class, then shares of the rest: so no class has too many or none.
     shares = (sizes - 1) * ((count - len(sizes)) / max(1, len(labels) - len(sizes)))
     counts = 1 + np.floor(shares).astype(np.int64)
     remainders = np.argsort(np.floor(shares) - shares, kind="stable")
     counts[remainders[: count - counts.sum()]] += 1
     rng = np.random.default_rng(seed)
-    # A class's rows in random order: sorted by class, with random numbers for what is equal.
+    # Each class's rows in random order: sorted by class, then by random numbers.
     order = np.lexsort((rng.random(len(labels)), classes))
     rank = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return np.sort(order[rank < np.repeat(counts, sizes)])
 
 
 def check_landmarks(count: int, *, n: int, n_classes: int, metric: str, key: str) -> None:
-    """Refuse landmarks that cannot stand for `n` training images of `n_classes` classes, or a `metric` given by `key`.
+    """Check that `count` landmarks fit `n` training images of `n_classes` classes, and that `metric` is Euclidean.
 
     Raises:
-        InputError: naming the key, its value and the mend.
+        InputError: naming the key, its value and a fix.
     """
     if not n_classes <= count < n:
         raise InputError(

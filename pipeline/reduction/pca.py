@@ -16,7 +16,7 @@ class FittedPca:
 
     Attributes:
         mean: (D,) float32, of the features it was fitted to.
-        axes: (k, D) float32, orthonormal rows by falling variance; the entry of largest magnitude
+        axes: (k, D) float32, orthonormal rows by descending variance; the entry of largest magnitude
             of each is positive.
         explained_variance_ratio: (k,), each component's share of the variance of all D features.
     """
@@ -25,61 +25,61 @@ class FittedPca:
     axes: NDArray[np.float32]
     explained_variance_ratio: NDArray[np.float32]
 
-    def project(self, features: NDArray[np.float32], *, run: MapFn = map) -> NDArray[np.float32]:
-        """Components (n, k) of features (n, D); blocks of rows are the tasks of `run`."""
-        projected = np.empty((len(features), len(self.axes)), dtype=np.float32)
+    def transform(self, features: NDArray[np.float32], *, map_fn: MapFn = map) -> NDArray[np.float32]:
+        """Return components (n, k) of features (n, D); blocks of rows are the tasks of `map_fn`."""
+        components = np.empty((len(features), len(self.axes)), dtype=np.float32)
         start = 0
-        for block in run(self._project_block, row_blocks(features)):
-            projected[start : start + len(block)] = block
+        for block in map_fn(self._transform_block, row_blocks(features)):
+            components[start : start + len(block)] = block
             start += len(block)
-        return projected
+        return components
 
-    def _project_block(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
-        centred: NDArray[np.float32] = np.asarray(block) - self.mean
-        components: NDArray[np.float32] = centred @ self.axes.T
+    def _transform_block(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
+        centered: NDArray[np.float32] = np.asarray(block) - self.mean
+        components: NDArray[np.float32] = centered @ self.axes.T
         return components
 
 
-def fit_pca(features: NDArray[np.float32], n_components: int, *, run: MapFn = map) -> FittedPca:
-    """The `n_components` directions of largest variance of features (N, D).
+def fit_pca(features: NDArray[np.float32], n_components: int, *, map_fn: MapFn = map) -> FittedPca:
+    """Fit the `n_components` directions of largest variance of features (N, D).
 
-    Two passes over blocks of rows, one for the mean and one for the scatter matrix X'X of the
-    centred features, then the matrix's eigenvectors. That is exact and needs no seed. Power
+    Two passes over blocks of rows compute the mean and the scatter matrix X'X of the centered
+    features; its eigenvectors are the directions. That is exact and needs no seed. Power
     iterations on blocks (Halko, Martinsson and Tropp, 2011, doi:10.1137/090771806) read the
-    features once more for every iteration and stay approximate; they save arithmetic only where D
-    is far above the widths of penultimate features, 512 to 2048, and there reading is what takes
-    the time. Wider features are treated alike.
+    features once more for every iteration and stay approximate. They save arithmetic only if D
+    is far above the widths of penultimate features, 512 to 2048, and there reading takes most of
+    the time. Wider features are treated the same.
 
-    Each block is centred before it is multiplied: subtracting N times the mean's square afterwards
-    would cancel catastrophically where a feature's mean is large against its spread. Products are
-    float32 within a block; blocks are added up in float64, in their order. Equal inputs give equal
-    bits for equal numbers of BLAS threads, wherever `run` puts the blocks.
+    Each block is centered before it is multiplied: subtracting N times the mean's square afterwards
+    would cancel catastrophically if a feature's mean is large relative to its spread. Products are
+    float32 within a block; blocks are summed in float64, in their order. Equal inputs give equal
+    bits for equal numbers of BLAS threads, wherever `map_fn` runs the blocks.
 
-    Memory: O(D^2 + block); a memory map stays one.
+    Memory: O(D^2 + block); a memory map is not loaded whole.
 
     Args:
         n_components: at most min(N, D).
-        run: where the blocks are worked on.
+        map_fn: runs the blocks.
     """
     assert features.ndim == 2, features.shape
     assert n_components <= min(features.shape), (n_components, features.shape)
     n, dimensions = features.shape
     blocks = row_blocks(features)
     sums: NDArray[np.float64] = np.zeros(dimensions)
-    for part in run(_column_sums, blocks):
-        sums += part
+    for block_sums in map_fn(_column_sums, blocks):
+        sums += block_sums
     mean = (sums / n).astype(np.float32)
     scatter = np.zeros((dimensions, dimensions))
-    for product in run(partial(_centered_scatter, mean), blocks):
+    for product in map_fn(partial(_centered_scatter, mean), blocks):
         scatter += product
     total = float(np.trace(scatter))
     largest = (dimensions - n_components, dimensions - 1)
-    rising, vectors = eigh(scatter, subset_by_index=largest, overwrite_a=True, check_finite=False)
+    eigenvalues, vectors = eigh(scatter, subset_by_index=largest, overwrite_a=True, check_finite=False)
     return FittedPca(
         mean=mean,
         axes=_with_fixed_signs(vectors.T[::-1]).astype(np.float32),
-        # Rounding can leave a variance of zero slightly below it.
-        explained_variance_ratio=(np.maximum(rising[::-1], 0) / total).astype(np.float32),
+        # Rounding can make a variance of zero slightly negative.
+        explained_variance_ratio=(np.maximum(eigenvalues[::-1], 0) / total).astype(np.float32),
     )
 
 
@@ -89,13 +89,13 @@ def _column_sums(block: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _centered_scatter(mean: NDArray[np.float32], block: NDArray[np.float32]) -> NDArray[np.float32]:
-    centred = np.asarray(block) - mean
-    scatter: NDArray[np.float32] = centred.T @ centred
+    centered = np.asarray(block) - mean
+    scatter: NDArray[np.float32] = centered.T @ centered
     return scatter
 
 
 def _with_fixed_signs(axes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rows whose entry of largest magnitude is positive, as scikit-learn's `svd_flip` makes them."""
+    """Flip rows so that their entry of largest magnitude is positive, as scikit-learn's `svd_flip` does."""
     largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=1)[:, None], axis=1)
     flipped: NDArray[np.float64] = axes * np.sign(largest)
     return flipped

@@ -1,4 +1,4 @@
-"""t-SNE by openTSNE, and the checks of its settings."""
+"""Fit t-SNE embeddings by openTSNE, of all points or of landmarks, and check features and settings before."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,15 +15,15 @@ from openTSNE.nearest_neighbors import HNSW, Annoy, KNNIndex, NNDescent, Precomp
 from pipeline.errors import InputError
 from pipeline.reduction.landmarks import landmark_rows, transform
 
-# What features and settings must satisfy before anything is computed from them.
-
-
 _ROWS = 8192
+
+# Each report costs one evaluation of the KL divergence, which is little compared with ten iterations.
+_ITERATIONS_PER_REPORT = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureFixHints:
-    """What to do about features from which no map can be drawn, by what is wrong with them; ends of messages."""
+    """Hints on how to fix features that have no embedding, by their fault; ends of messages."""
 
     not_finite: str
     all_equal: str
@@ -38,13 +38,15 @@ EXTRACTOR_FIX_HINTS = FeatureFixHints(
 )
 
 
-def check_features(features: NDArray[np.float32], source: str, mends: FeatureFixHints = EXTRACTOR_FIX_HINTS) -> None:
-    """Refuse features from which no map can be drawn.
+def check_features(
+    features: NDArray[np.float32], source: str, fix_hints: FeatureFixHints = EXTRACTOR_FIX_HINTS
+) -> None:
+    """Check that features are finite and not all equal.
 
     Args:
-        features: (N, D); read in blocks, so a memory map stays one.
+        features: (N, D); read in blocks, so that a memory map is not loaded whole.
         source: the file to name.
-        mends: for whoever made them.
+        fix_hints: for the origin of the features.
 
     Raises:
         InputError: a value is NaN or infinite, or all rows are equal.
@@ -54,30 +56,30 @@ def check_features(features: NDArray[np.float32], source: str, mends: FeatureFix
         block = features[start : start + _ROWS]
         bad = ~np.isfinite(block).all(axis=1)
         if bad.any():
-            raise InputError(f"{source}: row {start + int(bad.argmax())} holds NaN or infinity; {mends.not_finite}")
+            raise InputError(f"{source}: row {start + int(bad.argmax())} holds NaN or infinity; {fix_hints.not_finite}")
         all_equal = all_equal and bool((block == first).all())
     if all_equal:
         raise InputError(
-            f"{source}: all {len(features)} rows are equal, so the images cannot be told apart; {mends.all_equal}"
+            f"{source}: all {len(features)} rows are equal, so no image differs from another; {fix_hints.all_equal}"
         )
 
 
 def max_perplexity(n: int) -> float:
-    """The largest perplexity for `n` points: t-SNE looks at 3 x perplexity neighbours of each."""
+    """Return the largest perplexity for `n` points: t-SNE uses 3 x perplexity neighbors of each."""
     return (n - 1) / 3
 
 
 def check_settings(n: int, dimensions: int, *, n_components: int | None, neighbors: int) -> None:
-    """Refuse settings that `n` training images with features of `dimensions` cannot meet.
+    """Check that settings fit `n` training images with features of `dimensions`.
 
     Raises:
         InputError: naming the key of the `reduce` section, its value and the largest that works.
     """
-    most = min(n, dimensions)
-    if n_components is not None and n_components > most:
+    largest = min(n, dimensions)
+    if n_components is not None and n_components > largest:
         raise InputError(
             f"reduce.pca.n_components: {n_components} is more than {n} training images of {dimensions} features "
-            f"have; give at most {most}, or null for no PCA"
+            f"have; give at most {largest}, or null for no PCA"
         )
     if neighbors > n - 1:
         raise InputError(
@@ -86,7 +88,7 @@ def check_settings(n: int, dimensions: int, *, n_components: int | None, neighbo
 
 
 def check_perplexity(n: int, perplexity: float, *, key: str) -> None:
-    """Refuse a perplexity, given by `key`, that a map fitted to `n` images cannot have.
+    """Check that the perplexity of `key` fits an embedding of `n` images.
 
     Raises:
         InputError: naming the key, its value and the largest that works.
@@ -96,21 +98,14 @@ def check_perplexity(n: int, perplexity: float, *, key: str) -> None:
         raise InputError(f"{key}: {perplexity:g} is too large for a map of {n} images; give at most {largest:g}")
 
 
-# One t-SNE map by openTSNE, of all points or of landmarks among which the others are placed.
-
-
-# Each report costs one evaluation of the KL divergence, little beside ten iterations.
-_ITERATIONS_PER_REPORT = 10
-
-
 @dataclass(frozen=True, kw_only=True)
 class TsneResult:
-    """A map of N points.
+    """A t-SNE embedding of N points.
 
     Attributes:
         coordinates: (N, 2) float32.
-        kl_divergence: of the final map, without exaggeration; of the landmarks alone where there are any.
-        effective: what openTSNE used where the settings left it the choice.
+        kl_divergence: of the final embedding, without exaggeration; with landmarks, of those alone.
+        effective: the values that openTSNE used for automatic settings.
     """
 
     coordinates: NDArray[np.float32]
@@ -124,17 +119,17 @@ def fit_tsne(
     *,
     report: Callable[[int, float], None],
 ) -> TsneResult:
-    """Map points (N, d) to the plane (Poličar, Stražar and Zupan, 2024, doi:10.18637/jss.v109.i03).
+    """Embed points (N, d) in the plane (Poličar, Stražar and Zupan, 2024, doi:10.18637/jss.v109.i03).
 
-    The map is `openTSNE.TSNE(**settings).fit(points)`, bit by bit. Repeats with the same `n_jobs`
-    and `random_state` are equal; those of different `n_jobs` are not.
+    The embedding has the same bits as `openTSNE.TSNE(**settings).fit(points)`. Repeats with the same
+    `n_jobs` and `random_state` are equal; those with different `n_jobs` are not.
 
     Args:
         settings: arguments of `openTSNE.TSNE`; 3 x perplexity < N.
         report: called with the iterations done since its last call and the current KL divergence.
 
     Raises:
-        InputError: the neighbour search refuses its settings, or the optimisation diverged.
+        InputError: the neighbor search refuses its settings, or the optimization diverged.
     """
     return _fit(points, settings, report)[1]
 
@@ -146,23 +141,24 @@ def fit_training_tsne(
     *,
     landmarks: int | None,
     report: Callable[[int, float], None] = lambda *_: None,
-    report_placed: Callable[[int], None] = lambda _: None,
+    report_transformed: Callable[[int], None] = lambda _: None,
 ) -> TsneResult:
-    """`fit_tsne` of points (N, d), or of so many landmarks among them with all others placed by `transform`.
+    """Run `fit_tsne` on points (N, d), or on landmarks among them; `transform` then places all others.
 
     Args:
         labels: (N,); every class has its share of the landmarks.
-        settings: as for `fit_tsne`; `random_state` draws the landmarks too.
+        settings: as for `fit_tsne`; `random_state` also seeds the choice of landmarks.
         landmarks: 3 x perplexity < landmarks < N, at least one for every class; None fits all points.
         report: as for `fit_tsne`.
-        report_placed: called with the number of points placed since its last call.
+        report_transformed: called with the number of points placed since its last call.
     """
     if landmarks is None:
         return fit_tsne(points, settings, report=report)
     rows = landmark_rows(labels, landmarks, seed=settings["random_state"])
-    embedding, mapped = _fit(points[rows], settings, report)
-    placing = {**settings, "negative_gradient_method": mapped.effective["negative_gradient_method"]}
-    return replace(mapped, coordinates=transform(embedding, points, rows, settings=placing, report=report_placed))
+    embedding, result = _fit(points[rows], settings, report)
+    settings = {**settings, "negative_gradient_method": result.effective["negative_gradient_method"]}
+    coordinates = transform(embedding, points, rows, settings=settings, report=report_transformed)
+    return replace(result, coordinates=coordinates)
 
 
 def _fit(
@@ -173,7 +169,7 @@ def _fit(
     assert 1 <= k < n, (settings["perplexity"], n)
     index = _knn_index(points, settings, k)
     affinities = PerplexityBasedNN(
-        knn_index=_searched(index, settings), perplexity=settings["perplexity"], n_jobs=settings["n_jobs"]
+        knn_index=_search_neighbors(index, settings), perplexity=settings["perplexity"], n_jobs=settings["n_jobs"]
     )
     tsne = openTSNE.TSNE(**settings, callbacks=_Reporter(report), callbacks_every_iters=_ITERATIONS_PER_REPORT)
     embedding = tsne.fit(points, affinities=affinities)
@@ -184,7 +180,7 @@ def _fit(
         )
     return embedding, TsneResult(
         coordinates=coordinates,
-        # Threads add the divergence up in the order in which they finish; one thread repeats it.
+        # Threads sum the divergence in the order in which they finish; one thread makes it reproducible.
         kl_divergence=float(embedding.optimize(0, n_jobs=1, callbacks=None).kl_divergence),
         effective=_effective(tsne, index, n),
     )
@@ -216,17 +212,17 @@ def _knn_index(points: NDArray[np.float32], settings: Mapping[str, Any], k: int)
     return index
 
 
-def _searched(index: KNNIndex, settings: Mapping[str, Any]) -> PrecomputedNeighbors:
-    """The neighbours that a search finds: searching first tells its errors from those of the map."""
+def _search_neighbors(index: KNNIndex, settings: Mapping[str, Any]) -> PrecomputedNeighbors:
+    """Search the neighbors before t-SNE, so that errors of the search are distinct from those of t-SNE."""
     try:
         return PrecomputedNeighbors(*index.build())
     except (TypeError, ValueError) as error:
-        given = {key: settings[key] for key in ("neighbors", "metric", "metric_params", "knn_kwargs")}
-        raise InputError(f"reduce.tsne: the neighbour search refuses {given}: {error}") from None
+        values = {key: settings[key] for key in ("neighbors", "metric", "metric_params", "knn_kwargs")}
+        raise InputError(f"reduce.tsne: the neighbor search refuses {values}: {error}") from None
 
 
 def _effective(tsne: openTSNE.TSNE, index: KNNIndex, n: int) -> dict[str, Any]:
-    """openTSNE's documented defaults, resolved; a test repeats a map from these values alone."""
+    """Resolve openTSNE's documented defaults; a test reproduces an embedding from these values alone."""
     method = {Annoy: "annoy", HNSW: "hnsw", NNDescent: "pynndescent"}.get(type(index), "exact")
     gradient = tsne.negative_gradient_method
     if gradient == "auto":
@@ -245,7 +241,7 @@ def _effective(tsne: openTSNE.TSNE, index: KNNIndex, n: int) -> dict[str, Any]:
 
 
 class _Reporter(Callback):  # type: ignore[misc]
-    """Turns openTSNE's iteration numbers, which start anew in each phase, into increments."""
+    """Turn openTSNE's iteration numbers, which restart in each phase, into increments."""
 
     def __init__(self, report: Callable[[int, float], None]) -> None:
         self._report = report

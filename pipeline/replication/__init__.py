@@ -1,4 +1,4 @@
-"""The sentences of Gahlot, Yin and Shankar (2020), each a test on runs of any study that fits."""
+"""The claims of Gahlot, Yin and Shankar (2020), each tested on the runs of every study that fits."""
 
 from pipeline.replication.claim_data import ClaimCriteria, ClaimEvidence, RunRecord
 from pipeline.replication.claims import CLAIMS, ClaimResult, evaluate_claims

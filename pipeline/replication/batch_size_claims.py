@@ -1,4 +1,4 @@
-"""Claims about batch sizes."""
+"""Test the paper's claims about the best batch size, falls beyond it, and the variance between runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,20 +25,18 @@ from pipeline.stats.estimates import rounding_sd
 from pipeline.stats.hypothesis_tests import trend_test
 from pipeline.stats.replicates import level_mean
 
-# The best of the batch sizes tried, and what it tells of the best batch size.
-
 
 @dataclass(frozen=True, kw_only=True)
 class BestSizes:
-    """At the rates that tell of it.
+    """The best of the batch sizes tried, at the rates that determine it.
 
-    The best of the sizes tried is not the best size. At either end it tells of no more than a bound, so that a rate at
+    The best of the sizes tried is not the best size. At either end it is only a bound, so that a rate at
     which some seed's best is there is left out. Between sizes that lie `step` apart it is rounded.
 
     Attributes:
         rates: (rates,), in doublings, ascending.
         sizes: (seeds, rates, ...), in doublings.
-        step: the largest distance of neighbouring sizes, in doublings.
+        step: the largest distance of adjacent sizes, in doublings.
         all_rates: whether none was left out.
     """
 
@@ -72,17 +70,14 @@ def best_sizes(grid: AccuracyGrid) -> BestSizes | None:
     )
 
 
-# The best batch size depends on the learning rate.
-
-
 _BEST_BATCH_QUANTITY = "the best batch size changes from the lowest learning rate to the highest, in doublings, by"
 
 BOUND = 1.0
-"""Doublings: a change that is sure to be smaller contradicts the sentence."""
+"""In doublings: a change that is significantly smaller contradicts the claim."""
 
 
-def best_batch(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
-    """Each seed's best batch size at each rate, its logarithm fitted by a line against that of the rate.
+def best_batch(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
+    """Test the slope of each seed's best batch size over the learning rate, both as logarithms.
 
     Supported where the mean change over the range of rates is not 0 (two-sided t test over seeds), contradicted where
     it is sure to be less than one doubling either way (two one-sided t tests). A best batch size that goes up and
@@ -92,7 +87,7 @@ def best_batch(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidenc
     does one whose sizes lie further apart than a doubling. To the spread between seeds comes that of rounding to the
     sizes tried.
     """
-    groups = group_by([trial for trial in trials if trial.arm == "full"], "study", "model", "weight_decay")
+    groups = group_by([record for record in records if record.arm == "full"], "study", "model", "weight_decay")
     seeds, bests = {}, {}
     for key, found in drop_subsets(groups).items():
         grid = accuracy_grid(found, "learning_rate", "batch_size")
@@ -103,22 +98,19 @@ def best_batch(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidenc
         for key, best in bests.items()
         if len(best.rates) > 1
     }
-    found_replicates = average_replicates(values)
-    if found_replicates is None:
+    replicates = average_replicates(values)
+    if replicates is None:
         return None
     rounding = max(bests[key].rounding for key in values)
-    evidence = t_test_evidence(found_replicates, rule, _BEST_BATCH_QUANTITY, rounding=rounding)
+    evidence = t_test_evidence(replicates, rule, _BEST_BATCH_QUANTITY, rounding=rounding)
     if evidence is None:
         return None
-    blur = rounding / found_replicates.settings**0.5
-    mean = level_mean(found_replicates.table, rounding=blur)
+    blur = rounding / replicates.settings**0.5
+    mean = level_mean(replicates.table, rounding=blur)
     studies = {study for study, *_ in values}
     bounded = all(best.all_rates and best.step <= BOUND for (study, *_), best in bests.items() if study in studies)
     against = float(mean.p_equivalence(BOUND)) if bounded else 1.0
     return replace(evidence, p_for=float(mean.p_difference()), p_against=against)
-
-
-# Beyond its best batch size the accuracy of a large network drops suddenly, that of a small one gradually.
 
 
 SMALL = ("resnet18", "resnet34")
@@ -129,11 +121,11 @@ _SUDDEN_DROP_QUANTITY = (
 )
 
 WINDOW = 2
-"""Sizes beyond a network's best that must have been tried: one fall is neither sudden nor gradual."""
+"""Number of sizes tried beyond a network's best that is required: one fall is neither sudden nor gradual."""
 
 
-def sudden_drop(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
-    """The steepest fall in a doubling beyond each network's best size, ResNet-50 and up minus ResNet-18 and 34.
+def sudden_drop(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
+    """Test the steepest fall per doubling beyond each network's best size, ResNet-50 and up minus ResNet-18 and 34.
 
     Supported where it is larger in large networks, contradicted where it is smaller (t test over seeds). The steepest
     of more falls is steeper, so that in each seed the same number of sizes beyond each network's own best is looked
@@ -142,7 +134,7 @@ def sudden_drop(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEviden
     doubling apart the smallest counts.
     """
     values = {}
-    chosen = [trial for trial in trials if trial.arm == "full" and trial.model in SMALL + LARGE]
+    chosen = [record for record in records if record.arm == "full" and record.model in SMALL + LARGE]
     for key, found in drop_subsets(group_by(chosen, "study", "learning_rate", "weight_decay")).items():
         grid = accuracy_grid(found, "model", "batch_size")
         large = np.isin(grid.levels[0], LARGE)
@@ -156,7 +148,7 @@ def sudden_drop(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEviden
         }
         if known:
             values[key] = known
-    rounding = 2 * accuracy_rounding(trials)
+    rounding = 2 * accuracy_rounding(records)
     return t_test_evidence(average_replicates(values), rule, _SUDDEN_DROP_QUANTITY, scale=100, rounding=rounding)
 
 
@@ -190,17 +182,14 @@ def doublings_apart(sizes: NDArray[np.float64]) -> list[int]:
     return chosen
 
 
-# Accuracy curves of different networks lie and peak together at low learning rates and part at high ones.
-
-
 HEIGHTS = "the spread of the networks' accuracies (sd, points) grows from the lowest learning rate to the highest by"
 PEAKS = (
     "the spread of the networks' best batch sizes (sd, doublings) grows from the lowest learning rate to the highest by"
 )
 
 
-def parting_curves(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
-    """Two standard deviations between networks, each fitted by a line against log(rate).
+def parting_curves(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
+    """Test the slopes of two standard deviations between networks over log(rate).
 
     One is of their accuracies, averaged over batch sizes, the other of their best batch sizes. Supported where both
     grow with the rate (the larger p counts, and its quantity is the estimate), contradicted where one of them falls
@@ -210,7 +199,7 @@ def parting_curves(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvi
     heights: dict[object, dict[Replicate, float]] = {}
     peaks: dict[object, dict[Replicate, float]] = {}
     rounding = 0.0
-    groups = group_by([trial for trial in trials if trial.arm == "full"], "study", "weight_decay")
+    groups = group_by([record for record in records if record.arm == "full"], "study", "weight_decay")
     for key, found in drop_subsets(groups).items():
         grid = accuracy_grid(found, "learning_rate", "batch_size", "model")
         best, networks = best_sizes(grid), len(grid.levels[2])
@@ -227,7 +216,7 @@ def parting_curves(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvi
     if lie is None or peak is None:
         return None
     both = (
-        t_test_evidence(lie, rule, HEIGHTS, scale=100, rounding=accuracy_rounding(trials)),
+        t_test_evidence(lie, rule, HEIGHTS, scale=100, rounding=accuracy_rounding(records)),
         t_test_evidence(peak, rule, PEAKS, rounding=rounding),
     )
     if both[0] is None or both[1] is None:
@@ -240,18 +229,15 @@ def _by_seed(seeds: Sequence[int], values: np.ndarray) -> dict[Replicate, float]
     return {(0, seed): float(value) for seed, value in zip(seeds, values, strict=True)}
 
 
-# The variance of accuracy between runs grows with the batch size.
-
-
 _VARIANCE_QUANTITY = "for each doubling of the batch size the logarithm of the variance between seeds grows by"
 
 SEEDS = 3
 SIZES = 5
-"""Of fewer batch sizes no order is rare: 4 have 24."""
+"""Minimum number of batch sizes: with fewer no order is rare; 4 have 24 orders."""
 
 
-def variance(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
-    """The logarithm of the variance between seeds, mean over curves, fitted by a line against that of the batch size.
+def variance(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
+    """Test the slope of the log variance between seeds, as mean over curves, over the log batch size.
 
     If the batch size does not matter, the sizes' variances could as well stand in any other order: a permutation test
     of the slope, which takes runs of any distribution, as where some of them fail.
@@ -264,7 +250,7 @@ def variance(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence 
     """
     curves: dict[tuple[int, ...], list[NDArray[np.float64]]] = {}
     names = ("model", "learning_rate", "weight_decay", "study", "arm", "extractor", "draw", "n_images")
-    for key, found in drop_subsets(group_by(trials, *names)).items():
+    for key, found in drop_subsets(group_by(records, *names)).items():
         grid = accuracy_grid(found, "batch_size")
         if len(grid.seeds) >= SEEDS and len(grid.levels[0]) >= SIZES:
             spread = np.maximum(grid.top1.var(axis=0, ddof=1), rounding_sd(1 / key[-1]) ** 2)

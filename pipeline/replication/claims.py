@@ -16,18 +16,18 @@ ClaimOutcome = Literal["supported", "contradicted", "undecided", "not testable h
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One that Gahlot et al. (2020) write.
+    """A claim of Gahlot et al. (2020).
 
     Attributes:
         meaning: in our words.
         needs: what a study must have for a test.
-        judge: from runs to evidence; None where no study has it.
-        decides: what may decide where the runs leave it open.
+        evaluate: from runs to evidence; None if no study has the needed runs.
+        decides: what may decide it if the runs leave it open.
     """
 
     meaning: str
     needs: str
-    judge: Callable[[Sequence[RunRecord], ClaimCriteria], ClaimEvidence | None]
+    evaluate: Callable[[Sequence[RunRecord], ClaimCriteria], ClaimEvidence | None]
     decides: str = "more seeds"
 
 
@@ -35,13 +35,13 @@ CLAIMS: Mapping[str, Claim] = {
     "gain_by_batch": Claim(
         meaning="Filtering helps more the larger the batch is, against all images and against as many random ones.",
         needs="filtered, full and random arm, 2 batch_sizes, match: steps, 2 seeds or more that have all sizes",
-        judge=gain_by_batch,
+        evaluate=gain_by_batch,
         decides="more seeds; batch_sizes further apart",
     ),
     "best_batch": Claim(
         meaning="Which batch size is best depends on the learning rate.",
         needs="full arm, 2 learning_rates, 3 batch_sizes that reach beyond the best one at both ends, 2 seeds or more",
-        judge=best_batch,
+        evaluate=best_batch,
         decides="more seeds; batch_sizes a doubling apart that reach beyond the best one at every rate",
     ),
     "parting_curves": Claim(
@@ -49,29 +49,29 @@ CLAIMS: Mapping[str, Claim] = {
         "rates, and part at high ones.",
         needs="full arm, 2 models, 2 learning_rates, 3 batch_sizes that reach beyond the best one of each model at "
         "both ends, 2 seeds or more",
-        judge=parting_curves,
+        evaluate=parting_curves,
     ),
     "sudden_drop": Claim(
         meaning="Beyond the best batch size large networks drop suddenly, small ones gradually.",
         needs="full arm, models of resnet18 or 34 and of resnet50, 101 or 152, 2 batch_sizes "
         "or more a doubling apart beyond the best one of each, 2 seeds or more",
-        judge=sudden_drop,
+        evaluate=sudden_drop,
     ),
     "batch_norm": Claim(
         meaning="Small batches lose accuracy because BatchNorm's statistics are of few images.",
         needs="full arm, a small and a large batch size with one BatchNorm group each, a second study of the large one "
         "with recipe.bn_group the small one, equal otherwise, 2 seeds or more",
-        judge=batch_norm,
+        evaluate=batch_norm,
     ),
     "weight_decay": Claim(
         meaning="Filtered images are at their best, against the others, with little weight decay.",
         needs="filtered arm and full or random, 2 weight_decays, 2 seeds or more",
-        judge=weight_decay,
+        evaluate=weight_decay,
     ),
     "variance": Claim(
         meaning="Accuracy varies more between runs the larger the batch is.",
         needs="5 batch_sizes and 3 seeds or more",
-        judge=variance,
+        evaluate=variance,
         decides=f"more batch_sizes, of which {SIZES} give p = {2 / math.factorial(SIZES):.2g} at best, before Holm and "
         "whatever the seeds; or more seeds",
     ),
@@ -79,18 +79,18 @@ CLAIMS: Mapping[str, Claim] = {
         meaning="Augmentation makes up for the images that are missing.",
         needs="full arm and a smaller one, two studies that differ in recipe.augmentation alone, one without any, "
         "2 seeds or more",
-        judge=augmentation,
+        evaluate=augmentation,
     ),
     "as_good_as_full": Claim(
         meaning="After the same epochs filtered images are at least as good as all of them.",
         needs="full and filtered arm, match: epochs, 2 seeds or more",
-        judge=as_good_as_full,
+        evaluate=as_good_as_full,
     ),
     "best_extractor": Claim(
         meaning="ResNet-101 is the best extractor to filter with.",
         needs="filtered and random arm, studies with filter_network resnet101 and another one, equal otherwise, "
         "match: steps, 2 seeds or more",
-        judge=best_extractor,
+        evaluate=best_extractor,
         decides="more seeds, of every extractor",
     ),
 }
@@ -98,10 +98,11 @@ CLAIMS: Mapping[str, Claim] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimResult:
-    """A sentence with its outcome.
+    """The outcome of one claim.
 
     Attributes:
-        p: two-sided, after Holm for all sentences that could be tested; None without evidence, as the next one.
+        evidence: None if no study has the needed runs.
+        p: two-sided, Holm-adjusted for all claims that could be tested; None without evidence.
     """
 
     name: str
@@ -110,20 +111,20 @@ class ClaimResult:
     p: float | None
 
 
-def evaluate_claims(trials: Sequence[RunRecord], rule: ClaimCriteria) -> list[ClaimResult]:
-    """All of `CLAIMS`, in their order.
+def evaluate_claims(records: Sequence[RunRecord], rule: ClaimCriteria) -> list[ClaimResult]:
+    """Evaluate all of `CLAIMS`, in their order.
 
-    The chance that any is called supported or contradicted wrongly is at most `rule.alpha`, as far as each test keeps
-    its level: Holm's adjustment of the two-sided p-values.
+    The chance that any is wrongly called supported or contradicted is at most `rule.alpha`, if each test keeps its
+    level, by Holm's adjustment of the two-sided p-values.
     """
-    found = {name: sentence.judge(trials, rule) for name, sentence in CLAIMS.items()}
-    testable = {name: evidence for name, evidence in found.items() if evidence}
+    results = {name: claim.evaluate(records, rule) for name, claim in CLAIMS.items()}
+    testable = {name: evidence for name, evidence in results.items() if evidence}
     adjusted = dict(zip(testable, holm([evidence.p for evidence in testable.values()]).tolist(), strict=True))
     return [
         ClaimResult(
             name=name, outcome=_outcome(evidence, adjusted.get(name), rule), evidence=evidence, p=adjusted.get(name)
         )
-        for name, evidence in found.items()
+        for name, evidence in results.items()
     ]  # fmt: skip
 
 

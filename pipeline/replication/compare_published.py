@@ -1,4 +1,4 @@
-"""The paper's numbers and claims next to what was measured."""
+"""Compare measured results with the paper's numbers and claims, as plain values and tables."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -13,14 +13,11 @@ from pipeline.stats.formatting import MISSING, number, p_value, plural, points
 from pipeline.stats.replicates import TREATED
 from pipeline.stats.tables import Table, make_table
 
-# A study's accuracies beside those of the published figure that it names.
-
-
 _Rows = Sequence[Mapping[str, Any]]
 
 
 def compare_with_published(figure: PaperFigure, accuracy: _Rows) -> dict[str, Any]:
-    """What is published, and for each of its points what was measured at the same setting.
+    """Return a published figure, and for each of its points what was measured at the same setting.
 
     A point belongs to the variants that share its arm, model, batch size and one of its weight decays; learning rates
     are not published, so all of them do.
@@ -71,7 +68,7 @@ def _point(point: Point, accuracy: _Rows) -> dict[str, Any]:
 
 
 def _missing_accuracy(point: Point, accuracy: _Rows) -> str:
-    """The first part of the point's setting that the study does not have."""
+    """Return the first part of the point's setting that the study lacks."""
     of_arm = [row for row in accuracy if _matches_point(row, point)]
     if not of_arm:
         return f"arm {point.arm} of {point.model} is not in this study"
@@ -86,35 +83,32 @@ def _matches_point(row: Mapping[str, Any], point: Point) -> bool:
     return bool(row["arm"] == point.arm and row["setting"]["model"] == point.model)
 
 
-# The paper's sentences with their outcomes, as plain values and as a table.
-
-
-def claim_values(trials: Sequence[RunRecord], rule: ClaimCriteria) -> list[dict[str, Any]]:
-    """A row for each sentence; numbers in the unit that `quantity` names.
+def claim_values(records: Sequence[RunRecord], rule: ClaimCriteria) -> list[dict[str, Any]]:
+    """Return a row for each claim; numbers in the unit that `quantity` names.
 
     Args:
-        trials: the finished runs of all studies.
+        records: the finished runs of all studies.
     """
-    return [_values(finding) for finding in evaluate_claims(trials, rule)]
+    return [_values(finding) for finding in evaluate_claims(records, rule)]
 
 
-def slope_values(trials: Sequence[RunRecord], rule: ClaimCriteria) -> list[dict[str, Any]]:
-    """How the filtered arm's gain on each control grows with the batch size, in percentage points per doubling.
+def slope_values(records: Sequence[RunRecord], rule: ClaimCriteria) -> list[dict[str, Any]]:
+    """Return how the filtered arm's gain on each control grows with the batch size, in points per doubling.
 
     Args:
-        trials: the finished runs of one study.
+        records: the finished runs of one study.
 
     Returns:
         A row for each control of which there are two seeds and batch sizes; `p` two-sided, of the t test.
     """
     return [
         {"control": control, "p": evidence.p, "evidence": asdict(evidence)}
-        for control, evidence in gain_slopes(trials, rule).items()
+        for control, evidence in gain_slopes(records, rule).items()
     ]
 
 
 def slope_table(study: Mapping[str, Any], confidence: float) -> Table:
-    """The same as text."""
+    """Build the table of gain slopes."""
     rows = [
         (
             f"{TREATED} − {row['control']}",
@@ -135,7 +129,7 @@ def slope_table(study: Mapping[str, Any], confidence: float) -> Table:
 
 
 def claim_table(sentences: Sequence[Mapping[str, Any]], confidence: float) -> Table:
-    """What each sentence says, whether it holds, and what that rests on."""
+    """Build the table of claims: meaning, outcome and evidence."""
     rows = [
         (row["meaning"], row["outcome"], _grounds(row["evidence"], confidence), p_value(row["p"]), _missing_claim(row))
         for row in sentences
@@ -184,7 +178,7 @@ def _sign_flips(evidence: Mapping[str, Any]) -> str:
 
 
 def _missing_claim(row: Mapping[str, Any]) -> str:
-    """Where there is a verdict, nothing; where runs leave it open, more of them."""
+    """Return what is needed to decide the claim; nothing if it is decided."""
     if row["outcome"] == "undecided":
         return CLAIMS[row["name"]].decides
     return row["needs"] if row["evidence"] is None else MISSING

@@ -1,4 +1,4 @@
-"""Claims about filters and recipes."""
+"""Test the paper's claims about filters, augmentation, BatchNorm, extractors and weight decay."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,49 +19,44 @@ from pipeline.replication.claim_data import (
     slope,
     t_test_evidence,
 )
+from pipeline.replication.gain_slopes import CONTROLS
 from pipeline.stats.runs import EQUAL_EPOCHS
-
-# Trained for the same epochs, the filtered images are at least as good as all of them.
-
 
 _AS_GOOD_AS_FULL_QUANTITY = "filtered minus full at equal epochs (points)"
 
 
-def as_good_as_full(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
-    """Filtered minus full in studies with `match: epochs`, against minus the margin.
+def as_good_as_full(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
+    """Test filtered minus full in studies with `match: epochs` against minus the margin.
 
     Supported where it is above that (non-inferiority), contradicted below (t test over seeds, or draws of the filter
     where there are several). Pairs that whole steps leave at unequal epochs are left out.
     """
     values: dict[object, dict[Replicate, float]] = {}
-    chosen = [trial for trial in trials if trial.matched == "epochs" and trial.arm in ("full", "filtered")]
+    chosen = [record for record in records if record.matched == "epochs" and record.arm in ("full", "filtered")]
     alike = ("study", "extractor", "model", "batch_size", "learning_rate", "weight_decay")
     for key, found in drop_subsets(group_by(chosen, *alike)).items():
-        full = {trial.seed: trial for trial in found if trial.arm == "full"}
+        full = {record.seed: record for record in found if record.arm == "full"}
         differences = {
-            (trial.draw, trial.seed): trial.top1 - full[trial.seed].top1
-            for trial in found
-            if trial.arm == "filtered" and trial.seed in full and _equal_epochs(trial, full[trial.seed])
+            (record.draw, record.seed): record.top1 - full[record.seed].top1
+            for record in found
+            if record.arm == "filtered" and record.seed in full and _equal_epochs(record, full[record.seed])
         }
         if differences:
             values[key] = differences
     return t_test_evidence(
         average_replicates(values), rule, _AS_GOOD_AS_FULL_QUANTITY, threshold=-rule.margin, scale=100,
-        rounding=2**0.5 * accuracy_rounding(trials),
+        rounding=2**0.5 * accuracy_rounding(records),
     )  # fmt: skip
 
 
-def _equal_epochs(trial: RunRecord, other: RunRecord) -> bool:
-    return abs(trial.epochs - other.epochs) <= EQUAL_EPOCHS * other.epochs
-
-
-# What missing images cost, augmentation makes up for.
+def _equal_epochs(record: RunRecord, other: RunRecord) -> bool:
+    return abs(record.epochs - other.epochs) <= EQUAL_EPOCHS * other.epochs
 
 
 _AUGMENTATION_QUANTITY = "augmentation makes the loss of the smaller arms against the full one smaller (points) by"
 
 
-def augmentation(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
+def augmentation(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
     """(Smaller arm minus full) with augmentation minus the same without it: the interaction of arm and augmentation.
 
     Supported where it is above 0, contradicted below (t test over seeds, or draws of the filter where there are
@@ -72,7 +67,7 @@ def augmentation(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvide
     values: dict[object, dict[Replicate, float]] = {}
     runs: dict[object, list[RunRecord]] = {}
     alike = ("extractor", "model", "batch_size", "learning_rate", "weight_decay", "bn_group", "matched", "recipe")
-    for key, group in group_by(trials, *alike).items():
+    for key, group in group_by(records, *alike).items():
         pairs_of = {name: _against_full(found) for name, found in group_by(group, "augmented", "study").items()}
         for (with_it, study), augmented in pairs_of.items():
             for (with_it_too, other), plain in pairs_of.items():
@@ -83,7 +78,7 @@ def augmentation(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvide
                     interaction = augmented[name].gain - plain[name].gain
                     values.setdefault(setting, {})[name.draw, name.seed] = interaction
                     runs.setdefault(setting, []).extend([*augmented[name], *plain[name]])
-    rounding = 2 * accuracy_rounding(trials)
+    rounding = 2 * accuracy_rounding(records)
     kept = {setting: values[setting] for setting in drop_subsets(runs)}
     return t_test_evidence(average_replicates(kept), rule, _AUGMENTATION_QUANTITY, scale=100, rounding=rounding)
 
@@ -105,17 +100,14 @@ class _Run(NamedTuple):
     steps_of_full: int
 
 
-def _against_full(trials: Sequence[RunRecord]) -> dict[_Run, _Pair]:
-    """Of one study's runs, all else being equal: each of a smaller arm with the full one of its seed."""
-    full = {trial.seed: trial for trial in trials if trial.arm == "full"}
+def _against_full(records: Sequence[RunRecord]) -> dict[_Run, _Pair]:
+    """Pair each run of a smaller arm with the full one of its seed, in one study and all else equal."""
+    full = {record.seed: record for record in records if record.arm == "full"}
     return {
-        _Run(trial.arm, trial.draw, trial.seed, trial.steps, whole.steps): _Pair(trial, whole)
-        for trial in trials
-        if trial.arm != "full" and (whole := full.get(trial.seed))
+        _Run(record.arm, record.draw, record.seed, record.steps, whole.steps): _Pair(record, whole)
+        for record in records
+        if record.arm != "full" and (whole := full.get(record.seed))
     }
-
-
-# What small batches lose, they lose through BatchNorm's statistics of few images.
 
 
 _BATCH_NORM_QUANTITY = (
@@ -123,8 +115,8 @@ _BATCH_NORM_QUANTITY = (
 )
 
 
-def batch_norm(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
-    """A large batch in BatchNorm groups as small as a small batch, against the large and the small batch themselves.
+def batch_norm(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
+    """Test a large batch in BatchNorm groups of a small batch's size against the large and the small batch.
 
     Three runs a seed: batch B in one group, batch B in groups of b < B, batch b in one group. Supported where the
     groups alone cost more than half of what the small batch loses, contradicted where they cost less (t test over
@@ -132,18 +124,18 @@ def batch_norm(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidenc
     full arm, equal in everything else; the small batch takes the steps that its study gives it.
     """
     triples: dict[object, dict[Replicate, _Triple]] = {}
-    for key, triple in _triples([trial for trial in trials if trial.arm == "full"]):
+    for key, triple in _triples([record for record in records if record.arm == "full"]):
         triples.setdefault(key, {})[0, triple.whole.seed] = triple
     excess: dict[object, dict[Replicate, float]] = {}
     loss: dict[object, dict[Replicate, float]] = {}
     for key in drop_subsets(
-        {key: [trial for triple in of.values() for trial in triple] for key, of in triples.items()}
+        {key: [record for triple in of.values() for record in triple] for key, of in triples.items()}
     ):
         for replicate, triple in triples[key].items():
-            whole, grouped, small = (trial.top1 for trial in triple)
+            whole, grouped, small = (record.top1 for record in triple)
             excess.setdefault(key, {})[replicate] = (whole - grouped) - (whole - small) / 2
             loss.setdefault(key, {})[replicate] = whole - small
-    rounding = accuracy_rounding(trials)
+    rounding = accuracy_rounding(records)
     losing = t_test_evidence(
         average_replicates(loss), rule, "the small batch loses", scale=100, rounding=2**0.5 * rounding
     )
@@ -160,19 +152,19 @@ def batch_norm(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidenc
 
 
 class _Triple(NamedTuple):
-    """Of one seed: the large batch, the same in small groups, and the small batch."""
+    """The runs of one seed: the large batch, the same in small groups, and the small batch."""
 
     whole: RunRecord
     grouped: RunRecord
     small: RunRecord
 
 
-def _triples(trials: Sequence[RunRecord]) -> Iterator[tuple[object, _Triple]]:
-    """What is compared, and the runs of a seed."""
+def _triples(records: Sequence[RunRecord]) -> Iterator[tuple[object, _Triple]]:
+    """Yield the setting, and the runs of a seed."""
     shared = ("model", "learning_rate", "weight_decay", "augmented")
-    for alike, group in group_by(trials, *shared).items():
+    for alike, group in group_by(records, *shared).items():
         whole_of: dict[tuple[str, int], Mapping[int, RunRecord]] = {
-            key: {trial.seed: trial for trial in found if trial.bn_group == trial.batch_size}
+            key: {record.seed: record for record in found if record.bn_group == record.batch_size}
             for key, found in group_by(group, "study", "batch_size").items()
         }
         for (study, batch_size), whole in whole_of.items():
@@ -186,17 +178,14 @@ def _triples(trials: Sequence[RunRecord]) -> Iterator[tuple[object, _Triple]]:
                     yield key, _Triple(first, grouped, last)
 
 
-# ResNet-101 is the best extractor to filter with.
-
-
 BEST = "resnet101"
 
 _Gains = Mapping[object, Mapping[str, Mapping[Replicate, float]]]
 """Setting -> extractor -> replicate -> filtered minus random."""
 
 
-def best_extractor(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
-    """What ResNet-101's filter gains on as many random images, minus what each other extractor's filter gains.
+def best_extractor(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
+    """Test the gain of ResNet-101's filter on as many random images, minus that of each other extractor's filter.
 
     Extractors drop unlike shares of the images; against its own random arm, each is credited with its choice alone.
     Supported where ResNet-101's gain is above every other one (the largest of the p-values counts: an
@@ -205,34 +194,34 @@ def best_extractor(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvi
     The estimate is that against the strongest other one. t tests over seeds, or draws where each extractor has several.
     """
     alike = ("model", "batch_size", "learning_rate", "weight_decay", "bn_group", "augmented", "steps", "recipe")
-    chosen = [trial for trial in trials if trial.matched == "steps" and trial.arm in ("filtered", "random")]
+    chosen = [record for record in records if record.matched == "steps" and record.arm in ("filtered", "random")]
     gains: _Gains = {
         key: {extractor: _gain(found) for extractor, found in group_by(group, "extractor").items()}
         for key, group in group_by(chosen, *alike).items()
     }
-    others = sorted({trial.extractor for trial in chosen if trial.arm == "filtered"} - {BEST})
-    rounding = 2 * accuracy_rounding(trials)
-    judged = [evidence for other in others if (evidence := _against(gains, other, rule, rounding))]
-    if not judged:
+    others = sorted({record.extractor for record in chosen if record.arm == "filtered"} - {BEST})
+    rounding = 2 * accuracy_rounding(records)
+    tested = [evidence for other in others if (evidence := _against(gains, other, rule, rounding))]
+    if not tested:
         return None
-    weakest = max(judged, key=lambda evidence: evidence.p_for)
-    of = f"{len(judged)}" if len(judged) == len(others) else f"the {len(judged)} of {len(others)} that can be tested"
+    weakest = max(tested, key=lambda evidence: evidence.p_for)
+    of = f"{len(tested)}" if len(tested) == len(others) else f"the {len(tested)} of {len(others)} that can be tested"
     return replace(
         weakest,
         quantity=f"the gain on random images (points) by {BEST} is above that by {weakest.quantity}, "
         f"the strongest rival of {of}, by",
-        p_for=weakest.p_for if len(judged) == len(others) else 1.0,
-        p_against=min(1.0, len(judged) * min(evidence.p_against for evidence in judged)),
+        p_for=weakest.p_for if len(tested) == len(others) else 1.0,
+        p_against=min(1.0, len(tested) * min(evidence.p_against for evidence in tested)),
     )
 
 
-def _gain(trials: Sequence[RunRecord]) -> dict[Replicate, float]:
-    """Filtered minus random, of one extractor and setting."""
-    random = {(trial.draw, trial.seed): trial.top1 for trial in trials if trial.arm == "random"}
+def _gain(records: Sequence[RunRecord]) -> dict[Replicate, float]:
+    """Return filtered minus random, of one extractor and setting."""
+    random = {(record.draw, record.seed): record.top1 for record in records if record.arm == "random"}
     return {
-        (trial.draw, trial.seed): trial.top1 - random[trial.draw, trial.seed]
-        for trial in trials
-        if trial.arm == "filtered" and (trial.draw, trial.seed) in random
+        (record.draw, record.seed): record.top1 - random[record.draw, record.seed]
+        for record in records
+        if record.arm == "filtered" and (record.draw, record.seed) in random
     }
 
 
@@ -246,17 +235,11 @@ def _against(gains: _Gains, other: str, rule: ClaimCriteria, rounding: float) ->
     return t_test_evidence(average_replicates(values), rule, other, scale=100, rounding=rounding)
 
 
-# Filtered images like less weight decay than all images, or as many at random.
-
-
 _WEIGHT_DECAY_QUANTITY = "from the largest weight decay to the smallest the filtered arm gains on the others (points)"
 
 
-CONTROLS = ("full", "random")
-
-
-def weight_decay(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
-    """Filtered minus the full arm, and minus the random one, fitted by a line against the weight decay.
+def weight_decay(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
+    """Test the slope of filtered minus the full arm, and minus the random one, over the weight decay.
 
     Supported where it falls as the weight decay grows, contradicted where it grows (t test over seeds, or draws of the
     filter where there are several). Where a study has the filtered arm, one of the others and two weight decays. Each
@@ -264,25 +247,25 @@ def weight_decay(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvide
     """
     groups: dict[tuple[object, str], list[RunRecord]] = {}
     decays_of: dict[object, NDArray[np.float64]] = {}
-    for key, found in group_by(trials, "study", "extractor", "model", "batch_size", "learning_rate").items():
-        decays_of[key] = np.array(sorted({trial.weight_decay for trial in found}))
-        arms = {trial.arm for trial in found}
+    for key, found in group_by(records, "study", "extractor", "model", "batch_size", "learning_rate").items():
+        decays_of[key] = np.array(sorted({record.weight_decay for record in found}))
+        arms = {record.arm for record in found}
         if len(decays_of[key]) > 1 and "filtered" in arms:
             for control in sorted(arms.intersection(CONTROLS)):
-                groups[key, control] = [trial for trial in found if trial.arm in ("filtered", control)]
+                groups[key, control] = [record for record in found if record.arm in ("filtered", control)]
     values: dict[object, dict[Replicate, float]] = {
         (key, control): _falls(found, control, decays_of[key]) for (key, control), found in drop_subsets(groups).items()
     }
     # Of the line through several differences it moves the ends by no more than that of each.
-    rounding = 2 * accuracy_rounding(trials)
+    rounding = 2 * accuracy_rounding(records)
     return t_test_evidence(average_replicates(values), rule, _WEIGHT_DECAY_QUANTITY, scale=100, rounding=rounding)
 
 
-def _falls(trials: Sequence[RunRecord], control: str, decays: NDArray[np.float64]) -> dict[Replicate, float]:
-    """What filtered minus control loses from the smallest weight decay to the largest, of draws and seeds with all."""
-    top1 = {(trial.arm, trial.draw, trial.seed, trial.weight_decay): trial.top1 for trial in trials}
+def _falls(records: Sequence[RunRecord], control: str, decays: NDArray[np.float64]) -> dict[Replicate, float]:
+    """Return the fall of filtered minus control from the smallest to the largest weight decay, if none is missing."""
+    top1 = {(record.arm, record.draw, record.seed, record.weight_decay): record.top1 for record in records}
     found = {}
-    for draw, seed in {(trial.draw, trial.seed) for trial in trials if trial.arm == "filtered"}:
+    for draw, seed in {(record.draw, record.seed) for record in records if record.arm == "filtered"}:
         # The full arm has one run a seed, whatever the draw.
         pairs = [
             (top1.get(("filtered", draw, seed, decay)), top1.get((control, draw * (control != "full"), seed, decay)))

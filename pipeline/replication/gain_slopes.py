@@ -30,7 +30,7 @@ CONTROLS = ("full", "random")
 SIZES = 2
 
 
-def gain_slopes(trials: Sequence[RunRecord], rule: ClaimCriteria) -> Mapping[str, ClaimEvidence]:
+def gain_slopes(records: Sequence[RunRecord], rule: ClaimCriteria) -> Mapping[str, ClaimEvidence]:
     """By control: the slope of filtered - control on log2(batch size), in percentage points per doubling.
 
     Each seed (of each draw of the filter) has a least-squares slope over the batch sizes; the t test and the interval
@@ -40,11 +40,11 @@ def gain_slopes(trials: Sequence[RunRecord], rule: ClaimCriteria) -> Mapping[str
 
     Of studies that have both arms at SIZES batch sizes and two seeds or more; a control without such is left out.
     """
-    found = {control: _against(trials, control, rule) for control in CONTROLS}
+    found = {control: _against(records, control, rule) for control in CONTROLS}
     return {control: evidence for control, evidence in found.items() if evidence}
 
 
-def gain_by_batch(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
+def gain_by_batch(records: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvidence | None:
     """The slopes against the full arm and against as many random images, both in studies with `match: steps`.
 
     Supported where both are above 0 (the larger p counts: an intersection-union test, Berger 1982,
@@ -52,7 +52,7 @@ def gain_by_batch(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvid
     the control with the weaker evidence. At equal epochs the smaller arm takes fewer steps, the more so the larger the
     batch, which has a slope of its own.
     """
-    found = gain_slopes([trial for trial in trials if trial.matched == "steps"], rule)
+    found = gain_slopes([record for record in records if record.matched == "steps"], rule)
     if set(found) != set(CONTROLS):
         return None
     weakest = max(found, key=lambda control: found[control].p_for)
@@ -64,8 +64,8 @@ def gain_by_batch(trials: Sequence[RunRecord], rule: ClaimCriteria) -> ClaimEvid
     )
 
 
-def _against(trials: Sequence[RunRecord], control: str, rule: ClaimCriteria) -> ClaimEvidence | None:
-    chosen = [trial for trial in trials if trial.arm in ("filtered", control)]
+def _against(records: Sequence[RunRecord], control: str, rule: ClaimCriteria) -> ClaimEvidence | None:
+    chosen = [record for record in records if record.arm in ("filtered", control)]
     values: dict[object, dict[Replicate, float]] = {}
     spreads = []
     for key, found in drop_subsets(
@@ -86,23 +86,23 @@ def _against(trials: Sequence[RunRecord], control: str, rule: ClaimCriteria) -> 
     if replicates is None:
         return None
     # A gain is the difference of two counts; the slope of rounded gains varies as that of any others.
-    rounding = 2**0.5 * accuracy_rounding(trials) * max(spreads)
+    rounding = 2**0.5 * accuracy_rounding(records) * max(spreads)
     quantity = f"for each doubling of the batch size the gain on the {control} arm grows by (points)"
     evidence = t_test_evidence(replicates, rule, quantity, scale=100, rounding=rounding)
     return evidence and replace(evidence, sign_flip=float(level_sign_flip(replicates.table)))
 
 
-def _gains(trials: Sequence[RunRecord], control: str) -> AccuracyGrid | None:
+def _gains(records: Sequence[RunRecord], control: str) -> AccuracyGrid | None:
     """Filtered - control (-1 to 1) by seed, draw of the filter and batch size; None without a pair."""
     # The full arm has one run a seed, whatever the draw.
     other = {
-        (trial.draw if control != "full" else 0, trial.seed, trial.batch_size): trial.top1
-        for trial in trials
-        if trial.arm == control
+        (record.draw if control != "full" else 0, record.seed, record.batch_size): record.top1
+        for record in records
+        if record.arm == control
     }
     gains = []
-    for trial in trials:
-        key = (trial.draw if control != "full" else 0, trial.seed, trial.batch_size)
-        if trial.arm == "filtered" and key in other:
-            gains.append(replace(trial, top1=trial.top1 - other[key]))
+    for record in records:
+        key = (record.draw if control != "full" else 0, record.seed, record.batch_size)
+        if record.arm == "filtered" and key in other:
+            gains.append(replace(record, top1=record.top1 - other[key]))
     return accuracy_grid(gains, "draw", "batch_size") if gains else None

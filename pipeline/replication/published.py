@@ -44,7 +44,7 @@ class Published:
     Attributes:
         source: authors, year, and which one it is.
         data: what its accuracies were measured on.
-        statement: what the text says of it beside the points.
+        statement: what the text says of it in addition to the points.
         points: none where no accuracy is published as a number.
         left_open: choices that the text does not name, or names in two ways; one line each.
     """
@@ -199,7 +199,7 @@ NETWORK_FIGURES: Mapping[str, Published] = {
         left_open=("whose network's map it is", *_FILTER),
     ),
 }
-"""Figures of an extractor and its filter, beside which no study can be held; none has numbers."""
+"""Figures of an extractor and its filter, which no study can be compared with; none has numbers."""
 
 THROUGHPUT = Published(
     source=f"{_GAHLOT}, fig. 8",

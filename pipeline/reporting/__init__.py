@@ -1,1 +1,1 @@
-"""From the artefacts of all stages to the report's numbers, figures and page."""
+"""Build the report: numbers, figures, page and Markdown, from the artifacts of all stages."""

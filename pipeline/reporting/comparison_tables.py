@@ -1,4 +1,4 @@
-"""Tables of paired comparisons, ratios and best batch sizes."""
+"""Tables and sentences of a study's paired comparisons, ratios and best batch sizes."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,13 +23,11 @@ from pipeline.stats.formatting import (
 from pipeline.stats.replicates import TREATED
 from pipeline.stats.tables import Table, make_table, setting_cells, setting_heads
 
-# A ratio of the treated arm to another as a sentence.
-
 
 def ratio_sentence(
     ratio: Mapping[str, Any], alpha: float, *, what: str, unit: str, words: Mapping[str, str], left_out: str
 ) -> str:
-    """What was found, and what it rests on.
+    """Return a ratio of the treated arm to another as a sentence, with its basis.
 
     Args:
         ratio: as `pipeline.stats.ratios.Ratio`, in plain values.
@@ -47,7 +45,7 @@ def ratio_sentence(
 
 
 def unadjusted_sentence(found: Iterable[Mapping[str, Any]]) -> str:
-    """That the tests of these ratios are read side by side; empty where there is one at most."""
+    """Say that several ratios are tested without adjustment; empty for at most one."""
     tests = sum(ratio["p"] is not None for ratio in found)
     return f"These {plural(tests, 'test')} are not adjusted for their number." if tests > 1 else ""
 
@@ -65,9 +63,6 @@ def _parts(ratio: Mapping[str, Any], alpha: float, unit: str) -> Iterator[str]:
             yield f"too few to claim a difference: the sign-flip test gives {number(ratio['least_p'])} at best"
     if ratio["draws"] == 1:
         yield CONDITIONAL
-
-
-# The best batch size of each learning rate, as a table.
 
 
 def best_batch_table(study: Mapping[str, Any], confidence: float) -> Table:
@@ -102,19 +97,16 @@ def _setting_cells(row: Mapping[str, Any], study: Mapping[str, Any]) -> list[str
 
 
 def _size(images: float | None) -> str:
-    """Between the sizes tried; four significant digits, but no power of ten."""
+    """Format a size between the sizes tried with four significant digits, without a power of ten."""
     return number(images) if images is None or images < 1000 else count(round(images))
 
 
-# A study's comparisons as tables of text: over all settings, by class, and with what is published.
-
-
 FEW = 2
-"""Up to so many studies each has its sentence on top of the report; more have a line of a table each."""
+"""Up to this many studies each have a sentence at the top of the report; more have a table row each."""
 
 
 def verdict_table(studies: Sequence[Mapping[str, Any]], confidence: float) -> Table:
-    """A line for every pooled comparison of all studies, their primary ones first; none for FEW studies or fewer."""
+    """Build a table of every pooled comparison of all studies, primary ones first; empty for FEW studies or fewer."""
     compared = [(study, row) for study in studies for row in study["pooled"] if row["verdict"]]
     rows = [
         (
@@ -138,7 +130,7 @@ def verdict_table(studies: Sequence[Mapping[str, Any]], confidence: float) -> Ta
 
 
 def verdict_counts(studies: Sequence[Mapping[str, Any]]) -> str:
-    """How many studies' primary comparisons came out how; empty for FEW studies or fewer."""
+    """Count the outcomes of the studies' primary comparisons; empty for FEW studies or fewer."""
     found = Counter(row["verdict"]["outcome"] for row in _with_primary(studies))
     if found.total() <= FEW:
         return ""
@@ -151,7 +143,7 @@ def _with_primary(studies: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any
 
 
 def pooled_table(study: Mapping[str, Any]) -> Table:
-    """The pooled comparisons with each of their intervals, the primary one first."""
+    """Build the table of pooled comparisons with their intervals, the primary one first."""
     confidence = 1 - study["plan"]["alpha"]
     rows = [
         (
@@ -173,7 +165,7 @@ def pooled_table(study: Mapping[str, Any]) -> Table:
 
 
 def class_difference_table(comparison: Mapping[str, Any], confidence: float) -> Table:
-    """Accuracy of each class, and of the worst class of each run, in both arms of one comparison."""
+    """Build the table of accuracies by class, and of each run's worst class, in both arms of one comparison."""
     images = comparison["images"]
     rows = [(row["class"], *_class_cells(row)) for row in images["classes"]]
     rows.append(("worst class of each run", *_class_cells(images["worst"])))
@@ -186,7 +178,7 @@ def class_difference_table(comparison: Mapping[str, Any], confidence: float) -> 
 
 
 def published_table(published: Mapping[str, Any], confidence: float) -> Table:
-    """Each published accuracy beside those measured at its setting; where there is none, what the study lacks.
+    """Build the table of published accuracies next to those measured at their setting, or what the study lacks.
 
     Args:
         published: what `compare_with_published` says.

@@ -11,7 +11,7 @@ _WORDS = {"lower": "sooner", "higher": "later"}
 
 
 def convergence_sections(study: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """For each stated target: `quantity`, `target` in words, `table`, and a sentence for each comparison."""
+    """Return for each stated target `quantity`, `target` in words, `table`, and a sentence for each comparison."""
     return [
         {
             "quantity": found["quantity"],
@@ -24,14 +24,14 @@ def convergence_sections(study: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def target_in_words(found: Mapping[str, Any]) -> str:
-    """E.g. `a training loss of 1 nats`."""
+    """Return e.g. `a training loss of 1 nats`."""
     if found["quantity"] == "top1":
         return f"a test accuracy of {100 * found['target']:g} %"
     return f"a training loss of {found['target']:g} nats"
 
 
 def _table(found: Mapping[str, Any], varying: tuple[str, ...]) -> Table:
-    """Each arm at each setting."""
+    """Build the table of each arm at each setting."""
     rows = [
         (
             *setting_cells(row["setting"], varying),
@@ -47,7 +47,7 @@ def _table(found: Mapping[str, Any], varying: tuple[str, ...]) -> Table:
 
 
 def _steps(value: float | None) -> str:
-    """Four significant digits, but no power of ten."""
+    """Format with four significant digits, without a power of ten."""
     return number(value) if value is None or value < 1000 else count(round(value))
 
 
@@ -57,7 +57,7 @@ def _reached(row: Mapping[str, Any]) -> str:
 
 
 def _sentences(found: Mapping[str, Any], alpha: float) -> list[str]:
-    """One for each comparison, and what holds of them together."""
+    """Return a sentence for each comparison, and one for all of them."""
     of_each = [_sentence(ratio, found, alpha) for ratio in found["ratios"]]
     return [sentence for sentence in (*of_each, unadjusted_sentence(found["ratios"])) if sentence]
 

@@ -1,4 +1,4 @@
-"""Seconds, memory and energy of stages and runs."""
+"""Time, memory and energy of the arms of studies, and the energy columns of tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,35 +10,32 @@ from pipeline.stats.formatting import MISSING
 from pipeline.stats.replicates import TREATED
 from pipeline.stats.runs import Run
 
-# Columns of energy: one for each kind of device that some record tells, in one unit for a whole table.
-
-
 _HEADS = {"gpu": "GPU energy", "cpu": "CPU energy", "memory": "memory energy"}
-# From here on in kilojoules.
+# From this value on in kilojoules.
 _MANY_J = 10_000.0
 
 
 class EnergyColumns:
-    """What the cells of one table need to know of each other.
+    """The energy columns of one table: one for each kind of device with a record, in one unit for the table.
 
     Args:
         shown: everything that the table shows.
     """
 
     def __init__(self, shown: Sequence[Energy]) -> None:
-        largest = {kind: max((getattr(drawn, kind) or 0.0 for drawn in shown), default=0.0) for kind in DEVICE_KINDS}
+        largest = {kind: max((getattr(energy, kind) or 0.0 for energy in shown), default=0.0) for kind in DEVICE_KINDS}
         # Work that uses no device of a kind draws 0 of it; a column of zeros tells nothing.
         self._kinds = [kind for kind in DEVICE_KINDS if largest[kind] > 0]
         self._unit, self._joules = ("kJ", 1e3) if max(largest.values()) >= _MANY_J else ("J", 1.0)
 
     @property
     def heads(self) -> list[str]:
-        """Kind and unit; none where nothing tells."""
+        """Kind and unit; empty without records."""
         return [f"{_HEADS[kind]} ({self._unit})" for kind in self._kinds]
 
-    def cells(self, drawn: Energy) -> list[str]:
-        """As many as heads: three digits, or all before the point."""
-        return [_text(getattr(drawn, kind), self._joules) for kind in self._kinds]
+    def cells(self, energy: Energy) -> list[str]:
+        """Return one cell per head: three digits, or all before the point."""
+        return [_text(getattr(energy, kind), self._joules) for kind in self._kinds]
 
 
 def _text(joules: float | None, unit: float) -> str:
@@ -48,18 +45,15 @@ def _text(joules: float | None, unit: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-# What each arm of a study cost in all: choosing its images, and training on them.
-
-
 Records = Mapping[str, Mapping[str, Any]]
-"""Stage as DVC names it -> what its last run took."""
+"""Stage as DVC names it -> time, memory and energy of its last run."""
 
 _CHOOSING = ("finetune", "extract", "reduce", "filter")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunCost:
-    """Of one part of the work, over all runs of an arm.
+    """The cost of one part of the work, over all runs of an arm.
 
     Attributes:
         images: that networks or the map processed; None where a record is missing.
@@ -74,7 +68,7 @@ class RunCost:
 
 @dataclass(frozen=True, kw_only=True)
 class ArmCost:
-    """Of one arm of a study.
+    """The total cost of one arm of a study: choosing its images, and training on them.
 
     Attributes:
         runs: that were trained, not skipped.
@@ -98,13 +92,13 @@ class ArmCost:
 
     @property
     def choosing_in_runs(self) -> float | None:
-        """How many of its own runs the arm's choice of images is worth, counted in images."""
+        """The cost of choosing the images in units of the arm's runs, counted in images."""
         chosen, trained = self.choosing.images, self.training.images
         return chosen * self.runs / trained if chosen is not None and trained else None
 
 
 def arm_costs(studies: Sequence[StudyInputs], records: Records) -> list[ArmCost]:
-    """All arms of all studies, in their order.
+    """Return the costs of all arms of all studies, in their order.
 
     Training images are those of the runs' histories; times, energy and memory are those of `records`.
     """
@@ -141,7 +135,7 @@ def _cost(record: Mapping[str, Any]) -> RunCost:
 
 
 def _sum(costs: Iterable[RunCost]) -> RunCost:
-    """Unknown as soon as a part is."""
+    """Return the sum; None if a part is unknown."""
     images, seconds, joules = 0, 0.0, []
     missing_images = missing_seconds = False
     for cost in costs:

@@ -39,7 +39,7 @@ _LEARNING: dict[str, tuple[Quantity, LearningAxis]] = {
     "progress": ("top1", TOP1),
     "test_loss": ("test_loss", TEST_LOSS),
 }
-"""Chart -> what it draws over the images processed."""
+"""Chart -> the quantity on its vertical axis, over the images processed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class DroppedImage:
 
 
 def study_charts(study: Summary) -> dict[str, str]:
-    """`accuracy`, `best_batch`, `differences` and those of `_LEARNING` as markup; without content, left out."""
+    """Return `accuracy`, `best_batch`, `differences` and those of `_LEARNING` as markup; empty ones are left out."""
     charts = {}
     if curves := accuracy_curves(study):
         charts["accuracy"] = batch_chart(curves, y_title=TOP1_TITLE, published=published_values(study))
@@ -71,7 +71,7 @@ def study_charts(study: Summary) -> dict[str, str]:
 
 
 def filter_charts(summary: Summary) -> dict[str, str]:
-    """`classes` and `eps` as markup."""
+    """Return `classes` and `eps` as markup."""
     return {
         "classes": plotly_html(class_share_chart(*_class_shares(summary)), element_id="filter-classes"),
         "eps": plotly_html(
@@ -81,14 +81,14 @@ def filter_charts(summary: Summary) -> dict[str, str]:
 
 
 def warmup_chart(summary: Summary) -> str | None:
-    """The best warm-ups as markup; None without studies that tell them."""
+    """Return the best warm-ups as markup; None without such studies."""
     if not (curves := warmup_curves(summary["warmup_laws"])):
         return None
     return plotly_html(batch_chart(curves, **_warmup_arguments()), element_id="warmups-best")
 
 
 def _warmup_files(summary: Summary) -> Iterator[tuple[str, Figure]]:
-    """The same as a file."""
+    """Return the figure as a file."""
     if curves := warmup_curves(summary["warmup_laws"]):
         yield "warmups.svg", batch_figure(curves, **_warmup_arguments())
 
@@ -98,13 +98,13 @@ def _warmup_arguments() -> dict[str, Any]:
 
 
 def _filter_files(summary: Summary) -> Iterator[tuple[str, Figure]]:
-    """The same as files."""
+    """Return the figures as files."""
     yield "filter.classes.svg", class_share_figure(*_class_shares(summary))
     yield "filter.eps.svg", eps_figure(*_eps_curves(summary), unit=_unit(summary["networks"][0]))
 
 
 def _class_shares(summary: Summary) -> tuple[list[str], dict[str, list[float]]]:
-    """Names of the classes, and of each network the share of each that is noise, 0 to 1."""
+    """Return the class names, and for each network the noise share of each class, 0 to 1."""
     networks = summary["networks"]
     return [row["class"] for row in networks[0]["classes"]], {
         network["name"]: [row["n_noise"] / max(1, row["n"]) for row in network["classes"]] for network in networks
@@ -112,7 +112,7 @@ def _class_shares(summary: Summary) -> tuple[list[str], dict[str, list[float]]]:
 
 
 def _eps_curves(summary: Summary) -> tuple[dict[str, Any], dict[str, tuple[float, float]]]:
-    """Of each network the share that exceeds each threshold, and that in use where it is one for all classes."""
+    """Return for each network the share above each threshold, and the threshold in use if all classes share one."""
     networks = summary["networks"]
     return {network["name"]: (network["curve"]["eps"], network["curve"]["share"]) for network in networks}, {
         network["name"]: (network["eps"], network["noise_share"]) for network in networks if network["eps"] is not None
@@ -127,14 +127,14 @@ def _unit(network: Summary) -> str:
 
 
 def embedding_images(network: NetworkInputs, inputs: ReportInputs) -> dict[str, str]:
-    """The `train` and the `test` map, without names, which the page lists beside them, and `noise`; data URIs."""
+    """Return the images `train`, `test` and `noise` as data URIs; the page lists the class names next to them."""
     maps = {split: class_map(*map_of, legend=False) for split, map_of in _maps(network, inputs).items()}
     maps["noise"] = class_panels(*_maps(network, inputs)["train"])
     return {name: data_uri("image/png", png(figure, dpi=120, transparent=True)) for name, figure in maps.items()}
 
 
 def dropped_images(network: NetworkInputs, inputs: ReportInputs) -> list[DroppedImage]:
-    """The dropped images for the page's gallery, the most suspect first."""
+    """Return the dropped images for the page's gallery, the most suspect first."""
     names = inputs.data.class_names
     return [
         DroppedImage(
@@ -151,7 +151,7 @@ def dropped_images(network: NetworkInputs, inputs: ReportInputs) -> list[Dropped
 
 
 def figure_files(inputs: ReportInputs, summary: Summary) -> Iterator[tuple[str, bytes]]:
-    """All figures as files: name and content, one after the other. Each says so where labels were planted."""
+    """Yield all figures as files: name and content. Each has a note if labels were planted."""
     note = planted_headline(summary["planted"][0]) if summary["planted"] else None
     for name, figure in _figures(inputs, summary):
         with_note(figure, note)
@@ -187,19 +187,19 @@ def _figures(inputs: ReportInputs, summary: Summary) -> Iterator[tuple[str, Figu
 
 
 def most_suspect(network: NetworkInputs, n: int) -> NDArray[np.int64]:
-    """Rows of at most `n` dropped images, by descending score, then by row."""
+    """Return rows of at most `n` dropped images, by descending score, then by row."""
     dropped = np.flatnonzero(~network.keep)
     order: NDArray[np.int64] = dropped[np.argsort(-network.score[dropped], kind="stable")][:n]
     return order
 
 
 def data_uri(media_type: str, content: bytes) -> str:
-    """The content itself in place of an address."""
+    """Return the content as a data URI."""
     return f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def _maps(network: NetworkInputs, inputs: ReportInputs) -> dict[str, tuple[Any, ...]]:
-    """Arguments of `class_map` by split; noise is known of the training images alone."""
+    """Return the arguments of `class_map` by split; noise is known only for the training images."""
     names = inputs.data.class_names
     return {
         "train": (network.xy, network.labels, names, network.is_noise),

@@ -1,4 +1,4 @@
-"""Everything that the report is made from, read and checked."""
+"""Read and check the report's inputs: networks, filters, studies and provenance."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class StudyInputs:
 
     Attributes:
         correct: (runs, test images), which images each of `runs` classified correctly.
-        trials: the finished runs, as the paper's sentences are tested on those of all studies.
+        records: the finished runs, on which the paper's claims are tested over all studies.
     """
 
     name: str
@@ -67,12 +67,12 @@ class StudyInputs:
     plan: AnalysisPlan
     runs: list[Run]
     correct: NDArray[np.bool_]
-    trials: list[RunRecord]
+    records: list[RunRecord]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportInputs:
-    """All of it.
+    """All inputs of the report.
 
     Attributes:
         prepare: the metrics of `prepare`.
@@ -92,7 +92,7 @@ class ReportInputs:
 
 
 def load_report_inputs(params: Params, paths: DataPaths) -> ReportInputs:
-    """Read the artefacts of every network and study in `params`; leftovers of others are not looked at.
+    """Read the artifacts of every network and study in `params`; those of others are ignored.
 
     Raises:
         InputError: a file is missing, damaged, or does not fit the others.
@@ -112,7 +112,7 @@ def load_report_inputs(params: Params, paths: DataPaths) -> ReportInputs:
 
 
 def result_files(params: Params, paths: DataPaths) -> list[Path]:
-    """What the report's numbers come from beside the data set."""
+    """Return what the report's numbers come from in addition to the data set."""
     files = []
     for name in params.networks:
         files += [paths.finetune_metrics(name), paths.embedding(name, "test"), paths.reduce_metrics(name)]
@@ -123,7 +123,7 @@ def result_files(params: Params, paths: DataPaths) -> list[Path]:
 
 
 def report_input_files(params: Params, paths: DataPaths) -> list[Path]:
-    """What the report reads and `prepare` does not write; of landscapes those that were measured."""
+    """Return the files that the report reads and `prepare` does not write; only measured landscapes."""
     landscapes = [path for name in params.studies for path in (paths.landscape(name), paths.landscape_figure(name))]
     stages = [name.partition("@") for name in stage_names(params) if name != "prepare"]
     return [
@@ -135,7 +135,7 @@ def report_input_files(params: Params, paths: DataPaths) -> list[Path]:
 
 
 def stage_names(params: Params) -> list[str]:
-    """All stages before the report as DVC names them, in the order of the pipeline."""
+    """Return all stages before the report as DVC names them, in the order of the pipeline."""
     items: list[tuple[str, str | None]] = [("prepare", None)]
     items += [(stage, name) for stage in ("finetune", "extract", "reduce", "filter") for name in params.networks]
     items += [("train", name) for name in params.studies]
@@ -182,7 +182,7 @@ def _load_study(name: str, params: Params, paths: DataPaths, *, n_test: int) -> 
         plan=plan,
         runs=runs,
         correct=_load_correct(paths, name, runs, n_test),
-        trials=[
+        records=[
             RunRecord(**row, matched=study.match, n_images=n_test)
             for row in read_run_records(paths.runs(name), params.prepare.storage)
         ],
@@ -190,7 +190,7 @@ def _load_study(name: str, params: Params, paths: DataPaths, *, n_test: int) -> 
 
 
 def _load_correct(paths: DataPaths, name: str, runs: list[Run], n_test: int) -> NDArray[np.bool_]:
-    """(runs, n_test); false throughout for runs that did not finish."""
+    """Return correctness (runs, n_test); all false for runs that did not finish."""
     path = paths.correct(name)
     correct = open_array(path, dtype=np.bool_, ndim=2, rows=len(runs))
     if not any(run.finished for run in runs):

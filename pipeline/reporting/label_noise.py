@@ -1,4 +1,4 @@
-"""Labels that are wrong on purpose: how many of them each filter found, and what training on the rest gains."""
+"""Report labels that are wrong on purpose: how many each filter detects, and what training on the rest gains."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ class SummarySentence(NamedTuple):
 
 
 def planted_summary(inputs: ReportInputs) -> list[dict[str, Any]]:
-    """One entry where labels were changed on purpose, none otherwise; counts are of training images."""
+    """Return one entry if labels were changed on purpose, else none; counts are of training images."""
     if inputs.true_labels is None:
         return []
     wrong = inputs.true_labels != inputs.data.train.labels
@@ -45,7 +45,7 @@ def planted_summary(inputs: ReportInputs) -> list[dict[str, Any]]:
 
 
 def detection(network: NetworkInputs, wrong: NDArray[np.bool_]) -> dict[str, Any]:
-    """How many of the wrong labels (N,) are among the images that a network's filter drops.
+    """Count the wrong labels (N,) among the images that a network's filter drops.
 
     Returns:
         n_dropped; n_found, those of them that are wrong; by_chance, how many a random choice of as many images of
@@ -74,7 +74,7 @@ def planted_headline(planted: Mapping[str, Any]) -> str:
 
 
 def planted_sentences(planted: Mapping[str, Any], studies: Sequence[Mapping[str, Any]]) -> list[SummarySentence]:
-    """What each filter found, then what each study says of training on the rest, its primary comparison first."""
+    """Say what each filter detects, then each study's result of training on the rest, primary comparison first."""
     found = [_detection_sentence(network, planted["n"]) for network in planted["networks"]]
     return [*found, *(statement for study in studies for statement in _gains(study))]
 

@@ -1,4 +1,4 @@
-"""What `python -m pipeline landscape` measured of a study, as tables, sentences and lines of a figure."""
+"""Report the loss landscapes that `python -m pipeline landscape` measured: tables, sentences and figure lines."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,9 +30,9 @@ _LACKING = {
 
 
 def load_landscapes(studies: Sequence[StudyInputs], paths: DataPaths) -> Landscapes:
-    """Of the studies' runs as they are now; what was measured of earlier ones is not looked at.
+    """Return the landscapes of the studies' current runs; measurements of earlier runs are ignored.
 
-    `figure` is drawn from the numbers; `figure_is_written` says whether the file is there that a document can show.
+    `figure` is made from the numbers; `figure_is_written` says whether its file exists for a document to show.
 
     Raises:
         InputError: a file is damaged.
@@ -63,7 +63,7 @@ def load_landscapes(studies: Sequence[StudyInputs], paths: DataPaths) -> Landsca
 
 
 def landscape_table(study: Mapping[str, Any], found: Mapping[str, Any]) -> Table:
-    """Each arm at each setting."""
+    """Build the table of each arm at each setting."""
     rows = [
         (
             *setting_cells(row["setting"], study["varying"]),
@@ -85,7 +85,7 @@ def landscape_table(study: Mapping[str, Any], found: Mapping[str, Any]) -> Table
 
 
 def landscape_sentences(study: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
-    """A sentence for each measure, split and comparison, and what holds of them together."""
+    """Return a sentence for each measure, split and comparison, and one for all of them."""
     ratios = [
         (ratio, name, split)
         for name in _WHAT
@@ -108,7 +108,7 @@ def _sentence(ratio: Mapping[str, Any], alpha: float, name: str, split: str) -> 
 
 
 def slice_panels(rows: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]]) -> dict[str, list[LossSlice]]:
-    """Panel title -> mean slices over networks and directions, one panel for each split and batch size.
+    """Return panel title -> mean slices over networks and directions, one panel for each split and batch size.
 
     Args:
         rows: of data/landscape/<study>.parquet.

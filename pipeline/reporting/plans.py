@@ -1,4 +1,4 @@
-"""What the report says of a study's plan: its hash, when it was stated, and what changed since."""
+"""Report a study's plan: its hash, when it was stated, and what changed since."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from pipeline.paths import WorkPaths
 
 @dataclass(frozen=True, kw_only=True)
 class PlanHistory:
-    """What the ledger has of one study.
+    """The recorded plans and runs of one study.
 
     Attributes:
         statements: the oldest first; empty where no plan was stated.
@@ -22,7 +22,7 @@ class PlanHistory:
     run_dates: Mapping[str, str | None]
 
     def recorded_before(self, date: str) -> int:
-        """Runs that are older than `date`, or of a version that stated no plans."""
+        """Number of runs older than `date`, or of a version without plans."""
         return sum(recorded is None or recorded < date for recorded in self.run_dates.values())
 
 
@@ -31,7 +31,7 @@ PlanHistories = Mapping[str, PlanHistory]
 
 
 def load_plans(params: Params, work: WorkPaths) -> PlanHistories:
-    """Of the studies with a `plan` section. The page of any other has no date, and equal bytes in every clone.
+    """Return the plans of studies with a `plan` section. Other pages have no date, and equal bytes in every clone.
 
     Raises:
         InputError: a statement is damaged.
@@ -46,7 +46,7 @@ def load_plans(params: Params, work: WorkPaths) -> PlanHistories:
 
 
 def plan_sentences(name: str, params: Params, history: PlanHistory | None) -> list[str]:
-    """The words of the plan, if it has some, then its hash with what `history` says of it."""
+    """Return the plan's text, if any, then its hash with its `history`."""
     text = params.studies[name].plan
     plan = build_plan(name, params.studies[name], params.train, params.report)
     digest = f"SHA-256 of the plan: {plan_hash(plan)}"
@@ -75,7 +75,7 @@ def _statement_sentence(history: PlanHistory) -> str:
 
 
 def _changes(history: PlanHistory, plan: Mapping[str, object]) -> Iterator[str]:
-    """Each later statement against the one before, then params.yaml against the last."""
+    """Compare each later statement with the one before, then params.yaml with the last."""
     before, *later = history.statements
     for statement in later:
         after = f"{history.recorded_before(statement.date)} of {len(history.run_dates)} runs"

@@ -1,4 +1,4 @@
-"""Sections of the report, as a page and as a document."""
+"""Render the report as an HTML page and as Markdown, and the page of a run's costs."""
 
 import io
 import re
@@ -30,8 +30,6 @@ from pipeline.stats import formatting
 from pipeline.stats import tables as stats_tables
 from pipeline.stats.tables import Table
 
-# What the page and the Markdown document both say: every table, and the words about the studies.
-
 
 def report_content(
     params: Params,
@@ -39,12 +37,11 @@ def report_content(
     landscapes: Landscapes = MappingProxyType({}),
     plans: PlanHistories = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Names and values for the templates.
+    """Return the names and values for the templates of page and Markdown: every table, and the text on the studies.
 
     Args:
         landscapes: what `python -m pipeline landscape` measured, where it ran.
-        plans: what the ledger has of the plans of studies with a `plan` section. All else is decided by `params` and
-            `summary`.
+        plans: the recorded plans of studies with a `plan` section. `params` and `summary` decide all else.
     """
     confidence = params.report.confidence
     return {
@@ -83,7 +80,7 @@ def report_content(
 
 
 def templates(*, autoescape: bool) -> jinja2.Environment:
-    """The templates beside this module; a name that they ask for and do not get is an error.
+    """Return the environment of the templates in this folder; an undefined name is an error.
 
     Args:
         autoescape: whether they write HTML, otherwise Markdown.
@@ -135,18 +132,15 @@ def _as_yaml(params: Params) -> str:
     return text
 
 
-# What a run cost on this machine, as one HTML page that needs nothing else.
-#
-# It is no output of DVC: no two runs take equal time, and equal results have to leave dvc.lock as it is.
-
-
 def render_costs(dataset: str, resources: Records, costs: Sequence[ArmCost]) -> str:
-    """The page.
+    """Render the costs of a run on this machine as one self-contained HTML page.
+
+    The page is not an output of DVC: no two runs take equal time, and equal results must leave dvc.lock unchanged.
 
     Args:
         dataset: name of the data set.
-        resources: what each stage took.
-        costs: what each arm took in all.
+        resources: time, memory and energy of each stage.
+        costs: total cost of each arm.
     """
     arms, stages = cost_table(costs), resource_table(resources)
     return (
@@ -162,12 +156,9 @@ def render_costs(dataset: str, resources: Records, costs: Sequence[ArmCost]) -> 
     )
 
 
-# The report as one HTML page that needs nothing beside itself.
-
-
 @dataclass(frozen=True, kw_only=True)
 class PageFigures:
-    """What the page shows beside text and tables.
+    """The figures of the page.
 
     Attributes:
         studies: study -> chart name -> markup.
@@ -191,9 +182,9 @@ def render_page(
     landscapes: Landscapes = MappingProxyType({}),
     plans: PlanHistories = MappingProxyType({}),
 ) -> str:
-    """The whole page, its arguments those of `report_content`. Names are escaped wherever they stand.
+    """Render the report as one self-contained HTML page, from the arguments of `report_content`. Names are escaped.
 
-    With more classes than colours a legend would name several by each.
+    With more classes than colors a legend would name several classes by one color.
     """
     classes = [row["class"] for row in summary["networks"][0]["classes"]]
     return (
@@ -219,11 +210,8 @@ def render_page(
 
 
 def _markup(charts: Mapping[str, str]) -> dict[str, Markup]:
-    """Plotly's own output; the names in it were escaped when it was drawn."""
+    """Mark plotly's output as safe markup; the names in it are already escaped."""
     return {name: Markup(chart) for name, chart in charts.items()}
-
-
-# The report as Markdown, for repositories, issues and papers; its figures are the files beside it.
 
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|$&~#])")
@@ -236,28 +224,28 @@ def render_document(
     landscapes: Landscapes = MappingProxyType({}),
     plans: PlanHistories = MappingProxyType({}),
 ) -> str:
-    """The page's text and tables, in its order; the arguments are those of `report_content`.
+    """Render the report as Markdown, for repositories, issues and papers, from the arguments of `report_content`.
 
     Args:
-        figures: names of the files in figures/, beside the document.
+        figures: names of the files in figures/, next to the document.
     """
     environment = templates(autoescape=False)
     environment.filters.update(table=markdown_table, escape_markdown=escaped)
     template = environment.get_template("template.md")
     text = template.render(**report_content(params, summary, landscapes, plans), figures=figures)
-    # What a study lacks leaves its blank lines.
+    # A missing section leaves its blank lines.
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
 def markdown_table(table: Table) -> str:
-    """GitHub's pipe table: numbers to the right, and nothing in a cell taken for markup."""
+    """Render GitHub's pipe table: numbers right-aligned, and markup in cells escaped."""
     rule = [":---" if column in table.text else "---:" for column in table.columns]
     rows = [_row(map(escaped, cells)) for cells in (table.columns, *table.rows)]
     return "\n".join([rows[0], _row(rule), *rows[1:]])
 
 
 def escaped(text: str) -> str:
-    """Text that Markdown shows as it is, in one line."""
+    """Escape text for Markdown, in one line."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 

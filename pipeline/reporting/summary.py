@@ -1,4 +1,8 @@
-"""The first page of the report: verdicts, and whether they agree."""
+"""Build `summary.json`: every number of the report as one tree of plain values, and how well filters agree.
+
+Shares and accuracies are 0 to 1, differences and margins are percentage points of top-1. Tables and curves are
+lists, which `dvc metrics` leaves out: it shows the headline.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
@@ -20,11 +24,9 @@ from pipeline.stats.per_class import image_values
 from pipeline.stats.ratios import TargetQuantity, convergence
 from pipeline.stats.study import study_summary
 
-# How much filters agree: between networks, and between one network's maps.
-
 
 def agreements(networks: Sequence[NetworkInputs]) -> list[dict[str, Any]]:
-    """A row for each pair of filters on the same images: Jaccard index of what goes, and that of chance, 0 to 1.
+    """Return the Jaccard index of the images dropped by each pair of filters, and that of chance, 0 to 1.
 
     What goes is the filter's own decision, before people's overrides. A further map of
     `reduce.more_maps` is compared with the first one of its network.
@@ -56,25 +58,19 @@ def _between_maps(networks: Sequence[NetworkInputs]) -> Iterable[dict[str, Any]]
 
 
 def _chance(left: float, right: float) -> float:
-    """Of two sets drawn independently that hold these shares of many images."""
+    """Return the expected Jaccard index of two independent random sets with these shares of many images."""
     either = left + right - left * right
     return left * right / either if either else 1.0
-
-
-# Every number of the report as one tree of plain values, `summary.json`.
-#
-# Shares and accuracies are 0 to 1, differences and margins are percentage points of top-1. Tables and curves are
-# lists, which `dvc metrics` leaves out: what it shows is the headline.
 
 
 Summary = dict[str, Any]
 
 DEFAULT_EPS, DEFAULT_MIN_SAMPLES = 0.5, 5
-"""Those of scikit-learn's DBSCAN; the paper's are "default values" of a library that it does not name."""
+"""Defaults of scikit-learn's DBSCAN; the paper uses "default values" of a library that it does not name."""
 
 
 def build_summary(inputs: ReportInputs) -> Summary:
-    """The headline, and all tables and curves of the report."""
+    """Return the headline, and all tables and curves of the report."""
     networks = [_network(network, inputs) for network in inputs.networks]
     studies = [_study(study, inputs) for study in inputs.studies]
     planted = planted_summary(inputs)
@@ -97,7 +93,7 @@ def build_summary(inputs: ReportInputs) -> Summary:
 
 
 def _headline(networks: list[Summary], studies: list[Summary], planted: list[Summary]) -> Summary:
-    """The few numbers to compare between two experiments."""
+    """Return the few numbers to compare between two experiments."""
     found = {network["name"]: network["recall"] for entry in planted for network in entry["networks"]}
     return {
         **({"wrong_labels_found": found} if found else {}),
@@ -127,8 +123,8 @@ def _headline(networks: list[Summary], studies: list[Summary], planted: list[Sum
 
 
 def _sentences(inputs: ReportInputs) -> list[Summary]:
-    trials = [trial for study in inputs.studies for trial in study.trials]
-    return claim_values(trials, _rule(inputs))
+    records = [record for study in inputs.studies for record in study.records]
+    return claim_values(records, _rule(inputs))
 
 
 def _rule(inputs: ReportInputs) -> ClaimCriteria:
@@ -147,7 +143,7 @@ def _data(inputs: ReportInputs) -> Summary:
 
 
 def _study(study: StudyInputs, inputs: ReportInputs) -> Summary:
-    """What the runs say, for each comparison what single test images say besides, and what a paper says."""
+    """Return a study's summary, with each comparison's values by test image, and the published numbers."""
     found = study_summary(study.name, study.runs, study.plan)
     labels, names, confidence = inputs.data.test.labels, inputs.data.class_names, inputs.params.report.confidence
     images = [
@@ -159,7 +155,7 @@ def _study(study: StudyInputs, inputs: ReportInputs) -> Summary:
     return {
         **found,
         "pooled": pooled,
-        "batch_slopes": slope_values(study.trials, _rule(inputs)),
+        "batch_slopes": slope_values(study.records, _rule(inputs)),
         "published": None if figure is None else compare_with_published(figure, found["accuracy"]),
         "convergence": [
             convergence(study.runs, quantity, target, study.plan.alpha) for quantity, target in _targets(study, inputs)
@@ -168,7 +164,7 @@ def _study(study: StudyInputs, inputs: ReportInputs) -> Summary:
 
 
 def _targets(study: StudyInputs, inputs: ReportInputs) -> Iterator[tuple[TargetQuantity, float]]:
-    """What was stated before the runs, and is measured in them."""
+    """Return what was stated before the runs and is measured in them."""
     report = inputs.params.report
     if report.target_top1 is not None and study.study.accuracy_every is not None:
         yield "top1", report.target_top1
@@ -210,7 +206,7 @@ def _network(network: NetworkInputs, inputs: ReportInputs) -> Summary:
 
 
 def _default_kept_share(network: NetworkInputs) -> float | None:
-    """What DBSCAN on the map would keep at its library's defaults, from the filter's own release radii, 0 to 1.
+    """Return the share that DBSCAN on the map keeps at its library's defaults, from the filter's release radii, 0 to 1.
 
     None for a filter whose values are not these radii.
     """
@@ -229,9 +225,9 @@ def _classes(network: NetworkInputs, class_names: Sequence[str]) -> list[Summary
         {
             "class": name,
             "n": int(n),
-            "n_noise": int(grey),
+            "n_noise": int(n_noise),
             "n_dropped": int(gone),
             "dropped_share": int(gone) / max(1, int(n)),
         }
-        for name, n, grey, gone in zip(class_names, totals, noise, dropped, strict=True)
+        for name, n, n_noise, gone in zip(class_names, totals, noise, dropped, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""The summary's numbers as tables of text, units in their heads."""
+"""Tables of the report's summary as text, with units in the column heads."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ _SEARCHED = {"knee": "searched: knee of the k-distances", "tuned": "searched: tu
 
 
 def kept_table(networks: Sequence[Mapping[str, Any]]) -> Table:
-    """The paper's Table I beside this run's shares."""
+    """Build the paper's Table I next to this run's shares."""
     rows = [
         (
             network["name"],
@@ -39,13 +39,13 @@ def kept_table(networks: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def agreement_table(agreements: Sequence[Mapping[str, Any]]) -> Table:
-    """Pairs of filters."""
+    """Build the table of pairs of filters."""
     rows = [(row["first"], row["second"], number(row["jaccard"]), number(row["chance"])) for row in agreements]
     return make_table("filter; other filter; Jaccard index of what goes; by chance", rows, text="filter; other filter")
 
 
 def extractor_table(networks: Sequence[Mapping[str, Any]], confidence: float) -> Table:
-    """Extractors on the test images, and how faithful their maps are."""
+    """Build the table of extractors: accuracy on the test images, and quality of their embeddings."""
     rows = [
         (
             network["name"],
@@ -62,15 +62,15 @@ def extractor_table(networks: Sequence[Mapping[str, Any]], confidence: float) ->
     ]
     return make_table(
         f"network; test top-1 (%); {100 * confidence:g} % interval (%); balanced accuracy (%); "
-        "variance in PCA (%); KL divergence of the map (nats); neighbours preserved (%); "
-        "label = vote of neighbours, PCA (%); label = vote of neighbours, map (%)",
+        "variance in PCA (%); KL divergence of the map (nats); neighbors preserved (%); "
+        "label = vote of neighbors, PCA (%); label = vote of neighbors, map (%)",
         rows,
         text="network",
     )
 
 
 def class_table(networks: Sequence[Mapping[str, Any]]) -> Table:
-    """Share of each class that each network's filter drops."""
+    """Build the table of the share of each class that each network's filter drops."""
     heads = ["class", "images", *(f"{network['name']}: noise (%)" for network in networks)]
     rows = []
     for index, first in enumerate(networks[0]["classes"]):
@@ -80,7 +80,7 @@ def class_table(networks: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def cost_table(costs: Sequence[ArmCost]) -> Table:
-    """What each arm took in all."""
+    """Build the table of the total cost of each arm."""
     parts = ("choosing", "training", "total")
     energy = EnergyColumns([getattr(cost, part).joules for cost in costs for part in parts])
     rows = [
@@ -113,7 +113,7 @@ def _megabytes(value: float | None) -> str:
 
 
 def resource_table(resources: Records) -> Table:
-    """Time, energy and memory of each stage's last run."""
+    """Build the table of time, energy and memory of each stage's last run."""
     joules = {stage: Energy.from_record(record.get("joules")) for stage, record in resources.items()}
     energy = EnergyColumns(list(joules.values()))
     rows = [
@@ -134,7 +134,7 @@ def resource_table(resources: Records) -> Table:
 
 
 def version_table(versions: Iterable[Mapping[str, Any]]) -> Table:
-    """Packages, and which stages ran with which version where they differ."""
+    """Build the table of package versions, by stage if they differ."""
     rows = [
         (package, row["version"], ", ".join(row["stages"]) if len(group) > 1 else "all")
         for package, group in _by(versions, "package").items()
@@ -144,7 +144,7 @@ def version_table(versions: Iterable[Mapping[str, Any]]) -> Table:
 
 
 def digest_table(digests: Iterable[Mapping[str, Any]]) -> Table:
-    """What the results were computed from."""
+    """Build the table of what the results were computed from."""
     return make_table("file; SHA-256", [(row["file"], row["sha256"]) for row in digests], text="file; SHA-256")
 
 

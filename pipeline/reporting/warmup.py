@@ -1,4 +1,4 @@
-"""Runs that differ in their warm-up alone, and the law of warm-up."""
+"""Find studies that differ only in their warm-up, and report how the best warm-up grows with the batch size."""
 
 import json
 from collections import defaultdict
@@ -16,11 +16,9 @@ from pipeline.stats.formatting import MISSING, count, number, plural
 from pipeline.stats.runs import Run
 from pipeline.stats.tables import Table, make_table
 
-# Studies that differ in the length of their warm-up alone, and what they say of the best one.
-
 
 def warmup_laws(studies: Sequence[StudyInputs], train: TrainConfig, confidence: float) -> list[dict[str, Any]]:
-    """For each set of sibling studies, and each of their arms and variants, the best warm-up of each batch size.
+    """Return the best warm-up of each batch size, for each set of sibling studies and each of their arms and variants.
 
     Siblings share everything but `schedule.warmup`, in epochs, and the batch sizes, of which those count that all
     warm-ups have with a finished run of every seed; studies of one warm-up have their batch sizes together. Arms that
@@ -51,7 +49,7 @@ def _all_but_the_warmup(study: Study, train: TrainConfig) -> str:
 
 
 def _laws(group: dict[float, list[StudyInputs]], confidence: float) -> list[dict[str, Any]]:
-    """Of one set of siblings: warm-up in epochs -> its studies, ascending."""
+    """Return for one set of siblings: warm-up in epochs -> its studies, ascending."""
     by_warmup = {
         warmup: _runs_by_variant([run for study in studies for run in study.runs]) for warmup, studies in group.items()
     }
@@ -85,7 +83,7 @@ _Variant = tuple[str, float, float, str]
 
 
 def _runs_by_variant(runs: Sequence[Run]) -> dict[_Variant, dict[tuple[int, int], float]]:
-    """Model, learning rate, weight decay and arm -> batch size and seed -> top-1, NaN where the run did not finish."""
+    """Return model, learning rate, weight decay and arm -> batch size and seed -> top-1, NaN for unfinished runs."""
     found: dict[_Variant, dict[tuple[int, int], float]] = defaultdict(dict)
     for run in runs:
         setting = run.setting
@@ -94,11 +92,8 @@ def _runs_by_variant(runs: Sequence[Run]) -> dict[_Variant, dict[tuple[int, int]
     return found
 
 
-# What sibling studies say of the best warm-up, as a table and a sentence.
-
-
 def warmup_table(laws: Sequence[Mapping[str, Any]], confidence: float) -> Table:
-    """The best warm-up of each batch size, of `warmup_laws`."""
+    """Build the table of the best warm-up of each batch size, from `warmup_laws`."""
     rows = [
         (
             ", ".join(law["studies"]),
@@ -124,7 +119,7 @@ def warmup_table(laws: Sequence[Mapping[str, Any]], confidence: float) -> Table:
 
 
 def slope_sentence(law: Mapping[str, Any], confidence: float) -> str:
-    """How the best warm-up of one of `warmup_laws` grows with the batch, or why that cannot be told."""
+    """Say how the best warm-up of one of `warmup_laws` grows with the batch, or why that is unknown."""
     what = f"{law['model']}, arm {law['arm']}, learning rate {law['learning_rate']:g}"
     what += f", weight decay {law['weight_decay']:g}: "
     if len(law["best"]) < 2:
@@ -147,7 +142,7 @@ def _certainty(slope: Estimate, confidence: float) -> str:
 
 
 def _at_the_end(law: Mapping[str, Any]) -> str:
-    """A longer warm-up than those tried may be better: the power is then of the end of what was tried."""
+    """Say that a longer warm-up than those tried may be better: the power then depends on the end of the grid."""
     sizes = [count(best["batch_size"]) for best in law["best"] if best["seeds_at_end"]]
     if not sizes:
         return ""

@@ -1,4 +1,4 @@
-"""Scorers that read distances between features."""
+"""Scorers by distance between features: to the class mean, and to nearest neighbors."""
 
 from functools import partial
 
@@ -8,89 +8,84 @@ from sklearn.neighbors import NearestNeighbors
 
 from pipeline.scoring.base import ScoredImages, Scorer, ScorerInputs, each_class, neighbor_phrases
 
-# How far an image is from the mean of its class.
-
 
 def centroid_distances(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(n,): Euclidean distance of each of points (n, d) from their mean."""
+    """Return the Euclidean distance (n,) of each of points (n, d) from their mean."""
     return np.asarray(np.linalg.norm(points - points.mean(axis=0), axis=1))
 
 
-def _centroid_scores(evidence: ScorerInputs) -> NDArray[np.float64]:
-    """In the unit of the principal components."""
-    return each_class(centroid_distances, evidence.labels, evidence.points("components"), each=evidence.each)
+def _centroid_scores(inputs: ScorerInputs) -> NDArray[np.float64]:
+    """Return the distance (N,) of each image from the mean of its class, in the unit of the components."""
+    return each_class(centroid_distances, inputs.labels, inputs.points("components"), map_fn=inputs.map_fn)
 
 
-def _centroid_reasons(judged: ScoredImages) -> list[str]:
+def _centroid_reasons(scored: ScoredImages) -> list[str]:
     return [
         f"{value / threshold:.2g} times as far from the mean of its class as the threshold"
-        for value, threshold in judged.pairs
+        for value, threshold in scored.pairs
     ]
 
 
-CENTROID_SCORER = Scorer(values=_centroid_scores, phrases=_centroid_reasons, needs=frozenset({"components"}))
-
-
-# How far an image is from its nearest of the same class (Ramaswamy, Rastogi and Shim, 2000).
+CENTROID_SCORER = Scorer(values=_centroid_scores, reasons=_centroid_reasons, needs=frozenset({"components"}))
 
 
 def neighbor_distances(points: NDArray[np.float64], k: int) -> NDArray[np.float64]:
-    """(n,): distance from each of points (n, d) to its `k`-th nearest other; to the farthest if there are fewer.
+    """Return the distance (n,) from each of points (n, d) to its `k`-th nearest other point.
 
-    A point that is alone has none: NaN.
+    With fewer than `k` other points it is the distance to the farthest. A single point has NaN.
     """
     n = len(points)
     if n == 1:
         return np.full(1, np.nan)
-    # In fifty dimensions trees look at every point, and slowly.
+    # In fifty dimensions a tree visits every point, and is slower than brute force.
     search = NearestNeighbors(n_neighbors=min(k, n - 1), algorithm="brute").fit(points)
-    found: NDArray[np.float64] = search.kneighbors(return_distance=True)[0][:, -1]
-    return found
+    distances: NDArray[np.float64] = search.kneighbors(return_distance=True)[0][:, -1]
+    return distances
 
 
-def _knn_distance_scores(evidence: ScorerInputs, *, k: int) -> NDArray[np.float64]:
-    """Distance to the `k`-th nearest other of the class, in the unit of the principal components.
+def _knn_distance_scores(inputs: ScorerInputs, *, k: int) -> NDArray[np.float64]:
+    """Return the distance (N,) to the `k`-th nearest other image of the class, in the unit of the components.
 
-    The only image of its class counts as far as the farthest of the others.
+    Method of Ramaswamy, Rastogi and Shim (2000). The only image of a class gets the largest distance of all.
     """
-    found: NDArray[np.float64] = each_class(
-        partial(neighbor_distances, k=k), evidence.labels, evidence.points("components"), each=evidence.each
+    distances: NDArray[np.float64] = each_class(
+        partial(neighbor_distances, k=k), inputs.labels, inputs.points("components"), map_fn=inputs.map_fn
     )
-    farthest = np.nanmax(found) if not np.isnan(found).all() else 0.0
-    return np.where(np.isnan(found), farthest, found)
+    farthest = np.nanmax(distances) if not np.isnan(distances).all() else 0.0
+    return np.where(np.isnan(distances), farthest, distances)
 
 
-def _knn_distance_reasons(judged: ScoredImages) -> list[str]:
-    k = judged.options["k"]
+def _knn_distance_reasons(scored: ScoredImages) -> list[str]:
+    k = scored.options["k"]
     return [
         f"{value / threshold:.2g} times as far from its {k}-th nearest of the class as the threshold"
-        for value, threshold in judged.pairs
+        for value, threshold in scored.pairs
     ]
 
 
 KNN_DISTANCE_SCORER = Scorer(
-    values=_knn_distance_scores, phrases=_knn_distance_reasons, needs=frozenset({"components"})
+    values=_knn_distance_scores, reasons=_knn_distance_reasons, needs=frozenset({"components"})
 )
 
 
-# How many of an image's nearest neighbours have another label (Wilson's editing rule, 1972, as a score).
+def _knn_agreement_scores(inputs: ScorerInputs, *, k: int) -> NDArray[np.float64]:
+    """Return the share (N,), 0 to 1, of the `k` nearest neighbors by components that have another label.
 
-
-def _knn_agreement_scores(evidence: ScorerInputs, *, k: int) -> NDArray[np.float64]:
-    """Share, 0 to 1, of the `k` nearest others by principal components that have another label."""
-    assert evidence.neighbours is not None
-    nearest = evidence.neighbours[:, :k]
+    Wilson's editing rule (1972) as a score.
+    """
+    assert inputs.neighbors is not None
+    nearest = inputs.neighbors[:, :k]
     assert nearest.shape[1] == k, (nearest.shape, k)
-    others = evidence.labels[nearest] != evidence.labels[:, None]
+    others = inputs.labels[nearest] != inputs.labels[:, None]
     return np.asarray(others.mean(axis=1), dtype=np.float64)
 
 
-def _knn_agreement_reasons(judged: ScoredImages) -> list[str]:
-    neighbours = judged.evidence.neighbours
-    assert neighbours is not None
-    return neighbor_phrases(neighbours[:, : judged.options["k"]], judged.evidence.labels, judged.names)
+def _knn_agreement_reasons(scored: ScoredImages) -> list[str]:
+    neighbors = scored.inputs.neighbors
+    assert neighbors is not None
+    return neighbor_phrases(neighbors[:, : scored.options["k"]], scored.inputs.labels, scored.class_names)
 
 
 KNN_AGREEMENT_SCORER = Scorer(
-    values=_knn_agreement_scores, phrases=_knn_agreement_reasons, needs=frozenset({"classes", "neighbours"})
+    values=_knn_agreement_scores, reasons=_knn_agreement_reasons, needs=frozenset({"classes", "neighbors"})
 )

@@ -1,6 +1,6 @@
-"""Radii for DBSCAN that nobody has to guess: the knee of the k-distance curve, and a search on planted noise.
+"""Choose the radius of DBSCAN: the knee of the k-distance curve, or a search on planted label noise.
 
-Neither looks at test images: the knee needs no truth, and planted noise brings its own.
+Neither uses test images: the knee needs no true labels, and planted noise brings its own.
 """
 
 from dataclasses import dataclass
@@ -15,22 +15,25 @@ from pipeline.scoring.density import core_distances, release_radii_by_class
 from pipeline.scoring.thresholds import curve_thresholds
 
 PLANTED_SHARE = 0.05
-"""Share of the images that `tuned_eps` gives to another class."""
+"""Share of the images that `search_planted` moves to another class."""
 
-_DRAWS, _SEED = 5, 17
+_REPEATS, _SEED = 5, 17
 
 
 def k_distances(
-    points: NDArray[np.float64], labels: NDArray[np.int64], min_samples: int, *, each: MapFn = map
+    points: NDArray[np.float64], labels: NDArray[np.int64], min_samples: int, *, map_fn: MapFn = map
 ) -> NDArray[np.float64]:
-    """(N,) ascending: distance of points (N, d) to their `min_samples`-th nearest of the class, themselves counted."""
-    return np.sort(each_class(partial(core_distances, min_samples=min_samples), labels, points, each=each))
+    """Return the distance (N,), ascending, of points (N, d) to their `min_samples`-th nearest of the class.
+
+    Each point counts itself.
+    """
+    return np.sort(each_class(partial(core_distances, min_samples=min_samples), labels, points, map_fn=map_fn))
 
 
 def knee(ordered: NDArray[np.float64]) -> float:
-    """The value at which an ascending curve (n,) turns from flat to steep.
+    """Return the value at which an ascending curve (n,) turns from flat to steep.
 
-    Where it lies deepest below the straight line from its first to its last point (Satopää et al.,
+    That is where it lies farthest below the straight line from its first to its last point (Satopää et al.,
     2011, "Finding a kneedle in a haystack"). Above 0 if any value is.
     """
     finite = ordered[np.isfinite(ordered)]
@@ -44,12 +47,12 @@ def knee(ordered: NDArray[np.float64]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class PlantedSearch:
-    """How well radii of DBSCAN find images that were given to another class.
+    """How well DBSCAN finds images that were moved to another class.
 
     Attributes:
-        eps: that of the highest mean F1.
+        eps: radius of the highest mean F1.
         f1: that mean, 0 to 1.
-        average_precision: mean over the draws, 0 to 1; that of chance is `PLANTED_SHARE`.
+        average_precision: mean over the repeats, 0 to 1; `PLANTED_SHARE` for random scores.
     """
 
     eps: float
@@ -58,35 +61,35 @@ class PlantedSearch:
 
 
 def search_planted(
-    points: NDArray[np.float64], labels: NDArray[np.int64], min_samples: int, *, each: MapFn = map
+    points: NDArray[np.float64], labels: NDArray[np.int64], min_samples: int, *, map_fn: MapFn = map
 ) -> PlantedSearch | None:
-    """Give `PLANTED_SHARE` of the images to another class, five times anew, and see at which eps DBSCAN finds them.
+    """Move `PLANTED_SHARE` of the images to another class, five times, and find the eps that detects them best.
 
-    The images stay where they are: what is tuned is how far from its class an image must be. Labels
-    that are wrong already count as right, which lowers all figures and moves no comparison.
+    Only labels change: the search tunes how far from its class an image must be. Labels that are already
+    wrong count as right. That lowers all scores and does not change their order.
 
     Args:
-        points: (N, d); the map or the principal components.
+        points: (N, d); the embedding or the principal components.
         labels: (N,), two classes at least.
 
     Returns:
-        None if there is no radius to choose: all points lie on one another, or no class has `min_samples`.
+        None if there is no radius to choose: all points coincide, or no class has `min_samples`.
     """
     classes = np.unique(labels)
     assert len(classes) > 1
     rng = np.random.default_rng(_SEED)
     n_planted = max(1, round(PLANTED_SHARE * len(labels)))
     radii, planted = [], []
-    for _ in range(_DRAWS):
+    for _ in range(_REPEATS):
         rows = rng.choice(len(labels), size=n_planted, replace=False)
         moved = np.searchsorted(classes, labels)
         moved[rows] = (moved[rows] + rng.integers(1, len(classes), size=n_planted)) % len(classes)
-        radii.append(release_radii_by_class(points, moved, min_samples=min_samples, each=each))
+        radii.append(release_radii_by_class(points, moved, min_samples=min_samples, map_fn=map_fn))
         planted.append(np.isin(np.arange(len(labels)), rows))
     thresholds = curve_thresholds(np.concatenate(radii), n=1000)
     if not len(thresholds):
         return None
-    scores = np.mean([_f1(*draw, thresholds) for draw in zip(radii, planted, strict=True)], axis=0)
+    scores = np.mean([_f1(*repeat, thresholds) for repeat in zip(radii, planted, strict=True)], axis=0)
     precision = [
         average_precision_score(truth, np.nan_to_num(values, posinf=np.finfo(np.float64).max))
         for values, truth in zip(radii, planted, strict=True)
@@ -98,7 +101,7 @@ def search_planted(
 
 
 def _f1(values: NDArray[np.float64], truth: NDArray[np.bool_], thresholds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """F1 of calling values above each of the thresholds planted."""
-    found = truth.sum() - np.searchsorted(np.sort(values[truth]), thresholds, side="right")
-    called = len(values) - np.searchsorted(np.sort(values), thresholds, side="right")
-    return np.asarray(2 * found / (called + truth.sum()))
+    """Return the F1 (t,) of the prediction that values above each of thresholds (t,) are planted."""
+    true_positives = truth.sum() - np.searchsorted(np.sort(values[truth]), thresholds, side="right")
+    positives = len(values) - np.searchsorted(np.sort(values), thresholds, side="right")
+    return np.asarray(2 * true_positives / (positives + truth.sum()))

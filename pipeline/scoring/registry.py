@@ -1,4 +1,4 @@
-"""Scorers by name, their requirements, and ensembles of them."""
+"""The registry of scorers, ensembles of them, and checks of what a scorer needs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,51 +11,50 @@ from pipeline.errors import InputError
 from pipeline.scoring import density, distances, predictions, sampling
 from pipeline.scoring.base import Need, ScoredImages, Scorer, ScorerInputs
 
-# Several scorers as one: the mean of their ranks.
-
 
 def relative_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N,) ranks brought to 0 (least) to 1 (most); equal values share the mean of theirs, one value alone has 1/2."""
+    """Return ranks (N,) scaled to 0 (lowest) to 1 (highest).
+
+    Equal values share their mean rank; a single value has 1/2.
+    """
     n = len(values)
     return np.asarray((rankdata(values) - 1) / (n - 1)) if n > 1 else np.full(n, 0.5)
 
 
 def make_ensemble(scorers: Mapping[str, Scorer]) -> Scorer:
-    """The scorer that combines those of a registry."""
+    """Return the scorer that averages the ranks of several scorers of a registry."""
 
-    def values(evidence: ScorerInputs, *, of: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
-        """Mean over the members of their relative ranks, 0 to 1; a member that looks at the map, over all maps."""
-        return np.asarray(np.mean([_member_ranks(evidence, member) for member in of], axis=0))
+    def values(inputs: ScorerInputs, *, of: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
+        """Return the mean relative rank (N,) over the members, 0 to 1.
 
-    def _member_ranks(evidence: ScorerInputs, member: Mapping[str, Any]) -> NDArray[np.float64]:
+        A member that uses the embedding is averaged over all embeddings.
+        """
+        return np.asarray(np.mean([_member_ranks(inputs, member) for member in of], axis=0))
+
+    def _member_ranks(inputs: ScorerInputs, member: Mapping[str, Any]) -> NDArray[np.float64]:
         name, options = split_options(member)
-        seen = [evidence]
-        if uses_embedding(scorers[name], options) and evidence.maps is not None:
-            seen = [evidence.on_map(index) for index in range(len(evidence.maps))]
-        ranks = [relative_ranks(scorers[name].values(one, **options)) for one in seen]
+        variants = [inputs]
+        if uses_embedding(scorers[name], options) and inputs.embeddings is not None:
+            variants = [inputs.with_embedding(index) for index in range(len(inputs.embeddings))]
+        ranks = [relative_ranks(scorers[name].values(variant, **options)) for variant in variants]
         return np.asarray(np.mean(ranks, axis=0))
 
-    def phrases(judged: ScoredImages) -> list[str]:
-        who = ", ".join(split_options(member)[0] for member in judged.options["of"])
-        ranks = (100 * judged.values).tolist()
-        return [f"more suspect than {rank:.3g} % of all images in the mean of {who}" for rank in ranks]
+    def reasons(scored: ScoredImages) -> list[str]:
+        members = ", ".join(split_options(member)[0] for member in scored.options["of"])
+        ranks = (100 * scored.values).tolist()
+        return [f"more suspect than {rank:.3g} % of all images in the mean of {members}" for rank in ranks]
 
-    return Scorer(values=values, phrases=phrases)
+    return Scorer(values=values, reasons=reasons)
 
 
 def split_options(scorer: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """A scorer's name, and the rest."""
+    """Split a scorer's parameters into its name and its options."""
     return scorer["name"], {key: value for key, value in scorer.items() if key != "name"}
 
 
 def uses_embedding(scorer: Scorer, options: Mapping[str, Any]) -> bool:
-    """Whether the map decides what it says."""
+    """Return whether the scorer's values depend on the embedding."""
     return "map" in scorer.needs or options.get("space") == "map"
-
-
-# The registry of scorers: one file and one line each.
-#
-# Not in the package's `__init__`, so that training, which needs `arms` alone, does not depend on them.
 
 
 _SINGLE: dict[str, Scorer] = {
@@ -76,65 +75,62 @@ _SINGLE: dict[str, Scorer] = {
 }
 
 SCORERS: dict[str, Scorer] = {**_SINGLE, "ensemble": make_ensemble(_SINGLE)}
-"""By the name that `filter.scorer` gives."""
-
-
-# What a scorer needs of the evidence, checked before anything is computed.
+"""Scorers by the name that `filter.scorer` gives."""
 
 
 _FIX_HINTS: Mapping[Need, str] = {
-    "classes": "there is one class only; take dbscan, hdbscan, knn_distance or centroid",
+    "classes": "there is one class only; use dbscan, hdbscan, knn_distance or centroid",
     "components": "there are no principal components; set reduce.pca.n_components",
-    "map": "there is no map; take a scorer of components or probabilities",
-    "neighbours": "there are no neighbours; run `dvc repro`",
-    "probabilities": "there are no class probabilities of a network; give them, or take knn_agreement",
+    "map": "there is no map; use a scorer of components or probabilities",
+    "neighbors": "there are no neighbors; run `dvc repro`",
+    "probabilities": "there are no class probabilities of a network; give them, or use knn_agreement",
     "training_confidence": (
-        "no training of a network on these labels is known, which a fitted head and features made elsewhere lack; "
-        "take smoothed_confidence"
+        "there is none: a fitted head and features made elsewhere have no training on these labels; "
+        "use smoothed_confidence"
     ),
 }
 
 
-def check_scorer(evidence: ScorerInputs, scorer: Mapping[str, Any], names: Sequence[str], key: str) -> None:
-    """Refuse a scorer that cannot work.
+def check_scorer(inputs: ScorerInputs, scorer: Mapping[str, Any], class_names: Sequence[str], key: str) -> None:
+    """Check that a scorer has what it needs, before anything is computed.
 
     Args:
         scorer: its `name` and options.
-        names: of the classes.
-        key: where it stands in the parameters, `filter.scorer`.
+        class_names: one per class.
+        key: its key in the parameters, `filter.scorer`.
 
     Raises:
-        InputError: naming the key, the value and the mend.
+        InputError: naming the key, the value and a fix.
     """
     name, options = split_options(scorer)
-    for place, member in enumerate(options.get("of", ())):
-        check_scorer(evidence, member, names, f"{key}.of[{place}]")
+    for index, member in enumerate(options.get("of", ())):
+        check_scorer(inputs, member, class_names, f"{key}.of[{index}]")
     needs = sorted(SCORERS[name].needs | ({options["space"]} if "space" in options else set()))
     for need in needs:
-        if not evidence.has(need):
+        if not inputs.has(need):
             raise InputError(f"{key}: {name} needs {need}, but {_FIX_HINTS[need]}")
-    if "neighbours" in needs and evidence.neighbours is not None and options["k"] > evidence.neighbours.shape[1]:
-        k = evidence.neighbours.shape[1]
+    if "neighbors" in needs and inputs.neighbors is not None and options["k"] > inputs.neighbors.shape[1]:
+        k = inputs.neighbors.shape[1]
         raise InputError(
-            f"{key}.k: {options['k']} neighbours, but {k} are known; give at most {k}, or raise reduce.neighbors"
+            f"{key}.k: {options['k']} is more than the {k} neighbors; give at most {k}, or raise reduce.neighbors"
         )
-    _check_class_sizes(evidence, name, options, names, key)
+    _check_class_sizes(inputs, name, options, class_names, key)
 
 
 def _check_class_sizes(
-    evidence: ScorerInputs, name: str, options: Mapping[str, Any], names: Sequence[str], key: str
+    inputs: ScorerInputs, name: str, options: Mapping[str, Any], class_names: Sequence[str], key: str
 ) -> None:
-    for option in SCORERS[name].least_per_class:
-        for label, count in zip(*np.unique(evidence.labels, return_counts=True), strict=True):
+    for option in SCORERS[name].min_per_class:
+        for label, count in zip(*np.unique(inputs.labels, return_counts=True), strict=True):
             if count < options[option]:
                 raise InputError(
-                    f"{key}.{option}: {options[option]}, but class {names[label]!r} has {count} images; give at most "
-                    f"{count}, or add images to the class"
+                    f"{key}.{option}: {options[option]}, but class {class_names[label]!r} has {count} images; "
+                    f"give at most {count}, or add images to the class"
                 )
 
 
 def check_probabilities(values: NDArray[np.float32], source: str) -> None:
-    """Refuse class probabilities (N, C) with a row that does not sum to 1 within .001, or with a negative value.
+    """Check that rows of class probabilities (N, C) sum to 1 within 0.001 and hold no negative value.
 
     Args:
         source: the file or argument to name.

@@ -1,63 +1,59 @@
-"""Selections that do not look for noise: grid sampling and random draws."""
+"""Controls that drop images without looking for noise: grid sampling and random choice."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.scoring.base import ScoredImages, Scorer, ScorerInputs, each_class
 
-# Stratified sampling by the cells of a grid on the map: what Gahlot et al. (2020) name as future work.
 
+def _grid_scores(inputs: ScorerInputs, *, cells: int, seed: int) -> NDArray[np.float64]:
+    """Return (rank + u) / count, 0 to 1, of each image in a random order of its class and grid cell (N,).
 
-def _grid_scores(evidence: ScorerInputs, *, cells: int, seed: int) -> NDArray[np.float64]:
-    """A place in a drawn order of the images of each class and cell: (place + u) / images there, 0 to 1.
-
-    Whatever share is dropped, each cell of each class loses that share up to a single image, whose
-    fate is drawn (u). The grid has `cells` x `cells` cells over the whole map.
+    Stratified sampling by the cells of a grid on the map, which Gahlot et al. (2020) name as future work.
+    Whatever share is dropped, each cell of each class loses that share, up to a single image, for which the
+    random number u decides. The grid has `cells` x `cells` cells over the whole map.
     """
-    points = evidence.points("map")
+    points = inputs.points("map")
     low, extent = points.min(axis=0), np.ptp(points, axis=0)
     scaled = (points - low) / np.where(extent > 0, extent, 1) * cells
     column, row = np.minimum(scaled, cells - 1).astype(np.int64).T
-    drawn = np.random.default_rng(seed).random(len(points))
-    return each_class(_normalized_ranks, evidence.labels, row * cells + column, drawn, each=evidence.each)
+    uniform = np.random.default_rng(seed).random(len(points))
+    return each_class(_normalized_ranks, inputs.labels, row * cells + column, uniform, map_fn=inputs.map_fn)
 
 
-def _normalized_ranks(cell: NDArray[np.int64], drawn: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(n,): the place of each row in the drawn order of its cell, spread evenly over 0 to 1."""
-    order = np.lexsort((drawn, cell))
+def _normalized_ranks(cell: NDArray[np.int64], uniform: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the rank (n,) of each row in the random order of its cell, spread evenly over 0 to 1."""
+    order = np.lexsort((uniform, cell))
     starts = np.flatnonzero(np.diff(cell[order], prepend=-1))
     counts = np.diff(starts, append=len(cell))
-    places = np.empty(len(cell))
-    places[order] = np.arange(len(cell)) - np.repeat(starts, counts)
+    ranks = np.empty(len(cell))
+    ranks[order] = np.arange(len(cell)) - np.repeat(starts, counts)
     per_cell = np.empty(len(cell))
     per_cell[order] = np.repeat(counts, counts)
-    return np.asarray((places + drawn) / per_cell)
+    return np.asarray((ranks + uniform) / per_cell)
 
 
-def _grid_reasons(judged: ScoredImages) -> list[str]:
-    cells, seed = judged.options["cells"], judged.options["seed"]
+def _grid_reasons(scored: ScoredImages) -> list[str]:
+    cells, seed = scored.options["cells"], scored.options["seed"]
     return [
-        f"{'not drawn' if value > threshold else 'drawn'} in its cell of {cells} x {cells} on the map (seed {seed})"
-        for value, threshold in judged.pairs
+        f"{'not sampled' if value > threshold else 'sampled'} in its cell of {cells} x {cells} on the map (seed {seed})"
+        for value, threshold in scored.pairs
     ]
 
 
-GRID_SCORER = Scorer(values=_grid_scores, phrases=_grid_reasons, needs=frozenset({"map"}))
+GRID_SCORER = Scorer(values=_grid_scores, reasons=_grid_reasons, needs=frozenset({"map"}))
 
 
-# Chance, as a control.
+def _random_scores(inputs: ScorerInputs, *, seed: int) -> NDArray[np.float64]:
+    """Return uniform random numbers (N,) between 0 and 1."""
+    return np.random.default_rng(seed).random(len(inputs.labels))
 
 
-def _random_draw_scores(evidence: ScorerInputs, *, seed: int) -> NDArray[np.float64]:
-    """Uniform between 0 and 1."""
-    return np.random.default_rng(seed).random(len(evidence.labels))
-
-
-def _random_draw_reasons(judged: ScoredImages) -> list[str]:
-    seed = judged.options["seed"]
+def _random_reasons(scored: ScoredImages) -> list[str]:
+    seed = scored.options["seed"]
     return [
-        f"{'dropped' if value > threshold else 'kept'} by chance (seed {seed})" for value, threshold in judged.pairs
+        f"{'dropped' if value > threshold else 'kept'} by chance (seed {seed})" for value, threshold in scored.pairs
     ]
 
 
-RANDOM_SCORER = Scorer(values=_random_draw_scores, phrases=_random_draw_reasons)
+RANDOM_SCORER = Scorer(values=_random_scores, reasons=_random_reasons)

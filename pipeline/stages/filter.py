@@ -10,7 +10,7 @@ from pipeline.config.extractors import replicate_number
 from pipeline.filtering.apply import FilterContext, sieve
 from pipeline.filtering.inputs import input_files, load_filter_inputs
 from pipeline.filtering.tables import filter_metrics, kept_and_dropped, points_table
-from pipeline.parallel import fan_out
+from pipeline.parallel import task_pool
 from pipeline.stages.harness import StageContext, run_stage
 
 
@@ -21,13 +21,13 @@ def filter_images(context: StageContext) -> None:
     remove_leftovers(data.points(network).parent)
     inputs = load_filter_inputs(data, network)
     known = FilterContext(
-        network=network, names=inputs.class_names, overrides=inputs.overrides, draw=replicate_number(network)
+        network=network, class_names=inputs.class_names, overrides=inputs.overrides, replicate=replicate_number(network)
     )
     # One thread for every task, wherever it runs: the number decides bits.
-    with fan_out(context.dask.scheduler, workers=context.dask.workers, threads=1) as run:
-        sieved = sieve(replace(inputs.evidence, each=run), config, known)
-    points = points_table(inputs.images, inputs.evidence, sieved)
-    metrics = filter_metrics(inputs.evidence, sieved, config, known)
+    with task_pool(context.dask.scheduler, workers=context.dask.workers, threads=1) as run:
+        sieved = sieve(replace(inputs.scorer_inputs, map_fn=run), config, known)
+    points = points_table(inputs.images, inputs.scorer_inputs, sieved)
+    metrics = filter_metrics(inputs.scorer_inputs, sieved, config, known)
     kept, dropped = kept_and_dropped(points, inputs.n_planted)
     write_parquet(data.points(network), points)
     write_csv(data.kept(network), kept)

@@ -13,7 +13,7 @@ from pipeline.config.extractors import replicate_number
 from pipeline.config.reduce import ReduceConfig, TsneConfig
 from pipeline.embedding import EmbeddingResult, embed, tsne_with_progress
 from pipeline.errors import InputError, explain_out_of_memory
-from pipeline.parallel import fan_out
+from pipeline.parallel import task_pool
 from pipeline.reduction.tsne import TsneResult, check_features, max_perplexity
 from pipeline.stages.harness import StageContext, run_stage
 
@@ -41,10 +41,10 @@ def reduce(context: StageContext) -> None:
     # Like t-SNE, BLAS gives other bits with other numbers of threads: one setting pins both.
     with (
         explain_out_of_memory(too_many),
-        fan_out(context.dask.scheduler, workers=context.dask.workers, threads=config.tsne.n_jobs) as run,
+        task_pool(context.dask.scheduler, workers=context.dask.workers, threads=config.tsne.n_jobs) as run,
     ):
-        mapped = embed(train, labels, config, components_file=data.components(network), log=log, run=run)
-        test_components = mapped.axes.project(test) if mapped.axes else np.asarray(test)
+        mapped = embed(train, labels, config, components_file=data.components(network), log=log, map_fn=run)
+        test_components = mapped.axes.transform(test) if mapped.axes else np.asarray(test)
         test_map = tsne_with_progress(
             test_components, _test_settings(config.tsne, len(test)), log, "t-SNE of the test images"
         )
@@ -88,8 +88,8 @@ def _test_settings(tsne: TsneConfig, n: int) -> TsneConfig:
 def _write(context: StageContext, mapped: EmbeddingResult, test_map: TsneResult, metrics: dict[str, Any]) -> None:
     data, network = context.data, str(context.item)
     write_array(data.maps(network), mapped.coordinates)
-    table = _table(mapped.maps[0]).append_column("neighbours", list_array(mapped.neighbours.rows))
-    write_parquet(data.embedding(network), table.append_column("distances", list_array(mapped.neighbours.distances)))
+    table = _table(mapped.embeddings[0]).append_column("neighbours", list_array(mapped.neighbors.rows))
+    write_parquet(data.embedding(network), table.append_column("distances", list_array(mapped.neighbors.distances)))
     write_parquet(data.embedding(network, "test"), _table(test_map))
     write_json(data.reduce_metrics(network), metrics)
     write_provenance(

@@ -1,4 +1,4 @@
-"""Means, differences and proportions of small samples, and what they say of a study's runs."""
+"""Statistics of a study: estimates with intervals, tests, paired verdicts, and their tables."""
 
 from pipeline.stats.estimates import Estimate, crossed_difference, mean_estimate, wilson_interval
 

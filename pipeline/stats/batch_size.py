@@ -1,4 +1,4 @@
-"""Critical and best batch sizes, best rates, and the law of warm-up."""
+"""Critical batch sizes, the best batch size of each learning rate, and how the best warm-up grows with the batch."""
 
 import math
 from collections import defaultdict
@@ -11,20 +11,18 @@ from numpy.typing import NDArray
 from pipeline.stats.estimates import Estimate, mean_estimate
 from pipeline.stats.runs import Run, Setting, sorted_settings
 
-# The critical batch sizes that a study's runs measured, by setting and arm.
-
 
 @dataclass(frozen=True, kw_only=True)
 class CriticalBatch:
-    """Of one arm at one setting, in images.
+    """The measured critical batch size of one arm at one setting, in images.
 
     Attributes:
-        median: over the runs; None where it has no upper bound. A run whose gradient does not stand
-            out from its noise has a lower bound alone and counts as larger than any other.
+        median: over the runs; None if it has no upper bound. A run whose gradient is not larger than
+            its noise has only a lower bound and counts as larger than any other.
         low, high: from the lowest to the highest end of the runs' 95 % intervals; `high` is None
-            where one has no upper end.
-        n: finished runs with an interval.
-        planned: cells, whether they finished or not.
+            if one has no upper end.
+        n: number of finished runs with an interval.
+        planned: number of runs, whether they finished or not.
     """
 
     setting: Setting
@@ -37,18 +35,18 @@ class CriticalBatch:
 
 
 def critical_batches(runs: Sequence[Run]) -> list[CriticalBatch]:
-    """One entry for each setting and arm of which a run measured it, in the order of the settings and arms."""
+    """Return one entry for each setting and arm with a measurement, in the order of the settings and arms."""
     arms = list(dict.fromkeys(run.arm for run in runs))
     groups = {
         (setting, arm): [run for run in runs if (run.setting, run.arm) == (setting, arm)]
         for setting in sorted_settings(runs)
         for arm in arms
     }
-    found = []
+    rows = []
     for (setting, arm), group in groups.items():
         measured = [run for run in group if run.finished and run.critical_batch_low is not None]
         if measured:
-            found.append(
+            rows.append(
                 CriticalBatch(
                     setting=setting,
                     arm=arm,
@@ -59,7 +57,7 @@ def critical_batches(runs: Sequence[Run]) -> list[CriticalBatch]:
                     planned=len(group),
                 )
             )
-    return found
+    return rows
 
 
 def _or_infinite(value: float | None) -> float:
@@ -70,20 +68,17 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-# The best of the values tried of one setting, by the mean over the seeds and by each seed's own.
-
-
 @dataclass(frozen=True, kw_only=True)
 class BestOnGrid:
-    """In the unit of what was tried.
+    """The best of the values tried, in their unit.
 
     Attributes:
-        of_means: that of the highest mean accuracy over the seeds.
-        of_seeds: each seed's own best, by ascending seeds.
-        by_seed: mean of these with its interval; none where all seeds agree, since they agree on the values tried, not
-            on the best one.
-        at_end: whether `of_means` lies where the values tried end, so that one beyond it may be better.
-        seeds_at_end: of how many seeds the own best lies there.
+        of_means: the value with the highest mean accuracy over the seeds.
+        of_seeds: each seed's best value, by ascending seeds.
+        by_seed: mean of these with its interval; no interval if all seeds agree, since they agree on the grid value,
+            not on the true best one.
+        at_end: whether `of_means` is an end of the grid, so that a value beyond it may be better.
+        seeds_at_end: number of seeds whose best value is an end.
     """
 
     of_means: float
@@ -101,19 +96,19 @@ def best_on_grid(
     ends: Sequence[float],
     geometric: bool = False,
 ) -> BestOnGrid:
-    """The best is one of those tried, the smaller of two alike, so no interval is finer than their distances.
+    """Return the best of the values tried; of two equal ones the smaller. No interval is finer than the grid.
 
     Args:
-        top1: (values tried, seeds), 0 to 1; NaN where a run did not finish, which then is never the best. One run at
-            least of each seed finished.
+        top1: (values tried, seeds), 0 to 1; NaN if a run did not finish, which then is never the best. At least one
+            run of each seed finished.
         tried: ascending.
         confidence: coverage of the interval, in (0, 1).
         ends: those of `tried` beyond which a better one may lie.
-        geometric: whether the mean and its interval are of the logarithms; the values are then above 0, and there is
-            no standard deviation in their unit.
+        geometric: whether to average logarithms; the values are then above 0, and there is no standard deviation in
+            their unit.
     """
     assert top1.shape[0] == len(tried), top1.shape
-    # What did not finish is worse than all that did.
+    # An unfinished run is worse than all finished ones.
     accuracies = np.nan_to_num(top1, nan=-1.0)
     assert (accuracies.max(axis=0) >= 0).all(), "a seed without a finished run"
     values = np.asarray(tried, dtype=np.float64)
@@ -129,9 +124,9 @@ def best_on_grid(
 
 
 def grid_estimate(values: NDArray[np.float64], confidence: float) -> Estimate:
-    """Mean of `values` (n,), with Student's t interval where they differ at all."""
-    found = mean_estimate(values, confidence)
-    return replace(found, low=None, high=None) if np.ptp(values) == 0 else found
+    """Return the mean of `values` (n,), with Student's t interval unless all are equal."""
+    estimate = mean_estimate(values, confidence)
+    return replace(estimate, low=None, high=None) if np.ptp(values) == 0 else estimate
 
 
 def _geometric_mean(values: NDArray[np.float64], confidence: float) -> Estimate:
@@ -140,16 +135,13 @@ def _geometric_mean(values: NDArray[np.float64], confidence: float) -> Estimate:
     return Estimate(n=logs.n, mean=float(2.0**logs.mean), sd=None, low=low, high=high)
 
 
-# The best batch size of each learning rate (Gahlot, Yin and Shankar 2020, fig. 4).
-
-
 @dataclass(frozen=True, kw_only=True)
 class BestBatch(BestOnGrid):
-    """Of one arm at one learning rate; sizes in images, their mean over the seeds a geometric one.
+    """The best batch size of one arm at one learning rate, in images; its mean over the seeds is geometric.
 
     Attributes:
         setting: with the batch size `of_means`.
-        batch_sizes: those tried, ascending.
+        batch_sizes: the sizes tried, ascending.
     """
 
     setting: Setting
@@ -158,11 +150,12 @@ class BestBatch(BestOnGrid):
 
 
 def best_by_rate(runs: Sequence[Run], confidence: float) -> list[BestBatch]:
-    """An entry for each model, weight decay, arm and learning rate, by ascending rates; none without two of both axes.
+    """Return the best batch size of each learning rate (Gahlot, Yin and Shankar 2020, fig. 4).
 
-    A run that diverged is never the best; a size that some seed's cell skipped was not tried. Left out are rates of
-    which fewer than two sizes were tried or some seed has no finished run, and arms that the filter draws several
-    times, which have no single run of a seed.
+    One entry for each model, weight decay, arm and learning rate, by ascending rates; none without two rates and two
+    sizes. A diverged run is never the best. A size that was skipped for some seed does not count as tried. Left out
+    are rates with fewer than two sizes tried, or with a seed without a finished run, and arms with several draws of
+    the filter, which have several runs per seed.
 
     Args:
         runs: of one study.
@@ -176,12 +169,12 @@ def best_by_rate(runs: Sequence[Run], confidence: float) -> list[BestBatch]:
     for run in runs:
         setting = run.setting
         groups[setting.model, setting.weight_decay, arms.index(run.arm), setting.learning_rate].append(run)
-    found = (_best_batch(groups[key], confidence) for key in sorted(groups))
-    return [best for best in found if best]
+    results = (_best_batch(groups[key], confidence) for key in sorted(groups))
+    return [best for best in results if best]
 
 
 def _best_batch(runs: Sequence[Run], confidence: float) -> BestBatch | None:
-    """Of runs that differ in batch size and seed alone."""
+    """Return the best batch size of runs that differ only in batch size and seed."""
     skipped = {run.setting.batch_size for run in runs if run.status == "skipped"}
     sizes, seeds = sorted({run.setting.batch_size for run in runs} - skipped), sorted({run.seed for run in runs})
     if len(sizes) < 2 or len({run.filter_network for run in runs}) > 1:
@@ -197,27 +190,24 @@ def _best_batch(runs: Sequence[Run], confidence: float) -> BestBatch | None:
     return BestBatch(**vars(best), setting=setting, arm=runs[0].arm, batch_sizes=sizes)
 
 
-# How the best warm-up grows with the batch size (McCord and Dash 2021, Gradual warmup experiments).
-
-
 @dataclass(frozen=True, kw_only=True)
 class BestWarmup(BestOnGrid):
-    """Of one batch size; warm-ups in epochs. No warm-up at all is no end: nothing lies beyond it."""
+    """The best warm-up of one batch size, in epochs. A warm-up of 0 is not an end: no value lies beyond it."""
 
     batch_size: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarmupLaw:
-    """What the seeds agree on.
+    """How the best warm-up grows with the batch size.
 
     Attributes:
         best: by batch size.
-        slope: p of best warm-up ~ batch size ** p, over the seeds: 1 where it grows as the batch does, 0 where it
-            does not grow. None with one batch size, or where no warm-up at all is the best of some seed; without an
-            interval where the seeds' slopes agree.
-        per_doubling: epochs by which the best warm-up grows as the batch doubles, over the seeds; it holds for no
-            warm-up at all too. None with one batch size.
+        slope: p of best warm-up ~ batch size ** p, over the seeds: 1 if it grows as the batch does, 0 if it
+            does not grow. None with one batch size, or if a warm-up of 0 is the best of some seed; without an
+            interval if the seeds' slopes agree.
+        per_doubling: epochs by which the best warm-up grows as the batch doubles, over the seeds; it also covers a
+            warm-up of 0. None with one batch size.
     """
 
     best: list[BestWarmup]
@@ -228,14 +218,14 @@ class WarmupLaw:
 def warmup_law(
     top1: NDArray[np.float64], warmups: Sequence[float], batch_sizes: Sequence[int], confidence: float
 ) -> WarmupLaw:
-    """The best warm-up of each batch size, and the slopes of straight lines through them.
+    """Fit how the best warm-up grows with the batch size (McCord and Dash 2021, Gradual warmup experiments).
 
-    Each seed has lines of its own, by least squares; a slope is the mean of theirs with Student's t interval. What is
-    best is decided by `best_on_grid`.
+    Each seed has its lines, by least squares; a slope is their mean with Student's t interval. `best_on_grid`
+    decides which warm-up is best.
 
     Args:
-        top1: (warm-ups, batch sizes, seeds), 0 to 1; NaN where a run did not finish, which then is never the best.
-            One run at least of each batch size and seed finished.
+        top1: (warm-ups, batch sizes, seeds), 0 to 1; NaN if a run did not finish, which then is never the best.
+            At least one run of each batch size and seed finished.
         warmups: in epochs, ascending.
         batch_sizes: in images, ascending.
         confidence: coverage of the intervals, in (0, 1).
@@ -255,9 +245,9 @@ def warmup_law(
 
 
 def _slope(best: NDArray[np.float64], doublings: NDArray[np.float64], confidence: float) -> Estimate | None:
-    """Of best (batch sizes, seeds) against the batch sizes' logarithms."""
+    """Return the slope of best (batch sizes, seeds) over the batch sizes' logarithms."""
     if len(doublings) < 2:
         return None
     slopes = np.polyfit(doublings, best, 1)[0]
-    # Beyond the twelfth place there is rounding.
+    # Digits beyond the twelfth are rounding.
     return grid_estimate(slopes.round(12) + 0.0, confidence)

@@ -1,4 +1,4 @@
-"""Paired comparisons of arms over settings."""
+"""Compare the filtered arm with each other arm of a study: verdicts, and their text and plain values."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -33,26 +33,25 @@ from pipeline.stats.runs import Run, Setting
 from pipeline.stats.sequential import decide
 from pipeline.stats.verdict import DecisionRule, Verdict, pooled_verdict, verdicts_by_setting
 
-# What a study's runs say of the filtered arm against another: the verdict over all settings, and those by setting.
-
-
 POWER = 0.8
-"""Chance to find a difference of the margin that a study should have."""
+"""Chance with which a study should detect a difference of the margin."""
 
+# Accuracies are multiples of 1 / images; a smaller spread is rounding.
 _NO_SPREAD = 1e-9
-"""Accuracies are multiples of 1 / images; what varies less is rounding."""
+
+Values = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnalysisPlan:
-    """What was stated before the runs were seen.
+    """The plan of a study's analysis, stated before the runs are seen.
 
     Attributes:
-        margin: differences of accuracy (0 to 1) nearer to 0 than this do not matter.
+        margin: differences of accuracy (0 to 1) closer to 0 than this do not matter.
         alpha: chance of a false claim, in (0, 1/2).
-        primary: the arm that the filtered one is compared with in the study's primary test.
-        matched: what all arms have the same number of.
-        n_images: test images, of which every accuracy is a multiple of one part.
+        primary: the control arm of the study's primary test.
+        matched: what is equal in all arms: steps or epochs.
+        n_images: number of test images; accuracies are multiples of 1 / n_images.
         looks: numbers of seeds, ascending, at which the primary comparison may stop the study; empty for none.
     """
 
@@ -69,21 +68,22 @@ class AnalysisPlan:
 
     @property
     def confidence(self) -> float:
-        """Of the intervals."""
+        """Confidence of the intervals."""
         return 1 - self.alpha
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Filtered against `control`.
+    """The filtered arm against `control`.
+
+    With looks, all fields cover the seeds up to the look at which the primary comparison stopped, or the last one
+    taken.
 
     Attributes:
-        pairs: of each setting.
-        pooled: over the settings in which every seed of every draw has both arms; None if there is none.
-        left_out: the other settings, in which some run was skipped or diverged.
-        by_setting: a verdict for each of `pairs`, None where no seed has both arms; one family of Holm's.
-
-    With looks all are of the seeds up to the look at which the primary comparison stopped, or the last one taken.
+        pairs: one entry per setting.
+        pooled: the verdict over the settings in which every seed of every draw has both arms; None if there is none.
+        left_out: number of other settings, in which some run was skipped or diverged.
+        by_setting: a verdict for each of `pairs`, None if no seed has both arms; one family of Holm's method.
     """
 
     control: str
@@ -95,7 +95,7 @@ class Comparison:
 
     @property
     def complete(self) -> list[Pairs]:
-        """What the pooled verdict is over."""
+        """The pairs that the pooled verdict covers."""
         return [pairs for pairs in self.pairs if pairs.complete]
 
     @property
@@ -104,22 +104,22 @@ class Comparison:
 
     @property
     def shared_control(self) -> bool:
-        """Whether all draws of the filter are compared with the same runs."""
+        """Whether all draws of the filter have the same control runs."""
         return self.control == SHARED
 
 
 def comparisons(runs: Sequence[Run], plan: AnalysisPlan) -> list[Comparison]:
-    """The filtered arm against each other one, the primary comparison first; none without a filtered arm."""
+    """Compare the filtered arm with each other one, the primary comparison first; none without a filtered arm."""
     controls = sorted(control_arms(runs), key=lambda control: control != plan.primary)
     seeds = seeds_used(runs, plan)
     return [_compare(runs, control, plan, seeds) for control in controls]
 
 
 def seeds_used(runs: Sequence[Run], plan: AnalysisPlan) -> list[int]:
-    """The seeds that the verdicts are of: with looks the first ones, which the primary comparison needed.
+    """Return the seeds that the verdicts use: with looks the first ones, which the primary comparison needed.
 
-    Before the first look they are all seeds, and no verdict is more than undecided. Looks count seeds of one draw of
-    the filter; they use all seeds where there are several, or no primary arm.
+    Before the first look these are all seeds, and every verdict is undecided. Looks count seeds of one draw of the
+    filter; with several draws, or without the primary arm, all seeds are used.
     """
     seeds, design = sorted_seeds(runs), plan.rule.design
     if design is None or plan.primary not in control_arms(runs) or len(filter_draw_names(runs)) > 1:
@@ -130,7 +130,7 @@ def seeds_used(runs: Sequence[Run], plan: AnalysisPlan) -> list[int]:
 
 
 class RequiredReplicates(NamedTuple):
-    """How many seeds, or draws: at the spread found, and at the ends of its interval."""
+    """Number of seeds, or draws: at the observed spread, and at the ends of its interval."""
 
     n: int
     low: int
@@ -138,11 +138,11 @@ class RequiredReplicates(NamedTuple):
 
 
 def replicates_needed(comparison: Comparison) -> RequiredReplicates | None:
-    """How many seeds (or draws, where `pooled` counts those) find a difference of the margin, at the spread found.
+    """Return how many seeds (or draws, if `pooled` counts those) detect a difference of the margin.
 
-    Both tests, Student's and the sign-flip test, are to find it with a chance of POWER. A spread of few runs is itself
-    hardly known; its interval, of confidence 1 - alpha, is that of normal differences. None where there is no spread,
-    where draws and seeds both vary, which no single number describes, or where looks say when it is enough.
+    Both tests, Student's and the sign-flip test, must detect it with a chance of POWER, at the observed spread. The
+    spread of few runs is uncertain; its interval, of confidence 1 - alpha, assumes normal differences. None if there
+    is no spread, if draws and seeds both vary (which no single number describes), or if looks decide the number.
     """
     verdict = comparison.pooled
     if verdict is None or verdict.draws > 1 or verdict.rule.looks:
@@ -156,10 +156,10 @@ def replicates_needed(comparison: Comparison) -> RequiredReplicates | None:
 
 def _compare(runs: Sequence[Run], control: str, plan: AnalysisPlan, seeds: Sequence[int]) -> Comparison:
     pairs = find_pairs(runs, control, seeds)
-    complete = [differences(runs, found) for found in pairs if found.complete]
-    some = [differences(runs, found) for found in pairs if found.treated.size]
+    complete = [differences(runs, pair) for pair in pairs if pair.complete]
+    partial = [differences(runs, pair) for pair in pairs if pair.treated.size]
     step = 1 / plan.n_images
-    verdicts = iter(verdicts_by_setting(some, plan.rule, step=step))
+    verdicts = iter(verdicts_by_setting(partial, plan.rule, step=step))
     pooled = None
     if complete:
         pooled = pooled_verdict(np.stack(complete, axis=-1), plan.rule, step=step)
@@ -170,22 +170,19 @@ def _compare(runs: Sequence[Run], control: str, plan: AnalysisPlan, seeds: Seque
         pairs=tuple(pairs),
         pooled=pooled,
         left_out=len(pairs) - len(complete),
-        by_setting=tuple(next(verdicts) if found.treated.size else None for found in pairs),
+        by_setting=tuple(next(verdicts) if pair.treated.size else None for pair in pairs),
     )
 
 
-# Sentences on a comparison of two arms: its verdict, what its seeds can find, and what they cannot.
-
-
 def comparison_headline(comparison: Comparison, matched: Matched) -> str:
-    """What a study says of one comparison, in a line."""
+    """Return the result of one comparison in a line."""
     if comparison.pooled is None:
         return f"{comparison_title(TREATED, comparison.control, matched)}: nothing to compare"
     return verdict_headline(comparison.pooled, treated=TREATED, control=comparison.control, matched=matched)
 
 
 def comparison_sentence(comparison: Comparison, matched: Matched) -> str:
-    """The same with its certainty and what it leaves out."""
+    """Return the result of one comparison with its uncertainty and the settings it leaves out."""
     if comparison.pooled is None:
         head = comparison_headline(comparison, matched)
         return f"{head}, since in no setting all seeds of both arms finished."
@@ -196,7 +193,7 @@ def comparison_sentence(comparison: Comparison, matched: Matched) -> str:
 
 
 def needed_sentence(comparison: Comparison) -> str:
-    """How many seeds would have been enough; empty where the spread is not known."""
+    """Say how many seeds would have been enough; empty if the spread is unknown."""
     verdict, needed = comparison.pooled, replicates_needed(comparison)
     if verdict is None or needed is None:
         return ""
@@ -209,7 +206,7 @@ def needed_sentence(comparison: Comparison) -> str:
 
 
 def settings_note(comparison: Comparison) -> str:
-    """Why no single setting can be said to help or hurt; empty where one can."""
+    """Say why no single setting can help or hurt; empty if one can."""
     tested = [verdict for verdict in comparison.by_setting if verdict and verdict.tests]
     if not tested:
         return "Single settings have no test: each has one pair of runs at most." if comparison.by_setting else ""
@@ -231,14 +228,11 @@ def _at_best(verdict: Verdict) -> str:
     )
 
 
-# Comparisons as plain values: differences in percentage points of top-1, p-values as they are.
-
-
-Values = dict[str, Any]
-
-
 def pooled_values(comparison: Comparison, plan: AnalysisPlan) -> Values:
-    """One comparison over the settings of a study, with its sentences."""
+    """Return one comparison over the settings of a study as plain values, with its sentences.
+
+    Differences are in percentage points of top-1.
+    """
     verdict = comparison.pooled
     needed = replicates_needed(comparison)
     return {
@@ -256,11 +250,11 @@ def pooled_values(comparison: Comparison, plan: AnalysisPlan) -> Values:
     }
 
 
-def setting_values(comparison: Comparison, named: Callable[[Setting], Values]) -> Sequence[Values]:
-    """The same for each setting; `named` says what the setting is called."""
+def setting_values(comparison: Comparison, name_setting: Callable[[Setting], Values]) -> Sequence[Values]:
+    """Return one comparison for each setting as plain values; `name_setting` returns the setting's names."""
     return [
         {
-            **named(setting),
+            **name_setting(setting),
             "setting": setting._asdict(),
             "control": comparison.control,
             "estimate": in_points(verdict.estimate) if verdict else None,
@@ -271,7 +265,7 @@ def setting_values(comparison: Comparison, named: Callable[[Setting], Values]) -
 
 
 def verdict_values(verdict: Verdict) -> Values:
-    """The outcome with its tests; `p` is None with a single replicate."""
+    """Return the outcome and its tests as plain values; `p` is None with a single replicate."""
     tests = verdict.tests
     return {
         "outcome": verdict.outcome,
@@ -296,8 +290,10 @@ def verdict_values(verdict: Verdict) -> Values:
 
 
 def _looks(verdict: Verdict) -> Values | None:
-    """Numbers of seeds stated, the one of this verdict (0 before the first look), the levels of a look, and how many
-    seeds were trained beyond it; None without looks."""
+    """Return the stated looks, the one taken (0 before the first), its levels, and the number of later seeds.
+
+    None without looks.
+    """
     stated = verdict.rule.looks
     if not stated:
         return None
@@ -306,6 +302,6 @@ def _looks(verdict: Verdict) -> Values | None:
 
 
 def in_points(estimate: Estimate) -> Values:
-    """An estimate of accuracies, 0 to 1, in percentage points."""
+    """Return an estimate of accuracies, 0 to 1, in percentage points."""
     scaled = {name: getattr(estimate, name) for name in ("mean", "sd", "low", "high")}
     return {"n": estimate.n, **{name: None if value is None else 100 * value for name, value in scaled.items()}}

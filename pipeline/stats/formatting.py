@@ -1,4 +1,4 @@
-"""Numbers and verdicts as text."""
+"""Format numbers and verdicts as text."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
@@ -6,112 +6,105 @@ from typing import Literal, TypeVar
 from pipeline.stats.estimates import Estimate
 from pipeline.stats.verdict import Verdict
 
-# Numbers as people read them.
-
-
 T = TypeVar("T")
 
 MISSING = "–"
-"""Stands where there is no value."""
+"""Text of a missing value."""
+
+Matched = Literal["steps", "epochs"]
+
+CONDITIONAL = "conditional on this one draw of the filter"
+"""Limit of every result on the filtered arm with one draw of the filter."""
 
 
 def percent(share: float | None, digits: int = 2) -> str:
-    """0.9487 -> `94.87`; the column says that it is percent."""
+    """Format a share as percent without the sign: 0.9487 -> `94.87`."""
     return MISSING if share is None else f"{100 * share:.{digits}f}"
 
 
 def points(value: float | None) -> str:
-    """Percentage points with their sign: `+0.42`."""
+    """Format percentage points with their sign: `+0.42`."""
     # A rounded zero has no sign.
     return MISSING if value is None else f"{round(value, 2) + 0.0:+.2f}".replace("-", "−")
 
 
 def spread(sd: float | None, scale: float = 1) -> str:
-    """A standard deviation in percentage points; `scale` is 100 where it is of shares."""
+    """Format a standard deviation in percentage points; `scale` is 100 for one of shares."""
     return MISSING if sd is None else f"{scale * sd:.2f}"
 
 
 def count(value: int | None) -> str:
-    """`50,000`."""
+    """Format a count: `50,000`."""
     return MISSING if value is None else f"{value:,}"
 
 
 def number(value: float | None) -> str:
-    """Four significant digits, the shortest way."""
+    """Format a number with at most four significant digits."""
     return MISSING if value is None else f"{value:.4g}"
 
 
-def span(ends: Sequence[T] | None, shown: Callable[[T], str]) -> str:
-    """`9,766`, or `9,100 to 9,766` where the two ends differ; `shown` writes one."""
+def span(ends: Sequence[T] | None, fmt: Callable[[T], str]) -> str:
+    """Format a range: `9,766`, or `9,100 to 9,766` if the ends differ; `fmt` formats one end."""
     if ends is None:
         return MISSING
-    low, high = map(shown, ends)
+    low, high = map(fmt, ends)
     return low if low == high else f"{low} to {high}"
 
 
 def p_value(value: float | None) -> str:
-    """Two significant digits: `0.042`; what is next to nothing as `< 0.0001`."""
+    """Format a p-value with two significant digits: `0.042`; the smallest as `< 0.0001`."""
     if value is None:
         return MISSING
     return "< 0.0001" if value < 1e-4 else f"{value:.2g}"
 
 
 def points_interval(estimate: Estimate) -> str:
-    """`−0.10 to +0.94`, or why there is none."""
+    """Format an interval in percentage points: `−0.10 to +0.94`, or why there is none."""
     if estimate.low is None:
         return _no_interval(estimate)
     return f"{points(estimate.low)} to {points(estimate.high)}"
 
 
 def percent_interval(estimate: Estimate) -> str:
-    """`81.20 to 83.10`, or why there is none."""
+    """Format an interval in percent: `81.20 to 83.10`, or why there is none."""
     if estimate.low is None:
         return _no_interval(estimate)
     return f"{percent(estimate.low)} to {percent(estimate.high)}"
 
 
 def _no_interval(estimate: Estimate) -> str:
-    """Several draws of the filter have none either against the one run of an arm that they share."""
+    """Say why there is no interval: several draws of the filter have none either if they share one control run."""
     return "n = 1, no interval" if estimate.n == 1 else "a single seed, no interval"
 
 
 def image_interval(low: float, high: float | None) -> str:
-    """`850 to 1,200`, in whole images; without an upper end `more than 850`."""
+    """Format an interval in whole images: `850 to 1,200`; without an upper end `more than 850`."""
     return f"more than {count(round(low))}" if high is None else f"{count(round(low))} to {count(round(high))}"
 
 
 def plural(n: int, what: str) -> str:
-    """`1 seed`, `3 seeds`."""
+    """Format a count with its noun: `1 seed`, `3 seeds`."""
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
 
 
-# A verdict as a sentence, differences of accuracy as percentage points.
-
-
-Matched = Literal["steps", "epochs"]
-
-CONDITIONAL = "conditional on this one draw of the filter"
-"""Of whatever is found of the filtered arm with one draw of the filter."""
-
-
 def verdict_sentence(verdict: Verdict, *, treated: str, control: str, matched: Matched, left_out: int = 0) -> str:
-    """What was found, what it rests on, and what it cannot say.
+    """Return a verdict as a sentence, with its basis and its limits.
 
     Args:
         treated, control: names of the arms, e.g. `filtered` and `random`.
-        matched: what both arms had the same number of. Equal steps and equal epochs are separate comparisons.
-        left_out: incomplete settings that the verdict is not over.
+        matched: what is equal in both arms. Equal steps and equal epochs are separate comparisons.
+        left_out: number of incomplete settings, which the verdict does not cover.
     """
     return f"{comparison_title(treated, control, matched)}: {finding(verdict, left_out=left_out)}."
 
 
 def finding(verdict: Verdict, *, of_a_filter: bool = True, left_out: int = 0, family: str = "settings") -> str:
-    """`helps, +0.42 percentage points of top-1 (...)`, with what it rests on in the brackets.
+    """Return `helps, +0.42 percentage points of top-1 (...)`, with its basis in the brackets.
 
     Args:
-        of_a_filter: whether a filter has any part in what is compared, so that its draw must be named.
-        left_out: incomplete settings that the verdict is not over.
-        family: of what Holm's adjustment covers several, where it does.
+        of_a_filter: whether a filter takes part in the comparison, so that its draw must be named.
+        left_out: number of incomplete settings, which the verdict does not cover.
+        family: plural noun of what Holm's adjustment covers.
     """
     counted = replicates(verdict.estimate.n, verdict.unit, seeds=verdict.seeds, settings=verdict.settings)
     parts = [_estimate(verdict), counted, *_p_values(verdict, family), *_looks(verdict), *_limits(verdict)]
@@ -123,12 +116,12 @@ def finding(verdict: Verdict, *, of_a_filter: bool = True, left_out: int = 0, fa
 
 
 def verdict_headline(verdict: Verdict, *, treated: str, control: str, matched: Matched) -> str:
-    """What was compared and found, without what it rests on."""
+    """Return the comparison and its outcome, without the basis."""
     return f"{comparison_title(treated, control, matched)}: {_outcome(verdict)}"
 
 
 def comparison_title(treated: str, control: str, matched: Matched) -> str:
-    """`filtered against random uniform at equal steps`."""
+    """Return e.g. `filtered against random uniform at equal steps`."""
     return f"{treated} against {control.replace('_', ' ')} at equal {matched}"
 
 
@@ -152,12 +145,12 @@ def _estimate(verdict: Verdict) -> str:
 
 
 def replicates(n: int, unit: Literal["seed", "draw"], *, seeds: int, settings: int) -> str:
-    """`n = 3 draws of the filter, each the mean over 4 seeds and 2 settings`.
+    """Return e.g. `n = 3 draws of the filter, each the mean over 4 seeds and 2 settings`.
 
     Args:
-        n: how many of `unit` were compared.
-        seeds: of each draw.
-        settings: that were averaged before.
+        n: number of `unit`s compared.
+        seeds: seeds per draw.
+        settings: settings averaged first.
     """
     counted = plural(n, unit)
     over = [plural(settings, "setting")] if settings > 1 else []
@@ -171,17 +164,17 @@ def _p_values(verdict: Verdict, family: str) -> list[str]:
     if tests is None:
         return []
     differ = f"{number(tests.t)} (t), {number(tests.sign_flip)} (sign flips)"
-    found = [f"p = {differ}, {number(tests.equivalence)} (equivalence)"]
+    parts = [f"p = {differ}, {number(tests.equivalence)} (equivalence)"]
     if verdict.comparisons > 1:
-        found.append(
+        parts.append(
             f"after Holm for {verdict.comparisons} {family} {number(tests.adjusted_difference)} (difference), "
             f"{number(tests.adjusted_equivalence)} (equivalence)"
         )
-    return found
+    return parts
 
 
 def _looks(verdict: Verdict) -> list[str]:
-    """At which look the study stopped, at which levels, and what the interval and the sign flips are then."""
+    """Say at which look the study stopped, at which levels, and what decides then."""
     planned = verdict.rule.looks
     if not planned:
         return []
@@ -192,13 +185,13 @@ def _looks(verdict: Verdict) -> list[str]:
         return [f"no look taken yet, {of_all}"]
     levels = verdict.levels
     each = f"{number(levels.difference)} (difference) and {number(levels.equivalence)} (each side of equivalence)"
-    said = [
+    parts = [
         f"look at {plural(verdict.seeds, 'seed')}, {of_all}",
         f"the t test decides, at levels {each} a look; the interval holds at all looks together",
     ]
     if verdict.unused:
-        said.append(f"{plural(verdict.unused, 'later seed')} not used")
-    return said
+        parts.append(f"{plural(verdict.unused, 'later seed')} not used")
+    return parts
 
 
 def _limits(verdict: Verdict) -> list[str]:

@@ -1,4 +1,4 @@
-"""Sign-flip and permutation tests, Holm's correction and power."""
+"""Sign-flip and permutation tests, Holm's adjustment, and the number of seeds for a given power."""
 
 import itertools
 import math
@@ -10,31 +10,39 @@ from scipy import stats
 
 from pipeline.stats.estimates import student_mean
 
-# The sign-flip permutation test of paired differences.
-
-
 ENUMERATED_FLIPS = 16
-"""Up to so many pairs all sign patterns are tried."""
+"""Number of pairs up to which all sign patterns are enumerated."""
 
 RANDOM_FLIPS: int = 2**ENUMERATED_FLIPS - 1
-"""How many random patterns stand for all of them beyond that."""
+"""Number of random sign patterns for more pairs."""
+
+ENUMERATED_ORDERS = 7
+"""Number of values up to which all orders are enumerated."""
+
+RANDOM_ORDERS = math.factorial(ENUMERATED_ORDERS) - 1
+"""Number of random orders for more values."""
+
+SIMULATED_PAIRS = 12
+"""With more pairs, both tests together have almost the power of the t test alone: .5 points less than 80 %."""
+
+_STUDIES = 10_000
 
 
 def sign_flip_test(differences: ArrayLike, *, seed: int = 0) -> NDArray[np.float64]:
-    """Two-sided p-values (...) of samples (..., n) of paired differences.
+    """Return two-sided p-values (...) of the sign-flip test of samples (..., n) of paired differences.
 
-    Fisher's randomisation test for pairs (The Design of Experiments, 1935, section 21): if the arms do not differ,
+    Fisher's randomization test for pairs (The Design of Experiments, 1935, section 21): if the arms do not differ,
     every difference could as well have the other sign. p is the share of sign patterns whose mean is at least as
-    far from 0 as the one found. Assumes independent pairs whose differences are symmetric about 0 under the
-    hypothesis; their distributions may be of any form otherwise, and may differ. Then P(p <= alpha) <= alpha
+    far from 0 as the observed one. Assumes independent pairs whose differences are symmetric about 0 under the
+    hypothesis; their distributions may otherwise have any form, and may differ. Then P(p <= alpha) <= alpha
     exactly. p is never below `smallest_p(n)`.
 
-    With more than ENUMERATED_FLIPS pairs, RANDOM_FLIPS random patterns and the one found are counted instead, which
-    keeps the test valid (Phipson and Smyth 2010, doi:10.2202/1544-6115.1585).
+    With more than ENUMERATED_FLIPS pairs, RANDOM_FLIPS random patterns and the observed one are counted instead,
+    which keeps the test valid (Phipson and Smyth 2010, doi:10.2202/1544-6115.1585).
 
-    `scipy.stats.permutation_test` gives the same p where no sums tie (tests compare them), and takes about 100 times as
+    `scipy.stats.permutation_test` gives the same p if no sums tie (tests compare them), and takes about 100 times as
     long. It compares sums to within 100 eps of the observed one, so that accuracies that cancel do not tie: it gives
-    7/8 for -.013, -.015, .013, .015 where every pattern is at least as far from 0.
+    7/8 for -.013, -.015, .013, .015, although every pattern is at least as far from 0.
 
     Args:
         differences: (..., n), n >= 1, finite.
@@ -42,27 +50,27 @@ def sign_flip_test(differences: ArrayLike, *, seed: int = 0) -> NDArray[np.float
     """
     sample = np.asarray(differences, dtype=np.float64)
     n = sample.shape[-1]
-    found = np.abs(sample.sum(axis=-1, keepdims=True))
-    # Accuracies are multiples of 1 / images, so that sums tie; rounding must not tell equal sums apart.
-    least = found - 1e-12 * np.abs(sample).sum(axis=-1, keepdims=True)
+    observed = np.abs(sample.sum(axis=-1, keepdims=True))
+    # Accuracies are multiples of 1 / images, so that sums tie; rounding must not separate equal sums.
+    bound = observed - 1e-12 * np.abs(sample).sum(axis=-1, keepdims=True)
     if n <= ENUMERATED_FLIPS:
-        return np.asarray((np.abs(sample @ _patterns(n)) >= least).mean(axis=-1))
+        return np.asarray((np.abs(sample @ _patterns(n)) >= bound).mean(axis=-1))
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(n, RANDOM_FLIPS))
-    as_far = (np.abs(sample @ signs) >= least).sum(axis=-1)
+    as_far = (np.abs(sample @ signs) >= bound).sum(axis=-1)
     return np.asarray((as_far + 1) / (RANDOM_FLIPS + 1))
 
 
 def smallest_p(n: int) -> float:
-    """What the test gives for n pairs at best: 2^(1 - n), since only two patterns have all signs alike.
+    """Return the smallest p of the sign-flip test for n pairs: 2^(1 - n), since only two patterns have equal signs.
 
-    Beyond ENUMERATED_FLIPS pairs, 1 / (RANDOM_FLIPS + 1).
+    With more than ENUMERATED_FLIPS pairs it is 1 / (RANDOM_FLIPS + 1).
     """
     assert n > 0, n
     return max(2.0 ** (1 - n), 1 / (RANDOM_FLIPS + 1))
 
 
 def pairs_needed(alpha: float, comparisons: int = 1) -> int:
-    """The least number of pairs with which the test can reach `alpha`, after Holm's adjustment for `comparisons`.
+    """Return the smallest number of pairs with which the sign-flip test can reach `alpha`, Holm-adjusted.
 
     6 for one comparison at .05, 8 for four.
     """
@@ -71,84 +79,62 @@ def pairs_needed(alpha: float, comparisons: int = 1) -> int:
 
 
 def _patterns(n: int) -> NDArray[np.float64]:
-    """Signs (n, 2^(n - 1)) of all patterns but their mirror images, which are as far from 0."""
+    """Return the signs (n, 2^(n - 1)) of all patterns without their mirror images, which are as far from 0."""
     bits = np.arange(2 ** (n - 1))[None, :] >> np.arange(n)[:, None] & 1
     return np.where(bits, -1.0, 1.0)
 
 
-# The permutation test of a trend.
-
-
-ENUMERATED_ORDERS = 7
-"""Up to so many values all orders are tried."""
-
-RANDOM_ORDERS = math.factorial(ENUMERATED_ORDERS) - 1
-"""How many random orders stand for all of them beyond that."""
-
-
 def trend_test(x: ArrayLike, y: ArrayLike) -> tuple[float, float]:
-    """One-sided p-values of the hypotheses that y (n,) does not rise with x (n,), and that it does not fall.
+    """Return one-sided p-values of the hypotheses that y (n,) does not rise with x (n,), and that it does not fall.
 
-    If x does not matter, the values of y could as well stand in any other order: p is the share of orders in which the
-    least-squares slope is as steep as the one found (Pitman 1937, doi:10.2307/2983647). Assumes of the values no more
-    than that they are exchangeable. With more than ENUMERATED_ORDERS values, RANDOM_ORDERS random orders and the one
-    observed are counted instead, which keeps the test valid (Phipson and Smyth 2010, doi:10.2202/1544-6115.1585).
+    If x does not matter, the values of y could as well have any other order: p is the share of orders in which the
+    least-squares slope is as steep as the observed one (Pitman 1937, doi:10.2307/2983647). Assumes only that the
+    values are exchangeable. With more than ENUMERATED_ORDERS values, RANDOM_ORDERS random orders and the observed
+    one are counted instead, which keeps the test valid (Phipson and Smyth 2010, doi:10.2202/1544-6115.1585).
 
     `scipy.stats.permutation_test` gives the same p up to ENUMERATED_ORDERS values (a test compares them). It returns
-    one of the two p-values a call, compares slopes to within 100 eps of the observed one, which loses ties of slopes
-    near 0, and takes other random orders, which would change published p-values.
+    one of the two p-values per call, compares slopes to within 100 eps of the observed one, which loses ties of
+    slopes near 0, and uses other random orders, which would change published p-values.
     """
     values = np.asarray(y, dtype=np.float64)
-    centred = np.asarray(x, dtype=np.float64)
-    centred = centred - centred.mean()
-    found = values @ centred
-    slopes = np.append(values[_orders(len(values))] @ centred, [] if len(values) <= ENUMERATED_ORDERS else found)
-    # Equal values tie; rounding must not tell equal sums apart.
-    ulp = 1e-12 * float(np.abs(values) @ np.abs(centred))
-    return float((slopes >= found - ulp).mean()), float((slopes <= found + ulp).mean())
+    centered = np.asarray(x, dtype=np.float64)
+    centered = centered - centered.mean()
+    observed = values @ centered
+    slopes = np.append(values[_orders(len(values))] @ centered, [] if len(values) <= ENUMERATED_ORDERS else observed)
+    # Equal values tie; rounding must not separate equal sums.
+    ulp = 1e-12 * float(np.abs(values) @ np.abs(centered))
+    return float((slopes >= observed - ulp).mean()), float((slopes <= observed + ulp).mean())
 
 
 @cache
 def _orders(n: int) -> NDArray[np.int8]:
-    """(orders, n)."""
+    """Return the orders (orders, n) as indices."""
     if n <= ENUMERATED_ORDERS:
         return np.array(list(itertools.permutations(range(n))), dtype=np.int8)
     rows = np.tile(np.arange(n, dtype=np.int8), (RANDOM_ORDERS, 1))
     return np.random.default_rng(0).permuted(rows, axis=1)
 
 
-# Several tests at once.
-
-
 def holm(p_values: ArrayLike) -> NDArray[np.float64]:
-    """p-values (..., m) of families of m tests, adjusted so that each may be compared with alpha itself.
+    """Adjust p-values (..., m) of families of m tests, so that each can be compared with alpha itself.
 
     The chance of any false rejection in a family is then at most alpha, however the tests depend on each other
     (Holm 1979, A simple sequentially rejective multiple test procedure, Scand. J. Statist. 6, 65-70). In ascending
-    order the k-th p is multiplied by m - k + 1, and none is below one before it.
+    order the k-th p is multiplied by m - k + 1, and none is smaller than one before it.
 
     Args:
         p_values: (..., m), 0 to 1.
     """
-    given = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(given, axis=-1)
-    ascending = np.take_along_axis(given, order, axis=-1) * np.arange(given.shape[-1], 0, -1)
-    adjusted = np.empty_like(given)
+    p = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(p, axis=-1)
+    ascending = np.take_along_axis(p, order, axis=-1) * np.arange(p.shape[-1], 0, -1)
+    adjusted = np.empty_like(p)
     np.put_along_axis(adjusted, order, np.minimum(np.maximum.accumulate(ascending, axis=-1), 1), axis=-1)
     return adjusted
 
 
-# How many seeds a comparison needs.
-
-
-SIMULATED_PAIRS = 12
-"""Beyond so many pairs both tests together find hardly less than the t test alone: .5 points of 80 %."""
-
-_STUDIES = 10_000
-
-
 def paired_t_power(n: int, *, spread: float, difference: float, alpha: float) -> float:
-    """Chance that the two-sided paired t test of n pairs finds a true difference.
+    """Return the chance that the two-sided paired t test of n pairs detects a true difference.
 
     Noncentral t (Cohen 1988, Statistical Power Analysis, section 2.2): exact for independent normal differences.
 
@@ -166,15 +152,15 @@ def paired_t_power(n: int, *, spread: float, difference: float, alpha: float) ->
         raise ValueError(f"expected n >= 2, spread > 0 and alpha in (0, 1), got {n}, {spread} and {alpha}")
     bound = stats.t.isf(alpha / 2, n - 1)
     shift = abs(difference) / spread * n**0.5
-    # Each tail as an upper one: the lower is NaN in SciPy where it is next to nothing.
+    # Both tails as upper ones: SciPy's lower tail is NaN where it is tiny.
     return float(stats.nct.sf(bound, n - 1, shift) + stats.nct.sf(bound, n - 1, -shift))
 
 
 def spread_interval(spread: float, n: int, confidence: float) -> tuple[float, float]:
-    """Where the standard deviation lies that n normal values with the standard deviation `spread` come from.
+    """Return the interval of the true standard deviation of n normal values with the sample value `spread`.
 
-    (n - 1) spread^2 / sigma^2 is distributed as chi-square with n - 1 degrees of freedom: of 4 values, sigma lies
-    between .57 and 3.73 times theirs.
+    (n - 1) spread^2 / sigma^2 follows chi-square with n - 1 degrees of freedom: for 4 values, sigma lies
+    between 0.57 and 3.73 times theirs.
 
     Args:
         n: 2 or more.
@@ -186,15 +172,15 @@ def spread_interval(spread: float, n: int, confidence: float) -> tuple[float, fl
 
 
 def required_seeds(spread: float, difference: float, alpha: float, power: float) -> int:
-    """The least number of paired seeds with which the t test finds `difference` with the chance `power`.
+    """Return the smallest number of paired seeds with which the t test detects `difference` with the chance `power`.
 
-    `spread` comes from a pilot, whose own uncertainty is not in the answer (see `spread_interval`). A verdict needs the
-    sign-flip test besides: see `seeds_for_both_tests`.
+    `spread` comes from a pilot study, whose uncertainty the result ignores (see `spread_interval`). A verdict also
+    needs the sign-flip test: see `seeds_for_both_tests`.
 
-    Runs of standard deviation .18 points whose arms do not correlate have differences of spread .255 points; alpha
-    .05 and power .8 then take 8 seeds for .3 points and 15 for .2. The normal approximation for two independent
-    samples, 2 (1.960 + .842)^2 (.18 / .3)^2, says 6 and 13, too few because it takes the spread as known. Were .18
-    the spread of the differences themselves, 6 and 9 would do.
+    Runs of standard deviation 0.18 points whose arms do not correlate have differences of spread 0.255 points; alpha
+    0.05 and power 0.8 then take 8 seeds for 0.3 points and 15 for 0.2. The normal approximation for two independent
+    samples, 2 (1.960 + 0.842)^2 (0.18 / 0.3)^2, gives 6 and 13, too few because it takes the spread as known. If
+    0.18 were the spread of the differences themselves, 6 and 9 would be enough.
 
     Args:
         spread, difference, alpha: as `paired_t_power`; the difference is not 0.
@@ -220,32 +206,32 @@ def required_seeds(spread: float, difference: float, alpha: float, power: float)
 
 
 def both_tests_power(n: int, *, spread: float, difference: float, alpha: float) -> float:
-    """Chance that the t test and the exact sign-flip test of n pairs both find a true difference.
+    """Return the chance that the t test and the exact sign-flip test of n pairs both detect a true difference.
 
     The share of 10,000 simulated samples of normal differences, the same ones at every call: a standard deviation of
-    .4 points at 80 %. At n = 6 all signs must be alike, which costs a sixth of the t test's power; at 12, .5 points.
+    0.4 points at 80 %. At n = 6 all signs must be equal, which costs a sixth of the t test's power; at 12, 0.5 points.
 
     Args:
         n: pairs, 2 to SIMULATED_PAIRS.
         spread, difference, alpha: as `paired_t_power`.
     """
     assert 2 <= n <= SIMULATED_PAIRS, n
-    return _both_find(n, abs(difference) / spread, alpha)
+    return _both_detect(n, abs(difference) / spread, alpha)
 
 
 @cache
-def _both_find(n: int, shift: float, alpha: float) -> float:
+def _both_detect(n: int, shift: float, alpha: float) -> float:
     samples = np.random.default_rng(0).standard_normal((_STUDIES, n)) + shift
     by_t = student_mean(samples).p_difference() <= alpha
-    # Samples that the t test passes over need no sign patterns, of which there are many.
+    # Only samples that the t test rejects need the many sign patterns.
     by_signs = sign_flip_test(samples[by_t]) <= alpha
     return float(by_signs.sum() / _STUDIES)
 
 
 def seeds_for_both_tests(spread: float, difference: float, alpha: float, power: float) -> int:
-    """The least number of paired seeds with which both tests of a verdict find `difference` with the chance `power`.
+    """Return the smallest number of paired seeds with which both tests detect `difference` with the chance `power`.
 
-    Beyond SIMULATED_PAIRS the t test decides. Arguments and errors as `required_seeds`.
+    With more than SIMULATED_PAIRS the t test decides. Arguments and errors as in `required_seeds`.
     """
     n = max(required_seeds(spread, difference, alpha, power), pairs_needed(alpha))
     while n <= SIMULATED_PAIRS and both_tests_power(n, spread=spread, difference=difference, alpha=alpha) < power:

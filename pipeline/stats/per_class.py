@@ -1,4 +1,8 @@
-"""Accuracies per class, values per image, and the bootstrap over images."""
+"""Accuracy by class and of the worst class, and a bootstrap over filter draws, seeds and test images.
+
+Accuracies are 0 to 1, differences -1 to 1. `correct` holds which test images a run classified correctly, as a row of
+data/train/<study>.correct.npy does.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,25 +15,24 @@ from pipeline.stats.comparisons import Comparison, in_points
 from pipeline.stats.estimates import Estimate, rounding_sd
 from pipeline.stats.replicates import Pairs, level_estimate
 
-# Accuracy by class, and of the worst class, with paired differences.
-#
-# Accuracies are 0 to 1, differences -1 to 1. `correct` says which test images a run classified correctly, as a row of
-# data/train/<study>.correct.npy does.
+Values = dict[str, Any]
 
+# Numbers that are in memory at once for the images' weights.
+_CHUNK = 2**22
 
 ArmPair = tuple[NDArray[np.bool_], NDArray[np.bool_]]
 """Which images each run classified correctly at one setting: the treated arm's (draws, seeds, images), and the
-control's, of the same shape, or (1, seeds, images) for runs that all draws are compared with."""
+control's, of the same shape, or (1, seeds, images) for control runs that all draws share."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassDifferences:
-    """Treated - control, -1 to 1, each with its own interval: not adjusted for the number of classes.
+    """Treated - control, -1 to 1, each with an interval that is not adjusted for the number of classes.
 
     Attributes:
         classes: labels, ascending.
         estimates: one for each of `classes`.
-        worst: of the worst class of each run, which need not be the same one.
+        worst: of the worst class of each run, which may differ between runs.
     """
 
     classes: tuple[int, ...]
@@ -38,7 +41,7 @@ class ClassDifferences:
 
 
 def class_accuracies(correct: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
-    """Share of each class's images that are correct, (..., classes), in ascending order of the labels found.
+    """Return the share of each class's images that are correct (..., classes), in ascending order of labels.
 
     Args:
         correct: bool (..., images).
@@ -58,19 +61,19 @@ def class_accuracies(correct: ArrayLike, labels: ArrayLike) -> NDArray[np.float6
 
 
 def worst_class_accuracy(correct: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
-    """The least of a run's class accuracies, (...).
+    """Return the smallest of a run's class accuracies (...).
 
-    Chance alone makes the least of many lower than the true one: more so with few images a class, and alike in arms
-    that are tested on the same images. Compare it between such arms only.
+    Chance makes the smallest of many lower than the true one: more so with few images per class, and equally in arms
+    that are tested on the same images. Compare it only between such arms.
     """
     return np.asarray(class_accuracies(correct, labels).min(axis=-1))
 
 
 def class_differences(settings: Sequence[ArmPair], labels: ArrayLike, confidence: float) -> ClassDifferences:
-    """Paired differences of every class and of the worst one, means over settings.
+    """Return paired differences of every class and of the worst one, as means over settings.
 
-    A class's accuracy is a count of its images: what rounding to such counts varies is added to each variance, for the
-    worst class that of the smallest one. Without it, runs that all get a class right would leave no interval.
+    A class's accuracy is a count of its images. The variance of rounding to such counts is added to each variance; the
+    worst class has that of the smallest one. Without it, a class that all runs get right would have no interval.
 
     Args:
         settings: one pair of arms for each, of equal shapes.
@@ -86,17 +89,17 @@ def class_differences(settings: Sequence[ArmPair], labels: ArrayLike, confidence
         for measure in (class_accuracies, worst_class_accuracy)
     )
     classes, counts = np.unique(np.asarray(labels), return_counts=True)
-    blurs = [rounding_sd(1 / count) * (2 / len(settings)) ** 0.5 for count in counts]
-    each = zip(np.moveaxis(of_classes, -1, 0), blurs, strict=True)
+    roundings = [rounding_sd(1 / count) * (2 / len(settings)) ** 0.5 for count in counts]
+    tables = zip(np.moveaxis(of_classes, -1, 0), roundings, strict=True)
     return ClassDifferences(
         classes=tuple(classes.tolist()),
-        estimates=tuple(level_estimate(table, confidence, rounding=blur) for table, blur in each),
-        worst=level_estimate(of_worst, confidence, rounding=max(blurs)),
+        estimates=tuple(level_estimate(table, confidence, rounding=rounding) for table, rounding in tables),
+        worst=level_estimate(of_worst, confidence, rounding=max(roundings)),
     )
 
 
 def check_pairs(settings: Sequence[ArmPair]) -> None:
-    """See that arms are (draws, seeds, images), the control of that shape or (1, seeds, images).
+    """Check that arms are (draws, seeds, images), and the control of that shape or (1, seeds, images).
 
     Raises:
         ValueError: no settings, or shapes that do not pair.
@@ -110,15 +113,8 @@ def check_pairs(settings: Sequence[ArmPair]) -> None:
         )
 
 
-# A bootstrap over filter draws, seeds and test images at once.
-
-
-_CHUNK = 2**22
-"""Numbers that are in memory at once for the images' weights."""
-
-
 def correctness_differences(settings: Sequence[ArmPair]) -> NDArray[np.float32]:
-    """Treated - control for every run and test image, (draws, seeds, images), -1 to 1: the mean over settings.
+    """Return treated - control for every run and test image (draws, seeds, images), -1 to 1: the mean over settings.
 
     Args:
         settings: one pair of arms for each, of equal shapes.
@@ -139,21 +135,21 @@ def correctness_differences(settings: Sequence[ArmPair]) -> NDArray[np.float32]:
 def hierarchical_bootstrap(
     differences: ArrayLike, *, confidence: float, resamples: int = 10_000, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile interval of the mean difference in accuracy, for other draws, seeds and test images of their kind.
+    """Return the percentile interval of the mean difference in accuracy over draws, seeds and test images.
 
-    Draws, seeds and images are each drawn anew with replacement, independently: every run is tested on the same
-    images, and seeds pair across draws, so that the factors cross, and images are not nested in runs. This is the
-    pigeonhole bootstrap (Owen 2007, doi:10.1214/07-AOAS122), which counts the noise of single run-and-image pairs
-    up to three times over and hence errs on the wide side in it. With one draw, the interval is conditional on it.
+    Draws, seeds and images are resampled with replacement, independently. Every run is tested on the same images, and
+    seeds pair across draws, so that the factors cross, and images are not nested in runs. This is the pigeonhole
+    bootstrap (Owen 2007, doi:10.1214/07-AOAS122). It counts the noise of single run-and-image pairs up to three times,
+    which makes the interval wider. With one draw, the interval is conditional on it.
 
-    Percentiles of few seeds lie too close: where seeds vary most, a 95 % interval covers the truth 74 times in 100
-    with 3 of them, 86 with 5 and 92 with 10. Student's interval over seeds falls as short where the choice of test
+    Percentiles of few seeds are too narrow: if seeds vary most, a 95 % interval covers the truth 74 times in 100
+    with 3 of them, 86 with 5 and 92 with 10. Student's interval over seeds is as short if the choice of test
     images matters most (benchmarks/statistics_error_rates.py). The t interval decides; this one adds the images.
 
     Args:
         differences: (draws, seeds, images), -1 to 1: `correctness_differences`.
         confidence: nominal coverage, in (0, 1).
-        resamples: how many times all is drawn anew.
+        resamples: number of resamples.
         seed: of the resampling.
 
     Returns:
@@ -164,8 +160,9 @@ def hierarchical_bootstrap(
     """
     values = np.asarray(differences)
     if values.ndim != 3 or not values.size or not 0 < confidence < 1:
-        found = f"{values.shape} and {confidence}"
-        raise ValueError(f"expected (draws, seeds, images) and a confidence in (0, 1), got {found}")
+        raise ValueError(
+            f"expected (draws, seeds, images) and a confidence in (0, 1), got {values.shape} and {confidence}"
+        )
     draws, seeds, images = values.shape
     rng = np.random.default_rng(seed)
     runs = values.reshape(draws * seeds, images).astype(np.float64)
@@ -181,15 +178,9 @@ def hierarchical_bootstrap(
 
 
 def _weights(rng: np.random.Generator, size: int, n: int) -> NDArray[np.float64]:
-    """(size, n), rows summing to 1: how often each of n is drawn with replacement, as a share."""
+    """Return bootstrap weights (size, n): how often each of n is sampled, as a share; rows sum to 1."""
     rows = rng.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
     return np.bincount(rows.ravel(), minlength=size * n).reshape(size, n) / n
-
-
-# What single test images say of a comparison: by class, of the worst class, and with the images as a sample too.
-
-
-Values = dict[str, Any]
 
 
 def image_values(
@@ -199,7 +190,9 @@ def image_values(
     class_names: Sequence[str],
     confidence: float,
 ) -> Values | None:
-    """Over the settings of the pooled verdict, as plain values; None where it has none.
+    """Return a comparison by class, of the worst class, and over images as a sample, as plain values.
+
+    Covers the settings of the pooled verdict; None without one.
 
     Args:
         correct: (runs, images), rows as the study's runs.
@@ -232,7 +225,7 @@ def _arms(pairs: Pairs, correct: NDArray[np.bool_], *, shared: bool) -> ArmPair:
 
 
 def _class_means(correct: NDArray[np.bool_], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Mean accuracies over runs (classes + 1,): of each class, and of each run's worst."""
+    """Return mean accuracies over runs (classes + 1,): of each class, and of each run's worst."""
     worst = worst_class_accuracy(correct, labels).mean()
     return np.append(class_accuracies(correct, labels).mean(axis=(0, 1)), worst)
 

@@ -1,4 +1,4 @@
-"""Ratios of steps to an accuracy, and convergence."""
+"""Paired ratios of positive quantities between arms, and steps and images to a target loss or accuracy."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -22,28 +22,30 @@ from pipeline.stats.replicates import (
 )
 from pipeline.stats.runs import Run, Setting, sorted_settings
 
-# How many times a positive quantity of the treated arm is that of another, paired by seed, on a logarithmic scale.
-
-
 RatioOutcome = Literal["lower", "higher", "undecided"]
+
+TargetQuantity = Literal["train_loss", "top1"]
+
+Crossing = float | Literal["at once", "never"]
+"""Images until a target is reached; `at once` if the first record is beyond it, so that it was too easy for the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """Treated over control.
+    """A positive quantity of the treated arm over that of the control, paired by seed.
 
     Attributes:
         control: the arm that the treated one is compared with.
-        outcome: of the treated arm; undecided unless both tests find a difference at alpha.
+        outcome: of the treated arm; undecided unless both tests detect a difference at alpha.
         mean, low, high: geometric mean of the ratio with its t interval of confidence 1 - alpha on the logarithmic
-            scale; above 0, the ends None with a single replicate. All None where no setting is complete.
-        n: how many of `unit`; 0 where no setting is complete.
+            scale; above 0, the ends None with a single replicate. All None if no setting is complete.
+        n: number of `unit`s; 0 if no setting is complete.
         unit: what n counts: seeds of the only draw of the filter (the outcome is conditional on that draw), or draws.
-        draws, seeds: that the ratio is of; seeds of each draw.
-        p: the larger of those of the t test and of the sign-flip test; None with a single replicate.
-        least_p: that the sign-flip test gives with so many replicates at best; above alpha nothing can be claimed.
-        settings: that the ratio is over, each seed's logarithms averaged first.
-        left_out: settings in which some run of either arm did not finish, or has no value.
+        draws, seeds: numbers of each in the data; seeds per draw.
+        p: the larger of the t test's and the sign-flip test's; None with a single replicate.
+        least_p: smallest p of the sign-flip test with this number of replicates; above alpha nothing can be claimed.
+        settings: the settings averaged, as logarithms, for each seed first.
+        left_out: number of settings in which some run of either arm did not finish, or has no value.
     """
 
     control: str
@@ -62,12 +64,12 @@ class Ratio:
 
 
 def ratios(runs: Sequence[Run], values: Sequence[float | None], alpha: float) -> list[Ratio]:
-    """The treated arm against each other one.
+    """Return the ratio of the treated arm to each other one.
 
-    A setting of which one value is missing is left out whole: the seeds that have both need not be like the others.
+    A setting with a missing value is left out entirely: the seeds that have both values may differ from the others.
 
     Args:
-        values: one for each of `runs`, above 0; None where there is none.
+        values: one for each of `runs`, above 0; None if missing.
         alpha: level of the tests, in (0, 1).
     """
     assert all(value is None or value > 0 for value in values), "logarithms need positive values"
@@ -77,26 +79,26 @@ def ratios(runs: Sequence[Run], values: Sequence[float | None], alpha: float) ->
 
 def _ratio(runs: Sequence[Run], control: str, logs: NDArray[np.float64], alpha: float) -> Ratio:
     pairs = find_pairs(runs, control)
-    tables = {found.setting: logs[found.treated] - logs[found.control] for found in pairs if found.complete}
-    known = {setting: table for setting, table in tables.items() if np.isfinite(table).all()}
+    tables = {pair.setting: logs[pair.treated] - logs[pair.control] for pair in pairs if pair.complete}
+    finite = {setting: table for setting, table in tables.items() if np.isfinite(table).all()}
     draws, seeds = len(filter_draw_names(runs)), len(sorted_seeds(runs))
-    of_all: dict[str, Any] = {
+    common: dict[str, Any] = {
         "control": control,
         "unit": "draw" if draws > 1 else "seed",
         "draws": draws,
         "seeds": seeds,
-        "settings": tuple(known),
-        "left_out": len(pairs) - len(known),
+        "settings": tuple(finite),
+        "left_out": len(pairs) - len(finite),
     }
-    if not known:
-        return Ratio(**of_all, outcome="undecided", mean=None, low=None, high=None, n=0, p=None, least_p=None)
-    table = np.mean(list(known.values()), axis=0)
+    if not finite:
+        return Ratio(**common, outcome="undecided", mean=None, low=None, high=None, n=0, p=None, least_p=None)
+    table = np.mean(list(finite.values()), axis=0)
     estimate = level_estimate(table, 1 - alpha)
     p = _p_difference(table, estimate)
-    claimed: RatioOutcome = "lower" if estimate.mean < 0 else "higher"
+    direction: RatioOutcome = "lower" if estimate.mean < 0 else "higher"
     return Ratio(
-        **of_all,
-        outcome=claimed if p is not None and p <= alpha else "undecided",
+        **common,
+        outcome=direction if p is not None and p <= alpha else "undecided",
         mean=float(np.exp(estimate.mean)),
         low=None if estimate.low is None else float(np.exp(estimate.low)),
         high=None if estimate.high is None else float(np.exp(estimate.high)),
@@ -112,30 +114,15 @@ def _p_difference(table: NDArray[np.float64], estimate: Estimate) -> float | Non
     return float(max(level_mean(table).p_difference(), level_sign_flip(table)))
 
 
-# How many steps and images a run takes to a training loss or an accuracy that was stated before it.
-#
-# The accuracy is of the test images, the same for all arms. The loss is each run's own, on the augmented images of its
-# own arm: an arm without the hard images has the lower loss with the same network, so that reaching the target sooner
-# is
-# not yet learning faster. Only an arm of as many images chosen at random tells how much of it comes from the number of
-# images, and none how much from their choice.
-
-
-TargetQuantity = Literal["train_loss", "top1"]
-
-Crossing = float | Literal["at once", "never"]
-"""Images until a target is reached; `at once` if the first record is beyond it, so that it was too easy for the run."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ArmConvergence:
-    """One arm at one setting.
+    """Steps and images to the target of one arm at one setting.
 
     Attributes:
-        n: finished runs.
-        reached: those of them that crossed the target.
-        at_once: those that were beyond it in their first record.
-        steps, images: geometric means over the runs, None unless all of them reached it.
+        n: number of finished runs.
+        reached: number of them that crossed the target.
+        at_once: number of them whose first record was beyond it.
+        steps, images: geometric means over the runs, None unless all of them crossed it.
     """
 
     setting: Setting
@@ -148,10 +135,10 @@ class ArmConvergence:
 
 
 def images_to_loss(history: Sequence[tuple[int, float | None]], target: float) -> Crossing:
-    """Training images processed until the training loss first falls to `target`.
+    """Return the number of training images processed until the training loss first falls to `target`.
 
-    Each record is the mean loss since the one before, so it stands for the middle between them, and between two
-    middles the loss is taken for a straight line.
+    Each record is the mean loss since the one before, so it applies to the midpoint between them. Between two
+    midpoints the loss is interpolated linearly.
 
     Args:
         history: (images processed, mean loss since the record before in nats, or None), ascending.
@@ -164,12 +151,12 @@ def images_to_loss(history: Sequence[tuple[int, float | None]], target: float) -
 
 
 def images_to_accuracy(curve: Sequence[tuple[int, float]], target: float) -> Crossing:
-    """Training images processed until the accuracy first rises to `target`.
+    """Return the number of training images processed until the accuracy first rises to `target`.
 
-    Between two measurements it is taken for a straight line.
+    Between two measurements it is interpolated linearly.
 
     Args:
-        curve: (images processed, accuracy of the network as it was then), ascending.
+        curve: (images processed, accuracy at that time), ascending.
     """
     return _first_rise(curve, target)
 
@@ -184,9 +171,14 @@ def _first_rise(points: Sequence[tuple[float, float]], target: float) -> Crossin
 
 
 def convergence(runs: Sequence[Run], quantity: TargetQuantity, target: float, alpha: float) -> dict[str, Any]:
-    """Each arm's steps and images to the target, and the treated arm's against each other one's, as plain values.
+    """Return each arm's steps and images to the target, and the ratios to the treated arm's, as plain values.
 
-    All pairs have the same batch size, so that the ratio of images is that of steps too, unless the batch grew.
+    The accuracy is of the test images, the same for all arms. The loss is of each run's own augmented training
+    images. An arm without the hard images has the lower loss with the same network, so that reaching the target
+    sooner does not mean learning faster. An arm of as many images chosen at random shows how much of the difference
+    comes from the number of images; no arm shows how much comes from their choice.
+
+    All pairs have the same batch size, so the ratio of images is also that of steps, unless the batch grew.
 
     Args:
         runs: of one study.
@@ -222,20 +214,20 @@ def _finite_or_none(images: Crossing) -> float | None:
 
 
 def _arms(runs: Sequence[Run], reached: Sequence[Crossing]) -> list[ArmConvergence]:
-    """An entry for each setting and arm, in the order of the settings and of the study's arms."""
-    found = []
+    """Return an entry for each setting and arm, in the order of the settings and of the study's arms."""
+    rows = []
     for setting in sorted_settings(runs):
         for arm in dict.fromkeys(run.arm for run in runs):
-            own = [
+            group = [
                 (run, images)
                 for run, images in zip(runs, reached, strict=True)
                 if run.setting == setting and run.arm == arm and run.finished
             ]
-            values = [value for _, value in own]
+            values = [value for _, value in group]
             images = [value for value in values if not isinstance(value, str)]
-            steps = [run.steps_after(value) for run, value in own if not isinstance(value, str)]
+            steps = [run.steps_after(value) for run, value in group if not isinstance(value, str)]
             all_reached = len(images) == len(values) > 0
-            found.append(
+            rows.append(
                 ArmConvergence(
                     setting=setting,
                     arm=arm,
@@ -246,7 +238,7 @@ def _arms(runs: Sequence[Run], reached: Sequence[Crossing]) -> list[ArmConvergen
                     images=_geometric_mean(images) if all_reached else None,
                 )
             )
-    return found
+    return rows
 
 
 def _geometric_mean(values: Sequence[float]) -> float:

@@ -1,4 +1,14 @@
-"""Pairs of runs and levels of replication."""
+"""Pair the runs of two arms, and decide what counts as a replicate: draws of the filter, or seeds.
+
+Differences of one seed at several batch sizes share its initialization, its order and the filter's draw. They are
+averaged first, so that no setting counts as a replicate. Seeds of one draw of the filter share that draw. With several
+draws, each draw's mean over its seeds counts once. With one draw the seeds are the replicates, and the result holds
+for that draw alone.
+
+All draws of a study are trained with the same seeds. The effect of a seed's initialization and order on one arm is in
+the difference of every draw, whatever the control is, so that the draws' means are not independent. Draws and seeds
+are therefore crossed: each factor adds its own variance.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,39 +27,35 @@ from pipeline.stats.estimates import (
 from pipeline.stats.hypothesis_tests import sign_flip_test
 from pipeline.stats.runs import Run, Setting, sorted_settings
 
-# Draws of the filter, seeds and settings: what is independent of what, and hence what counts as a replicate.
-#
-# Differences of one seed at several batch sizes share its initialization, its order and the filter's draw: they are
-# averaged first, so that no setting counts as a replicate. Seeds of one draw of the filter share that draw's luck:
-# with several draws, each draw's mean over its seeds counts once. With one draw the seeds are the replicates, and
-# what is found holds for that draw alone.
-#
-# All draws of a study are trained with the same seeds. What a seed's initialization and order do to one arm more than
-# to
-# the other is in the difference of every draw, whatever the control is, so that the draws' means are not independent.
-# Draws and seeds are therefore crossed: each factor adds its own variance.
+TREATED = "filtered"
+"""The arm that the others are compared with."""
+
+SHARED = "full"
+"""The arm that all draws of the filter share: one run per seed."""
+
+_CONTROLS = ("random", "full", "random_uniform")
 
 
 def n_pairs(shape: tuple[int, ...]) -> int:
-    """How many pairs the sign-flip test of a table (draws, seeds) has: the seeds of one draw, or the fewer of both."""
+    """Return the number of pairs of the sign-flip test: the seeds of one draw, or the smaller of draws and seeds."""
     draws, seeds = shape[-2:]
     return seeds if draws == 1 else min(draws, seeds)
 
 
 def level_mean(differences: ArrayLike, *, rounding: float = 0.0) -> StudentMean:
-    """Student's mean of differences (..., draws, seeds), over draws where there are several, else over seeds.
+    """Return Student's mean of differences (..., draws, seeds), over draws if there are several, else over seeds.
 
     Args:
         differences: treated - control of the same draw and seed, complete, two seeds or more.
-        rounding: standard deviation that rounding gives each difference, in its unit; 0 for values not rounded.
+        rounding: standard deviation of each difference's rounding error, in its unit; 0 for values not rounded.
     """
     values = np.asarray(differences, dtype=np.float64)
     mean = crossed_mean(values) if values.shape[-2] > 1 else student_mean(values[..., 0, :])
-    return mean.blurred(rounding / (values.shape[-2] * values.shape[-1]) ** 0.5)
+    return mean.with_rounding_error(rounding / (values.shape[-2] * values.shape[-1]) ** 0.5)
 
 
 def level_estimate(differences: ArrayLike, confidence: float, *, rounding: float = 0.0) -> Estimate:
-    """Mean of one table (draws, seeds) with its interval, which is None with a single seed.
+    """Return the mean of one table (draws, seeds) with its interval, which is None with a single seed.
 
     Args:
         rounding: as `level_mean`.
@@ -61,19 +67,19 @@ def level_estimate(differences: ArrayLike, confidence: float, *, rounding: float
     if values.ndim != 2 or values.size == 0:
         raise ValueError(f"expected a table (draws, seeds) that is not empty, got shape {values.shape}")
     crossed = len(values) > 1
-    found = crossed_difference(values, confidence) if crossed else mean_estimate(values[0], confidence)
-    if found.low is None or not rounding:
-        return found
+    estimate = crossed_difference(values, confidence) if crossed else mean_estimate(values[0], confidence)
+    if estimate.low is None or not rounding:
+        return estimate
     mean = level_mean(values, rounding=rounding)
     low, high = mean.interval(confidence)
-    return replace(found, low=float(low), high=float(high))
+    return replace(estimate, low=float(low), high=float(high))
 
 
 def level_sign_flip(differences: ArrayLike) -> NDArray[np.float64]:
-    """p-values (...) of the sign-flip test of differences (..., draws, seeds), over the seeds of a single draw.
+    """Return p-values (...) of the sign-flip test of differences (..., draws, seeds), over the seeds of a single draw.
 
     With several draws neither the draws' means nor the seeds' means are independent, so that no flipping is exact.
-    The larger of both p-values is then a hurdle beside the t test of `level_mean`, not a test of its own.
+    The larger of both p-values is then an extra condition for the t test of `level_mean`, not a separate test.
     """
     values = np.asarray(differences, dtype=np.float64)
     if values.shape[-2] == 1:
@@ -81,26 +87,14 @@ def level_sign_flip(differences: ArrayLike) -> NDArray[np.float64]:
     return np.maximum(sign_flip_test(values.mean(axis=-1)), sign_flip_test(values.mean(axis=-2)))
 
 
-# Which runs of a study are pairs: equal in setting, seed and draw of the filter, but of different arms.
-
-
-TREATED = "filtered"
-"""The arm that the others are compared with."""
-
-SHARED = "full"
-"""The arm that all draws of the filter have in common: one run a seed."""
-
-_CONTROLS = ("random", "full", "random_uniform")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
-    """The pairs of one setting of which both runs finished.
+    """The pairs of one setting whose runs both finished: equal in setting, seed and draw, but of different arms.
 
     Attributes:
         treated, control: (draws, seeds), rows of the study's runs. Seeds that some draw lacks are in neither; both
-            are empty where no seed is in all draws.
-        complete: whether every seed of every draw is there, of one pair at least.
+            are empty if no seed is in all draws.
+        complete: whether there is a pair, and none is missing.
     """
 
     setting: Setting
@@ -110,26 +104,26 @@ class Pairs:
 
 
 def control_arms(runs: Sequence[Run]) -> list[str]:
-    """The arms that the filtered one can be compared with; none if it is not there itself."""
+    """Return the arms that the filtered one can be compared with; none without a filtered arm."""
     arms = {run.arm for run in runs}
     return [arm for arm in _CONTROLS if arm in arms] if TREATED in arms else []
 
 
 def filter_draw_names(runs: Sequence[Run]) -> list[str]:
-    """The networks whose filters made the treated arm, sorted."""
+    """Return the networks whose filters made the treated arm, sorted."""
     return sorted({run.filter_network for run in runs if run.arm == TREATED})
 
 
 def sorted_seeds(runs: Sequence[Run]) -> list[int]:
-    """All seeds, sorted."""
+    """Return all seeds, sorted."""
     return sorted({run.seed for run in runs})
 
 
 def find_pairs(runs: Sequence[Run], control: str, seeds: Sequence[int] | None = None) -> list[Pairs]:
-    """Of each setting, sorted.
+    """Return the pairs of each setting, sorted.
 
     Args:
-        seeds: those that count, sorted; None for all.
+        seeds: the seeds to use, sorted; None for all.
     """
     if seeds is None:
         seeds = sorted_seeds(runs)
@@ -139,7 +133,7 @@ def find_pairs(runs: Sequence[Run], control: str, seeds: Sequence[int] | None = 
         if run.top1 is not None
     }
     draws = filter_draw_names(runs)
-    found = []
+    pairs = []
     for setting in sorted_settings(runs):
         both: dict[tuple[str, int], tuple[int, int]] = {}
         for draw in draws:
@@ -148,38 +142,38 @@ def find_pairs(runs: Sequence[Run], control: str, seeds: Sequence[int] | None = 
                 other = finished.get((setting, control, "" if control == SHARED else draw, seed))
                 if treated is not None and other is not None:
                     both[draw, seed] = treated, other
-        kept = complete_seeds(both, draws)
-        rows = np.array([[both[draw, seed] for seed in kept] for draw in draws], dtype=np.int64)
-        rows = rows.reshape(len(draws), len(kept), 2)
-        complete = bool(kept) and kept == list(seeds)
-        found.append(Pairs(setting=setting, treated=rows[..., 0], control=rows[..., 1], complete=complete))
-    return found
+        paired_seeds = complete_seeds(both, draws)
+        rows = np.array([[both[draw, seed] for seed in paired_seeds] for draw in draws], dtype=np.int64)
+        rows = rows.reshape(len(draws), len(paired_seeds), 2)
+        complete = bool(paired_seeds) and paired_seeds == list(seeds)
+        pairs.append(Pairs(setting=setting, treated=rows[..., 0], control=rows[..., 1], complete=complete))
+    return pairs
 
 
 def seed_differences(top1: Mapping[tuple[Setting, str, int], float | None], control: str) -> NDArray[np.float64]:
-    """(seeds, settings), both ascending: treated - control in accuracy, -1 to 1; NaN where a run did not finish.
+    """Return treated - control in accuracy (seeds, settings), both ascending, -1 to 1; NaN if a run did not finish.
 
     Args:
         top1: by setting, arm and seed, 0 to 1, None for runs without a result; of one draw of the filter.
     """
     settings, seeds = sorted({setting for setting, _, _ in top1}), sorted({seed for _, _, seed in top1})
-    found = np.full((len(seeds), len(settings)), np.nan)
+    table = np.full((len(seeds), len(settings)), np.nan)
     for row, seed in enumerate(seeds):
         for column, setting in enumerate(settings):
             treated, other = top1.get((setting, TREATED, seed)), top1.get((setting, control, seed))
             if treated is not None and other is not None:
-                found[row, column] = treated - other
-    return found
+                table[row, column] = treated - other
+    return table
 
 
-def complete_seeds(found: Collection[tuple[str, int]], draws: Sequence[str]) -> list[int]:
-    """The seeds that are `found` with each of the draws, sorted."""
-    seeds = sorted({seed for _, seed in found})
-    return [seed for seed in seeds if all((draw, seed) in found for draw in draws)]
+def complete_seeds(available: Collection[tuple[str, int]], draws: Sequence[str]) -> list[int]:
+    """Return the seeds that are available, as (draw, seed), with each of the draws, sorted."""
+    seeds = sorted({seed for _, seed in available})
+    return [seed for seed in seeds if all((draw, seed) in available for draw in draws)]
 
 
 def differences(runs: Sequence[Run], pairs: Pairs) -> NDArray[np.float64]:
-    """(draws, seeds): treated - control in accuracy, -1 to 1."""
+    """Return treated - control in accuracy (draws, seeds), -1 to 1."""
     top1 = np.array([np.nan if run.top1 is None else run.top1 for run in runs])
-    found: NDArray[np.float64] = top1[pairs.treated] - top1[pairs.control]
-    return found
+    table: NDArray[np.float64] = top1[pairs.treated] - top1[pairs.control]
+    return table

@@ -1,4 +1,4 @@
-"""Runs as the statistics read them, their accuracies and learning curves."""
+"""The runs of a study as the statistics read them, their accuracies by arm, and mean learning curves."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,16 +9,17 @@ import numpy as np
 
 from pipeline.stats.estimates import Estimate, mean_estimate, rounding_sd
 
-# The training runs of a study: one for each cell of its grid.
-
-
 EQUAL_EPOCHS = 0.01
-"""Arms of unlike size whose epochs differ by no larger share had as many. A run ends after a whole step: three steps of
-a large batch may be 1.88 epochs of one arm and 1.98 of another."""
+"""Largest relative difference of epochs that counts as equal. A run ends after a whole step: three steps of a large
+batch may be 1.88 epochs of one arm and 1.98 of a smaller one."""
+
+Quantity = Literal["train_loss", "top1", "test_loss"]
+"""Measured while a run trains: mean loss of its training images in nats; of the test images the share classified
+correctly, and the mean loss in nats."""
 
 
 class Setting(NamedTuple):
-    """What two runs must share, beside their seed, to be a pair. Never chosen by its accuracy."""
+    """What two runs must share, in addition to their seed, to be a pair. Never chosen by its accuracy."""
 
     model: str
     batch_size: int
@@ -28,17 +29,18 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One cell. `top1` and `balanced_accuracy` (0 to 1), and `loss` (of the test images, nats), are None unless it
-    finished.
+    """One run of a study's grid.
+
+    `top1` and `balanced_accuracy` (0 to 1), and `loss` (of the test images, nats), are None unless it finished.
 
     Attributes:
-        history: (training images processed, training loss in nats or None where it was not finite), ascending.
-        history_steps: optimizer steps at each of `history`; empty where all batches had the same size.
-        accuracy: (training images processed, top-1 of the test images 0 to 1) where it was measured before the run's
-            end, ascending.
-        test_loss: the same of the test images' mean loss in nats.
+        history: (training images processed, training loss in nats or None if it was not finite), ascending.
+        history_steps: optimizer steps at each of `history`; empty if all batches had the same size.
+        accuracy: (training images processed, top-1 of the test images 0 to 1), measured before the run's end,
+            ascending.
+        test_loss: the same for the test images' mean loss in nats.
         critical_batch: in images, with the ends of its 95 % interval; None if it was not sampled or
-            cannot be told. With a lower end and no upper one there is no upper bound.
+            is unknown. With a lower end and no upper one there is no upper bound.
     """
 
     setting: Setting
@@ -67,7 +69,7 @@ class Run:
         return self.status == "finished"
 
     def steps_after(self, images: float) -> float:
-        """Optimizer steps that process so many training images; of a growing batch by a line between two records."""
+        """Return the optimizer steps that process `images`; with a growing batch, linear between two records."""
         if not self.history_steps:
             return images / self.setting.batch_size
         processed = [0, *(at for at, _ in self.history)]
@@ -75,56 +77,53 @@ class Run:
 
     @property
     def accuracy_to_end(self) -> list[tuple[int, float]]:
-        """As `accuracy`, with the one after the last step, which every finished run has."""
+        """`accuracy` and the value after the last step, which every finished run has."""
         assert self.top1 is not None
         return [*self.accuracy, (self.history[-1][0], self.top1)]
 
     @property
     def test_loss_to_end(self) -> list[tuple[int, float]]:
-        """As `test_loss`, with the one after the last step, which every finished run has."""
+        """`test_loss` and the value after the last step, which every finished run has."""
         assert self.loss is not None
         return [*self.test_loss, (self.history[-1][0], self.loss)]
 
 
 def run_from_row(row: Mapping[str, Any]) -> Run:
-    """A row of a study's table, with its history, as `pipeline.artifacts.runs` reads it."""
-    others = {key: value for key, value in row.items() if key not in (*Setting._fields, "fingerprint")}
-    return Run(setting=Setting(*(row[name] for name in Setting._fields)), **others)
+    """Build a run from a row of a study's table, with its history, as `pipeline.artifacts.runs` reads it."""
+    fields = {key: value for key, value in row.items() if key not in (*Setting._fields, "fingerprint")}
+    return Run(setting=Setting(*(row[name] for name in Setting._fields)), **fields)
 
 
 def sorted_settings(runs: Sequence[Run]) -> list[Setting]:
-    """All settings, sorted."""
+    """Return all settings, sorted."""
     return sorted({run.setting for run in runs})
 
 
 def varying_fields(settings: Iterable[Setting]) -> tuple[str, ...]:
-    """The names of a setting's fields, without batch_size, that take more than one value."""
+    """Return the names of a setting's fields, without batch_size, that have more than one value."""
     settings = list(settings)
     names = [name for name in Setting._fields if name != "batch_size"]
     return tuple(name for name in names if len({getattr(setting, name) for setting in settings}) > 1)
 
 
 def describe(setting: Setting, fields: Iterable[str]) -> str:
-    """E.g. `resnet18, lr 0.05`; empty without fields."""
+    """Return e.g. `resnet18, lr 0.05`; empty without fields."""
     short = {"batch_size": "batch ", "learning_rate": "lr ", "weight_decay": "wd ", "model": ""}
     return ", ".join(f"{short[name]}{getattr(setting, name)}" for name in fields)
 
 
-# Accuracy of each arm of a study at each setting.
-
-
 @dataclass(frozen=True, kw_only=True)
 class ArmAccuracy:
-    """One arm at one setting.
+    """Accuracy of one arm at one setting.
 
     Attributes:
-        top1: over the finished seeds, or over the means of the draws of the filter where the arm has
+        top1: over the finished seeds, or over the means of the draws of the filter if the arm has
             several; 0 to 1, None if no seed finished.
         balanced_accuracy: mean over the finished seeds, 0 to 1.
-        planned: seeds or draws, whether they finished or not.
-        n_train: smallest and largest of the draws.
-        steps, epochs: smallest and largest of the finished runs, which differ where draws of the filter keep unlike
-            numbers of images; None if none finished. A run that diverged says how far it came, not what was planned.
+        planned: number of seeds or draws, whether they finished or not.
+        n_train: smallest and largest over the draws.
+        steps, epochs: smallest and largest over the finished runs, which differ if draws of the filter keep different
+            numbers of images; None if none finished. A diverged run records how far it came, not what was planned.
     """
 
     setting: Setting
@@ -139,11 +138,11 @@ class ArmAccuracy:
 
 
 def arm_accuracies(runs: Sequence[Run], confidence: float, n_images: int) -> list[ArmAccuracy]:
-    """One entry for each setting and arm, in the order of the settings and of the study's arms.
+    """Return one entry for each setting and arm, in the order of the settings and of the study's arms.
 
     Args:
         confidence: of each interval, in (0, 1).
-        n_images: test images, of which every accuracy is a multiple of one part: the interval knows of this rounding.
+        n_images: number of test images; the interval includes the rounding of accuracies to multiples of 1 / n_images.
     """
     arms = list(dict.fromkeys(run.arm for run in runs))
     groups: dict[tuple[Setting, str], list[Run]] = {
@@ -179,23 +178,15 @@ def _arm_accuracy(group: Sequence[Run], confidence: float, rounding: float) -> A
     )
 
 
-# Mean curves of what is measured while runs train.
-
-
-Quantity = Literal["train_loss", "top1", "test_loss"]
-"""Of a run while it trains: mean loss of its training images in nats; of the test images the share classified
-correctly, and the mean loss in nats."""
-
-
 def learning_curves(runs: Sequence[Run], quantity: Quantity, varying: Iterable[str]) -> list[dict[str, Any]]:
-    """Mean over the finished runs of each setting and arm, at the records of the first of them.
+    """Return the mean over the finished runs of each setting and arm, at the records of the first of them.
 
-    Draws of the filter that keep unlike numbers of images have records at unlike steps; between two records a curve is
-    taken for a straight line, and it is drawn as far as all of them go.
+    Draws of the filter that keep different numbers of images have records at different steps. Curves are interpolated
+    linearly between two records, over the range that all of them cover.
 
     Args:
-        quantity: `top1` and `test_loss` give no curve of runs that measured them after their last step alone.
-        varying: names of the setting's fields that tell one variant from another.
+        quantity: `top1` and `test_loss` give no curve for runs that measured them only after their last step.
+        varying: names of the setting's fields that differ between variants.
 
     Returns:
         Rows of `variant`, `batch_size`, `arm`, `n`; `examples`, training images processed, ascending; `values`.
@@ -205,16 +196,16 @@ def learning_curves(runs: Sequence[Run], quantity: Quantity, varying: Iterable[s
         if run.finished and (points := _points(run, quantity)):
             groups[run.setting, run.arm].append(points)
     curves = []
-    for (setting, arm), found in sorted(groups.items()):
-        begin, end = max(map(min, found)), min(map(max, found))
-        shared = [at for at in found[0] if begin <= at <= end]
-        values = [np.interp(shared, list(points), list(points.values())) for points in found]
+    for (setting, arm), group in sorted(groups.items()):
+        begin, end = max(map(min, group)), min(map(max, group))
+        shared = [at for at in group[0] if begin <= at <= end]
+        values = [np.interp(shared, list(points), list(points.values())) for points in group]
         curves.append(
             {
                 "variant": describe(setting, varying),
                 "batch_size": setting.batch_size,
                 "arm": arm,
-                "n": len(found),
+                "n": len(group),
                 "examples": shared,
                 "values": np.mean(values, axis=0).tolist(),
             }
@@ -223,7 +214,7 @@ def learning_curves(runs: Sequence[Run], quantity: Quantity, varying: Iterable[s
 
 
 def _points(run: Run, quantity: Quantity) -> dict[int, float]:
-    """Images processed, ascending -> value."""
+    """Return images processed, ascending -> value."""
     if quantity == "top1":
         return dict(run.accuracy_to_end) if run.accuracy else {}
     if quantity == "test_loss":

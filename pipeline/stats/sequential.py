@@ -1,9 +1,9 @@
-"""Group-sequential verdicts: a comparison is tested at looks stated before, and stops at the first one that decides.
+"""Group-sequential tests: a comparison is tested at looks stated in advance, and stops at the first that decides.
 
-A t test after every seed finds a difference that is not there in about a quarter of all studies. Here each look has a
-smaller level, so that the chance of a false claim at any look is alpha (Pocock 1977, doi:10.1093/biomet/64.2.191). One
-test decides, Student's t: two-sided against 0 for a difference, two one-sided tests at the margin for equivalence. A
-study of a fixed number of seeds is one look with the whole level.
+A t test after every seed claims a false difference in about a quarter of all studies. Here each look has a smaller
+level, so that the chance of a false claim at any look is alpha (Pocock 1977, doi:10.1093/biomet/64.2.191). One test
+decides, Student's t: two-sided against 0 for a difference, two one-sided tests at the margin for equivalence. A study
+of a fixed number of seeds is one look with the full level.
 """
 
 import itertools
@@ -21,14 +21,14 @@ from pipeline.stats.estimates import StudentMean, rounding_sd, student_mean
 Outcome = Literal["helps", "hurts", "equivalent", "undecided"]
 
 RESERVE = 0.1
-"""Share of alpha that several looks leave unspent: skewed differences err more often than normal ones."""
+"""Share of alpha that several looks leave unspent: tests of skewed differences err more often than of normal ones."""
 
 _SIMULATIONS = 1_000_000
 _CHUNK = 100_000
 
 
 class Levels(NamedTuple):
-    """Of the tests at one look: two-sided of a difference, and of each side of equivalence; in (0, 1/2)."""
+    """Levels of the tests at one look: two-sided of a difference, and of each side of equivalence; in (0, 1/2)."""
 
     difference: float
     equivalence: float
@@ -36,12 +36,12 @@ class Levels(NamedTuple):
 
 @cache
 def look_levels(looks: tuple[int, ...], alpha: float) -> Levels:
-    """The same levels at every look, with which the chance of a false claim at any of them is (1 - RESERVE) alpha.
+    """Return the levels, equal at every look, that make the chance of a false claim at any look (1 - RESERVE) alpha.
 
-    Of independent normal differences, by a simulation of one million studies: t depends on no spread, so that a
-    quantile of the least p-value over the looks is the level, for studies of any spread. Its standard error is .5 %
-    of the level; it is rounded down to four digits. Equivalence is false at the margin, where one of its two sides has
-    the whole chance of error. A single look has alpha itself.
+    By a simulation of one million studies of independent normal differences. t does not depend on the spread, so that
+    a quantile of the smallest p-value over the looks is the level for any spread. Its standard error is 0.5 % of the
+    level; it is rounded down to four digits. Equivalence is false at the margin, where one of its two sides has
+    the full chance of error. A single look has alpha itself.
 
     Args:
         looks: numbers of replicates, ascending, 2 or more each.
@@ -52,34 +52,34 @@ def look_levels(looks: tuple[int, ...], alpha: float) -> Levels:
     rng = np.random.default_rng(0)
     both, upper = [], []
     for _ in range(_SIMULATIONS // _CHUNK):
-        found = rng.standard_normal((_CHUNK, looks[-1]))
-        tails = np.stack([_tail(student_mean(found[:, :n]), alpha) for n in looks])
+        samples = rng.standard_normal((_CHUNK, looks[-1]))
+        tails = np.stack([_tail(student_mean(samples[:, :n]), alpha) for n in looks])
         both.append(2 * np.abs(tails).min(axis=0))
         upper.append(np.where(tails > 0, tails, 1.0).min(axis=0))
     spent = (1 - RESERVE) * alpha
-    return Levels(*(int(1e4 * np.quantile(np.concatenate(least), spent)) / 1e4 for least in (both, upper)))
+    return Levels(*(int(1e4 * np.quantile(np.concatenate(minima), spent)) / 1e4 for minima in (both, upper)))
 
 
-def _tail(found: StudentMean, alpha: float) -> NDArray[np.float64]:
-    """P(T > |t|) with the sign of t; 1/2 where it is above alpha and cannot matter."""
-    t = found.mean / found.error
+def _tail(mean: StudentMean, alpha: float) -> NDArray[np.float64]:
+    """Return P(T > |t|) with the sign of t; 1/2 where it is above alpha and cannot matter."""
+    t = mean.mean / mean.error
     tails = np.full(t.shape, 0.5)
-    rare = np.abs(t) > stats.t.isf(alpha, found.freedom[0])
-    tails[rare] = stats.t.sf(np.abs(t[rare]), found.freedom[0])
+    rare = np.abs(t) > stats.t.isf(alpha, mean.dof[0])
+    tails[rare] = stats.t.sf(np.abs(t[rare]), mean.dof[0])
     return np.asarray(np.copysign(tails, t))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequentialDesign:
-    """What is stated before the runs are seen.
+    """A sequential design, stated before the runs are seen.
 
     Attributes:
         looks: numbers of seeds at which the comparison is tested, ascending, 2 or more each.
-        margin: differences of accuracy (0 to 1) nearer to 0 than this do not matter.
+        margin: differences of accuracy (0 to 1) closer to 0 than this do not matter.
         alpha: chance of a false claim at any look, in (0, 1/2): one for difference, one for equivalence.
 
     Raises:
-        ValueError: looks that do not grow.
+        ValueError: looks that do not ascend.
     """
 
     looks: tuple[int, ...]
@@ -88,20 +88,20 @@ class SequentialDesign:
 
     def __post_init__(self) -> None:
         if not self.looks or self.looks[0] < 2 or any(b <= a for a, b in itertools.pairwise(self.looks)):
-            raise ValueError(f"expected looks that grow, of 2 seeds or more, got {self.looks}")
+            raise ValueError(f"expected ascending looks of 2 seeds or more, got {self.looks}")
 
     @property
     def levels(self) -> Levels:
-        """Of each look."""
+        """Levels of each look."""
         return look_levels(self.looks, self.alpha)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequentialDecision:
-    """What a study says, and with how many of its seeds.
+    """A study's outcome, and the number of seeds used.
 
     Attributes:
-        seeds: the first so many are used: those of the look that decided, or of the last look taken; 0 before any.
+        seeds: the first seeds are used, up to the look that decided, or to the last look taken; 0 before any.
     """
 
     outcome: Outcome
@@ -109,9 +109,9 @@ class SequentialDecision:
 
 
 def outcomes(mean: ArrayLike, p_difference: ArrayLike, p_equivalence: ArrayLike, levels: Levels) -> NDArray[np.str_]:
-    """Outcomes (...) from means and p-values (...), adjusted where there are several.
+    """Return outcomes (...) from means and p-values (...), adjusted if there are several.
 
-    Equivalence goes first: a difference that is certain but smaller than the margin does not matter.
+    Equivalence takes precedence: a difference that is certain but smaller than the margin does not matter.
     """
     means, different = np.asarray(mean), np.asarray(p_difference) <= levels.difference
     conditions = [np.asarray(p_equivalence) <= levels.equivalence, different & (means > 0), different & (means < 0)]
@@ -119,7 +119,7 @@ def outcomes(mean: ArrayLike, p_difference: ArrayLike, p_equivalence: ArrayLike,
 
 
 def first_outcomes(design: SequentialDesign, differences: ArrayLike) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
-    """Of many studies at once, for simulations: the outcome of each and the number of its seeds used.
+    """Return the outcome and the number of seeds used of many studies at once, for simulations.
 
     Args:
         differences: (..., n) by seed in the order of training, n at least the last look; accuracies not rounded.
@@ -128,58 +128,58 @@ def first_outcomes(design: SequentialDesign, differences: ArrayLike) -> tuple[ND
         Outcomes (...) and seeds (...).
     """
     values = np.asarray(differences, dtype=np.float64)
-    found = np.full(values.shape[:-1], "undecided", dtype="<U10")
+    decided = np.full(values.shape[:-1], "undecided", dtype="<U10")
     used = np.full(values.shape[:-1], design.looks[-1])
     for n in design.looks:
-        here = _look_outcomes(design, student_mean(values[..., :n]))
-        stops = (found == "undecided") & (here != "undecided")
-        found, used = np.where(stops, here, found), np.where(stops, n, used)
-    return found, used
+        current = _look_outcomes(design, student_mean(values[..., :n]))
+        stops = (decided == "undecided") & (current != "undecided")
+        decided, used = np.where(stops, current, decided), np.where(stops, n, used)
+    return decided, used
 
 
 def decide(design: SequentialDesign, differences: ArrayLike, *, step: float = 0.0) -> SequentialDecision:
-    """The verdict of one study, from its first look to the one that decides.
+    """Decide one study, from its first look to the one that decides.
 
-    At each look the settings count of which every seed so far has both arms; a seed is the mean over them.
+    A look uses the settings in which every seed so far has both arms; a seed is the mean over them.
 
     Args:
-        differences: (n, settings) by seed in the order of training, treated - control in accuracy (-1 to 1); NaN where
+        differences: (n, settings) by seed in the order of training, treated - control in accuracy (-1 to 1); NaN if
             a run is missing.
-        step: of which both accuracies are multiples, 1 / test images; 0 for accuracies that are not rounded.
+        step: both accuracies are multiples of it, 1 / test images; 0 for accuracies that are not rounded.
     """
     values = np.asarray(differences, dtype=np.float64)
     assert values.ndim == 2, values.shape
     used = 0
     for n in (look for look in design.looks if look <= len(values)):
-        used, part = n, values[:n]
-        part = part[:, np.isfinite(part).all(axis=0)]
-        if part.shape[1] == 0:
+        used, table = n, values[:n]
+        table = table[:, np.isfinite(table).all(axis=0)]
+        if table.shape[1] == 0:
             continue
-        rounding = rounding_sd(step) * (2 / part.size) ** 0.5
-        outcome = _look_outcomes(design, student_mean(part.mean(axis=1)).blurred(rounding)).item()
+        rounding = rounding_sd(step) * (2 / table.size) ** 0.5
+        outcome = _look_outcomes(design, student_mean(table.mean(axis=1)).with_rounding_error(rounding)).item()
         if outcome != "undecided":
             return SequentialDecision(outcome=cast("Outcome", outcome), seeds=n)
     return SequentialDecision(outcome="undecided", seeds=used)
 
 
 def seeds_needed(design: SequentialDesign, differences: ArrayLike, *, step: float = 0.0) -> int:
-    """How many of its seeds a study has to train, as far as those trained so far can tell.
+    """Return how many seeds a study needs, given those trained so far.
 
-    Train this many and ask again; the study is complete when the answer is what it has. All arms of a seed are trained
-    together, so that they stop together.
+    Train this many and call again; the study is complete when the result is the number it has. All arms of a seed are
+    trained together, so that they stop together.
 
     Args:
-        differences, step: as `decide`, of the seeds trained so far.
+        differences, step: as in `decide`, of the seeds trained so far.
     """
-    found = decide(design, differences, step=step)
-    if found.outcome != "undecided":
-        return found.seeds
-    return _next_look(design.looks, found.seeds)
+    decision = decide(design, differences, step=step)
+    if decision.outcome != "undecided":
+        return decision.seeds
+    return _next_look(design.looks, decision.seeds)
 
 
 def _next_look(looks: Sequence[int], taken: int) -> int:
     return next((look for look in looks if look > taken), looks[-1])
 
 
-def _look_outcomes(design: SequentialDesign, found: StudentMean) -> NDArray[np.str_]:
-    return outcomes(found.mean, found.p_difference(), found.p_equivalence(design.margin), design.levels)
+def _look_outcomes(design: SequentialDesign, mean: StudentMean) -> NDArray[np.str_]:
+    return outcomes(mean.mean, mean.p_difference(), mean.p_equivalence(design.margin), design.levels)

@@ -1,4 +1,4 @@
-"""Summaries of a study and of its loss landscapes."""
+"""Summaries of a study and of its loss landscapes, as plain values for the report and the visualizer."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,20 +22,17 @@ from pipeline.stats.runs import (
     varying_fields,
 )
 
-# All that a study's runs say, as one tree of plain values: what the report and the app show of it.
-
-
 StudySummary = dict[str, Any]
 
 
 def study_summary(name: str, runs: Sequence[Run], plan: AnalysisPlan) -> StudySummary:
-    """The plan, verdicts over all settings and by setting, accuracies, what was left out, and mean learning curves.
+    """Return the plan, verdicts over all settings and by setting, accuracies, excluded runs, and mean learning curves.
 
     Shares and accuracies are 0 to 1, differences and the margin are percentage points of top-1.
 
     Args:
-        runs: all cells of the study, whether they finished or not.
-        plan: what was stated before them.
+        runs: all runs of the study, whether they finished or not.
+        plan: stated before them.
     """
     varying = varying_fields(sorted_settings(runs))
     statuses = Counter(run.status for run in runs)
@@ -85,24 +82,24 @@ def study_summary(name: str, runs: Sequence[Run], plan: AnalysisPlan) -> StudySu
 
 
 def _setting_names(setting: Setting, varying: Iterable[str], arm: str | None = None) -> dict[str, str]:
-    """`variant`, what beside arm and batch size tells a row from others, and a full `label`."""
+    """Return `variant`, which names what varies in addition to arm and batch size, and a full `label`."""
     variant = describe(setting, varying)
     parts = [arm, f"batch {setting.batch_size}", variant]
     return {"variant": variant, "label": ", ".join(part for part in parts if part)}
 
 
 def _epochs_apart(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The batch sizes at which whole steps leave arms at unlike epochs, and by what share the most exceed the least."""
+    """Return the batch sizes at which whole steps give arms unequal epochs, and the largest relative excess."""
     epochs: dict[int, list[float]] = defaultdict(list)
     for run in runs:
         if run.finished and run.epochs is not None:
             epochs[run.setting.batch_size].append(run.epochs)
-    apart = {size: max(found) / min(found) - 1 for size, found in sorted(epochs.items())}
+    apart = {size: max(values) / min(values) - 1 for size, values in sorted(epochs.items())}
     return [{"batch_size": size, "share": share} for size, share in apart.items() if share > EQUAL_EPOCHS]
 
 
 def _excluded(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Cells without a result, seeds of one setting, arm and reason together."""
+    """Return the runs without a result, grouped by setting, arm and reason."""
     groups: dict[tuple[Setting, str, str, str], list[int]] = defaultdict(list)
     for run in runs:
         if not run.finished:
@@ -113,18 +110,15 @@ def _excluded(runs: Sequence[Run]) -> list[dict[str, Any]]:
     ]
 
 
-# Whether the loss around the final weights is smoother in the treated arm, from measurements of single networks.
-
-
 @dataclass(frozen=True, kw_only=True)
 class LossGeometry:
-    """Of one network's weights, by the loss of the same images for all networks.
+    """The loss around one network's weights, on the same images for all networks.
 
     Attributes:
         loss: at the weights, in nats.
-        eigenvalue: the largest of the loss's Hessian, in nats per squared unit of weight; None where its iteration
+        eigenvalue: the largest of the loss's Hessian, in nats per squared unit of weight; None if its iteration
             did not converge.
-        rise: mean of the loss on filter-normalised slices near the weights minus that at them, in nats.
+        rise: mean of the loss on filter-normalized slices near the weights minus that at them, in nats.
     """
 
     loss: float
@@ -133,14 +127,14 @@ class LossGeometry:
 
 
 def landscape(runs: Sequence[Run], measured: Sequence[LossGeometry | None], alpha: float) -> dict[str, Any]:
-    """Each arm's means and the treated arm's ratios to each other one's, as plain values.
+    """Return each arm's means and the treated arm's ratios to each other one's, as plain values.
 
-    Smaller eigenvalues and rises mean a smoother loss. Seeds of which no network was measured are left out; a setting
-    in which one of the others is missing, or has a value that is not above 0, is no part of that value's ratio.
+    Smaller eigenvalues and rises mean a smoother loss. Seeds without a measured network are left out. A setting in
+    which another network is missing, or has a value that is not above 0, is not part of that value's ratio.
 
     Args:
         runs: of one study.
-        measured: one for each of `runs`, None where there is none.
+        measured: one for each of `runs`, None if missing.
         alpha: level of the tests, in (0, 1).
     """
     seeds = {run.seed for run, value in zip(runs, measured, strict=True) if value}
@@ -156,9 +150,9 @@ def landscape(runs: Sequence[Run], measured: Sequence[LossGeometry | None], alph
         "ratios": {
             name: [
                 {**asdict(ratio), "settings": [setting._asdict() for setting in ratio.settings]}
-                for ratio in ratios(kept, found, alpha)
+                for ratio in ratios(kept, column, alpha)
             ]
-            for name, found in values.items()
+            for name, column in values.items()
         },
     }
 
@@ -168,17 +162,17 @@ def _positive(value: float | None) -> float | None:
 
 
 def _arms(pairs: Sequence[tuple[Run, LossGeometry | None]]) -> Iterator[dict[str, Any]]:
-    """Of each setting and arm that was measured; means over its networks, each None where one has no value."""
+    """Yield the means over the networks of each measured setting and arm; None if a network has no value."""
     for setting in sorted_settings([run for run, _ in pairs]):
         for arm in dict.fromkeys(run.arm for run, _ in pairs):
-            found = [value for run, value in pairs if value and run.setting == setting and run.arm == arm]
-            if found:
-                eigenvalues = [value.eigenvalue for value in found if value.eigenvalue is not None]
+            group = [value for run, value in pairs if value and run.setting == setting and run.arm == arm]
+            if group:
+                eigenvalues = [value.eigenvalue for value in group if value.eigenvalue is not None]
                 yield {
                     "setting": setting._asdict(),
                     "arm": arm,
-                    "n": len(found),
-                    "loss": float(np.mean([value.loss for value in found])),
-                    "eigenvalue": float(np.mean(eigenvalues)) if len(eigenvalues) == len(found) else None,
-                    "rise": float(np.mean([value.rise for value in found])),
+                    "n": len(group),
+                    "loss": float(np.mean([value.loss for value in group])),
+                    "eigenvalue": float(np.mean(eigenvalues)) if len(eigenvalues) == len(group) else None,
+                    "rise": float(np.mean([value.rise for value in group])),
                 }

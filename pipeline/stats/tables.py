@@ -1,4 +1,4 @@
-"""A study's numbers as tables of text, units in their heads."""
+"""Tables of a study's results as text, with units in the column heads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ from pipeline.stats.formatting import (
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """What a page or a document shows.
+    """A table of text.
 
     Attributes:
-        columns: heads; those in `text` are left-aligned, the others hold numbers.
-        rows: as many cells each as there are columns.
+        columns: heads; those in `text` are left-aligned, the others contain numbers.
+        rows: one cell per column.
     """
 
     columns: Sequence[str]
@@ -36,7 +36,7 @@ class Table:
 
 
 def make_table(heads: str, rows: Sequence[Sequence[str]], *, text: str) -> Table:
-    """A table from its heads, separated by `; `, `text` naming those that are left-aligned."""
+    """Build a table from heads separated by `; `; `text` names those that are left-aligned."""
     return Table(columns=heads.split("; "), text=frozenset(text.split("; ")), rows=rows)
 
 
@@ -112,7 +112,7 @@ def critical_batch_table(study: Mapping[str, Any]) -> Table:
 
 
 def excluded_table(study: Mapping[str, Any]) -> Table:
-    """Cells that were skipped or that diverged."""
+    """Build the table of skipped and diverged runs."""
     rows = [
         (
             *setting_cells(row["setting"], study["varying"]),
@@ -128,7 +128,7 @@ def excluded_table(study: Mapping[str, Any]) -> Table:
 
 
 def common_settings(study: Mapping[str, Any]) -> str:
-    """The parts of the setting that all cells share, e.g. `resnet18, learning rate 0.05`."""
+    """Return the parts of the setting that all runs share, e.g. `resnet18, learning rate 0.05`."""
     first = study["accuracy"][0]["setting"]
     fixed = [name for name in ("model", "learning_rate", "weight_decay") if name not in study["varying"]]
     named = [first["model"] if name == "model" else f"{name.replace('_', ' ')} {first[name]}" for name in fixed]
@@ -136,12 +136,12 @@ def common_settings(study: Mapping[str, Any]) -> str:
 
 
 def setting_heads(varying: Sequence[str]) -> str:
-    """Heads of the columns that tell settings apart: what varies beside the batch size, and that."""
+    """Return the heads of the columns that identify settings: what varies, and the batch size."""
     return "; ".join([*(name.replace("_", " ") for name in varying), "batch size"])
 
 
 def setting_cells(setting: Mapping[str, Any], varying: Sequence[str]) -> list[str]:
-    """The cells under `setting_heads`."""
+    """Return the cells under `setting_heads`."""
     return [*(str(setting[name]) for name in varying), count(setting["batch_size"])]
 
 
@@ -159,7 +159,7 @@ def _p_cells(verdict: Mapping[str, Any] | None) -> list[str]:
 
 
 def _outcome(verdict: Mapping[str, Any] | None) -> str:
-    """Undecided says where no difference could have been found."""
+    """Return the outcome; `undecided` says why if no difference could be detected."""
     if verdict is None:
         return MISSING
     undecided = verdict["outcome"] == "undecided"

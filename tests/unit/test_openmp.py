@@ -90,9 +90,9 @@ def test_a_worker_of_dask_has_it_from_the_start(tmp_path: Path) -> None:
     (tmp_path / "of_worker.py").write_text("import os\ndef seen(_):\n    return os.environ.get('GOMP_SPINCOUNT')\n")
     (tmp_path / "asking.py").write_text(
         "from of_worker import seen\n"
-        "from pipeline.parallel import fan_out\n"
+        "from pipeline.parallel import task_pool\n"
         "if __name__ == '__main__':\n"
-        "    with fan_out('local', workers=1, threads=1) as run:\n"
+        "    with task_pool('local', workers=1, threads=1) as run:\n"
         "        print(*run(seen, [0]))\n"
     )
     environment = {**_environment(), "PYTHONPATH": f"{tmp_path}:{ROOT}"}

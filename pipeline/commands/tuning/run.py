@@ -25,7 +25,7 @@ from pipeline.config.study import Study, TrainConfig
 from pipeline.config.tuning import Tuning
 from pipeline.distributed import World
 from pipeline.errors import InputError, Terminated
-from pipeline.parallel import fan_out
+from pipeline.parallel import task_pool
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
 from pipeline.stages.harness import StageContext
@@ -241,7 +241,7 @@ def _mapping(params: Params, tuning: Tuning) -> AbstractContextManager[EpochMapF
     """Where trials train: on Dask's workers side by side, or here one after another."""
     if tuning.way == "parallel":
         each = trial_processes(params.studies[tuning.study].effective_recipe(params.train))
-        return fan_out(
+        return task_pool(
             params.dask.scheduler, workers=params.dask.workers, threads=1, gpus=split_gpus(visible_gpus(), each),
             on_worker_death=_killed,
         )  # fmt: skip

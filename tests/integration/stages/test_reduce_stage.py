@@ -219,7 +219,7 @@ def test_the_test_images_are_projected_as_the_training_images(tmp_path: Path) ->
     _run(tmp_path)
     axes = fit_pca(np.load(data.features(NETWORK)), 10)
     settings = TsneConfig.model_validate({**_TSNE, "perplexity": 19 / 3}).model_dump()
-    components = axes.project(np.load(data.features(NETWORK, "test")))
+    components = axes.transform(np.load(data.features(NETWORK, "test")))
     expected = fit_tsne(components, settings, report=lambda *_: None)
     test = read_parquet(data.embedding(NETWORK, "test"))
     np.testing.assert_array_equal(np.column_stack([test["x"], test["y"]]), expected.coordinates)

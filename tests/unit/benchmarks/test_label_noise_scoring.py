@@ -63,7 +63,7 @@ def test_the_projects_self_confidence_ranks_as_cleanlabs(case: tuple[DataPaths, 
 def test_issues_are_ranked_before_all_others(case: tuple[DataPaths, NDArray[np.bool_]]) -> None:
     from cleanlab.filter import find_label_issues
 
-    evidence = load_filter_inputs(case[0], NETWORK).evidence
+    evidence = load_filter_inputs(case[0], NETWORK).scorer_inputs
     values, _ = suspicion("cleanlab_issues", case[0], NETWORK)
     ranked = find_label_issues(
         evidence.labels, np.asarray(evidence.probabilities), return_indices_ranked_by="self_confidence", n_jobs=1

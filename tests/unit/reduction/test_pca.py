@@ -27,7 +27,7 @@ def test_components_are_those_of_a_full_decomposition(seed: int, n: int, dimensi
     reference = PCA(k, svd_solver="full").fit(features.astype(np.float64))
     np.testing.assert_allclose(axes.explained_variance_ratio, reference.explained_variance_ratio_, atol=1e-5)
     # Distances do not depend on the choice of axes within a subspace of equal variances.
-    ours, theirs = axes.project(features), reference.transform(features)
+    ours, theirs = axes.transform(features), reference.transform(features)
     np.testing.assert_allclose((ours**2).sum(), (theirs**2).sum(), rtol=1e-4)
     np.testing.assert_allclose(axes.axes @ axes.axes.T, np.eye(k), atol=1e-5)
 
@@ -49,7 +49,7 @@ def test_a_large_mean_costs_no_precision() -> None:
 def test_new_rows_are_projected_with_the_fitted_mean() -> None:
     features, others = _features(0, 50, 6), _features(1, 20_000, 6)
     axes = fit_pca(features, 2)
-    projected = axes.project(others)
+    projected = axes.transform(others)
     assert projected.dtype == np.float32
     np.testing.assert_allclose(projected, (others - features.mean(axis=0)) @ axes.axes.T, atol=1e-4)
 
@@ -92,7 +92,7 @@ def test_fewer_rows_than_features() -> None:
     axes = fit_pca(features, 19)
     reference = PCA(19, svd_solver="full").fit(features.astype(np.float64))
     np.testing.assert_allclose(axes.explained_variance_ratio, reference.explained_variance_ratio_, rtol=1e-4)
-    np.testing.assert_allclose(np.abs(axes.project(features)), np.abs(reference.transform(features)), atol=1e-3)
+    np.testing.assert_allclose(np.abs(axes.transform(features)), np.abs(reference.transform(features)), atol=1e-3)
 
 
 def test_a_constant_feature_takes_no_part() -> None:
@@ -100,7 +100,7 @@ def test_a_constant_feature_takes_no_part() -> None:
     features[:, 2] = 7
     axes = fit_pca(features, 5)
     np.testing.assert_allclose(axes.axes[:, 2], 0, atol=1e-6)
-    assert np.isfinite(axes.project(features)).all()
+    assert np.isfinite(axes.transform(features)).all()
 
 
 def test_peak_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def _best_at(size: Callable[[float], float]) -> Level:
 
 def _judged(level: Level, sizes: Sequence[int], rates: Sequence[float], *, noise: float, seeds: int) -> str:
     made = grid(level, noise=noise, batch_size=sizes, learning_rate=rates)(np.random.default_rng(0), seeds)
-    return outcome(CLAIMS["best_batch"].judge(made, RULE))
+    return outcome(CLAIMS["best_batch"].evaluate(made, RULE))
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.004])
@@ -56,13 +56,13 @@ def test_one_network_does_not_contradict_what_the_sizes_hide_of_another() -> Non
     }
     trials = grid(level, noise=0.001, **axes)(np.random.default_rng(0), 6)
     alone = [trial for trial in trials if trial.model == "resnet18"]
-    assert outcome(CLAIMS["best_batch"].judge(alone, RULE)) == "contradicted"
-    assert outcome(CLAIMS["best_batch"].judge(trials, RULE)) == "undecided"
+    assert outcome(CLAIMS["best_batch"].evaluate(alone, RULE)) == "contradicted"
+    assert outcome(CLAIMS["best_batch"].evaluate(trials, RULE)) == "undecided"
 
 
 def test_seeds_that_agree_on_a_grid_are_not_certain() -> None:
     level, sizes = _best_at(lambda rate: 64), [16, 32, 64, 128, 256]
-    found = CLAIMS["best_batch"].judge(
+    found = CLAIMS["best_batch"].evaluate(
         grid(level, noise=0.0, batch_size=sizes, learning_rate=[0.1, 0.2])(np.random.default_rng(0), 2), RULE
     )
     assert found is not None

@@ -24,7 +24,7 @@ def test_a_control_that_is_missing_at_one_weight_decay_is_in_none() -> None:
         return [t for t in trials if not (t.arm == "random" and t.weight_decay == 0.0135)]
 
     assert sum(claims("weight_decay", make, 60, seeds=5)) <= hardly_above(RULE.alpha, 60)
-    found = CLAIMS["weight_decay"].judge(make(np.random.default_rng(0), 5), RULE)
+    found = CLAIMS["weight_decay"].evaluate(make(np.random.default_rng(0), 5), RULE)
     assert found is not None
     assert (found.settings, found.left_out) == (1, 1)
 
@@ -39,7 +39,7 @@ def test_networks_that_peak_together_at_high_rates_alone_do_not_part() -> None:
         return 0.9 + sign * (0.0 if low else 0.09) - 0.02 * (math.log2(trial.batch_size) - best) ** 2
 
     axes: dict[str, Any] = {"batch_size": SIZES, "learning_rate": [0.05, 0.2], "model": ["resnet18", "resnet50"]}
-    found = CLAIMS["parting_curves"].judge(grid(level, noise=0.002, **axes)(np.random.default_rng(0), 6), RULE)
+    found = CLAIMS["parting_curves"].evaluate(grid(level, noise=0.002, **axes)(np.random.default_rng(0), 6), RULE)
     assert outcome(found) == "contradicted"
 
 
@@ -51,7 +51,7 @@ def test_draws_that_keep_unlike_numbers_of_images_are_draws_of_one_setting() -> 
         axes: dict[str, Any] = {"matched": ["epochs"], "arm": arms, "augmented": [False, True], "draw": [draw]}
         made = made_trials(rng, lambda t: 0.8 - 0.02 * (t.arm != "full" and not t.augmented), noise=0.001, **axes)
         trials += [replace(t, steps=100 if t.arm == "full" else 95 + draw) for t in made]
-    found = CLAIMS["augmentation"].judge(trials, RULE)
+    found = CLAIMS["augmentation"].evaluate(trials, RULE)
     assert found is not None
     assert (found.n, found.unit, found.settings) == (3, "draw of the filter", 1)
     assert outcome(found) == "supported"
@@ -62,7 +62,7 @@ def test_runs_of_another_budget_are_no_pairs() -> None:
     axes: dict[str, Any] = {"arm": ["full", "random"], "matched": ["epochs"]}
     plain = made_trials(rng, lambda t: 0.8, augmented=[False], **axes)
     longer = made_trials(rng, lambda t: 0.9, augmented=[True], study=["longer"], **axes)
-    assert CLAIMS["augmentation"].judge(plain + [replace(t, steps=200) for t in longer], RULE) is None
+    assert CLAIMS["augmentation"].evaluate(plain + [replace(t, steps=200) for t in longer], RULE) is None
 
 
 def _extractors(**gains: float) -> list[RunRecord]:
@@ -77,14 +77,14 @@ def _extractors(**gains: float) -> list[RunRecord]:
 def test_no_extractor_is_the_best_before_all_have_been_compared() -> None:
     trials = _extractors(resnet18=0.0, resnet101=0.02, resnet152=0.03)
     one_seed = [t for t in trials if t.extractor != "resnet152" or t.seed == 0]
-    found = CLAIMS["best_extractor"].judge(one_seed, RULE)
+    found = CLAIMS["best_extractor"].evaluate(one_seed, RULE)
     assert found is not None
     assert outcome(found) == "undecided"
     assert "1 of 2" in found.quantity
-    assert outcome(CLAIMS["best_extractor"].judge(trials, RULE)) == "contradicted"
+    assert outcome(CLAIMS["best_extractor"].evaluate(trials, RULE)) == "contradicted"
 
 
 def test_an_extractor_is_not_credited_with_dropping_less() -> None:
     """ResNet-18's filter drops more images, which costs accuracy, but chooses them as well."""
-    assert outcome(CLAIMS["best_extractor"].judge(_extractors(resnet18=0.01, resnet101=0.01), RULE)) == "undecided"
-    assert outcome(CLAIMS["best_extractor"].judge(_extractors(resnet18=0.0, resnet101=0.01), RULE)) == "supported"
+    assert outcome(CLAIMS["best_extractor"].evaluate(_extractors(resnet18=0.01, resnet101=0.01), RULE)) == "undecided"
+    assert outcome(CLAIMS["best_extractor"].evaluate(_extractors(resnet18=0.0, resnet101=0.01), RULE)) == "supported"

@@ -74,7 +74,7 @@ def test_draws_of_the_filter_are_crossed_with_their_seeds() -> None:
 
 
 def test_the_sentence_needs_both_controls_and_equal_steps() -> None:
-    judge = CLAIMS["gain_by_batch"].judge
+    judge = CLAIMS["gain_by_batch"].evaluate
     trials = _trials(level=lambda t: 0.8 + (t.arm == "filtered") * 0.01 * float(np.log2(t.batch_size / 64)))
     assert outcome(judge(trials, RULE)) == "supported"
     assert judge([t for t in trials if t.arm != "random"], RULE) is None

@@ -25,7 +25,7 @@ def _equal_epochs(seeds: int) -> list[RunRecord]:
 def test_a_size_at_which_runs_diverged_is_left_out_and_counted() -> None:
     trials = _equal_epochs(5)
     gone = [t for t in trials if not (t.arm == "filtered" and t.batch_size == 256 and t.seed > 0)]
-    found = CLAIMS["as_good_as_full"].judge(gone, RULE)
+    found = CLAIMS["as_good_as_full"].evaluate(gone, RULE)
     assert found is not None
     assert (found.n, found.settings, found.left_out) == (5, 2, 1)
     assert outcome(found) == "supported"
@@ -33,7 +33,7 @@ def test_a_size_at_which_runs_diverged_is_left_out_and_counted() -> None:
 
 def test_a_pilot_of_one_seed_does_not_stop_a_study_of_five() -> None:
     pilot = [replace(trial, study="pilot") for trial in _equal_epochs(1)]
-    found = CLAIMS["as_good_as_full"].judge(pilot + _equal_epochs(5), RULE)
+    found = CLAIMS["as_good_as_full"].evaluate(pilot + _equal_epochs(5), RULE)
     assert found is not None
     assert (found.n, found.settings, found.left_out) == (5, 3, 3)
 
@@ -46,7 +46,7 @@ def test_a_curve_loses_the_size_that_diverged_rather_than_its_seeds() -> None:
 
     trials = grid(level, noise=0.001, **axes)(np.random.default_rng(0), 5)
     gone = [t for t in trials if not (t.batch_size == 512 and t.learning_rate == 0.1 and t.seed > 0)]
-    found = CLAIMS["best_batch"].judge(gone, RULE)
+    found = CLAIMS["best_batch"].evaluate(gone, RULE)
     assert found is not None
     assert found.n == 5
 

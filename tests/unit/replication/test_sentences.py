@@ -202,7 +202,7 @@ def test_on_the_border_of_every_world_claims_are_as_rare_as_stated(name: str, wo
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_single_seed_tests_nothing(name: str) -> None:
-    assert CLAIMS[name].judge(CASES[name].true(np.random.default_rng(0), 1), RULE) is None
+    assert CLAIMS[name].evaluate(CASES[name].true(np.random.default_rng(0), 1), RULE) is None
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -212,7 +212,7 @@ def test_neither_order_nor_foreign_studies_change_anything(name: str) -> None:
     trials = CASES[name].true(rng, 5)
     alone = [replace(trials[0], study="alone", model="small_cnn", arm="random_uniform", seed=99)]
     shuffled = [trials[int(row)] for row in rng.permutation(len(trials))]
-    found, again = CLAIMS[name].judge(trials, RULE), CLAIMS[name].judge(alone + shuffled, RULE)
+    found, again = CLAIMS[name].evaluate(trials, RULE), CLAIMS[name].evaluate(alone + shuffled, RULE)
     assert found is not None
     assert again is not None
     assert (found.n, found.settings) == (again.n, again.settings)
@@ -244,7 +244,7 @@ def test_cells_that_studies_share_are_said_once(name: str, part: int) -> None:
     """Another study with all of the seeds, or some, gives neither weight nor settings."""
     trials = CASES[name].border(np.random.default_rng(4), 6)
     copies = [replace(trial, study=f"again {trial.study}") for trial in trials if trial.seed < part]
-    once, twice = CLAIMS[name].judge(trials, RULE), CLAIMS[name].judge(trials + copies, RULE)
+    once, twice = CLAIMS[name].evaluate(trials, RULE), CLAIMS[name].evaluate(trials + copies, RULE)
     assert once is not None
     assert once == twice
 
@@ -256,9 +256,9 @@ def test_runs_of_a_setting_that_a_second_study_shares_have_no_double_weight() ->
     trials = made_trials(rng, _decay(0.01), batch_size=[64, 128], **axes)
     shared = [replace(trial, study="epochs", matched="epochs") for trial in trials if trial.batch_size == 128]
     own = made_trials(rng, _decay(0.01), study=["epochs"], matched=["epochs"], batch_size=[64], **axes)
-    found = CLAIMS["weight_decay"].judge(trials + shared + own, RULE)
+    found = CLAIMS["weight_decay"].evaluate(trials + shared + own, RULE)
     assert found is not None
-    assert found == CLAIMS["weight_decay"].judge(trials + own, RULE)
+    assert found == CLAIMS["weight_decay"].evaluate(trials + own, RULE)
     assert found.settings == 3
 
 
@@ -271,15 +271,15 @@ def test_steps_too_few_for_equal_epochs_are_no_evidence_of_them() -> None:
             np.random.default_rng(6), _gain(0.01), matched=["epochs"], batch_size=[256, 6272], arm=["full", "filtered"]
         )
     ]
-    found = CLAIMS["as_good_as_full"].judge(trials, RULE)
-    assert found == CLAIMS["as_good_as_full"].judge([trial for trial in trials if trial.batch_size == 256], RULE)
+    found = CLAIMS["as_good_as_full"].evaluate(trials, RULE)
+    assert found == CLAIMS["as_good_as_full"].evaluate([trial for trial in trials if trial.batch_size == 256], RULE)
 
 
 def test_a_study_of_fewer_draws_is_left_out() -> None:
     rng = np.random.default_rng(5)
     several = made_trials(rng, _gain(0.01), matched=["epochs"], arm=["full", "filtered"], draw=[0, 1])
     one = made_trials(rng, _gain(0.01), study=["other"], matched=["epochs"], arm=["full", "filtered"])
-    found = CLAIMS["as_good_as_full"].judge(several + one, RULE)
+    found = CLAIMS["as_good_as_full"].evaluate(several + one, RULE)
     assert found is not None
     assert (found.n, found.unit, found.settings, found.left_out) == (2, "draw of the filter", 1, 1)
 
@@ -292,7 +292,7 @@ def test_draws_of_the_filter_are_what_counts_where_there_are_several() -> None:
         luck = rng.normal(0, 0.05)
         arms = ["full", "filtered"] if draw == 0 else ["filtered"]
         trials += made_trials(rng, _gain(luck), seeds=20, noise=1e-4, matched=["epochs"], arm=arms, draw=[draw])
-    found = CLAIMS["as_good_as_full"].judge(trials, RULE)
+    found = CLAIMS["as_good_as_full"].evaluate(trials, RULE)
     assert found is not None
     assert (found.n, found.unit) == (3, "draw of the filter")
     assert found.high - found.low > 1

@@ -45,7 +45,7 @@ def test_a_sudden_drop_is_found_wherever_it_lies() -> None:
 def test_one_size_beyond_the_best_is_too_few() -> None:
     level = _same_slopes(1, 16)
     trials = grid(level, noise=0.0, batch_size=SIZES[:4], model=NETWORKS)(np.random.default_rng(0), 5)
-    assert CLAIMS["sudden_drop"].judge(trials, RULE) is None
+    assert CLAIMS["sudden_drop"].evaluate(trials, RULE) is None
 
 
 def test_the_falls_are_per_doubling_in_windows_of_one_length() -> None:

@@ -37,7 +37,7 @@ def test_noise_of_any_form_is_hardly_ever_taken_for_a_trend(world: str, seeds: i
 
 def test_where_all_seeds_agree_everywhere_nothing_is_claimed() -> None:
     make = grid(lambda t: 0.9, noise=0, batch_size=SIZES)
-    found = CLAIMS["variance"].judge(make(np.random.default_rng(0), 4), RULE)
+    found = CLAIMS["variance"].evaluate(make(np.random.default_rng(0), 4), RULE)
     assert found is not None
     assert found.p == 1
     np.testing.assert_allclose([found.mean, found.low, found.high], 0, atol=1e-9)
@@ -46,7 +46,7 @@ def test_where_all_seeds_agree_everywhere_nothing_is_claimed() -> None:
 def test_a_size_at_which_all_seeds_agree_is_one_of_little_variance() -> None:
     trials = grid(lambda t: 0.9, noise=lambda t: 1e-6 * t.batch_size, batch_size=SIZES)(np.random.default_rng(0), 5)
     alike = [replace(trial, top1=0.9) if trial.batch_size == 256 else trial for trial in trials]
-    found = CLAIMS["variance"].judge(alike, RULE)
+    found = CLAIMS["variance"].evaluate(alike, RULE)
     assert found is not None
     assert (found.n, found.unit) == (8, "batch size")
     assert found.p_for < 0.01
@@ -57,7 +57,7 @@ def test_curves_of_other_sizes_are_left_out_and_counted() -> None:
     trials = [trial for seed_world in (0, 1) for trial in WORLDS["Laplace"](np.random.default_rng(seed_world), 5)]
     half = len(trials) // 2
     both = trials[:half] + [replace(t, study="other") for t in trials[half:] if t.batch_size > 256]
-    found = CLAIMS["variance"].judge(both, RULE)
+    found = CLAIMS["variance"].evaluate(both, RULE)
     assert found is not None
     assert (found.n, found.settings, found.left_out) == (8, 1, 1)
 

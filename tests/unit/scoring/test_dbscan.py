@@ -70,7 +70,7 @@ def test_classes_do_not_see_each_other(seed: int) -> None:
     labels, points = rng.integers(0, 3, size=60), rng.normal(size=(60, 2))
     radii = release_radii_by_class(points, labels, min_samples=4)
     assert DBSCAN_SCORER.clusters is not None
-    evidence = ScorerInputs(labels=labels, maps=points[None])
+    evidence = ScorerInputs(labels=labels, embeddings=points[None])
     clusters = DBSCAN_SCORER.clusters(evidence, np.full(60, 0.5), space="map", min_samples=4)
     for label in np.unique(labels):
         rows = labels == label

@@ -21,7 +21,7 @@ def _cloud(seed: int, n: int = 400) -> ScorerInputs:
     rng = np.random.default_rng(seed)
     # A map as `reduce` writes it, in single precision.
     coordinates = rng.standard_t(3, size=(n, 2)).astype(np.float32).astype(np.float64)
-    return ScorerInputs(maps=coordinates[None], labels=np.arange(n) % 4)
+    return ScorerInputs(embeddings=coordinates[None], labels=np.arange(n) % 4)
 
 
 @settings(deadline=None, max_examples=40)
@@ -47,7 +47,7 @@ def test_an_eps_that_equals_distances_is_settled_by_dbscan(seed: int, spacing: f
     rng = np.random.default_rng(seed)
     lattice = np.stack(np.meshgrid(np.arange(12.0), np.arange(12.0)), axis=-1).reshape(-1, 2)
     coordinates = lattice[rng.random(len(lattice)) < 1 / 3] * spacing
-    evidence = ScorerInputs(maps=coordinates[None], labels=np.zeros(len(coordinates), dtype=np.int64))
+    evidence = ScorerInputs(embeddings=coordinates[None], labels=np.zeros(len(coordinates), dtype=np.int64))
     decision = decide(evidence, _dbscan(4), steps * spacing)
     np.testing.assert_array_equal(decision.is_noise, decision.scores > 0.5)
     assert decision.share_note is None
@@ -57,7 +57,7 @@ def test_ties_out_of_reach_are_explained() -> None:
     # A dense trio of images, and 6 pairs whose members are equally far from anything.
     pairs = [[100.0 * i + side, 0] for i in range(1, 7) for side in (0, 1)]
     points = np.array([[0, 0], [0.1, 0], [0, 0.1], *pairs])
-    evidence = ScorerInputs(maps=points[None], labels=np.zeros(len(points), dtype=np.int64))
+    evidence = ScorerInputs(embeddings=points[None], labels=np.zeros(len(points), dtype=np.int64))
     decision = decide(evidence, _dbscan(2), ShareRule(share=0.3))
     assert decision.is_noise.sum() == 0
     _check_note("share_note_ties.txt", decision)
@@ -73,21 +73,23 @@ def test_images_that_the_scorer_rates_alike_are_explained() -> None:
 
 def test_few_images_are_explained() -> None:
     # Each image is twice as far from the one before as that from its own.
-    line = ScorerInputs(maps=np.column_stack([2.0 ** np.arange(30), np.zeros(30)])[None], labels=np.zeros(30, np.int64))
+    line = ScorerInputs(
+        embeddings=np.column_stack([2.0 ** np.arange(30), np.zeros(30)])[None], labels=np.zeros(30, np.int64)
+    )
     _check_note("share_note_few_images.txt", decide(line, _dbscan(2), ShareRule(share=0.11)))
 
 
 @settings(deadline=None, max_examples=30)
-@given(seed=st.integers(0, 2**32 - 1), share=st.floats(0, 0.6), quota=st.sampled_from(["per_class", "balanced"]))
-def test_quotas_give_each_class_a_radius_and_dbscan_agrees(seed: int, share: float, quota: Allocation) -> None:
+@given(seed=st.integers(0, 2**32 - 1), share=st.floats(0, 0.6), allocation=st.sampled_from(["per_class", "balanced"]))
+def test_quotas_give_each_class_a_radius_and_dbscan_agrees(seed: int, share: float, allocation: Allocation) -> None:
     evidence = _cloud(seed, n=600)
-    decision = decide(evidence, _dbscan(5), ShareRule(share=share, quota=quota))
+    decision = decide(evidence, _dbscan(5), ShareRule(share=share, allocation=allocation))
     np.testing.assert_array_equal(decision.is_noise, decision.clusters == -1)
     np.testing.assert_array_equal(decision.is_noise, decision.scores > 0.5)
     for label in range(4):
         rows = evidence.labels == label
         assert len(set(decision.thresholds[rows])) == 1
-        # Mutual nearest neighbours share a radius, so that a class may miss its quota by a few images.
+        # Mutual nearest neighbours share a radius, so that a class may miss its allocation by a few images.
         assert decision.is_noise[rows].sum() == pytest.approx(share * rows.sum(), abs=5)
 
 

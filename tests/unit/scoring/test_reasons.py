@@ -29,11 +29,11 @@ def test_neighbours_are_named() -> None:
     labels = np.array([0, 1, 1, 2, 0])
     neighbours = np.array([[1, 2, 3], [2, 0, 3], [1, 1, 0], [0, 4, 3], [0, 1, 2]])
     assert neighbor_phrases(neighbours, labels, ["cat", "dog, red", "cow"]) == [
-        "2 of 3 nearest neighbours are dog, red",
-        "1 of 3 nearest neighbours share its label",  # three ways to draw
-        "2 of 3 nearest neighbours share its label",
-        "2 of 3 nearest neighbours are cat",
-        "2 of 3 nearest neighbours are dog, red",
+        "2 of 3 nearest neighbors are dog, red",
+        "1 of 3 nearest neighbors share its label",  # three ways to draw
+        "2 of 3 nearest neighbors share its label",
+        "2 of 3 nearest neighbors are cat",
+        "2 of 3 nearest neighbors are dog, red",
     ]
 
 

@@ -46,9 +46,9 @@ def _planted(seed: int) -> tuple[ScorerInputs, np.ndarray]:
     probabilities = np.column_stack([np.where(seen == 0, sure, 1 - sure), np.where(seen == 1, sure, 1 - sure)])
     return ScorerInputs(
         labels=labels,
-        maps=np.stack([places, places + rng.normal(size=(_N, 2))]).astype(np.float32),
+        embeddings=np.stack([places, places + rng.normal(size=(_N, 2))]).astype(np.float32),
         components=places.astype(np.float32),
-        neighbours=search.kneighbors(places, return_distance=False)[:, 1:],
+        neighbors=search.kneighbors(places, return_distance=False)[:, 1:],
         probabilities=probabilities.astype(np.float32),
         training_confidence=probabilities[np.arange(_N), labels].astype(np.float32) / 2,
     ), planted
@@ -86,7 +86,7 @@ def test_how_tasks_run_changes_no_bit(scorer: dict[str, Any]) -> None:
         return [own(task) for own, task in sent][::-1]
 
     evidence, _ = _planted(0)
-    elsewhere = ScorerInputs(**{**vars(evidence), "each": backwards})
+    elsewhere = ScorerInputs(**{**vars(evidence), "map_fn": backwards})
     name, options = split_options(scorer)
     values = [SCORERS[name].values(one, **options).tobytes() for one in (evidence, elsewhere)]
     assert values[0] == values[1]
@@ -99,14 +99,14 @@ def test_what_is_not_needed_may_be_missing(scorer: dict[str, Any]) -> None:
     needs = set(SCORERS[name].needs) | {options.get("space")}
     needs |= {"map", "probabilities"} if name == "ensemble" else set()
     arrays = set(get_args(Need)) - {"classes"}
-    missing = {{"map": "maps"}.get(need, need): None for need in arrays - needs}
+    missing = {{"map": "embeddings"}.get(need, need): None for need in arrays - needs}
     bare = ScorerInputs(**{**vars(evidence), **missing})
     assert SCORERS[name].values(bare, **options).tobytes() == SCORERS[name].values(evidence, **options).tobytes()
 
 
 _RULES = [
     0.4,
-    *(ShareRule(share=share, quota=quota) for share in (0.0, 0.1) for quota in get_args(Allocation)),
+    *(ShareRule(share=share, allocation=quota) for share in (0.0, 0.1) for quota in get_args(Allocation)),
 ]
 
 
@@ -132,9 +132,9 @@ def test_every_image_gets_a_phrase(scorer: dict[str, Any]) -> None:
     values = SCORERS[name].values(evidence, **options)
     thresholds = np.full(_N, np.median(values) + 1e-3)
     judged = ScoredImages(
-        evidence=evidence, options=options, values=values, thresholds=thresholds, names=["cat", "dog"]
+        inputs=evidence, options=options, values=values, thresholds=thresholds, class_names=["cat", "dog"]
     )
-    phrases = SCORERS[name].phrases(judged)
+    phrases = SCORERS[name].reasons(judged)
     assert len(phrases) == _N
     assert all(phrase and "nan" not in phrase for phrase in phrases)
 
@@ -144,9 +144,9 @@ def _uniform(n: int, labels: np.ndarray) -> ScorerInputs:
     n_classes = int(labels.max()) + 1
     return ScorerInputs(
         labels=labels,
-        maps=np.zeros((2, n, 2), dtype=np.float32),
+        embeddings=np.zeros((2, n, 2), dtype=np.float32),
         components=np.zeros((n, 3), dtype=np.float32),
-        neighbours=np.stack([np.delete(np.arange(n), row)[:25] for row in range(n)]),
+        neighbors=np.stack([np.delete(np.arange(n), row)[:25] for row in range(n)]),
         probabilities=np.full((n, n_classes), 1 / n_classes, dtype=np.float32),
         training_confidence=np.full(n, 0.5, dtype=np.float32),
     )
@@ -163,7 +163,7 @@ def test_images_that_are_all_alike_are_all_judged_alike(scorer: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
-    "scorer", [one for one in _EACH if not SCORERS[one["name"]].least_per_class], ids=lambda one: one["name"]
+    "scorer", [one for one in _EACH if not SCORERS[one["name"]].min_per_class], ids=lambda one: one["name"]
 )
 def test_classes_of_one_image_are_no_trouble(scorer: dict[str, Any]) -> None:
     evidence, _ = _planted(0)

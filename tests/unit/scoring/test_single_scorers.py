@@ -30,7 +30,7 @@ def test_the_networks_view_of_neighbours_counts_half() -> None:
     evidence = ScorerInputs(
         labels=np.array([0, 0, 2]),
         probabilities=_PROBABILITIES,
-        neighbours=np.array([[1, 2], [2, 0], [0, 1]]),
+        neighbors=np.array([[1, 2], [2, 0], [0, 1]]),
     )
     values = SCORERS["smoothed_confidence"].values(evidence, k=2)
     # Of label 0 the others have 0.1 and 0.25, 0.25 and 0.7; of label 2 they have 0.1 and 0.3.
@@ -41,7 +41,7 @@ def test_the_networks_view_of_neighbours_counts_half() -> None:
 
 def test_neighbours_with_another_label_are_counted() -> None:
     neighbours = np.array([[1, 2, 3], [0, 2, 3], [3, 0, 1], [2, 1, 0]])
-    evidence = ScorerInputs(labels=np.array([0, 0, 1, 2]), neighbours=neighbours)
+    evidence = ScorerInputs(labels=np.array([0, 0, 1, 2]), neighbors=neighbours)
     np.testing.assert_array_equal(SCORERS["knn_agreement"].values(evidence, k=2), [0.5, 0.5, 1, 1])
     np.testing.assert_allclose(SCORERS["knn_agreement"].values(evidence, k=3), [2 / 3, 2 / 3, 1, 1])
 
@@ -72,7 +72,7 @@ def test_a_threshold_of_one_is_the_librarys_noise(seed: int) -> None:
 def test_the_grid_takes_its_share_of_every_cell_and_class(seed: int, share: float) -> None:
     rng = np.random.default_rng(seed)
     points, labels = rng.normal(size=(2000, 2)), rng.integers(0, 2, size=2000)
-    evidence = ScorerInputs(labels=labels, maps=points[None])
+    evidence = ScorerInputs(labels=labels, embeddings=points[None])
     dropped = SCORERS["grid"].values(evidence, cells=3, seed=seed) > 1 - share
     low, extent = points.min(axis=0), np.ptp(points, axis=0)
     column, row = np.minimum((points - low) / extent * 3, 2).astype(int).T
@@ -83,7 +83,7 @@ def test_the_grid_takes_its_share_of_every_cell_and_class(seed: int, share: floa
 
 
 def test_a_map_without_extent_is_one_cell() -> None:
-    evidence = ScorerInputs(labels=np.zeros(10, dtype=np.int64), maps=np.zeros((1, 10, 2)))
+    evidence = ScorerInputs(labels=np.zeros(10, dtype=np.int64), embeddings=np.zeros((1, 10, 2)))
     assert (SCORERS["grid"].values(evidence, cells=4, seed=0) > 0.5).sum() == 5
 
 
@@ -96,12 +96,12 @@ def test_an_ensemble_is_the_mean_of_ranks_and_maps() -> None:
     rng = np.random.default_rng(0)
     evidence = ScorerInputs(
         labels=np.zeros(50, dtype=np.int64),
-        maps=rng.normal(size=(3, 50, 2)),
+        embeddings=rng.normal(size=(3, 50, 2)),
         components=rng.normal(size=(50, 4)).astype(np.float32),
     )
     options = {"space": "map", "min_samples": 3}
     of = [{"name": "dbscan", **options}, {"name": "centroid"}]
-    by_map = [relative_ranks(SCORERS["dbscan"].values(evidence.on_map(index), **options)) for index in range(3)]
+    by_map = [relative_ranks(SCORERS["dbscan"].values(evidence.with_embedding(index), **options)) for index in range(3)]
     centroid = relative_ranks(SCORERS["centroid"].values(evidence))
     expected = (np.mean(by_map, axis=0) + centroid) / 2
     np.testing.assert_allclose(SCORERS["ensemble"].values(evidence, of=of), expected, rtol=1e-12)

@@ -199,7 +199,7 @@ def test_radii_are_computed_once_for_each_min_samples(
 
     def counted(points: Any, labels: Any, *, min_samples: int, each: Any) -> Any:
         asked.append(min_samples)
-        return real(points, labels, min_samples=min_samples, each=each)
+        return real(points, labels, min_samples=min_samples, map_fn=each)
 
     monkeypatch.setattr(values, "release_radii_by_class", counted)
     kept = settings_to_json(FilterSettings(judge="dbscan"))

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info
 
 from pipeline.errors import InputError
-from pipeline.parallel import fan_out
+from pipeline.parallel import task_pool
 from pipeline.parallel.worker import _TaskWindow, dumps
 from pipeline.reduction.pca import fit_pca
 from pipeline.typing import row_blocks
@@ -56,12 +56,12 @@ def _fail(item: int) -> int:
 
 def _results(scheduler: str, features: NDArray[np.float32]) -> dict[str, bytes]:
     """What tasks made of features, and the threads they ran on."""
-    with fan_out(scheduler, workers=2, threads=THREADS) as run:
-        axes = fit_pca(features, 5, run=run)
+    with task_pool(scheduler, workers=2, threads=THREADS) as run:
+        axes = fit_pca(features, 5, map_fn=run)
         found = {
             "axes": axes.axes.tobytes(),
             "variances": axes.explained_variance_ratio.tobytes(),
-            "components": axes.project(features, run=run).tobytes(),
+            "components": axes.transform(features, map_fn=run).tobytes(),
         }
         for threads in run(_threads, range(6)):
             assert threads == {THREADS}
@@ -97,7 +97,7 @@ def test_rows_of_a_memory_map_arrive_as_they_are(tmp_path: Path, rows: slice) ->
 def test_an_address_where_nobody_answers_is_named_with_a_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.parallel.pool._CONNECT_TIMEOUT_S", 1)
     address = f"tcp://127.0.0.1:{free_port()}"
-    with pytest.raises(InputError) as raised, fan_out(address, workers=1, threads=1):
+    with pytest.raises(InputError) as raised, task_pool(address, workers=1, threads=1):
         pass
     assert raised.value.key == "dask.scheduler"
     assert f" {address} " in str(raised.value)
@@ -108,7 +108,7 @@ def test_a_scheduler_without_workers_is_not_waited_for(monkeypatch: pytest.Monke
     with (
         running_scheduler(workers=0) as address,
         pytest.raises(InputError) as raised,
-        fan_out(address, workers=1, threads=1),
+        task_pool(address, workers=1, threads=1),
     ):
         pass
     assert raised.value.key == "dask.scheduler"
@@ -119,14 +119,14 @@ def test_workers_that_would_give_other_bits_are_refused(monkeypatch: pytest.Monk
     with (
         running_scheduler(workers=1, threads=2) as address,
         pytest.raises(InputError, match="--nthreads 1"),  # the option to give
-        fan_out(address, workers=1, threads=1),
+        task_pool(address, workers=1, threads=1),
     ):
         pass
     monkeypatch.setattr("pipeline.parallel.worker.version", lambda name: "0.1" if name == "numpy" else version(name))
     with (
         running_scheduler(workers=1) as address,
         pytest.raises(InputError, match=r" numpy [\d.]+, .* 0\.1"),  # both versions
-        fan_out(address, workers=1, threads=1),
+        task_pool(address, workers=1, threads=1),
     ):
         pass
 
@@ -138,7 +138,7 @@ def test_a_task_whose_workers_are_gone_is_not_waited_for(monkeypatch: pytest.Mon
     with (
         running_scheduler(workers=1) as address,
         pytest.raises(InputError) as raised,
-        fan_out(address, workers=1, threads=1) as run,
+        task_pool(address, workers=1, threads=1) as run,
     ):
         list(run(os._exit, [3]))
     assert raised.value.key == "dask.scheduler"
@@ -148,7 +148,7 @@ def _work_while_one_joins(pool: Pool, *, at_once: bool = False, **joining: Any) 
     """Minutes of tasks on a fit worker, and after the first of them, or `at_once`, another that is not."""
     pool.join(**joining if at_once else {})
     pool.wait()
-    with fan_out(pool.address, workers=1, threads=1) as run:
+    with task_pool(pool.address, workers=1, threads=1) as run:
         for number, _ in enumerate(run(_rest, repeat(0.1, 2000))):
             if number == 0:
                 pool.join(**joining)
@@ -165,7 +165,7 @@ def test_a_worker_that_joins_later_with_two_threads_is_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lacking", ["test_fanout", "pipeline"])
+@pytest.mark.parametrize("lacking", ["test_parallel", "pipeline"])
 def test_a_worker_that_cannot_import_a_task_is_refused(lacking: str, tmp_path: Path) -> None:
     """Wherever the project may be installed. One without all of it leaves by itself if it joins later."""
     (tmp_path / "bare").mkdir()
@@ -182,7 +182,7 @@ def test_a_moment_without_workers_is_waited_out(monkeypatch: pytest.MonkeyPatch)
     with running_pool() as pool:
         first = pool.join()
         pool.wait()
-        with fan_out(pool.address, workers=1, threads=1) as run:
+        with task_pool(pool.address, workers=1, threads=1) as run:
             results = run(time.sleep, [1.0, 0.0])
             first.kill()
             pool.join()
@@ -196,14 +196,14 @@ def test_as_many_tasks_are_on_their_way_as_those_who_have_joined_can_use() -> No
     on_their_way = []
     for joined in (0, 1, 16, 4):
         workers = {str(number): 1 for number in range(joined)}
-        ahead.send()
+        ahead.fill()
         on_their_way.append(len(ahead.pending))
     assert on_their_way == [2, 2, 32, 32]
 
 
 @pytest.mark.slow
 def test_workers_take_turns_at_the_gpus() -> None:
-    with fan_out("local", workers=3, threads=1, gpus=["4", "GPU-8f6"]) as run:
+    with task_pool("local", workers=3, threads=1, gpus=["4", "GPU-8f6"]) as run:
         seen = dict(run(_place_and_gpu, range(12)))
     assert sorted(seen.values()) == ["4", "4", "GPU-8f6"]
 
@@ -213,7 +213,7 @@ def test_a_local_cluster_does_without_the_port_of_another() -> None:
         with suppress(OSError):  # somebody has Dask's own one already
             taken.bind(("0.0.0.0", 8787))
             taken.listen()
-        with fan_out("local", workers=1, threads=1) as run:
+        with task_pool("local", workers=1, threads=1) as run:
             assert list(run(abs, [-3])) == [3]
 
 
@@ -225,7 +225,7 @@ def _place_and_gpu(_: int) -> tuple[int, str]:
 def test_a_task_that_kills_its_worker_may_have_a_result() -> None:
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
-        fan_out("local", workers=1, threads=1, on_worker_death=lambda: "died") as run,
+        task_pool("local", workers=1, threads=1, on_worker_death=lambda: "died") as run,
     ):
         assert list(run(_end, [3])) == ["died"]
         assert list(run(abs, [-3])) == [3]
@@ -237,8 +237,8 @@ def _end(status: int) -> str:
 
 def test_dask_is_not_imported_for_a_plain_loop() -> None:
     program = (
-        "import sys; from pipeline.parallel import fan_out\n"
-        "with fan_out('none', workers=1, threads=1) as run: assert list(run(abs, [-1])) == [1]\n"
+        "import sys; from pipeline.parallel import task_pool\n"
+        "with task_pool('none', workers=1, threads=1) as run: assert list(run(abs, [-1])) == [1]\n"
         "assert not {'dask', 'distributed'} & set(sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
