@@ -38,8 +38,8 @@ class RankBatch:
         passes: the same images as they pass forward together.
     """
 
-    leaves: Sequence[BatchSlice]
-    passes: Sequence[BatchSlice]
+    tree_leaves: Sequence[BatchSlice]
+    micro_batches: Sequence[BatchSlice]
 
 
 def worker_slices(batch_size: int, simulated_workers: int, bn_group: int | None = None) -> list[BatchSlice]:
@@ -75,18 +75,18 @@ def rank_slices(parts: Sequence[BatchSlice], *, rank: int, ranks: int) -> list[B
     return list(parts[first:last])
 
 
-def merge_micro_batches(parts: Sequence[BatchSlice], at_most: int) -> list[BatchSlice]:
-    """The same images in as few forward passes of at most `at_most` images as whole groups allow.
+def merge_micro_batches(parts: Sequence[BatchSlice], max_size: int) -> list[BatchSlice]:
+    """The same images in as few forward passes of at most `max_size` images as whole groups allow.
 
     Raises:
         ValueError: a group alone is larger.
     """
     merged: list[BatchSlice] = []
     for start, size in _groups(parts):
-        if size > at_most:
-            raise ValueError(f"a BatchNorm group of {size} images is larger than a micro-batch of {at_most}")
+        if size > max_size:
+            raise ValueError(f"a BatchNorm group of {size} images is larger than a micro-batch of {max_size}")
         last = merged[-1] if merged else None
-        if last and last.rows.stop == start and last.size + size <= at_most:
+        if last and last.rows.stop == start and last.size + size <= max_size:
             merged[-1] = BatchSlice(rows=slice(last.rows.start, start + size), group_sizes=(*last.group_sizes, size))
         else:
             merged.append(BatchSlice(rows=slice(start, start + size), group_sizes=(size,)))

@@ -26,11 +26,11 @@ class BatchSizes:
     stages: tuple[BatchStage, ...] = ()
 
     @property
-    def all(self) -> list[int]:
+    def unique(self) -> list[int]:
         """Every size once, in the order of the run."""
         return list(dict.fromkeys([*(stage.batch_size for stage in self.stages), self.final]))
 
-    def at(self, step: int) -> int:
+    def size_at(self, step: int) -> int:
         """Images of step `step`, counted from 0."""
         return next((stage.batch_size for stage in self.stages if step < stage.until_step), self.final)
 

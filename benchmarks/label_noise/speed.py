@@ -16,7 +16,7 @@ from pipeline.config.params import Params
 from pipeline.paths import DataPaths
 from pipeline.run_log import RunLog
 from pipeline.training.evaluation import load_images
-from pipeline.training.loop import train
+from pipeline.training.loop import RunOptions, TrainData, train
 from pipeline.training.settings import effective_settings
 
 # The difference of two lengths must be this long to tell the speed from noise.
@@ -58,13 +58,10 @@ def seconds_per_step(params: Params, data: Path) -> float:
             return seconds_of(
                 lambda: train(
                     short,
-                    images,
-                    on_device,
-                    everyone,
+                    TrainData(images, on_device, everyone),
                     ranks=ranks,
                     log=RunLog.silent(),
-                    title="speed",
-                    micro_batch=config.micro_batch,
+                    options=RunOptions(micro_batch=config.micro_batch),
                 )
             )
 

@@ -14,18 +14,18 @@ from torch import Tensor
 T = TypeVar("T")
 
 
-def launched() -> bool:
+def launched_by_torchrun() -> bool:
     """Whether torchrun started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def several() -> bool:
+def is_distributed() -> bool:
     """Whether there is anybody to exchange with.
 
     Raises:
         RuntimeError: torchrun started this process, and it has not joined the others.
     """
-    if launched() and not dist.is_initialized():
+    if launched_by_torchrun() and not dist.is_initialized():
         raise RuntimeError("started by torchrun outside `distributed.session()`")
     return dist.is_initialized() and dist.get_world_size() > 1
 
@@ -37,7 +37,7 @@ def local_world_size() -> int:
 
 def broadcast(value: T) -> T:
     """Rank 0's `value` on all ranks; any picklable object."""
-    if not several():
+    if not is_distributed():
         return value
     box = [value]
     dist.broadcast_object_list(box, src=0)
@@ -46,7 +46,7 @@ def broadcast(value: T) -> T:
 
 def all_gather(value: T) -> list[T]:
     """Every rank's `value`, in their order, on all ranks; any picklable object."""
-    if not several():
+    if not is_distributed():
         return [value]
     box: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(box, value)
@@ -60,13 +60,13 @@ def any_rank(value: bool) -> bool:
 
 def barrier() -> None:
     """Wait for all ranks."""
-    if several():
+    if is_distributed():
         dist.barrier()
 
 
 def all_reduce_sum_(tensor: Tensor) -> Tensor:
     """Sum over ranks, in place."""
-    if several():
+    if is_distributed():
         dist.all_reduce(tensor)
     return tensor
 
@@ -84,7 +84,7 @@ def tree_sum_(tensor: Tensor) -> Tensor:
     Args:
         tensor: (n,) contiguous.
     """
-    if not several():
+    if not is_distributed():
         return tensor
     for chunk in tensor.split(_CHUNK):
         gathered = [torch.empty_like(chunk) for _ in range(dist.get_world_size())]
@@ -129,11 +129,11 @@ class FlagSync:
     def __init__(self, n_flags: int) -> None:
         self._flags = torch.zeros(n_flags, dtype=torch.int32)
         self._pending: Any = None
-        self._group: Any = dist.new_group(backend="gloo") if several() and dist.get_backend() != "gloo" else None
+        self._group: Any = dist.new_group(backend="gloo") if is_distributed() and dist.get_backend() != "gloo" else None
 
     def exchange(self, flags: Sequence[bool]) -> list[bool]:
         """Send this rank's flags; returns which of those sent with the last call any rank had raised."""
-        if not several():
+        if not is_distributed():
             return list(flags)
         if self._pending is not None:
             self._pending.wait()
@@ -144,4 +144,4 @@ class FlagSync:
 
     def forget(self) -> None:
         """Drop what the last call sent: another run begins. All ranks call it."""
-        self.exchange([False] * len(self._flags))
+        self.all_reduce([False] * len(self._flags))

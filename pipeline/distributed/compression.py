@@ -119,7 +119,7 @@ class Compression:
             state.q_memory_dict.clear()
         return done
 
-    def to_save(self) -> dict[str, Any] | None:
+    def state_dict(self) -> dict[str, Any] | None:
         """What this rank remembers of earlier exchanges, in plain values; None: nothing."""
         state = self._low_rank
         if state is None:
@@ -129,7 +129,7 @@ class Compression:
             **{name: {index: t.cpu() for index, t in getattr(state, name).items()} for name in _MEMORIES},
         }
 
-    def restore(self, saved: Mapping[str, Any] | None, device: torch.device) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any] | None, device: torch.device) -> None:
         """Go back to what `to_save` gave."""
         if self._low_rank is None:
             return

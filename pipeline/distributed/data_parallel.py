@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
-from pipeline.distributed.collectives import several
+from pipeline.distributed.collectives import is_distributed
 from pipeline.distributed.compression import Compression, FlatGradient
 from pipeline.distributed.hierarchical import (
     NodeGroups,
@@ -53,30 +53,30 @@ _DEFAULT_BUCKET_MIB = CommConfig().bucket_mib
 
 
 def data_parallel(
-    model: nn.Module, device: torch.device, transport: CommConfig | None = None, compression: Compression | None = None
+    model: nn.Module, device: torch.device, comm: CommConfig | None = None, compression: Compression | None = None
 ) -> nn.Module:
     """Wrap for gradient averaging over ranks; the model itself where there is one.
 
     Buffers stay local: BatchNorm's running statistics are averaged explicitly.
 
     Args:
-        transport: None: torch's defaults.
-        compression: None: gradients as they are. Between the nodes only where the transport is hierarchical.
+        comm: None: torch's defaults.
+        compression: None: gradients as they are. Between the nodes only where the comm is hierarchical.
     """
-    if not several():
+    if not is_distributed():
         return model
-    transport, compression = transport or CommConfig(), compression or Compression()
-    if transport.library == "horovod":
-        return HorovodDataParallel(model, device, transport.timeout_seconds)
-    nodes = node_groups(transport.timeout_seconds) if transport.hierarchical else None
-    if not transport.overlap:
+    comm, compression = comm or CommConfig(), compression or Compression()
+    if comm.library == "horovod":
+        return HorovodDataParallel(model, device, comm.timeout_seconds)
+    nodes = node_groups(comm.timeout_seconds) if comm.hierarchical else None
+    if not comm.overlap:
         return _NonOverlappedDataParallel(model, compression, nodes)
     ids = [device.index] if device.type == "cuda" else None
     # torch renamed the option and warns about the old name.
     known = inspect.signature(DistributedDataParallel).parameters
     name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
     # Told its own default, torch would give the first bucket the size of all.
-    bucket_mib = None if transport.bucket_mib == _DEFAULT_BUCKET_MIB else transport.bucket_mib
+    bucket_mib = None if comm.bucket_mib == _DEFAULT_BUCKET_MIB else comm.bucket_mib
     options: dict[str, Any] = {name: False, "bucket_cap_mb": bucket_mib}
     parallel = DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True, **options)
     if nodes is not None:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
-from pipeline.distributed.collectives import launched, several
+from pipeline.distributed.collectives import is_distributed, launched_by_torchrun
 from pipeline.distributed.launch import LAUNCHER
 from pipeline.errors import InputError, Terminated
 from pipeline.processes import disable_malloc_trim, set_parent_death_signal
@@ -87,7 +87,7 @@ def session(
 def _joined(threads_per_worker: int | Literal["auto"], joining: Callable[[int], int]) -> Iterator[World]:
     if not torch.cuda.is_available():
         disable_malloc_trim()
-    if not launched():
+    if not launched_by_torchrun():
         torch.set_num_threads(threads_per_process(threads_per_worker, 1))
         yield World(rank=0, count=1, device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         return
@@ -129,7 +129,7 @@ def set_collective_timeout(seconds: float) -> None:
     Before it ranks may wait for `_TIMEOUT`, since at the start one alone may have much to read. TCP by itself gives a
     peer up after a quarter of an hour.
     """
-    if several():
+    if is_distributed():
         # Before torch 2.12 or so it had no public name.
         set_timeout = getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout
         set_timeout(timedelta(seconds=seconds))

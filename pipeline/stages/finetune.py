@@ -29,7 +29,8 @@ from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
 from pipeline.training.checkpointing import STALE_AFTER_S, remove_stale_checkpoints
 from pipeline.training.evaluation import Evaluation, evaluate, load_images, rank_rows
-from pipeline.training.folds import train_folds
+from pipeline.training.folds import FoldStore, train_folds
+from pipeline.training.loop import RunOptions, TrainData
 from pipeline.training.result_cache import CachedNetwork, NetworkCache
 from pipeline.training.settings import TrainSettings, comm_config_from, effective_settings, launch_plan
 from pipeline.training.state import IMAGENET_MEAN, IMAGENET_STD, weight_initializer
@@ -126,21 +127,21 @@ def _train_all(
         where = "training images" if config.folds == 1 else f"training images outside one of {config.folds} parts"
         raise InputError(f"finetune.batch_size: {config.batch_size} is more than the {min(sizes)} {where}")
     settings = [_settings(context, data, size) for size in sizes]
+    images = load_images(data.train.source, settings[0], training=True, device=ranks.device)
+    labels = torch.from_numpy(data.train.labels).to(ranks.device)
     runs = train_folds(
         settings,
-        members,
-        load_images(data.train.source, settings[0], training=True, device=ranks.device),
-        torch.from_numpy(data.train.labels).to(ranks.device),
-        folder=context.work.checkpoints(context.name),
-        kept=NetworkCache(context.work.finished(context.name)),
-        data_digest=distributed.broadcast(_digest(context, config.weights) if ranks.is_main else ""),
-        interval=config.checkpoint,
-        micro_batch=config.micro_batch,
-        transport=comm_config_from(config),
-        initialise=_weight_initializer(config.weights, settings[0].network, ranks),
+        [TrainData(images, labels, rows) for rows in members],
+        store=FoldStore(
+            checkpoints=context.work.checkpoints(context.name),
+            cache=NetworkCache(context.work.finished(context.name)),
+            interval=config.checkpoint,
+            data_digest=distributed.broadcast(_digest(context, config.weights) if ranks.is_main else ""),
+        ),
+        options=RunOptions(title=context.name, micro_batch=config.micro_batch, comm=comm_config_from(config)),
+        initialize=_weight_initializer(config.weights, settings[0].network, ranks),
         ranks=ranks,
         log=context.log,
-        title=context.name,
     )
     for own, size, run in zip(settings, sizes, runs, strict=True):
         _check_finite(run.train_loss, config.learning_rate, str(context.item))
@@ -178,12 +179,12 @@ def _fit_heads(
             yield _head_extractor(one, settings, rows, ranks)
         return
     start = time.monotonic()
-    initialise = _weight_initializer(config.weights, settings.network, ranks)
-    assert initialise is not None, "the configuration asks for weights"
+    initialize = _weight_initializer(config.weights, settings.network, ranks)
+    assert initialize is not None, "the configuration asks for weights"
     with context.log.progress(context.name, len(rank_rows(n, ranks)), "images") as progress:
         fitted = fit_frozen_networks(
             settings,
-            initialise,
+            initialize,
             data.train.source,
             labels,
             members,
@@ -247,10 +248,10 @@ def _weight_initializer(weights: str, network: str, ranks: World) -> Callable[[N
     """One process downloads; the others find the file in the cache."""
     if not ranks.is_main:
         distributed.barrier()
-    initialise = weight_initializer(weights, network)
+    initialize = weight_initializer(weights, network)
     if ranks.is_main:
         distributed.barrier()
-    return initialise
+    return initialize
 
 
 def _check_finite(loss: float, learning_rate: float, network: str) -> None:

@@ -42,7 +42,7 @@ def run_parallel_stage(
     argv = sys.argv[1:] if argv is None else argv
     with exit_codes():
         arguments = parse_arguments(stage, item, argv)
-        if not distributed.launched():
+        if not distributed.launched_by_torchrun():
             exit_with_dvc()
             back_up_dvc_lock(WorkPaths(root=arguments.work))
             here = plan(make_context(stage, item, arguments, silent=True))

@@ -28,7 +28,7 @@ from pipeline.models import build
 from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
 from pipeline.training.evaluation import Evaluation, evaluate, load_images
-from pipeline.training.loop import train
+from pipeline.training.loop import RunOptions, TrainData, train
 from pipeline.training.settings import ImageFormat, TrainSettings
 from pipeline.training.state import weight_initializer
 
@@ -112,9 +112,9 @@ def canonical_hashes() -> dict[str, str]:
 
 def _run_hash(name: str, settings: TrainSettings) -> str:
     size = settings.format.image_size
-    initialise = _from_a_file(settings) if name == _FROM_A_FILE else None
+    initialize = _from_a_file(settings) if name == _FROM_A_FILE else None
     with _source(name, _images(size, seed=0)) as images, _source(name, _images(size, seed=1)) as test_images:
-        return _trained(settings, images, test_images, initialise)
+        return _trained(settings, images, test_images, initialize)
 
 
 def _from_a_file(settings: TrainSettings) -> Callable[[Network], None] | None:
@@ -129,7 +129,7 @@ def _trained(
     settings: TrainSettings,
     images: ImageSource,
     test_images: ImageSource,
-    initialise: Callable[[Network], None] | None,
+    initialize: Callable[[Network], None] | None,
 ) -> str:
     labels = torch.arange(_N_IMAGES) % _N_CLASSES
     test = load_images(test_images, settings, training=False, device=_ALONE.device)
@@ -137,10 +137,10 @@ def _trained(
     def eval_fn(model: Network) -> Evaluation:
         return evaluate(model, test, labels, batch_size=40, ranks=_ALONE)
 
+    train_images = load_images(images, settings, training=True, device=_ALONE.device)
     run = train(
-        settings, load_images(images, settings, training=True, device=_ALONE.device), labels,
-        np.arange(_N_IMAGES) % 8 > 0, ranks=_ALONE, log=RunLog.silent(), title="", micro_batch=16,
-        initialise=initialise, eval_fn=eval_fn, track_confidence=True,
+        settings, TrainData(train_images, labels, np.arange(_N_IMAGES) % 8 > 0), ranks=_ALONE, log=RunLog.silent(),
+        options=RunOptions(micro_batch=16), initialize=initialize, eval_fn=eval_fn, track_confidence=True,
     )  # fmt: skip
     assert not run.diverged
     assert run.confidence is not None

@@ -5,7 +5,6 @@ import json
 import math
 import time
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +14,12 @@ from numpy.typing import NDArray
 from pipeline.artifacts.prepared import ImageSource
 from pipeline.batching import worker_slices
 from pipeline.datasets.sources import TrainingImages
-from pipeline.distributed import CommConfig, World
+from pipeline.distributed import World
 from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
-from pipeline.training.checkpointing import CheckpointScheduler
 from pipeline.training.evaluation import Evaluation, evaluate, load_images
 from pipeline.training.grid import RunSpec
-from pipeline.training.loop import train
+from pipeline.training.loop import RunOptions, TrainData, train
 from pipeline.training.result_cache import RunResult
 from pipeline.training.settings import TrainSettings
 from pipeline.training.weights import save_trained
@@ -57,32 +55,28 @@ class LoadedSplits:
 def execute_run(
     cell: RunSpec,
     splits: LoadedSplits,
-    members: NDArray[np.bool_],
+    train_mask: NDArray[np.bool_],
     *,
     ranks: World,
     log: RunLog,
-    title: str,
     weights: Path | None,
     eval_batch_size: int,
-    micro_batch: int | Literal["auto"] = "auto",
-    transport: CommConfig | None = None,
-    pauses: CheckpointScheduler | None = None,
+    options: RunOptions | None = None,
 ) -> RunResult:
     """Train and evaluate one cell; all ranks return the same result.
 
     Args:
-        members: (N,) bool, the rows to train on.
+        train_mask: (N,) bool, the rows to train on.
         weights: where rank 0 saves the trained network, if anywhere.
         eval_batch_size: images per forward pass in evaluation.
-        micro_batch, transport, pauses: see `train`.
+        options: see `train`.
     """
     start = time.monotonic()
     settings = cell.settings
     images = splits.on_device(settings, training=True, device=ranks.device)
     labels = torch.from_numpy(splits.train_labels).to(ranks.device)
     run = train(
-        settings, images, labels, members,
-        ranks=ranks, log=log, title=title, micro_batch=micro_batch, transport=transport, pauses=pauses,
+        settings, TrainData(images, labels, train_mask), ranks=ranks, log=log, options=options,
         eval_fn=lambda model: _evaluate(model, splits, settings, eval_batch_size, ranks),
     )  # fmt: skip
     result = None if run.diverged else _evaluate(run.model, splits, settings, eval_batch_size, ranks)
@@ -98,7 +92,7 @@ def execute_run(
         correct=result.correct if result and finished else None,
         history=tuple(run.history),
         workers=ranks.count,
-        places=tuple(run.places),
+        places=tuple(run.hardware),
         skipped_steps=run.skipped_steps,
         micro_batch=run.micro_batch,
         critical_batch=dataclasses.asdict(run.noise_scale) if run.noise_scale else None,

@@ -98,7 +98,7 @@ class Checkpoints:
             if file.path not in kept:
                 file.path.unlink()
 
-    def newest(self, log: Callable[[str], None]) -> tuple[int, dict[str, Any]] | None:
+    def load_latest(self, log: Callable[[str], None]) -> tuple[int, dict[str, Any]] | None:
         """Step and state of the newest sound checkpoint, or None if there is none.
 
         Nothing is unpickled before its digest is right, and nothing but data ever.
@@ -210,41 +210,41 @@ class CheckpointScheduler:
 
     Args:
         checkpoints: of this run; rank 0's disk decides.
-        agreement: from `stop_and_save_flags`; runs one after another may share it.
+        flag_sync: from `stop_and_save_flags`; runs one after another may share it.
         seconds, steps: at most this between two of them; exactly one is given.
     """
 
     def __init__(
         self,
         checkpoints: Checkpoints,
-        agreement: FlagSync,
+        flag_sync: FlagSync,
         *,
         ranks: World,
         seconds: float | None = None,
         steps: int | None = None,
     ) -> None:
         assert (seconds is None) != (steps is None)
-        agreement.forget()
+        flag_sync.reset()
         self._checkpoints, self._ranks = checkpoints, ranks
         self._seconds, self._steps = seconds, steps
-        self._agreement = agreement
-        self._asked_to_end = threading.Event()
+        self._agreement = flag_sync
+        self._stop_requested = threading.Event()
         self._saved_at = time.monotonic()
         self._saved_step = 0
 
     @property
     def stop_requested(self) -> bool:
         """SIGTERM came while watched, and has not ended the run yet."""
-        return self._asked_to_end.is_set()
+        return self._stop_requested.is_set()
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def handle_sigterm(self) -> Iterator[None]:
         """While active, SIGTERM ends the run at the next step, or the block at its end, not the process at once.
 
         Raises:
             Terminated: at the end of the block, where SIGTERM came after the last step but one.
         """
-        before = signal.signal(signal.SIGTERM, lambda *_: self._asked_to_end.set())
+        before = signal.signal(signal.SIGTERM, lambda *_: self._stop_requested.set())
         try:
             yield
         except RuntimeError:
@@ -260,32 +260,32 @@ class CheckpointScheduler:
 
     def resume(self, state: TrainState, ranks: World, log: RunLog) -> None:
         """Go back to the newest sound checkpoint, if there is one."""
-        found = distributed.broadcast(self._checkpoints.newest(log.info) if ranks.is_main else None)
+        found = distributed.broadcast(self._checkpoints.load_latest(log.info) if ranks.is_main else None)
         if found is not None:
             step, saved = found
-            state.restore(saved, ranks)
+            state.load_state_dict(saved, ranks)
             log.info(f"going on from step {step}, workers: {ranks.count}")
         self._saved_step = state.step
 
-    def offer(self, state: TrainState, *, local: bool) -> None:
+    def maybe_save(self, state: TrainState, *, local: bool) -> None:
         """Between two steps: save if it is time to; all ranks call it after the same steps.
 
         Raises:
             Terminated: on all ranks, if any was asked to end; the state is saved.
         """
-        end, late = self._agreement.exchange([self.stop_requested, self._is_late()])
+        end, late = self._agreement.all_reduce([self.stop_requested, self._is_late()])
         since = state.step - self._saved_step
         # Steps are counted by all ranks alike. The clock's word may come a step later, and once more
         # after the save that answered it.
         if end or (since >= self._steps if self._steps is not None else late and since > 1):
-            content = state.to_save(local=local)
+            content = state.state_dict(local=local)
             if self._ranks.is_main:
                 self._checkpoints.save(state.step, content)
             self._saved_at, self._saved_step = time.monotonic(), state.step
         if end:
             # A rank that ended while another is still saving would have that one ended, too.
             distributed.barrier()
-            self._asked_to_end.clear()
+            self._stop_requested.clear()
             raise Terminated(f"stopped after step {state.step}, which is saved")
 
     def finished(self) -> None:
@@ -301,11 +301,11 @@ class CheckpointScheduler:
 
 
 def make_checkpointer(
-    interval: CheckpointInterval, folder: Path, agreement: FlagSync, ranks: World
+    interval: CheckpointInterval, folder: Path, flag_sync: FlagSync, ranks: World
 ) -> CheckpointScheduler:
     """As params.yaml has it; `folder` belongs to this one run."""
     return CheckpointScheduler(
-        Checkpoints(folder), agreement, ranks=ranks, seconds=interval.seconds, steps=interval.steps
+        Checkpoints(folder), flag_sync, ranks=ranks, seconds=interval.seconds, steps=interval.steps
     )
 
 

@@ -41,25 +41,25 @@ class ConfidenceTracker:
         self._passes = torch.zeros(n, dtype=torch.int64, device=device)
 
     @torch.no_grad()
-    def note(self, ids: Tensor, targets: Tensor, logits: Tensor) -> None:
+    def update(self, ids: Tensor, targets: Tensor, logits: Tensor) -> None:
         """Count a forward pass: sample ids and labels (B,), logits (B, n_classes)."""
         sure = logits.float().softmax(1).gather(1, targets[:, None])[:, 0]
         # Between two epochs an image may be twice in a batch.
         self._sums.index_add_(0, ids, (sure.nan_to_num(0.0) / _UNIT).round().long())
         self._passes.index_add_(0, ids, torch.ones_like(ids))
 
-    def to_save(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """The sums of all ranks; every rank must call it."""
         return {name: distributed.all_reduce_sum_(own.clone()).cpu() for name, own in self._tensors().items()}
 
-    def restore(self, saved: dict[str, Any], *, is_main: bool) -> None:
+    def load_state_dict(self, saved: dict[str, Any], *, is_main: bool) -> None:
         """Go on from saved sums, which one rank takes over for all."""
         for name, own in self._tensors().items():
             own.copy_(saved[name] if is_main else torch.zeros_like(own))
 
     def means(self) -> NDArray[np.float32]:
         """(N,): mean probability of the label, 0 to 1, over all ranks; NaN where no pass was counted."""
-        sums, passes = self.to_save().values()
+        sums, passes = self.state_dict().values()
         return np.asarray((sums.double() * _UNIT / passes).float().numpy())
 
     def _tensors(self) -> dict[str, Tensor]:

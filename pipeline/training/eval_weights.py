@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from pipeline import distributed
 from pipeline.batching import BatchSlice, RankBatch, SampleStream
 from pipeline.models.layers import GroupedBatchNorm2d
+from pipeline.training.gradients import GlobalBatch, TrainLoss
 from pipeline.training.numerics import compile_disabled
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState
-from pipeline.training.step import GlobalBatch, TrainLoss
 
 # Population statistics for evaluation.
 
@@ -21,7 +21,7 @@ from pipeline.training.step import GlobalBatch, TrainLoss
 @torch.no_grad()
 def recompute_batch_norm_statistics(
     model: nn.Module,
-    objective: TrainLoss,
+    train_loss: TrainLoss,
     batches: Sequence[GlobalBatch],
     parts: Sequence[BatchSlice],
     *,
@@ -46,7 +46,7 @@ def recompute_batch_norm_statistics(
     model.train()
     total = torch.zeros((), dtype=torch.float64)
     for batch in batches:
-        sums = distributed.pairwise_sum(_sums_over_groups(model, objective, batch, parts, layers))
+        sums = distributed.pairwise_sum(_sums_over_groups(model, train_loss, batch, parts, layers))
         total = total + sum_over_ranks_(sums).cpu()
     n_groups, means = int(total[0]), total[1:] / total[0]
     for layer, values in zip(layers, means.split([2 * layer.num_features for layer in layers]), strict=True):
@@ -61,7 +61,7 @@ def recompute_batch_norm_statistics(
 
 def _sums_over_groups(
     model: nn.Module,
-    objective: TrainLoss,
+    train_loss: TrainLoss,
     batch: GlobalBatch,
     parts: Sequence[BatchSlice],
     layers: Sequence[GroupedBatchNorm2d],
@@ -70,7 +70,7 @@ def _sums_over_groups(
     for part in parts:
         for layer in layers:
             layer.collected = []
-        objective.loss_sum(model, batch, part)
+        train_loss.summed_loss(model, batch, part)
         found = [torch.stack(layer.collected or []).double().sum(0).flatten() for layer in layers]
         for layer in layers:
             layer.collected = None
@@ -116,15 +116,15 @@ class EvalWeights:
         self,
         settings: TrainSettings,
         state: TrainState,
-        objective: TrainLoss,
+        train_loss: TrainLoss,
         stream: SampleStream,
         batches: Mapping[int, RankBatch],
     ) -> None:
-        self._settings, self._state, self._objective = settings, state, objective
+        self._settings, self._state, self._train_loss = settings, state, train_loss
         self._stream, self._batches = stream, batches
 
-    def set(self) -> None:
-        """For good."""
+    def swap_in(self) -> None:
+        """Replace the run's weights permanently."""
         state, settings = self._state, self._settings
         if state.average is not None:
             averaged = dict(state.average.module.named_parameters())
@@ -132,23 +132,27 @@ class EvalWeights:
                 for name, parameter in state.model.named_parameters():
                     parameter.copy_(averaged[name])
         # In the groups of the last step.
-        size, done = settings.batch_sizes.at(state.step - 1), settings.batch_sizes.examples(state.step)
+        size, done = settings.batch_sizes.size_at(state.step - 1), settings.batch_sizes.examples(state.step)
         batches = [
-            GlobalBatch.of(self._stream, start=done + index * size, size=size)
+            GlobalBatch.from_stream(self._stream, start=done + index * size, size=size)
             for index in range(statistics_batches(done, size))
         ]
         tree = settings.reduction == "tree"
         sum_over_ranks_ = distributed.tree_sum_ if tree else distributed.all_reduce_sum_
         with compile_disabled():
             recompute_batch_norm_statistics(
-                state.model, self._objective, batches, self._batches[size].passes, sum_over_ranks_=sum_over_ranks_
-            )  # fmt: skip
+                state.model,
+                self._train_loss,
+                batches,
+                self._batches[size].micro_batches,
+                sum_over_ranks_=sum_over_ranks_,
+            )
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
-        """While active; training then goes on with the bits that it had."""
+        """Temporarily load the evaluation weights; training continues with the same bits afterwards."""
         before = {name: tensor.clone() for name, tensor in self._state.model.state_dict().items()}
-        self.set()
+        self.swap_in()
         yield
         self._state.model.load_state_dict(before)
         self._state.model.train()

@@ -63,7 +63,7 @@ class HashChain:
         last = state.links[-1] if state.links else ChainLink(step=0, sha256="")
         digest = hashlib.sha256(f"{last.sha256} {state.step}\n".encode())
         for step in range(last.step, state.step):
-            ids, _ = self._stream.samples(self._sizes.examples(step), self._sizes.at(step))
+            ids, _ = self._stream.samples(self._sizes.examples(step), self._sizes.size_at(step))
             digest.update(np.ascontiguousarray(ids, dtype="<i8").data)
         parts: dict[str, Mapping[str, Any]] = {
             "model": state.model.state_dict(),

@@ -163,22 +163,22 @@ def choose_micro_batch(
 
 def halve_until_fits(whole: int, group: int, try_pass: Callable[[int], None]) -> int:
     """The largest of whole, whole / 2, ... group images that `try_pass` runs on every rank."""
-    at_most = whole
+    max_size = whole
     while True:
         failed = False
         try:
-            try_pass(at_most)
+            try_pass(max_size)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             failed = True
         # After the handler, whose exception holds on to the tensors of the pass.
         if not distributed.any_rank(failed):
-            return at_most
+            return max_size
         torch.cuda.empty_cache()
-        if at_most == group:
+        if max_size == group:
             raise _does_not_fit(group)
-        at_most = max(group, at_most // 2)
+        max_size = max(group, max_size // 2)
 
 
 def activation_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> int:

@@ -221,7 +221,7 @@ class NetworkCache:
         folder, reasons = self._root / key, list[str]()
         if not any(folder.glob("step-*.pt")):
             return None
-        newest = Checkpoints(folder).newest(reasons.append)
+        newest = Checkpoints(folder).load_latest(reasons.append)
         if newest is None or newest[1].keys() != CachedNetwork.__dataclass_fields__.keys():
             raise InputError(f"{folder}: damaged entry; delete this folder and run again")
         saved: dict[str, Any] = newest[1]

@@ -43,7 +43,7 @@ class TrainSettings:
     """One run. Durations are in optimizer steps and the learning rate is the peak, after scaling.
 
     What a recipe says of how the run is done (workers, their threads without `tree`, micro_batch,
-    transport, checkpoint, eval_batch_size) is not here: it changes a result by rounding at most, and retrains nothing.
+    comm, checkpoint, eval_batch_size) is not here: it changes a result by rounding at most, and retrains nothing.
 
     Attributes:
         batch_size: images of a global batch, after the last of `batch_stages`.
@@ -104,9 +104,9 @@ class TrainSettings:
     def batch_sizes(self) -> BatchSizes:
         return BatchSizes(final=self.batch_size, stages=self.batch_stages)
 
-    def rate(self, step: int) -> float:
+    def lr_at(self, step: int) -> float:
         """The learning rate of optimizer step `step`, counted from 0."""
-        size = self.batch_sizes.at(step)
+        size = self.batch_sizes.size_at(step)
         before, total, warmup = (
             self.batch_sizes.examples(steps) / self.batch_size for steps in (step, self.steps, self.warmup_steps)
         )

@@ -48,11 +48,11 @@ def weight_initializer(weights: str, network: str) -> Callable[[Network], None] 
     path = imagenet_weights(network) if weights == "imagenet" else Path(weights.replace("{network}", network))
     state = extract_state_dict(load_weights_file(path), path)
 
-    def initialise(model: Network) -> None:
+    def initialize(model: Network) -> None:
         assert isinstance(model, ResNet), "extractors are ResNets"
         load_backbone(model, state, source=str(path))
 
-    return initialise
+    return initialize
 
 
 def imagenet_weights(network: str) -> Path:
@@ -135,7 +135,7 @@ class TrainState:
         track: of the probabilities of labels; None where nobody asks for them.
         links: of the hash chain so far; rank 0 has them, and every rank after a checkpoint.
         micro_batch: images that pass forward at a time; 0 before it is chosen.
-        places: what the run has run on, in order, each once.
+        hardware: what the run has run on, in order, each once.
         earlier_seconds: wall time of the processes before this one, until they saved.
         begun: when this one began, on its own clock.
     """
@@ -154,11 +154,11 @@ class TrainState:
     history: list[HistoryRecord] = field(default_factory=list)
     noise: list[NoiseSample] = field(default_factory=list)
     links: list[ChainLink] = field(default_factory=list)
-    places: list[str] = field(default_factory=list)
+    hardware: list[str] = field(default_factory=list)
     earlier_seconds: float = 0.0
     begun: float = field(default_factory=time.monotonic)
 
-    def to_save(self, *, local: bool) -> dict[str, Any]:
+    def state_dict(self, *, local: bool) -> dict[str, Any]:
         """The state of all ranks, in plain values; every rank must call it.
 
         Args:
@@ -167,14 +167,14 @@ class TrainState:
         own = {
             "loss_sum": float(self.loss_sum),
             "optimizer": _on_cpu(self.optimizer.state_dict()) if local else None,
-            "compression": self.compression.to_save(),
+            "compression": self.compression.state_dict(),
         }
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict() if self.scaler else None,
             "average": self.average.state_dict() if self.average else None,
-            "track": self.track.to_save() if self.track else None,
+            "track": self.track.state_dict() if self.track else None,
             "ranks": distributed.all_gather(own),
             "micro_batch": self.micro_batch,
             "counted": self.counted,
@@ -183,11 +183,11 @@ class TrainState:
             "history": [dataclasses.asdict(record) for record in self.history],
             "noise": [dataclasses.asdict(sample) for sample in self.noise],
             "links": [dataclasses.asdict(link) for link in self.links],
-            "places": list(self.places),
+            "places": list(self.hardware),
             "seconds": self.earlier_seconds + time.monotonic() - self.begun,
         }
 
-    def restore(self, saved: Mapping[str, Any], ranks: World) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any], ranks: World) -> None:
         """Go back to a saved state, on as many ranks or on others."""
         self.model.load_state_dict(saved["model"])
         same = len(saved["ranks"]) == ranks.count
@@ -196,13 +196,13 @@ class TrainState:
         own: Mapping[str, Any] = saved["ranks"][ranks.rank] if same else {}
         self.optimizer.load_state_dict(own.get("optimizer") or saved["optimizer"])
         # With compression the ranks are always as many.
-        self.compression.restore(own.get("compression"), self.loss_sum.device)
+        self.compression.load_state_dict(own.get("compression"), self.loss_sum.device)
         if self.scaler:
             self.scaler.load_state_dict(saved["scaler"])
         if self.average:
             self.average.load_state_dict(saved["average"])
         if self.track:
-            self.track.restore(saved["track"], is_main=ranks.is_main)
+            self.track.load_state_dict(saved["track"], is_main=ranks.is_main)
         # Of other ranks: the sum of theirs is known, not what each would have counted.
         everyones = sum(rank["loss_sum"] for rank in saved["ranks"])
         self.loss_sum.fill_(own["loss_sum"] if same else everyones if ranks.is_main else 0.0)
@@ -210,25 +210,25 @@ class TrainState:
         self.history = [HistoryRecord(**record) for record in saved["history"]]
         self.noise = [NoiseSample(**sample) for sample in saved["noise"]]
         self.links = [ChainLink(**link) for link in saved["links"]]
-        self.places = list(saved["places"])
+        self.hardware = list(saved["places"])
         self.earlier_seconds = saved["seconds"]
 
 
 def start_state(
     settings: TrainSettings,
     ranks: World,
-    initialise: Callable[[Network], None] | None = None,
-    n_tracked_images: int = 0,
+    initialize: Callable[[Network], None] | None = None,
+    n_tracked_samples: int = 0,
 ) -> TrainState:
     """Before the first step.
 
     Args:
-        initialise: overwrites fresh weights, e.g. by pretrained ones.
-        n_tracked_images: images whose labels' probabilities are noted; 0: none.
+        initialize: overwrites fresh weights, e.g. by pretrained ones.
+        n_tracked_samples: images whose labels' probabilities are noted; 0: none.
     """
     model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
-    if initialise is not None:
-        initialise(model)
+    if initialize is not None:
+        initialize(model)
     model = model.to(ranks.device).to(memory_format=torch.channels_last)
     groups = parameter_groups(
         model,
@@ -246,7 +246,7 @@ def start_state(
         average=average,
         compression=Compression(settings.compression, settings.powersgd_rank),
         loss_sum=torch.zeros((), dtype=torch.float64, device=ranks.device),
-        track=ConfidenceTracker(n_tracked_images, ranks.device) if n_tracked_images else None,
+        track=ConfidenceTracker(n_tracked_samples, ranks.device) if n_tracked_samples else None,
     )
 
 

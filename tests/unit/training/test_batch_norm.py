@@ -13,12 +13,12 @@ from pipeline.batching import BatchSlice, merge_micro_batches, rank_slices, work
 from pipeline.models.layers import GroupedBatchNorm2d
 from pipeline.training.eval_weights import recompute_batch_norm_statistics
 from pipeline.training.evaluation import load_images
-from pipeline.training.step import GlobalBatch, TrainLoss
+from pipeline.training.gradients import GlobalBatch, TrainLoss
 from tests.fixtures.training import TINY, bright_images, build_float64, build_resnet
 
 _PARTS = worker_slices(10, 3)
 _BATCHES = [
-    GlobalBatch(ids=np.arange(start, start + 10), epochs=np.full(10, epoch))
+    GlobalBatch(sample_ids=np.arange(start, start + 10), epochs=np.full(10, epoch))
     for start, epoch in ((0, 0), (10, 0), (5, 1))
 ]
 
@@ -33,7 +33,7 @@ def _groups() -> list[Tensor]:
     """All groups of all batches, (n, 3, side, side) float64 each."""
     images = _objective().images
     return [
-        images.training_batch(batch.ids[part.rows], batch.epochs[part.rows]).double()
+        images.training_batch(batch.sample_ids[part.rows], batch.epochs[part.rows]).double()
         for batch in _BATCHES
         for part in _PARTS
     ]
