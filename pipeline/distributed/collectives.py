@@ -131,7 +131,7 @@ class FlagSync:
         self._pending: Any = None
         self._group: Any = dist.new_group(backend="gloo") if is_distributed() and dist.get_backend() != "gloo" else None
 
-    def exchange(self, flags: Sequence[bool]) -> list[bool]:
+    def all_reduce(self, flags: Sequence[bool]) -> list[bool]:
         """Send this rank's flags; returns which of those sent with the last call any rank had raised."""
         if not is_distributed():
             return list(flags)
@@ -142,6 +142,6 @@ class FlagSync:
         self._pending = dist.all_reduce(self._flags, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
         return agreed
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Drop what the last call sent: another run begins. All ranks call it."""
         self.all_reduce([False] * len(self._flags))

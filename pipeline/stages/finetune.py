@@ -32,7 +32,14 @@ from pipeline.training.evaluation import Evaluation, evaluate, load_images, rank
 from pipeline.training.folds import FoldStore, train_folds
 from pipeline.training.loop import RunOptions, TrainData
 from pipeline.training.result_cache import CachedNetwork, NetworkCache
-from pipeline.training.settings import TrainSettings, comm_config_from, effective_settings, launch_plan
+from pipeline.training.settings import (
+    DatasetInfo,
+    GridPoint,
+    TrainSettings,
+    comm_config_from,
+    effective_settings,
+    launch_plan,
+)
 from pipeline.training.state import IMAGENET_MEAN, IMAGENET_STD, weight_initializer
 from pipeline.training.weights import save_fold_networks, save_trained
 
@@ -102,17 +109,21 @@ def _settings(context: StageContext, data: PreparedData, n_train: int) -> TrainS
     as_imagenet = config.normalisation == "imagenet"
     return effective_settings(
         config,
-        network=base_architecture(str(context.item)),
-        n_classes=len(data.class_names),
+        DatasetInfo(
+            n_classes=len(data.class_names),
+            image_size=data.image_size,
+            mean=IMAGENET_MEAN if as_imagenet else data.mean,
+            std=IMAGENET_STD if as_imagenet else data.std,
+        ),
+        GridPoint(
+            network=base_architecture(str(context.item)),
+            batch_size=config.batch_size,
+            learning_rate=config.learning_rate,
+            weight_decay=config.weight_decay,
+            seed=_seed(context),
+        ),
         n_epoch=n_train,
-        image_size=data.image_size,
-        mean=IMAGENET_MEAN if as_imagenet else data.mean,
-        std=IMAGENET_STD if as_imagenet else data.std,
-        batch_size=config.batch_size,
-        learning_rate=config.learning_rate,
-        weight_decay=config.weight_decay,
         budget=config.budget,
-        seed=_seed(context),
         skipped=config.trained == "head",
     )
 

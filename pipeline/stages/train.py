@@ -33,11 +33,11 @@ from pipeline.training.checkpointing import (
     stop_and_save_flags,
 )
 from pipeline.training.folds import has_checkpoints
-from pipeline.training.grid import DatasetInfo, RunSpec, RunVariant, expand_grid, run_variant, train_mask
+from pipeline.training.grid import RunSpec, RunVariant, expand_grid, run_variant, train_mask
 from pipeline.training.loop import RunOptions
 from pipeline.training.result_cache import RunCache, RunResult
 from pipeline.training.run_key import RunKey, checkpoint_folder_name, run_key
-from pipeline.training.settings import comm_config_from, launch_plan
+from pipeline.training.settings import DatasetInfo, comm_config_from, launch_plan
 from pipeline.training.stopping import needed_seeds
 
 

@@ -288,7 +288,7 @@ class CheckpointScheduler:
             self._stop_requested.clear()
             raise Terminated(f"stopped after step {state.step}, which is saved")
 
-    def finished(self) -> None:
+    def clear(self) -> None:
         """The run has ended, and its result is safe."""
         if self._ranks.is_main:
             self._checkpoints.clear()

@@ -1,4 +1,4 @@
-"""The cells of a study: which runs a grid means, and which of them cannot be."""
+"""Expand a study into the runs of its grid, and skip those that cannot be trained."""
 
 import itertools
 from collections.abc import Mapping
@@ -9,17 +9,7 @@ from numpy.typing import NDArray
 
 from pipeline.arms import arm_mask
 from pipeline.config.study import Study, TrainConfig
-from pipeline.training.settings import TrainSettings, effective_settings
-
-
-@dataclass(frozen=True, kw_only=True)
-class DatasetInfo:
-    """What planning needs to know of a prepared data set; `mean`, `std` per channel, 0 to 1."""
-
-    n_classes: int
-    image_size: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, effective_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,17 +57,16 @@ def expand_grid(
         size, too_large = sizes[arm, network], batch_size > sizes[smallest]
         settings = effective_settings(
             recipe,
-            network=model,
-            n_classes=data.n_classes,
+            data,
+            GridPoint(
+                network=model,
+                batch_size=batch_size,
+                learning_rate=learning_rate,
+                weight_decay=weight_decay,
+                seed=seed,
+            ),
             n_epoch=n_full if study.match == "steps" else size,
-            image_size=data.image_size,
-            mean=data.mean,
-            std=data.std,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
             budget=study.budget,
-            seed=seed,
             accuracy_every=study.accuracy_every,
             skipped=too_large,
         )

@@ -129,24 +129,38 @@ class TrainSettings:
         return self.accuracy_steps is not None and steps % self.accuracy_steps == 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class DatasetInfo:
+    """What planning needs to know of a prepared data set; `mean`, `std` per channel, in units of 0 to 1."""
+
+    n_classes: int
+    image_size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridPoint:
+    """One point of a grid; `learning_rate` is before scaling."""
+
+    network: str
+    batch_size: int
+    learning_rate: float
+    weight_decay: float
+    seed: int
+
+
 def effective_settings(
     recipe: Recipe,
+    dataset: DatasetInfo,
+    point: GridPoint,
     *,
-    network: str,
-    n_classes: int,
     n_epoch: int,
-    image_size: int,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    batch_size: int,
-    learning_rate: float,
-    weight_decay: float,
     budget: Duration,
-    seed: int,
     accuracy_every: Duration | None = None,
     skipped: bool = False,
 ) -> TrainSettings:
-    """Resolve a recipe for one batch size.
+    """Resolve a recipe for one point of a grid.
 
     Args:
         n_epoch: images that count as one epoch wherever a duration is given in epochs.
@@ -157,6 +171,7 @@ def effective_settings(
         InputError: the crop is larger than the stored images, the warm-up or the batch schedule longer than the
             budget, or a stage of the batch schedule shorter than a step.
     """
+    batch_size, learning_rate = point.batch_size, point.learning_rate
     batch_sizes = BatchSizes(final=batch_size, stages=() if skipped else _batch_stages(recipe, batch_size, n_epoch))
     in_steps = partial(_in_steps, n_train=n_epoch, batch_sizes=batch_sizes)
     steps, warmup_steps = max(1, in_steps(budget)), in_steps(_warmup(recipe, batch_size))
@@ -166,10 +181,10 @@ def effective_settings(
     peak_rate = _peak_rate(recipe, learning_rate, batch_size)
     local = recipe.post_local_sgd
     return TrainSettings(
-        network=network,
+        network=point.network,
         stem=recipe.stem,
-        n_classes=n_classes,
-        format=_format(recipe, image_size, mean, std),
+        n_classes=dataset.n_classes,
+        format=_format(recipe, dataset),
         crop_padding=recipe.augmentation.crop_padding,
         crop_area=recipe.augmentation.crop_area or DEFAULT_CROP_AREA,
         flip=recipe.augmentation.flip,
@@ -186,7 +201,7 @@ def effective_settings(
         optimizer=recipe.optimizer.name,
         optimizer_options=recipe.optimizer.model_dump(exclude={"name"}),
         learning_rate=peak_rate,
-        weight_decay=weight_decay,
+        weight_decay=point.weight_decay,
         decay_norm_and_bias=recipe.decay_norm_and_bias,
         schedule=recipe.schedule.name,
         schedule_options=_schedule_options(recipe, in_steps, batch_sizes),
@@ -202,7 +217,7 @@ def effective_settings(
         workers_per_node=recipe.communication.workers_per_node,
         noise_scale_steps=recipe.noise_scale_steps,
         **_accuracy_every(accuracy_every, in_steps, n_epoch, batch_sizes),
-        seed=seed,
+        seed=point.seed,
     )
 
 
@@ -254,14 +269,15 @@ def _in_steps(duration: Duration, *, n_train: int, batch_sizes: BatchSizes) -> i
     )
 
 
-def _format(recipe: Recipe, image_size: int, mean: tuple[float, ...], std: tuple[float, ...]) -> ImageFormat:
+def _format(recipe: Recipe, dataset: DatasetInfo) -> ImageFormat:
+    image_size = dataset.image_size
     crop_size = recipe.augmentation.crop_size or image_size
     if crop_size > image_size:
         raise InputError(
             f"augmentation.crop_size: {crop_size} is larger than the prepared images of {image_size} pixels; "
             "give less, or run `dvc repro` to prepare larger ones"
         )
-    return ImageFormat(image_size=image_size, crop_size=crop_size, mean=mean, std=std)
+    return ImageFormat(image_size=image_size, crop_size=crop_size, mean=dataset.mean, std=dataset.std)
 
 
 def _peak_rate(recipe: Recipe, learning_rate: float, batch_size: int) -> float:

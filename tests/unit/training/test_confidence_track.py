@@ -15,7 +15,7 @@ from pipeline.durations import BatchSizes
 from pipeline.run_log import RunLog
 from pipeline.training.confidence import ConfidenceTracker, first_tracked_step
 from pipeline.training.evaluation import load_images
-from pipeline.training.loop import TrainedRun, train
+from pipeline.training.loop import TrainData, TrainedRun, train
 from tests.fixtures.training import ALONE, TINY, bright_images
 
 _N, _CLASSES = 6, 3
@@ -67,8 +67,8 @@ def _train(steps: int, members: NDArray[np.bool_], **options: Any) -> TrainedRun
     settings = replace(TINY, steps=steps, batch_size=8)
     pixels, labels = bright_images(len(members))
     images = load_images(pixels, settings, training=True, device=ALONE.device)
-    arguments: dict[str, Any] = {"ranks": ALONE, "log": RunLog.silent(), "title": "", **options}
-    return train(settings, images, torch.from_numpy(labels), members, **arguments)
+    arguments: dict[str, Any] = {"ranks": ALONE, "log": RunLog.silent(), **options}
+    return train(settings, TrainData(images, torch.from_numpy(labels), members), **arguments)
 
 
 def test_a_run_tells_it_of_every_image_that_it_trained_on() -> None:

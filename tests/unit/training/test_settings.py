@@ -10,7 +10,7 @@ from pipeline.config.study import TrainConfig
 from pipeline.durations import BatchStage
 from pipeline.errors import InputError
 from pipeline.schedules import apply_warmup, cosine
-from pipeline.training.settings import TrainSettings, effective_settings
+from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, effective_settings
 
 
 def _settings(
@@ -18,17 +18,10 @@ def _settings(
 ) -> TrainSettings:
     return effective_settings(
         TrainConfig.model_validate(recipe),
-        network="resnet18",
-        n_classes=4,
+        DatasetInfo(n_classes=4, image_size=16, mean=(0.5,) * 3, std=(0.25,) * 3),
+        GridPoint(network="resnet18", batch_size=batch_size, learning_rate=0.1, weight_decay=0.01, seed=0),
         n_epoch=100,
-        image_size=16,
-        mean=(0.5,) * 3,
-        std=(0.25,) * 3,
-        batch_size=batch_size,
-        learning_rate=0.1,
-        weight_decay=0.01,
         budget=budget or Duration(epochs=4),
-        seed=0,
         accuracy_every=accuracy_every,
     )
 
