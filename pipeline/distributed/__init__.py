@@ -1,7 +1,7 @@
-"""Ranks: the only package that talks to torch.distributed or reads its environment variables.
+"""The only package that calls torch.distributed or reads its environment variables.
 
-Everything is a no-op on one process, so callers have one code path. Tensors are reduced in place
-where the name ends in an underscore.
+Everything is a no-op on one process, so callers have one code path. A trailing underscore marks functions that reduce
+tensors in place.
 """
 
 from pipeline.distributed.collectives import (

@@ -1,4 +1,4 @@
-"""The weights that are evaluated: averages, and BatchNorm's statistics for them."""
+"""Turn training weights into evaluation weights: the weight average, and BatchNorm statistics recomputed for it."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,8 +15,6 @@ from pipeline.training.numerics import compile_disabled
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState
 
-# Population statistics for evaluation.
-
 
 @torch.no_grad()
 def recompute_batch_norm_statistics(
@@ -27,18 +25,17 @@ def recompute_batch_norm_statistics(
     *,
     sum_over_ranks_: Callable[[Tensor], Tensor] = distributed.all_reduce_sum_,
 ) -> None:
-    """Set the running statistics to the mean, over groups, of the final weights' own.
+    """Set the running statistics to the mean over groups of the statistics under the final weights.
 
-    A moving average kept while training would be of past weights, and of few of them in a short run
-    of large batches (Wu & Johnson 2021, Rethinking "Batch" in BatchNorm, section 3). Groups are
-    those of training. The result does not depend on the number of processes: up to rounding, or in
-    every bit where `parts` are single simulated workers and the sum over ranks is
-    `distributed.tree_sum_`.
+    A moving average kept while training would be of past weights, and of few of them in a short run of large batches
+    (Wu & Johnson 2021, Rethinking "Batch" in BatchNorm, section 3). The groups are those of training. The result is
+    the same for every number of processes: up to rounding, or in every bit where `parts` are single simulated workers
+    and the sum over ranks is `distributed.tree_sum_`.
 
     Args:
         batches: global batches, with the augmentation of training.
         parts: what this rank passes forward of each.
-        sum_over_ranks_: in place, of a 1-dimensional tensor.
+        sum_over_ranks_: sums a 1-dimensional tensor in place.
     """
     layers = [module for module in model.modules() if isinstance(module, GroupedBatchNorm2d)]
     if not layers:
@@ -71,11 +68,11 @@ def _sums_over_groups(
         for layer in layers:
             layer.collected = []
         train_loss.summed_loss(model, batch, part)
-        found = [torch.stack(layer.collected or []).double().sum(0).flatten() for layer in layers]
+        statistics = [torch.stack(layer.collected or []).double().sum(0).flatten() for layer in layers]
         for layer in layers:
             layer.collected = None
-        n_groups = torch.full((1,), len(part.group_sizes), dtype=torch.float64, device=found[0].device)
-        yield torch.cat([n_groups, *found])
+        n_groups = torch.full((1,), len(part.group_sizes), dtype=torch.float64, device=statistics[0].device)
+        yield torch.cat([n_groups, *statistics])
 
 
 # The weights that a run is judged by: averaged where it averages, with BatchNorm statistics of their own.
@@ -104,12 +101,12 @@ def statistics_batches(trained_on: int, batch_size: int) -> int:
 
 
 class EvalWeights:
-    """Turns the weights of a run, at its end or as if it ended where it stands, into those to evaluate.
+    """Swaps in the evaluation weights of a run, at its end or temporarily.
 
-    Every rank must call its methods at the same step, after the first.
+    All ranks call its methods after the same step, the first at the earliest.
 
     Args:
-        batches: how this rank computes a batch of each size.
+        batches: by batch size, what this rank computes of a global batch.
     """
 
     def __init__(

@@ -329,9 +329,9 @@ def launch_plan(recipe: Recipe) -> LaunchPlan:
     simulated, threads = recipe.simulated_workers, recipe.pinned_threads or recipe.threads_per_worker
     # Each walks alone, or compresses a gradient of its own: nobody can stand in for another.
     if recipe.post_local_sgd is not None or recipe.communication.compression != "none":
-        return LaunchPlan(workers=simulated, fitting=[simulated], threads=threads)
-    fitting = valid_world_sizes(simulated, aligned=recipe.reduction == "tree")
-    return LaunchPlan(workers=recipe.workers, fitting=fitting, threads=threads)
+        return LaunchPlan(workers=simulated, valid_world_sizes=[simulated], threads=threads)
+    valid_sizes = valid_world_sizes(simulated, aligned=recipe.reduction == "tree")
+    return LaunchPlan(workers=recipe.workers, valid_world_sizes=valid_sizes, threads=threads)
 
 
 def comm_config_from(recipe: Recipe) -> CommConfig:

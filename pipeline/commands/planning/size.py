@@ -203,7 +203,7 @@ def _run_identity(cell: RunSpec, threads: int | None) -> str:
 def worker_count(recipe: Recipe) -> int:
     """Processes that this machine would train `recipe` on."""
     plan = launch_plan(recipe)
-    return choose_workers(plan.workers, plan.fitting)
+    return choose_workers(plan.workers, plan.valid_world_sizes)
 
 
 def thread_count(recipe: Recipe) -> int:

@@ -48,7 +48,7 @@ def _plain() -> Tensor:
 @pytest.mark.parametrize("micro_batch", ["auto", 7])
 def test_steps_are_those_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch, reduction: Any, micro_batch: Any) -> None:
     """The reference knows no dropout keys, so both go without."""
-    monkeypatch.setattr("pipeline.models.keyed_dropout.KeyedDropout.forward", lambda _, values: values)
+    monkeypatch.setattr("pipeline.models.layers.KeyedDropout.forward", lambda _, values: values)
     settings = replace(GROWING, reduction=reduction, bn_group=3)
     run = train_bright(settings, micro_batch=micro_batch if reduction == "ddp" else "auto")
     assert distance(parameters_of(run.model), _plain()) <= 1e-12
