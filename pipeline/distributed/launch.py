@@ -70,7 +70,8 @@ def participating_ranks(requested: int | Literal["auto"], valid_sizes: Sequence[
     if requested != "auto" and world not in valid_sizes:
         raise InputError(
             f"torchrun: {world} processes cannot share the simulated workers evenly; start one of {list(valid_sizes)} "
-            "in all (--nnodes x --nproc-per-node), change simulated_workers, or set workers: auto to use the most that can"
+            "in all (--nnodes x --nproc-per-node), change simulated_workers, or set workers: auto to use the most "
+            "that can"
         )
     return max(count for count in valid_sizes if count <= world)
 

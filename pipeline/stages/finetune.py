@@ -211,13 +211,13 @@ def _fit_heads(
                 confidence=np.full(n, np.nan, dtype=np.float32),  # a head is fitted, not trained step by step
             )  # fmt: skip
             if ranks.is_main:
-                kept.keep(keys[number], fitted_head, steps=0)
+                kept.put(keys[number], fitted_head, steps=0)
             yield _head_extractor(fitted_head, settings, rows, ranks)
 
 
 def _kept_heads(kept: NetworkCache, keys: Sequence[str]) -> list[CachedNetwork]:
     """All of them, or none where one is missing."""
-    found = [network for key in keys if (network := kept.find(key))]
+    found = [network for key in keys if (network := kept.get(key))]
     return found if len(found) == len(keys) else []
 
 

@@ -1,4 +1,4 @@
-"""Running one cell, and what a study's cells become as tables."""
+"""Execute one run of a study, and write runs as table rows."""
 
 import dataclasses
 import json
@@ -34,18 +34,18 @@ class LoadedSplits:
     test_images: ImageSource
     test_labels: NDArray[np.int64]
     class_names: tuple[str, ...]
-    # By whether it is for training: how the images are seen, and they.
+    # By `training`: the format and augmentation of the loaded images, and the images.
     _loaded: dict[bool, tuple[tuple[object, ...], TrainingImages]] = dataclasses.field(default_factory=dict, init=False)
 
     def on_device(self, settings: TrainSettings, *, training: bool, device: torch.device) -> TrainingImages:
-        """A split's images, loaded for the first cell of a study and shared by those after it that see them alike.
+        """Return a split's images; consecutive runs with equal format and augmentation share them.
 
-        One way of seeing each split is in memory at a time, so that what fits does not depend on what ran before.
+        Each split is in memory in one format at a time, so that what fits does not depend on earlier runs.
         """
         augmentation = (settings.crop_padding, settings.crop_area, settings.flip) if training else ()
         key = (settings.format, device, *augmentation)
         if training not in self._loaded or self._loaded[training][0] != key:
-            # Before the next ones: both at once may not fit.
+            # Released before loading the next: both may not fit.
             self._loaded.pop(training, None)
             source = self.train_images if training else self.test_images
             self._loaded[training] = key, load_images(source, settings, training=training, device=device)
@@ -63,7 +63,7 @@ def execute_run(
     eval_batch_size: int,
     options: RunOptions | None = None,
 ) -> RunResult:
-    """Train and evaluate one cell; all ranks return the same result.
+    """Train and evaluate one run; all ranks return the same result.
 
     Args:
         train_mask: (N,) bool, the rows to train on.
@@ -80,7 +80,7 @@ def execute_run(
         eval_fn=lambda model: _evaluate(model, splits, settings, eval_batch_size, ranks),
     )  # fmt: skip
     result = None if run.diverged else _evaluate(run.model, splits, settings, eval_batch_size, ranks)
-    # The last update may be the one that broke the weights, after a loss that was still finite.
+    # The last update may break the weights although the last loss was finite.
     finished = result is not None and math.isfinite(result.loss)
     if finished and weights is not None and ranks.is_main:
         save_trained(weights, run.model, settings, splits.class_names)
@@ -110,7 +110,7 @@ def _evaluate(
 
 
 def run_row(study: str, cell: RunSpec, key: str, result: RunResult | None) -> dict[str, object]:
-    """A cell's line in data/train/<study>.parquet; `result` is None for a skipped cell."""
+    """Return a run's row of data/train/<study>.parquet; `result` is None for a skipped run."""
     settings = cell.settings
     # A run that diverged stopped early.
     steps = result.history[-1].step if result else 0

@@ -83,7 +83,7 @@ def train_folds(
         ).key  # fmt: skip
         folder = store.checkpoints / checkpoint_folder_name(key)
         title = options.title if len(settings) == 1 else f"{options.title} fold {fold}"
-        if cached := distributed.broadcast(store.cache.find(key) if ranks.is_main else None):
+        if cached := distributed.broadcast(store.cache.get(key) if ranks.is_main else None):
             log.info(f"{title}: finished before, and not trained again")
             yield FoldResult(
                 model=cached.model(own, ranks.device), train_loss=cached.train_loss, resumed=True,
@@ -110,7 +110,7 @@ def train_folds(
                     state=run.model.state_dict(), train_loss=loss, confidence=run.confidence,
                     seconds=run.earlier_seconds + time.monotonic() - start,
                 )  # fmt: skip
-                store.cache.keep(key, network, steps=own.steps)
+                store.cache.put(key, network, steps=own.steps)
             checkpointer.clear()
         train_loss = math.nan if loss is None else loss
         yield FoldResult(
