@@ -1,8 +1,8 @@
-"""Short runs whose hashes say whether two versions of the training code compute the same bits.
+"""Short runs whose hashes show whether two versions of the training code compute the same bits.
 
 Together they use every optimizer, schedule and reduction, both stems, basic blocks and bottlenecks, images in memory
-and in files. They run on one process and one CPU thread, so that the hashes are those of an arithmetic, not of a number
-of cores. A job that is changed gets another name: hashes of equal names are compared.
+and in files. They run on one process and one CPU thread, so that the hashes do not depend on the number of cores. A
+changed job needs a new name: hashes of equal names are compared.
 """
 
 import dataclasses
@@ -86,7 +86,7 @@ _JOBS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
 
 
 def canonical_jobs() -> dict[str, TrainSettings]:
-    """The settings of each, by name."""
+    """Return the settings of each run, by name."""
     return {name: _settings(size, changes) for name, (size, changes) in _JOBS.items()}
 
 
@@ -98,9 +98,9 @@ def _settings(size: int, changes: Mapping[str, Any]) -> TrainSettings:
 
 
 def canonical_hashes() -> dict[str, str]:
-    """The hash of each job, 16 hex digits: of its chain, its history and what is measured of the network.
+    """Return the hash of each run, 16 hex digits: of its chain, its history and its evaluation.
 
-    It takes seconds a job on one CPU thread, which this process has meanwhile.
+    A run takes seconds on one CPU thread, to which this process is set meanwhile.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -118,7 +118,7 @@ def _run_hash(name: str, settings: TrainSettings) -> str:
 
 
 def _from_a_file(settings: TrainSettings) -> Callable[[Network], None] | None:
-    """Starts at the weights of a network of another seed and number of classes."""
+    """Initialize from a file with the weights of another seed and number of classes."""
     with TemporaryDirectory() as folder:
         other = build(settings.network, _N_CLASSES + 1, stem=settings.stem, seed=settings.seed + 1)
         torch.save(other.state_dict(), Path(folder, "weights.pt"))
