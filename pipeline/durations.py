@@ -91,8 +91,8 @@ def to_steps(
         n_train: images in one epoch, > 0.
         batch_sizes: images per optimizer step over all workers.
     """
-    given = [value for value in (epochs, steps, examples) if value is not None]
-    assert len(given) == 1, given
+    units = [value for value in (epochs, steps, examples) if value is not None]
+    assert len(units) == 1, units
     if steps is not None:
         return steps
     return batch_sizes.steps_for(examples if examples is not None else (epochs or 0.0) * n_train)

@@ -68,8 +68,8 @@ def data_parallel(
         return _NonOverlappedDataParallel(model, compression, nodes)
     ids = [device.index] if device.type == "cuda" else None
     # torch renamed the option and warns about the old name.
-    known = inspect.signature(DistributedDataParallel).parameters
-    name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    parameters = inspect.signature(DistributedDataParallel).parameters
+    name = "forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers"
     # Told its own default, torch would give the first bucket the size of all.
     bucket_mib = None if comm.bucket_mib == _DEFAULT_BUCKET_MIB else comm.bucket_mib
     options: dict[str, Any] = {name: False, "bucket_cap_mb": bucket_mib}

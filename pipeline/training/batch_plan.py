@@ -52,7 +52,7 @@ def check_ranks(settings: TrainSettings, ranks: World, comm: CommConfig) -> None
     if settings.local_from_step is not None and ranks.count != simulated:
         raise InputError(
             f"post_local_sgd: {ranks.count} processes cannot stand in for simulated_workers {simulated}, since each "
-            "steps on weights of its own; use as many"
+            "has separate weights; use as many"
         )
     if settings.compression != "none":
         _check_compression(settings, ranks, comm)
@@ -64,7 +64,7 @@ def _check_compression(settings: TrainSettings, ranks: World, comm: CommConfig) 
     if ranks.count != simulated:
         raise InputError(
             f"communication.compression: {ranks.count} processes cannot stand in for simulated_workers {simulated}, "
-            "since each compresses a gradient of its own; use as many"
+            "since each compresses a separate gradient; use as many"
         )
     sizes = [len(node) for node in distributed.ranks_by_node()]
     if per_node is not None and sizes != [per_node] * (simulated // per_node):

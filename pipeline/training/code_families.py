@@ -139,10 +139,10 @@ def add_to_families(
     """
     own = find_family(code, families)
     if own is not None:
-        known = own.hashes_on(machine)
-        if known is None and len(own.members) > 1:
-            known = _historical_hashes(own, run_family)
-        _check_listed(code, hashes, known or hashes)
+        listed = own.hashes_on(machine)
+        if listed is None and len(own.members) > 1:
+            listed = _historical_hashes(own, run_family)
+        _check_listed(code, hashes, listed or hashes)
         line = f"{code[:12]} is listed in family {own.name[:12]}; its {len(hashes)} hashes are "
         line += "as recorded" if own.hashes_on(machine) else "now recorded for this machine"
         return _replaced(families, own, _with_record(own, machine, hashes)), line
@@ -158,22 +158,22 @@ def add_to_families(
     return [*families, begun], f"{code[:12]} begins a new family{_changes(families, machine, hashes)}"
 
 
-def _check_listed(code: str, hashes: Hashes, known: Hashes) -> None:
-    if not _equal(known, hashes):
+def _check_listed(code: str, hashes: Hashes, listed: Hashes) -> None:
+    if not _equal(listed, hashes):
         raise InputError(
-            f"{FAMILIES_FILE.name}: lists {code[:12]} with other hashes of {', '.join(_unequal(known, hashes))}; "
+            f"{FAMILIES_FILE.name}: lists {code[:12]} with other hashes of {', '.join(_unequal(listed, hashes))}; "
             f"remove the digest from the list and run: {COMMAND}"
         )
 
 
 def _historical_hashes(family: Family, run_family: Callable[[Family], Hashes | None]) -> Hashes:
-    found = run_family(family)
-    if found is None:
+    hashes = run_family(family)
+    if hashes is None:
         raise InputError(
             f"{FAMILIES_FILE.name}: family {family.name[:12]} has no hashes of this machine, and its code is not in "
             "git's history here; run the same command in a whole clone, or on a machine that is listed"
         )
-    return found
+    return hashes
 
 
 def _with_record(family: Family, machine: Mapping[str, Any], hashes: Hashes) -> Family:
@@ -187,19 +187,19 @@ def _replaced(families: Sequence[Family], old: Family, new: Family) -> list[Fami
     return [new if family is old else family for family in families]
 
 
-def _equal(known: Hashes | None, hashes: Hashes) -> bool:
+def _equal(listed: Hashes | None, hashes: Hashes) -> bool:
     """Compare the jobs that both have; an older list lacks newer jobs."""
-    return known is not None and bool(known.keys() & hashes.keys()) and not _unequal(known, hashes)
+    return listed is not None and bool(listed.keys() & hashes.keys()) and not _unequal(listed, hashes)
 
 
-def _unequal(known: Hashes, hashes: Hashes) -> list[str]:
-    return sorted(name for name in known.keys() & hashes.keys() if known[name] != hashes[name])
+def _unequal(listed: Hashes, hashes: Hashes) -> list[str]:
+    return sorted(name for name in listed.keys() & hashes.keys() if listed[name] != hashes[name])
 
 
 def _changes(families: Sequence[Family], machine: Mapping[str, Any], hashes: Hashes) -> str:
     """Describe the jobs that differ from the newest family that was run on this machine."""
-    known = [found for family in families if (found := family.hashes_on(machine))]
-    if not known:
+    listed = [own for family in families if (own := family.hashes_on(machine))]
+    if not listed:
         return ""
-    differ = _unequal(known[-1], hashes)
+    differ = _unequal(listed[-1], hashes)
     return f": {len(differ)} of {len(hashes)} hashes differ ({', '.join(differ)}); earlier runs are trained again"

@@ -63,7 +63,7 @@ def _sums_over_groups(
     parts: Sequence[BatchSlice],
     layers: Sequence[GroupedBatchNorm2d],
 ) -> Iterator[Tensor]:
-    """For each part, float64: its number of groups, then each layer's sums of means and of variances."""
+    """Yield for each part, float64: its number of groups, then each layer's sums of means and of variances."""
     for part in parts:
         for layer in layers:
             layer.collected = []
@@ -75,25 +75,22 @@ def _sums_over_groups(
         yield torch.cat([n_groups, *statistics])
 
 
-# The weights that a run is judged by: averaged where it averages, with BatchNorm statistics of their own.
-
-
 STATISTICS_IMAGES = 2048
-"""Images of the recomputed BatchNorm statistics, at most: the last layers, which have few pixels, settle with them."""
-# In a shorter run a share of its images keeps the passes to 2 % of its time: a forward pass is a third of a step.
+"""Most images of the recomputed BatchNorm statistics: enough for those of the last layers, which have few pixels."""
+# In a shorter run this fraction of its images keeps the passes to 2 % of its time: a forward pass is a third of a step.
 _SHARE = 1 / 16
-# With fewer the accuracy of equal weights varies: docs/decisions/batch-norm.md has the figures.
+# With fewer images the accuracy of equal weights varies, see docs/decisions/batch-norm.md.
 _FEWEST_IMAGES = 512
 
 
 def statistics_batches(trained_on: int, batch_size: int) -> int:
-    """Global batches of the recomputed BatchNorm statistics, at least 1: a function of the settings alone.
+    """Return the number of global batches for the recomputed BatchNorm statistics, at least 1.
 
-    They hold a sixteenth of the images that the run has trained on, repeats counted, but between 512 and 2,048, and
-    no more than that number. The last batch is a whole one.
+    It depends on the settings alone. The batches hold a sixteenth of the images that the run has trained on, repeats
+    counted, but 512 to 2,048, and no more than the run has trained on. The last batch is complete.
 
     Args:
-        trained_on: images of all steps that the run has done, repeats counted; at least one batch.
+        trained_on: images of all steps done so far, repeats counted; at least one batch.
         batch_size: images of a global batch, at least 1.
     """
     n_images = min(STATISTICS_IMAGES, trained_on, max(_FEWEST_IMAGES, math.ceil(_SHARE * trained_on)))

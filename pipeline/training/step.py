@@ -47,8 +47,8 @@ class TrainStep:
         self._tracked_loss, self._track_from_step = replace(train_loss, track=state.track), track_from_step
         self._batches = batches
         self._tree = TreeGradients(state.model, ranks)
-        # torch's fused SGD, told by the scaler to skip its first step, continues with uninitialized momentum. So the
-        # scaler skips the call instead of the kernel.
+        # torch's fused SGD, if the scaler has its kernel skip the first step, continues with uninitialized momentum.
+        # So the scaler skips the whole call instead.
         state.optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
         if settings.reduction == "tree":
             state.model.train()
