@@ -30,7 +30,7 @@ TREE = replace(TINY, reduction="tree")
 
 
 def _identity(settings: TrainSettings = TINY, **options: Any) -> RunKey:
-    arguments = {"members": MEMBERS, "data_digest": "d", "device": ALONE.device, "threads": 1, **options}
+    arguments = {"train_mask": MEMBERS, "data_digest": "d", "device": ALONE.device, "threads": 1, **options}
     return run_key(settings, **arguments)
 
 
@@ -144,7 +144,7 @@ def test_compression_says_which_run_it_is() -> None:
 def test_members_and_data_count() -> None:
     others = MEMBERS.copy()
     others[0] ^= True
-    assert _key(members=others) != _key()
+    assert _key(train_mask=others) != _key()
     assert _key(data_digest="e") != _key()
 
 
