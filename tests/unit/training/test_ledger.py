@@ -138,7 +138,7 @@ def test_a_killed_add_leaves_no_entry(ledger: RunCache, tmp_path: Path) -> None:
     """Killed at the last moment before the rename, in a process of its own."""
     script = f"""
 import os, signal, sys
-sys.path.insert(0, "tests")
+sys.path.insert(0, "tests/unit")
 from pathlib import Path
 from training.test_ledger import FINISHED, K, RunCache
 Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
