@@ -13,8 +13,8 @@ class GroupedBatchNorm2d(nn.BatchNorm2d):
     """BatchNorm that, in training, normalizes every group of the batch by the group's mean and variance.
 
     This is ghost batch normalization (Hoffer, Hubara & Soudry 2017, algorithm 1). A job of many workers has one
-    BatchNorm group per worker. A process that simulates several workers passes their images forward together, which is faster,
-    and this layer keeps the groups apart.
+    BatchNorm group per worker. A process that simulates several workers passes their images forward together, which is
+    faster, and this layer keeps the groups apart.
 
     The running statistics take no part in training: they are set once, from the final weights. Parameters and buffers
     have the names of `nn.BatchNorm2d`.
