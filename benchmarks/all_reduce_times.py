@@ -50,7 +50,7 @@ def all_reduce_time(n_bytes: int, ranks: World, repeats: int) -> AllReduceTiming
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the file of points."""
     arguments = _arguments(argv)
-    if distributed.launched():
+    if distributed.launched_by_torchrun():
         _measure(arguments)
         return 0
     points: list[AllReduceTime] = []

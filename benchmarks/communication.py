@@ -66,7 +66,7 @@ from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
 from pipeline.training import state
 from pipeline.training.evaluation import evaluate, evaluation_images, load_images
-from pipeline.training.loop import train
+from pipeline.training.loop import RunOptions, TrainData, train
 from pipeline.training.settings import TrainSettings
 
 _MODULE = "benchmarks.communication"
@@ -89,7 +89,7 @@ class Way:
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    transport: CommConfig | None = None
+    comm: CommConfig | None = None
     nodes: int = 1
 
 
@@ -97,16 +97,16 @@ def ways(*, steps: int, ranks: int) -> Mapping[str, Way]:
     """By name; `steps` are those of the run whose accuracy is measured."""
     between = {"compression": "bf16", "workers_per_node": ranks // _NODES}
     return {
-        **{f"buckets of {mib} MiB": Way(transport=CommConfig(bucket_mib=mib)) for mib in (1, 5, 25, 100)},
-        "one message": Way(transport=_AFTER),
-        "by node": Way(transport=_BY_NODE, nodes=_NODES),
-        "by node, bf16 between": Way(settings=between, transport=_BY_NODE, nodes=_NODES),
+        **{f"buckets of {mib} MiB": Way(comm=CommConfig(bucket_mib=mib)) for mib in (1, 5, 25, 100)},
+        "one message": Way(comm=_AFTER),
+        "by node": Way(comm=_BY_NODE, nodes=_NODES),
+        "by node, bf16 between": Way(settings=between, comm=_BY_NODE, nodes=_NODES),
         "bf16": Way(settings={"compression": "bf16"}),
         "fp16": Way(settings={"compression": "fp16"}),
-        "powersgd": Way(settings={"compression": "powersgd", "powersgd_rank": 4}, transport=_AFTER),
+        "powersgd": Way(settings={"compression": "powersgd", "powersgd_rank": 4}, comm=_AFTER),
         "post-local SGD": Way(settings={"local_from_step": steps // 2, "local_period": _LOCAL_PERIOD}),
         "tree": Way(settings={"reduction": "tree"}),
-        **({_HOROVOD: Way(transport=CommConfig(library="horovod"))} if find_spec("horovod") else {}),
+        **({_HOROVOD: Way(comm=CommConfig(library="horovod"))} if find_spec("horovod") else {}),
     }
 
 
@@ -174,7 +174,7 @@ def _training(settings: TrainSettings, way: Way, digits: Digits, ranks: World) -
         members=np.ones(len(digits.train), dtype=np.bool_),
         ranks=ranks,
         micro_batch="auto",
-        transport=way.transport,
+        comm=way.comm,
     )
 
 
@@ -192,9 +192,12 @@ def _top1(training: Training, seed: int, digits: Digits) -> float:
     """Of the images held out, after the steps of the settings; 0 to 1."""
     ranks, settings = training.ranks, replace(training.settings, seed=seed)
     run = train(
-        settings, training.images.with_seed(seed), training.labels, training.members,
-        ranks=ranks, log=RunLog.silent(), title="", micro_batch="auto", transport=training.transport,
-    )  # fmt: skip
+        settings,
+        TrainData(training.images.with_seed(seed), training.labels, training.members),
+        ranks=ranks,
+        log=RunLog.silent(),
+        options=RunOptions(comm=training.comm or CommConfig()),
+    )
     test = evaluation_images(digits.test, settings.format, ranks.device)
     return evaluate(run.model, test, digits.test_labels, batch_size=256, ranks=ranks).top1
 
@@ -272,7 +275,7 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     """Print the table and one line of JSON."""
     arguments = _arguments()
-    if distributed.launched():
+    if distributed.launched_by_torchrun():
         with distributed.session(arguments.threads) as ranks:
             digits = Digits(arguments.image_size, ranks.device)
             found = [row for network in arguments.networks for row in measured(network, arguments, digits, ranks)]

@@ -35,7 +35,7 @@ from pipeline.commands.diagnosing.timing import Training, measure
 from pipeline.datasets.resident import ResidentImages
 from pipeline.distributed import World
 from pipeline.training.evaluation import load_images
-from pipeline.training.step import GlobalBatch, TrainLoss
+from pipeline.training.gradients import GlobalBatch, TrainLoss
 
 _COMPUTE_S = 0.1
 """Of each pass, on every rank: a busy machine's own noise is small beside it."""
@@ -77,13 +77,13 @@ def delayed_all_reduce(seconds: float, ranks: World) -> Fault:
 
 def slow_passes(seconds: float, ranks: World) -> Fault:  # noqa: ARG001 - as all faults are called
     """Forward takes longer on every rank: arithmetic, and no bottleneck."""
-    forward = TrainLoss.loss_sum
+    forward = TrainLoss.summed_loss
 
-    def loss_sum(objective: TrainLoss, model: nn.Module, batch: GlobalBatch, part: BatchSlice) -> Tensor:
+    def summed_loss(train_loss: TrainLoss, model: nn.Module, batch: GlobalBatch, part: BatchSlice) -> Tensor:
         time.sleep(seconds)
-        return forward(objective, model, batch, part)
+        return forward(train_loss, model, batch, part)
 
-    return patch.object(TrainLoss, "loss_sum", loss_sum)
+    return patch.object(TrainLoss, "summed_loss", summed_loss)
 
 
 def slow_rank(seconds: float, ranks: World) -> Fault:
@@ -162,7 +162,7 @@ def main() -> int:
     """Print the table and one line of JSON."""
     argv = sys.argv[1:]
     arguments = _arguments(argv)
-    if distributed.launched():
+    if distributed.launched_by_torchrun():
         with distributed.session(threads_per_worker=1) as ranks:
             found = [
                 {

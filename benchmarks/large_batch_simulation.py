@@ -26,7 +26,7 @@ from pipeline.artifacts.files import atomic_path, read_json, write_json
 from pipeline.batching import valid_world_sizes
 from pipeline.run_log import RunLog
 from pipeline.training.evaluation import load_images
-from pipeline.training.loop import train
+from pipeline.training.loop import TrainData, train
 from pipeline.training.settings import ImageFormat, TrainSettings
 
 WORKERS = 4
@@ -61,10 +61,9 @@ def run_here(arguments: argparse.Namespace) -> None:
     settings = settings_for(arguments.precision, arguments.steps, arguments.reduction)
     with distributed.session(1, lambda world: distributed.participating_ranks("auto", fitting, world)) as ranks:
         images = load_images(pixels, settings, training=True, device=ranks.device)
-        run = train(
-            settings, images, torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_),
-            ranks=ranks, log=RunLog.silent(), title="simulation",
-        )  # fmt: skip
+        everything = np.ones(len(labels), dtype=np.bool_)
+        data = TrainData(images, torch.from_numpy(labels).to(ranks.device), everything)
+        run = train(settings, data, ranks=ranks, log=RunLog.silent())
         if ranks.is_main:
             weights = torch.cat([tensor.detach().double().flatten().cpu() for tensor in run.model.parameters()])
             torch.save(weights, arguments.out.with_suffix(".pt"))

@@ -24,7 +24,7 @@ from pipeline.features.extract import extract_features
 from pipeline.models import build, feature_dimension
 from pipeline.run_log import RunLog
 from pipeline.training.evaluation import load_images
-from pipeline.training.loop import train
+from pipeline.training.loop import TrainData, train
 from pipeline.training.numerics import autocast
 from pipeline.training.settings import ImageFormat, TrainSettings
 from pipeline.training.weights import TrainedNetwork
@@ -87,8 +87,7 @@ def training_ratios(arguments: argparse.Namespace, ranks: World) -> tuple[list[f
 
     def loop(steps: int) -> None:
         train(
-            replace(settings, steps=steps), images, targets, members,
-            ranks=ranks, log=RunLog.silent(), title="benchmark",
+            replace(settings, steps=steps), TrainData(images, targets, members), ranks=ranks, log=RunLog.silent(),
         )  # fmt: skip
 
     few, many = 1, 1 + arguments.steps

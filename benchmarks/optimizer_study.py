@@ -30,6 +30,7 @@ from pipeline.paths import DataPaths
 from pipeline.run_log import stderr_log
 from pipeline.training.cells import LoadedSplits, execute_run
 from pipeline.training.grid import RunSpec
+from pipeline.training.loop import RunOptions
 from pipeline.training.result_cache import RunCache, RunResult
 from pipeline.training.run_key import run_key
 from pipeline.training.settings import ImageFormat, TrainSettings
@@ -110,8 +111,8 @@ class Runner:
         title = f"{settings.optimizer}, batch {settings.batch_size}, rate {settings.learning_rate:g}, {split}"
         members: NDArray[np.bool_] = self._members
         return execute_run(
-            cell, self._splits[split], members, ranks=self._ranks, log=self._log, title=title, weights=None,
-            eval_batch_size=500,
+            cell, self._splits[split], members, ranks=self._ranks, log=self._log, weights=None,
+            eval_batch_size=500, options=RunOptions(title=title),
         )  # fmt: skip
 
 

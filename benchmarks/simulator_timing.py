@@ -116,7 +116,7 @@ def _in_turn(arguments: argparse.Namespace, ranks: World) -> tuple[StepTimings, 
         works[batch, ALONE] = _step(arguments, batch, lambda model: model) if ranks.is_main else lambda: None
         works[batch, WITHOUT] = _step(arguments, batch, lambda model: model)
         for mib in arguments.buckets_mib:
-            wrap = partial(distributed.data_parallel, device=ranks.device, transport=CommConfig(bucket_mib=mib))
+            wrap = partial(distributed.data_parallel, device=ranks.device, comm=CommConfig(bucket_mib=mib))
             works[batch, mib] = _step(arguments, batch, wrap)
     seconds: dict[tuple[int, str | int], list[float]] = {setting: [] for setting in works}
     # The same on all ranks.

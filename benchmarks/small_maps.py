@@ -26,7 +26,7 @@ from pipeline import distributed
 from pipeline.distributed import World
 from pipeline.models.small_maps import SmallMapConv2d
 from pipeline.training.evaluation import load_images
-from pipeline.training.loop import train
+from pipeline.training.loop import TrainData, train
 
 _IMAGES_A_ROUND = 1024
 """At least, of each loop."""
@@ -55,7 +55,7 @@ def compare_loops(arguments: argparse.Namespace, size: int, batch: int, ranks: W
 
     def ours() -> float:
         clock = StepClock(1, 1 + steps)
-        train(settings, images, targets, members, ranks=ranks, log=clock, title="benchmark")
+        train(settings, TrainData(images, targets, members), ranks=ranks, log=clock)
         return clock.seconds
 
     bare(1)

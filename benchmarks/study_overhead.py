@@ -45,7 +45,7 @@ RESULTS = {
     "ledger": (RunCache, "add"),
     "weights": (cells, "save_trained"),
 }
-STEPS = (TrainStep, "take")
+STEPS = (TrainStep, "run_step")
 
 
 def write_project(folder: Path, arguments: argparse.Namespace, **train: Any) -> None:

@@ -24,7 +24,7 @@ from pipeline.distributed import World
 from pipeline.run_log import RunLog
 from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
 from pipeline.training.evaluation import load_images
-from pipeline.training.loop import train
+from pipeline.training.loop import RunOptions, TrainData, train
 
 Step = Callable[[int], float]
 
@@ -53,19 +53,23 @@ def timed(arguments: argparse.Namespace, variant: Mapping[str, Any], ranks: Worl
     every = variant.get("checkpoint_steps")
 
     def seconds(steps: int) -> float:
-        pauses = (
+        checkpointer = (
             CheckpointScheduler(Checkpoints(folder), stop_and_save_flags(), ranks=ranks, steps=every) if every else None
         )
 
         def run() -> None:
+            micro_batch = variant.get("micro_batch", arguments.batch_size)
             train(
-                replace(settings, steps=steps), images, targets, members, ranks=ranks, log=RunLog.silent(),
-                title="benchmark", micro_batch=variant.get("micro_batch", arguments.batch_size), pauses=pauses,
-            )  # fmt: skip
+                replace(settings, steps=steps),
+                TrainData(images, targets, members),
+                ranks=ranks,
+                log=RunLog.silent(),
+                options=RunOptions(micro_batch=micro_batch, checkpointer=checkpointer),
+            )
 
         took = seconds_of(run)
-        if pauses:
-            pauses.finished()
+        if checkpointer:
+            checkpointer.clear()
         return took
 
     return lambda steps: (seconds(1 + steps) - seconds(1)) / steps

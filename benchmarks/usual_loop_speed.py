@@ -31,7 +31,7 @@ from pipeline import distributed
 from pipeline.distributed import World
 from pipeline.run_log import RunLog
 from pipeline.training.evaluation import load_images
-from pipeline.training.loop import train
+from pipeline.training.loop import TrainData, train
 
 N_IMAGES = 10_000
 
@@ -85,8 +85,7 @@ def our_training(
 
     def run(steps: int) -> None:
         train(
-            replace(settings, steps=steps), resident, targets, members,
-            ranks=ranks, log=RunLog.silent(), title="benchmark",
+            replace(settings, steps=steps), TrainData(resident, targets, members), ranks=ranks, log=RunLog.silent(),
         )  # fmt: skip
 
     return run

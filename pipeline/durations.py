@@ -1,4 +1,4 @@
-"""Durations in epochs, steps or examples, as optimizer steps, where the batch size may change on the way."""
+"""Convert durations in epochs or examples into optimizer steps, also for a batch size that changes during the run."""
 
 import math
 from collections.abc import Iterator
@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class BatchStage:
-    """Images of a global batch, and how many optimizer steps are done when another size follows."""
+    """A stretch of a run with one batch size.
+
+    Attributes:
+        batch_size: images of a global batch, > 0.
+        until_step: optimizer steps done when the next stage begins.
+    """
 
     batch_size: int
     until_step: int
@@ -19,23 +24,23 @@ class BatchSizes:
 
     Attributes:
         final: images of a global batch after the last stage, > 0.
-        stages: in order; their `until_step` ascend from 1 on.
+        stages: in order; their `until_step` ascend, from 1.
     """
 
     final: int
     stages: tuple[BatchStage, ...] = ()
 
     @property
-    def all(self) -> list[int]:
-        """Every size once, in the order of the run."""
+    def unique(self) -> list[int]:
+        """Return every size once, in the order of the run."""
         return list(dict.fromkeys([*(stage.batch_size for stage in self.stages), self.final]))
 
-    def at(self, step: int) -> int:
-        """Images of step `step`, counted from 0."""
+    def size_at(self, step: int) -> int:
+        """Return the images of step `step`, counted from 0."""
         return next((stage.batch_size for stage in self.stages if step < stage.until_step), self.final)
 
     def steps_per_stage(self, steps: int) -> Iterator[tuple[int, int]]:
-        """Batch size and number of steps of every stretch of a run of `steps` steps, in order."""
+        """Yield the batch size and number of steps of each stage of a run of `steps` steps."""
         done = 0
         for stage in self.stages:
             until = min(stage.until_step, steps)
@@ -44,11 +49,11 @@ class BatchSizes:
         yield self.final, steps - done
 
     def examples(self, steps: int) -> int:
-        """Images of the first `steps` steps together."""
+        """Return the images of the first `steps` steps together."""
         return sum(size * count for size, count in self.steps_per_stage(steps))
 
     def steps_for(self, examples: float) -> int:
-        """The fewest steps that process so many images."""
+        """Return the fewest steps that process at least `examples` images."""
         done, left = 0, examples
         for stage in self.stages:
             needed = done + _ceil_batches(left, stage.batch_size)
@@ -59,7 +64,7 @@ class BatchSizes:
         return done + _ceil_batches(left, self.final)
 
     def max_steps_for(self, examples: int) -> int:
-        """The most steps that process no more than so many images."""
+        """Return the most steps that process at most `examples` images."""
         steps = self.steps_for(examples)
         return steps if self.examples(steps) <= examples else steps - 1
 
@@ -77,17 +82,17 @@ def to_steps(
     n_train: int,
     batch_sizes: BatchSizes,
 ) -> int:
-    """Optimizer steps from the first one on of a duration given in exactly one unit.
+    """Convert a duration, given in exactly one unit, into optimizer steps from the start of the run.
 
-    An epoch is `n_train` images. The count is rounded up, so no image of the last epoch is left
-    out; the stream of samples goes on into the next epoch to fill the last batch.
+    An epoch is `n_train` images. The count is rounded up, so that no image of the last epoch is left out. The stream
+    of samples continues into the next epoch to fill the last batch.
 
     Args:
         n_train: images in one epoch, > 0.
         batch_sizes: images per optimizer step over all workers.
     """
-    given = [value for value in (epochs, steps, examples) if value is not None]
-    assert len(given) == 1, given
+    units = [value for value in (epochs, steps, examples) if value is not None]
+    assert len(units) == 1, units
     if steps is not None:
         return steps
     return batch_sizes.steps_for(examples if examples is not None else (epochs or 0.0) * n_train)

@@ -162,7 +162,7 @@ def repeat_and_kill(settings: TrainSettings) -> Row:
         _train_in_process(settings, once)
         _train_in_process(settings, again)
         _train_in_process(settings, killed, kill_after=kill_after)
-        saved = Checkpoints(killed).newest(print)
+        saved = Checkpoints(killed).load_latest(print)
         if saved is None or not 0 < saved[0] < kill_after:
             raise RuntimeError(f"killed after step {kill_after}, and there is no checkpoint of an earlier one")
         _train_in_process(settings, killed)
@@ -183,8 +183,10 @@ def train_with_checkpoints(settings: TrainSettings, folder: Path, kill_after: in
     """Train in this process, from the newest checkpoint in `folder` if there is one; leave weights.pt there."""
     with distributed.session("auto") as ranks:
         pixels, labels = made_up_images(4 * settings.batch_size, settings.format.image_size)
-        pauses = CheckpointScheduler(Checkpoints(folder), stop_and_save_flags(), ranks=ranks, steps=settings.steps // 8)
-        run = train_on(settings, pixels, labels, ranks=ranks, log=_KillingLog(kill_after), pauses=pauses)
+        checkpointer = CheckpointScheduler(
+            Checkpoints(folder), stop_and_save_flags(), ranks=ranks, steps=settings.steps // 8
+        )
+        run = train_on(settings, pixels, labels, ranks=ranks, log=_KillingLog(kill_after), checkpointer=checkpointer)
         torch.save({name: tensor.cpu() for name, tensor in run.model.state_dict().items()}, folder / "weights.pt")
 
 

@@ -26,7 +26,7 @@ from pipeline.run_log import RunLog
 from pipeline.training import eval_weights
 from pipeline.training.checkpointing import CheckpointScheduler
 from pipeline.training.evaluation import load_images
-from pipeline.training.loop import TrainedRun, train
+from pipeline.training.loop import RunOptions, TrainData, TrainedRun, train
 from pipeline.training.settings import TrainSettings
 
 _WARM_UP = 2
@@ -62,13 +62,14 @@ def train_on(
     *,
     ranks: World,
     log: RunLog,
-    pauses: CheckpointScheduler | None = None,
+    checkpointer: CheckpointScheduler | None = None,
 ) -> TrainedRun:
     """Run the training loop on all of the images, uint8 (N, H, W, 3); BatchNorm's statistics are of one batch."""
     images = load_images(pixels, settings, training=True, device=ranks.device)
     targets, members = torch.from_numpy(labels).to(ranks.device), np.ones(len(labels), dtype=np.bool_)
     with patch.object(eval_weights, "STATISTICS_IMAGES", 1):
-        return train(settings, images, targets, members, ranks=ranks, log=log, title="gpu day", pauses=pauses)
+        data = TrainData(images, targets, members)
+        return train(settings, data, ranks=ranks, log=log, options=RunOptions(checkpointer=checkpointer))
 
 
 def compare_with_bare(settings: TrainSettings, plan: TimingPlan) -> Row:

@@ -16,8 +16,8 @@ from pipeline.config.params import Params
 from pipeline.paths import DataPaths
 from pipeline.run_log import RunLog
 from pipeline.training.evaluation import load_images
-from pipeline.training.loop import train
-from pipeline.training.settings import effective_settings
+from pipeline.training.loop import RunOptions, TrainData, train
+from pipeline.training.settings import DatasetInfo, GridPoint, effective_settings
 
 # The difference of two lengths must be this long to tell the speed from noise.
 _LEAST_TIMED_S = 1.0
@@ -36,17 +36,18 @@ def seconds_per_step(params: Params, data: Path) -> float:
     labels = torch.from_numpy(prepared.train.labels)
     settings = effective_settings(
         config,
-        network=base_architecture(params.networks[0]),
-        n_classes=len(prepared.class_names),
+        DatasetInfo(
+            n_classes=len(prepared.class_names), image_size=prepared.image_size, mean=prepared.mean, std=prepared.std
+        ),
+        GridPoint(
+            network=base_architecture(params.networks[0]),
+            batch_size=config.batch_size,
+            learning_rate=config.learning_rate,
+            weight_decay=config.weight_decay,
+            seed=config.seed,
+        ),
         n_epoch=len(labels),
-        image_size=prepared.image_size,
-        mean=prepared.mean,
-        std=prepared.std,
-        batch_size=config.batch_size,
-        learning_rate=config.learning_rate,
-        weight_decay=config.weight_decay,
         budget=Duration(steps=1),
-        seed=config.seed,
         skipped=True,
     )
     with distributed.session(config.threads_per_worker) as ranks:
@@ -58,13 +59,10 @@ def seconds_per_step(params: Params, data: Path) -> float:
             return seconds_of(
                 lambda: train(
                     short,
-                    images,
-                    on_device,
-                    everyone,
+                    TrainData(images, on_device, everyone),
                     ranks=ranks,
                     log=RunLog.silent(),
-                    title="speed",
-                    micro_batch=config.micro_batch,
+                    options=RunOptions(micro_batch=config.micro_batch),
                 )
             )
 

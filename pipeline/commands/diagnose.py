@@ -49,13 +49,16 @@ def main(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(argv)
     context = make_context("train", "study", arguments, silent=True)
     plan = launch_plan(context.params.studies[arguments.study].effective_recipe(context.params.train))
-    if not distributed.launched() and (count := distributed.choose_workers(plan.workers, plan.fitting)) > 1:
+    if (
+        not distributed.launched_by_torchrun()
+        and (count := distributed.choose_workers(plan.workers, plan.valid_world_sizes)) > 1
+    ):
         with distributed.session(distributed.threads_per_process(plan.threads, count)) as ranks:
             alone = _single_rank_seconds(context, ranks, arguments, count)
         # The ranks need the memory of all GPUs; those of this process's first one have been freed by now.
         torch.cuda.empty_cache()
         return distributed.launch(_MODULE, [*argv, "--alone-seconds", str(alone)], count)
-    joining = partial(distributed.participating_ranks, plan.workers, plan.fitting)
+    joining = partial(distributed.participating_ranks, plan.workers, plan.valid_world_sizes)
     with distributed.session(plan.threads, joining) as ranks:
         _report(context, ranks, arguments)
     return 0
@@ -118,7 +121,7 @@ def _training(context: StageContext, ranks: World, batch_size: int | None) -> Tr
         members=members[fitting[0]],
         ranks=ranks,
         micro_batch=recipe.micro_batch,
-        transport=comm_config_from(recipe),
+        comm=comm_config_from(recipe),
     )
 
 

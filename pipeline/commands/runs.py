@@ -108,7 +108,7 @@ def import_runs(source: Path, target: Path, params: Params) -> None:
         raise InputError(f"{source}: has no {theirs.name}/ with finished cells; give the work folder of the other node")
     here = WorkPaths(root=target)
     ours, other = RunCache(here.cells), RunCache(theirs)
-    found = list(other.identities())
+    found = list(other.run_keys())
     usable = [
         identity
         for identity in found

@@ -1,7 +1,7 @@
-"""Ranks: the only package that talks to torch.distributed or reads its environment variables.
+"""The only package that calls torch.distributed or reads its environment variables.
 
-Everything is a no-op on one process, so callers have one code path. Tensors are reduced in place
-where the name ends in an underscore.
+Everything is a no-op on one process, so callers have one code path. A trailing underscore marks functions that reduce
+tensors in place.
 """
 
 from pipeline.distributed.collectives import (
@@ -11,7 +11,7 @@ from pipeline.distributed.collectives import (
     any_rank,
     barrier,
     broadcast,
-    launched,
+    launched_by_torchrun,
     local_world_size,
     pairwise_sum,
     tree_sum_,
@@ -45,7 +45,7 @@ __all__ = [
     "defer_reduction",
     "float32_arithmetic",
     "launch",
-    "launched",
+    "launched_by_torchrun",
     "local_gpus",
     "local_world_size",
     "pairwise_sum",

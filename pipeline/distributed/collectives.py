@@ -1,4 +1,4 @@
-"""Collectives: exact order sums, agreement of flags."""
+"""Collectives over ranks: objects, sums in a fixed order, and flags. All are no-ops on one process."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -8,36 +8,33 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-# What ranks tell each other. Everything is a no-op on one process, so callers have one code path.
-
-
 T = TypeVar("T")
 
 
-def launched() -> bool:
-    """Whether torchrun started this process."""
+def launched_by_torchrun() -> bool:
+    """Return whether torchrun started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def several() -> bool:
-    """Whether there is anybody to exchange with.
+def is_distributed() -> bool:
+    """Return whether this process has joined a process group of more than one rank.
 
     Raises:
-        RuntimeError: torchrun started this process, and it has not joined the others.
+        RuntimeError: torchrun started this process, and it has not joined the process group.
     """
-    if launched() and not dist.is_initialized():
+    if launched_by_torchrun() and not dist.is_initialized():
         raise RuntimeError("started by torchrun outside `distributed.session()`")
     return dist.is_initialized() and dist.get_world_size() > 1
 
 
 def local_world_size() -> int:
-    """Processes of this run that share this machine."""
+    """Return the number of processes of this run on this node."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def broadcast(value: T) -> T:
-    """Rank 0's `value` on all ranks; any picklable object."""
-    if not several():
+    """Return rank 0's `value`, any picklable object, on all ranks."""
+    if not is_distributed():
         return value
     box = [value]
     dist.broadcast_object_list(box, src=0)
@@ -45,8 +42,8 @@ def broadcast(value: T) -> T:
 
 
 def all_gather(value: T) -> list[T]:
-    """Every rank's `value`, in their order, on all ranks; any picklable object."""
-    if not several():
+    """Return every rank's `value`, any picklable object, in rank order on all ranks."""
+    if not is_distributed():
         return [value]
     box: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(box, value)
@@ -54,27 +51,24 @@ def all_gather(value: T) -> list[T]:
 
 
 def any_rank(value: bool) -> bool:
-    """Whether `value` is true on any rank."""
+    """Return whether `value` is true on any rank."""
     return any(all_gather(value))
 
 
 def barrier() -> None:
     """Wait for all ranks."""
-    if several():
+    if is_distributed():
         dist.barrier()
 
 
 def all_reduce_sum_(tensor: Tensor) -> Tensor:
     """Sum over ranks, in place."""
-    if several():
+    if is_distributed():
         dist.all_reduce(tensor)
     return tensor
 
 
-# Sums whose bits do not depend on who holds which part.
-
-
-# Gathered at a time: bounds what each rank holds of the others'.
+# Elements gathered at a time: bounds the memory for other ranks' tensors.
 _CHUNK = 1 << 22
 
 
@@ -84,7 +78,7 @@ def tree_sum_(tensor: Tensor) -> Tensor:
     Args:
         tensor: (n,) contiguous.
     """
-    if not several():
+    if not is_distributed():
         return tensor
     for chunk in tensor.split(_CHUNK):
         gathered = [torch.empty_like(chunk) for _ in range(dist.get_world_size())]
@@ -94,10 +88,10 @@ def tree_sum_(tensor: Tensor) -> Tensor:
 
 
 def pairwise_sum(tensors: Iterable[Tensor]) -> Tensor:
-    """Sum in the order of a balanced binary tree, ((0 + 1) + (2 + 3)) + ...; an odd one out moves up.
+    """Sum in the order of a balanced binary tree, ((0 + 1) + (2 + 3)) + ...; an unpaired tensor moves up.
 
-    So the sum over ranks of their partial sums has the bits of one over everything, where each
-    holds a power of two of neighbours. Tensors may be overwritten; log2(n) of them are held.
+    Where each rank sums a power of two of consecutive tensors, the pairwise sum of the ranks' sums has the bits of the
+    pairwise sum over all tensors. Tensors may be overwritten; log2(n) of them are in memory.
     """
     levels: list[Tensor | None] = []
     for tensor in tensors:
@@ -108,40 +102,37 @@ def pairwise_sum(tensors: Iterable[Tensor]) -> Tensor:
             tensor, levels[level] = waiting.add_(tensor), None
         else:
             levels.append(tensor)
-    held = [tensor for tensor in levels if tensor is not None]
-    assert held, "nothing to add"
-    total = held[0]
-    for higher in held[1:]:
+    remaining = [tensor for tensor in levels if tensor is not None]
+    assert remaining, "nothing to add"
+    total = remaining[0]
+    for higher in remaining[1:]:
         total = higher.add_(total)
     return total
 
 
-# Flags that ranks agree on without waiting for each other.
-
-
 class FlagSync:
-    """Flags that any rank may raise; all ranks learn of them at the same call, one call later.
+    """Flags that any rank may raise; all ranks read them at the same call, one call later.
 
-    The delay lets the exchange run beside the work between two calls, on the CPU, so that it never
-    waits for a GPU. A single process learns of its own flags at once.
+    The delay lets the all-reduce overlap with the work between two calls, on the CPU, so that it never waits for a GPU.
+    A single process reads its flags at once.
     """
 
     def __init__(self, n_flags: int) -> None:
         self._flags = torch.zeros(n_flags, dtype=torch.int32)
         self._pending: Any = None
-        self._group: Any = dist.new_group(backend="gloo") if several() and dist.get_backend() != "gloo" else None
+        self._group: Any = dist.new_group(backend="gloo") if is_distributed() and dist.get_backend() != "gloo" else None
 
-    def exchange(self, flags: Sequence[bool]) -> list[bool]:
-        """Send this rank's flags; returns which of those sent with the last call any rank had raised."""
-        if not several():
+    def all_reduce(self, flags: Sequence[bool]) -> list[bool]:
+        """Send this rank's flags and return which of the last call's flags any rank raised; all ranks call it."""
+        if not is_distributed():
             return list(flags)
         if self._pending is not None:
             self._pending.wait()
-        agreed = self._flags.bool().tolist()
+        reduced = self._flags.bool().tolist()
         self._flags = torch.tensor(flags, dtype=torch.int32)
         self._pending = dist.all_reduce(self._flags, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
-        return agreed
+        return reduced
 
-    def forget(self) -> None:
-        """Drop what the last call sent: another run begins. All ranks call it."""
-        self.exchange([False] * len(self._flags))
+    def reset(self) -> None:
+        """Drop the flags of the last call, for a new run; all ranks call it."""
+        self.all_reduce([False] * len(self._flags))

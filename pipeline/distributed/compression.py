@@ -1,4 +1,4 @@
-"""What ranks send instead of their gradients: torch's communication hooks, on buckets and on whole gradients."""
+"""Gradient compression by torch's communication hooks, on DDP buckets and on whole gradients."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from torch.futures import Future
 
 CompressionKind = Literal["none", "bf16", "fp16", "powersgd"]
 
-# torch refuses to compress the first two exchanges, while DistributedDataParallel still orders its buckets.
+# torch refuses to compress the first two all-reduces, while DistributedDataParallel still orders its buckets.
 _TORCH_STARTS_AT = 2
-# Divisions by the norm of a column must survive a column of zeros.
+# Keeps the division by a column's norm finite for a column of zeros.
 _EPSILON = 1e-8
 
 _ELEMENTWISE: Mapping[CompressionKind, Callable[[Any, Any], Future[Tensor]]] = {
@@ -26,28 +26,28 @@ _ELEMENTWISE: Mapping[CompressionKind, Callable[[Any, Any], Future[Tensor]]] = {
 
 
 class Bucket(Protocol):
-    """What the hooks ask of a `torch.distributed.GradBucket`."""
+    """The part of `torch.distributed.GradBucket` that the hooks use."""
 
     def buffer(self) -> Tensor:
-        """(n,), overwritten by the result."""
+        """Return the flat gradients (n,), which the result overwrites."""
 
     def gradients(self) -> list[Tensor]:
-        """Views of the buffer, with the parameters' shapes."""
+        """Return views of the buffer in the parameters' shapes."""
 
     def index(self) -> int:
-        """Counted from 0."""
+        """Return the position of the bucket, from 0."""
 
     def is_last(self) -> bool:
-        """Whether a step's exchange is complete with it."""
+        """Return whether it is the last bucket of a step."""
 
 
 @dataclass(frozen=True)
 class FlatGradient:
-    """All gradients of a model as the only bucket.
+    """All gradients of a model in a single bucket.
 
     Attributes:
         flat: (n,) contiguous.
-        shapes: of the parameters in `flat`, one after another.
+        shapes: of the parameters, in their order in `flat`.
     """
 
     flat: Tensor
@@ -68,25 +68,27 @@ class FlatGradient:
 
 
 class Compression:
-    """Averages gradients over ranks, of which each sends less than it has.
+    """Averages compressed gradients over ranks.
 
-    * `bf16`, `fp16`: every number in 16 bits; sums are rounded to them too.
-    * `powersgd`: Vogels, Karimireddy and Jaggi 2019, PowerSGD, algorithms 1 and 2. Each matrix M (rows: the first
-      dimension) as P Q^T of the given rank, by one step of subspace iteration from the last step's Q. What was not
-      sent is added to the next gradient (error feedback). Vectors, and matrices of which less than half the numbers
-      would be saved, are sent as they are. It takes a `FlatGradient`: the start of Q and the errors would
-      otherwise belong to buckets, whose size must not change a result. And on gloo torch's hook cannot run for several
-      buckets at once: it waits for further exchanges inside the threads that are to do them (two a group, so that
-      two buckets block each other for ever), and starts them in no order that ranks share.
+    * `bf16`, `fp16`: every number in 16 bits; sums are rounded to 16 bits too.
+    * `powersgd`: Vogels, Karimireddy and Jaggi 2019, PowerSGD, algorithms 1 and 2. It sends each matrix M (rows: the
+      first dimension) as P Q^T of the given rank, by one step of subspace iteration from the last step's Q. The
+      difference is added to the next gradient (error feedback). Vectors, and matrices of which less than half the
+      numbers would be saved, are sent uncompressed.
+
+    PowerSGD takes a `FlatGradient`, for two reasons. With buckets, the start of Q and the errors would depend on the
+    size of a bucket, which must not change a result. And on gloo torch's hook cannot run for several buckets at once:
+    it waits for further collectives inside the threads that run them (two a group, so two buckets deadlock), and starts
+    them in an order that ranks do not share.
 
     Args:
-        powersgd_rank: of P and Q; exactly with `powersgd`.
+        powersgd_rank: rank of P and Q, > 0; given exactly with `powersgd`.
     """
 
     def __init__(self, kind: CompressionKind = "none", powersgd_rank: int | None = None) -> None:
         assert (kind == "powersgd") == (powersgd_rank is not None), (kind, powersgd_rank)
         self.kind = kind
-        self._exchanges = 0
+        self._n_averages = 0
         self._low_rank: Any = None
         if powersgd_rank is not None:
             self._low_rank = PowerSGDState(
@@ -98,7 +100,7 @@ class Compression:
             self._low_rank.iter = _TORCH_STARTS_AT
 
     def average(self, bucket: Bucket, group: dist.ProcessGroup) -> Future[Tensor]:
-        """Start to replace a bucket's content by its mean over the ranks of `group`; the bucket's buffer."""
+        """Start to replace a bucket's content by its mean over the ranks of `group`; the future holds the buffer."""
         if self._low_rank is None:
             return _ELEMENTWISE[self.kind](group, bucket)
         return self._average_low_rank(bucket, group)
@@ -107,38 +109,38 @@ class Compression:
         assert isinstance(bucket, FlatGradient)
         state = self._low_rank
         state.process_group = group
-        # A fresh Q is drawn from here: a number to save, where numpy's generator is an object.
-        state.rng.seed(self._exchanges)
-        self._exchanges += 1
+        # A new Q is sampled from this generator. A count can be saved in a checkpoint, numpy's generator cannot.
+        state.rng.seed(self._n_averages)
+        self._n_averages += 1
         done = powerSGD_hook(state, bucket)
         done.wait()
         matrices = [gradient for gradient in bucket.gradients() if gradient.dim() > 1]
         if matrices and not torch.stack([matrix.any() for matrix in matrices]).all():
-            # Q of a matrix of zeros, as before a layer that starts at zero, is zero, and would stay so for ever.
+            # Q of a zero matrix, as before a layer initialized to zero, is zero and would stay zero permanently.
             state.p_memory_dict.clear()
             state.q_memory_dict.clear()
         return done
 
-    def to_save(self) -> dict[str, Any] | None:
-        """What this rank remembers of earlier exchanges, in plain values; None: nothing."""
+    def state_dict(self) -> dict[str, Any] | None:
+        """Return this rank's error feedback and factors in plain values; None without PowerSGD."""
         state = self._low_rank
         if state is None:
             return None
         return {
-            "exchanges": self._exchanges,
+            "exchanges": self._n_averages,
             **{name: {index: t.cpu() for index, t in getattr(state, name).items()} for name in _MEMORIES},
         }
 
-    def restore(self, saved: Mapping[str, Any] | None, device: torch.device) -> None:
-        """Go back to what `to_save` gave."""
+    def load_state_dict(self, saved: Mapping[str, Any] | None, device: torch.device) -> None:
+        """Restore what `state_dict` returned."""
         if self._low_rank is None:
             return
         assert saved is not None
-        self._exchanges = saved["exchanges"]
+        self._n_averages = saved["exchanges"]
         for name in _MEMORIES:
             setattr(self._low_rank, name, {index: t.to(device) for index, t in saved[name].items()})
 
 
-# Of torch's state: what was not sent yet, P, which torch takes as room to write to, and Q, from which the next step
-# starts; under the index of a bucket.
+# Fields of torch's PowerSGDState, by bucket index: the errors, P, which torch reuses as a buffer, and Q, from which the
+# next step starts.
 _MEMORIES = ("error_dict", "p_memory_dict", "q_memory_dict")

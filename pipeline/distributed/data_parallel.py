@@ -1,4 +1,4 @@
-"""How gradients are averaged over ranks."""
+"""Average gradients over ranks: DistributedDataParallel, one message after the backward pass, or Horovod."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
-from pipeline.distributed.collectives import several
+from pipeline.distributed.collectives import is_distributed
 from pipeline.distributed.compression import Compression, FlatGradient
 from pipeline.distributed.hierarchical import (
     NodeGroups,
@@ -23,20 +23,18 @@ from pipeline.distributed.hierarchical import (
 )
 from pipeline.distributed.horovod import HorovodDataParallel
 
-# The way that gradients take from rank to rank.
-
 
 @dataclass(frozen=True, kw_only=True)
 class CommConfig:
-    """How gradients travel; changes a result by rounding alone.
+    """How gradients travel between ranks; changes a result by rounding alone.
 
     Attributes:
-        library: `horovod` goes its own way, for which the next three stay as they are.
-        bucket_mib: MiB of gradients that travel together while the backward pass goes on, > 0. 25 is torch's
-            own choice, with which the first bucket, whose gradients are there first, holds 1 MiB.
+        library: with `horovod` the next three keep their defaults.
+        bucket_mib: MiB of gradients that travel together during the backward pass, > 0. 25 is torch's default, with
+            which the first bucket, whose gradients are ready first, holds 1 MiB.
         overlap: False sends everything in one message after the backward pass.
-        hierarchical: summed on one rank of each node, averaged between these, and handed back inside the node.
-        timeout_seconds: without an answer, > 0, after which a rank fails: others are lost.
+        hierarchical: sum on one rank of each node, average between these ranks, and broadcast inside the node.
+        timeout_seconds: time without an answer after which a rank fails because others are lost, > 0.
     """
 
     library: Literal["ddp", "horovod"] = "ddp"
@@ -46,37 +44,34 @@ class CommConfig:
     timeout_seconds: float = 300.0
 
 
-# Gradients averaged over ranks, while the backward pass runs or after it.
-
-
 _DEFAULT_BUCKET_MIB = CommConfig().bucket_mib
 
 
 def data_parallel(
-    model: nn.Module, device: torch.device, transport: CommConfig | None = None, compression: Compression | None = None
+    model: nn.Module, device: torch.device, comm: CommConfig | None = None, compression: Compression | None = None
 ) -> nn.Module:
-    """Wrap for gradient averaging over ranks; the model itself where there is one.
+    """Wrap a model so that its gradients are averaged over ranks; on one process, return the model itself.
 
     Buffers stay local: BatchNorm's running statistics are averaged explicitly.
 
     Args:
-        transport: None: torch's defaults.
-        compression: None: gradients as they are. Between the nodes only where the transport is hierarchical.
+        comm: None takes torch's defaults.
+        compression: None sends gradients uncompressed. With `comm.hierarchical` it applies between nodes only.
     """
-    if not several():
+    if not is_distributed():
         return model
-    transport, compression = transport or CommConfig(), compression or Compression()
-    if transport.library == "horovod":
-        return HorovodDataParallel(model, device, transport.timeout_seconds)
-    nodes = node_groups(transport.timeout_seconds) if transport.hierarchical else None
-    if not transport.overlap:
+    comm, compression = comm or CommConfig(), compression or Compression()
+    if comm.library == "horovod":
+        return HorovodDataParallel(model, device, comm.timeout_seconds)
+    nodes = node_groups(comm.timeout_seconds) if comm.hierarchical else None
+    if not comm.overlap:
         return _NonOverlappedDataParallel(model, compression, nodes)
     ids = [device.index] if device.type == "cuda" else None
     # torch renamed the option and warns about the old name.
-    known = inspect.signature(DistributedDataParallel).parameters
-    name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    parameters = inspect.signature(DistributedDataParallel).parameters
+    name = "forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers"
     # Told its own default, torch would give the first bucket the size of all.
-    bucket_mib = None if transport.bucket_mib == _DEFAULT_BUCKET_MIB else transport.bucket_mib
+    bucket_mib = None if comm.bucket_mib == _DEFAULT_BUCKET_MIB else comm.bucket_mib
     options: dict[str, Any] = {name: False, "bucket_cap_mb": bucket_mib}
     parallel = DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True, **options)
     if nodes is not None:
@@ -88,13 +83,13 @@ def data_parallel(
 
 @contextmanager
 def defer_reduction(model: nn.Module, defer: bool) -> Iterator[None]:
-    """Around a forward and a backward pass: gradients are averaged by its end, or stay local with `defer`."""
+    """Around a forward and a backward pass: average gradients by its end, or keep them local with `defer`."""
     if isinstance(model, DistributedDataParallel) and defer:
         with model.no_sync():
             yield
         return
     if isinstance(model, HorovodDataParallel) and not defer:
-        with model.averaging():
+        with model.average_gradients():
             yield
         return
     yield
@@ -103,7 +98,7 @@ def defer_reduction(model: nn.Module, defer: bool) -> Iterator[None]:
 
 
 class _NonOverlappedDataParallel(nn.Module):
-    """Passes to `module`; all gradients are averaged in one message when asked for."""
+    """Wraps `module`; `average_gradients` averages all gradients in one message."""
 
     def __init__(self, module: nn.Module, compression: Compression, nodes: NodeGroups | None) -> None:
         super().__init__()
@@ -116,17 +111,17 @@ class _NonOverlappedDataParallel(nn.Module):
         return logits
 
     def average_gradients(self) -> None:
-        """Of all parameters that are trained, in place."""
+        """Average the gradients of all trained parameters, in place."""
         trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
         assert len(gradients) == len(trained), "ranks would send messages of different length"
         flat = torch.cat([gradient.flatten() for gradient in gradients])
-        whole = FlatGradient(flat, [gradient.shape for gradient in gradients])
+        flat_gradient = FlatGradient(flat, [gradient.shape for gradient in gradients])
         if self._nodes is None:
-            self._compression.average(whole, _world()).wait()
+            self._compression.average(flat_gradient, _world()).wait()
         else:
-            hierarchical_average(whole, self._compression, self._nodes)
-        for gradient, mean in zip(gradients, whole.gradients(), strict=True):
+            hierarchical_average(flat_gradient, self._compression, self._nodes)
+        for gradient, mean in zip(gradients, flat_gradient.gradients(), strict=True):
             gradient.copy_(mean)
 
 
@@ -137,7 +132,7 @@ def _world() -> dist.ProcessGroup:
 
 
 Hook = Callable[[None, GradBucket], torch.futures.Future[Tensor]]
-"""Of DistributedDataParallel, which insists on these types."""
+"""Type of a communication hook of DistributedDataParallel."""
 
 
 def _all_ranks_hook(compression: Compression) -> Hook:
@@ -148,13 +143,13 @@ def _all_ranks_hook(compression: Compression) -> Hook:
 
 
 def _serial_hierarchical_hook(compression: Compression, nodes: NodeGroups, device: torch.device) -> Hook:
-    """Beside the backward pass, one bucket at a time in the order of their coming.
+    """Return a hook that overlaps with the backward pass, one bucket at a time in the order of their arrival.
 
-    That order is the same on all ranks, which several exchanges for one bucket need.
+    That order is the same on all ranks, as the several collectives for one bucket require.
     """
-    beside = stream_runner(device) if device.type == "cuda" else thread_runner()
+    runner = stream_runner(device) if device.type == "cuda" else thread_runner()
 
     def average(_: None, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-        return beside(bucket.buffer(), lambda: hierarchical_average(bucket, compression, nodes))
+        return runner(bucket.buffer(), lambda: hierarchical_average(bucket, compression, nodes))
 
     return average

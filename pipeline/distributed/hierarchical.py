@@ -1,4 +1,4 @@
-"""All-reduce within and between nodes, overlapped with the backward pass."""
+"""Average gradients in two levels, within and between nodes, overlapped with the backward pass."""
 
 import os
 from collections.abc import Callable
@@ -15,15 +15,12 @@ from torch import Tensor
 from pipeline.distributed.collectives import all_gather
 from pipeline.distributed.compression import Bucket, Compression
 
-# Work beside the backward pass, one piece after another: on a thread, or on a stream of a GPU.
-
-
 AsyncRunner = Callable[[Tensor, Callable[[], None]], torch.futures.Future[Tensor]]
-"""Starts what is given, after what was given before; promises the tensor, which that overwrites."""
+"""Runs work asynchronously, in the order of the calls; the future holds the tensor, which the work overwrites."""
 
 
 def thread_runner() -> AsyncRunner:
-    """A thread of its own, which may wait for other ranks; what it raises ends the backward pass as a RuntimeError."""
+    """Run work on a separate thread, which may wait for other ranks; errors end the backward pass as RuntimeError."""
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="exchange")
 
     def start(result: Tensor, work: Callable[[], None]) -> torch.futures.Future[Tensor]:
@@ -32,7 +29,7 @@ def thread_runner() -> AsyncRunner:
         def run() -> None:
             try:
                 work()
-            except Exception as error:  # noqa: BLE001 - nobody hears a thread
+            except Exception as error:  # noqa: BLE001 - the future carries it
                 done.set_exception(error)  # type: ignore[arg-type]
             else:
                 done.set_result(result)
@@ -44,7 +41,7 @@ def thread_runner() -> AsyncRunner:
 
 
 def stream_runner(device: torch.device) -> AsyncRunner:
-    """A CUDA stream of its own: this thread only queues the work."""
+    """Run work on a separate CUDA stream; this thread only queues it."""
     stream = torch.cuda.Stream(device)
 
     def start(result: Tensor, work: Callable[[], None]) -> torch.futures.Future[Tensor]:
@@ -58,18 +55,15 @@ def stream_runner(device: torch.device) -> AsyncRunner:
     return start
 
 
-# Nodes of a run, and gradients averaged over them in two levels.
-
-
 @dataclass(frozen=True, kw_only=True)
 class NodeGroups:
-    """This rank's place among the nodes of a run.
+    """The process groups of a run's nodes, from this rank's view.
 
     Attributes:
         count: nodes.
-        leader: the rank that speaks for this rank's node.
-        own: the ranks of this node.
-        leaders: one rank of each node; None on ranks that are none of them.
+        leader: rank of this node's leader.
+        own: group of the ranks of this node.
+        leaders: group of all leaders; None on ranks that are no leaders.
     """
 
     count: int
@@ -79,7 +73,7 @@ class NodeGroups:
 
 
 def ranks_by_node() -> list[list[int]]:
-    """The ranks on each node, in their order; torchrun's agents are the nodes."""
+    """Return the ranks of each node, in order; a node is one torchrun agent."""
     nodes: dict[int, list[int]] = {}
     for rank, node in enumerate(all_gather(int(os.environ.get("GROUP_RANK", "0")))):
         nodes.setdefault(node, []).append(rank)
@@ -87,7 +81,7 @@ def ranks_by_node() -> list[list[int]]:
 
 
 def node_groups(timeout_seconds: float) -> NodeGroups:
-    """Of the ranks that have joined; all ranks call it. Exchanges within and between them fail after the timeout."""
+    """Build the node groups of the joined ranks; all ranks call it. Their collectives fail after the timeout."""
     world = dist.group.WORLD
     assert world is not None
     return _nodes_within(world, timeout_seconds)
@@ -95,7 +89,7 @@ def node_groups(timeout_seconds: float) -> NodeGroups:
 
 @lru_cache(maxsize=1)
 def _nodes_within(_world: dist.ProcessGroup, timeout_seconds: float) -> NodeGroups:
-    """Once for a process group: a study trains many cells, and no group is given back before the end."""
+    """Cached per process group: a study trains many runs, and groups are never released before the end."""
     nodes, rank, timeout = ranks_by_node(), dist.get_rank(), timedelta(seconds=timeout_seconds)
     # Every rank makes every group, in one order.
     groups: list[Any] = [dist.new_group(ranks, timeout) for ranks in nodes]
@@ -108,14 +102,14 @@ def _nodes_within(_world: dist.ProcessGroup, timeout_seconds: float) -> NodeGrou
 
 
 def hierarchical_average(bucket: Bucket, compression: Compression, nodes: NodeGroups) -> None:
-    """Replace a bucket's content by its mean over all ranks: what a node's ranks have in common is sent once.
+    """Replace a bucket's content by its mean over all ranks; each node sends its sum once.
 
     Nodes may have different numbers of ranks.
     """
     buffer = bucket.buffer()
     dist.reduce(buffer, dst=nodes.leader, group=nodes.own)
     if nodes.leaders is not None:
-        # The mean over nodes of this is the sum over ranks by their number.
+        # The mean over nodes of the scaled sums is the mean over ranks.
         buffer.mul_(nodes.count / dist.get_world_size())
         compression.average(bucket, nodes.leaders).wait()
     dist.broadcast(buffer, src=nodes.leader, group=nodes.own)

@@ -1,7 +1,7 @@
-"""Horovod in place of DistributedDataParallel: a coordinator decides, round by round, which gradients are averaged.
+"""Horovod in place of DistributedDataParallel: a coordinator decides in each cycle which gradients are averaged.
 
-Sergeev and Del Balso (2018), Horovod: fast and easy distributed deep learning in TensorFlow. An optional library that
-has to be built by hand, see docs/guides/clusters.md. Its ranks are those that torchrun started.
+Sergeev and Del Balso (2018), Horovod: fast and easy distributed deep learning in TensorFlow. The library is optional
+and must be built by hand, see docs/guides/clusters.md. Its ranks are the processes that torchrun started.
 """
 
 import math
@@ -25,10 +25,10 @@ _BUILD = "docs/guides/clusters.md says how it is built, or use ddp"
 
 
 class HorovodDataParallel(nn.Module):
-    """Passes to `module`; each gradient goes to Horovod when the backward pass has it.
+    """Wraps `module`; each gradient goes to Horovod as soon as the backward pass has it.
 
     Args:
-        timeout_seconds: without a sign of life, after which a rank fails; the same throughout a process.
+        timeout_seconds: time without contact after which a rank fails, > 0; the same for all models of a process.
     """
 
     def __init__(self, module: nn.Module, device: torch.device, timeout_seconds: float) -> None:
@@ -45,8 +45,8 @@ class HorovodDataParallel(nn.Module):
         return logits
 
     @contextmanager
-    def averaging(self) -> Iterator[None]:
-        """Around a forward and a backward pass, by whose end gradients are means over ranks."""
+    def average_gradients(self) -> Iterator[None]:
+        """Around a forward and a backward pass: average the gradients over ranks by its end."""
         self._sending, self._sent = True, []
         try:
             yield
@@ -59,29 +59,29 @@ class HorovodDataParallel(nn.Module):
         def send(parameter: Tensor) -> None:
             if self._sending:
                 assert parameter.grad is not None
-                whole = _as_it_lies(parameter.grad)
-                self._sent.append(self._horovod.allreduce_async_(whole, name=name, op=self._horovod.Average))
+                flat = _flat_in_memory_order(parameter.grad)
+                self._sent.append(self._horovod.allreduce_async_(flat, name=name, op=self._horovod.Average))
 
         return send
 
 
-def _as_it_lies(gradient: Tensor) -> Tensor:
-    """The same numbers (n,) in the order of the memory, equal on all ranks: Horovod takes no channels-last tensor."""
+def _flat_in_memory_order(gradient: Tensor) -> Tensor:
+    """View a gradient as (n,) in memory order, equal on all ranks: Horovod takes no channels-last tensors."""
     assert gradient.is_contiguous() or gradient.is_contiguous(memory_format=torch.channels_last), gradient.stride()
     return gradient.as_strided((gradient.numel(),), (1,))
 
 
 @cache
 def _joined(device_type: str, timeout_seconds: float) -> Any:
-    """Horovod, of which this process has become a rank; all ranks call it.
+    """Initialize Horovod with this process as a rank; all ranks call it.
 
-    Its controller is gloo, for which a server on rank 0 introduces the ranks to each other, as `horovodrun` does.
+    Its controller is gloo. A rendezvous server on rank 0 connects the ranks, as `horovodrun` does.
 
     Raises:
-        InputError: it cannot be imported, or was built without what is needed here.
+        MachineError: Horovod cannot be imported, or was built without a required part.
     """
     try:
-        # Optional; imported by those alone that ask for it.
+        # Optional: imported only for `library: horovod`.
         import horovod.torch as library
         from horovod.runner.common.util.hosts import SlotInfo
         from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
@@ -103,7 +103,7 @@ def _joined(device_type: str, timeout_seconds: float) -> Any:
     }  # fmt: skip
     server = None
     if dist.get_rank() == 0:
-        # Its own starter draws a port that a firewall may not expect; 0 is one of the system's.
+        # Horovod's launcher takes a random port that a firewall may block; 0 lets the system choose.
         server = RendezvousHTTPServer(("", 0), RendezvousHandler, 0)
         server.init(list(slots.values()))
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -118,7 +118,7 @@ def _joined(device_type: str, timeout_seconds: float) -> Any:
 
 
 def _set_environment(slot: Any, port: int, timeout_seconds: float) -> None:
-    """What Horovod asks of this process at its start; names of interfaces that the user gave it stay."""
+    """Set the environment variables of Horovod's start; interface names that the user set stay."""
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
     os.environ.setdefault("HOROVOD_GLOO_IFACE", interface)
     os.environ.update({

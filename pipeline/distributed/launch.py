@@ -1,4 +1,4 @@
-"""How many processes share a piece of work, and starting them by torchrun."""
+"""Choose the number of processes and start them by torchrun."""
 
 import logging
 import os
@@ -19,31 +19,31 @@ if TYPE_CHECKING:
 
 
 LAUNCHER = "BATCHSIEVE_LAUNCHER"
-"""Environment variable with the process id of whoever started the ranks."""
+"""Environment variable with the id of the process that started the ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlan:
-    """Which processes may do a piece of work.
+    """The processes that a job may use.
 
     Attributes:
-        workers: requested.
-        fitting: numbers of processes that can share it evenly, ascending.
-        threads: CPU threads of each.
+        workers: requested processes.
+        valid_world_sizes: numbers of processes that can share the job evenly, ascending.
+        threads: CPU threads of each process.
     """
 
     workers: int | Literal["auto"]
-    fitting: Sequence[int]
+    valid_world_sizes: Sequence[int]
     threads: int | Literal["auto"]
 
 
 def local_gpus() -> int:
-    """GPUs of this node, or 1 to work on the CPU."""
+    """Return the GPUs of this node, or 1 to work on the CPU."""
     return max(1, torch.cuda.device_count())
 
 
-def choose_workers(requested: int | Literal["auto"], fitting: Sequence[int]) -> int:
-    """Processes to start on this node: as requested, or the most of `fitting` that the GPUs allow.
+def choose_workers(requested: int | Literal["auto"], valid_sizes: Sequence[int]) -> int:
+    """Return the processes to start on this node: as requested, or the most of `valid_sizes` that the GPUs allow.
 
     Raises:
         InputError: more were requested than the machine has GPUs, if it has any.
@@ -55,30 +55,31 @@ def choose_workers(requested: int | Literal["auto"], fitting: Sequence[int]) -> 
                 "process; give fewer, or CUDA_VISIBLE_DEVICES= to work on the CPU"
             )
         return requested
-    return max(count for count in fitting if count <= local_gpus())
+    return max(count for count in valid_sizes if count <= local_gpus())
 
 
-def participating_ranks(requested: int | Literal["auto"], fitting: Sequence[int], world: int) -> int:
-    """How many of `world` processes that torchrun started take part; the others wait for the end.
+def participating_ranks(requested: int | Literal["auto"], valid_sizes: Sequence[int], world: int) -> int:
+    """Return how many of the `world` processes that torchrun started take part; the others wait for the end.
 
     Args:
-        requested: `auto` takes the most of `fitting` there are, as elastic runs need it.
+        requested: `auto` takes the most of `valid_sizes` that there are, as elastic runs need.
 
     Raises:
-        InputError: a number was requested, and `world` is not in `fitting`.
+        InputError: a number was requested, and `world` is not in `valid_sizes`.
     """
-    if requested != "auto" and world not in fitting:
+    if requested != "auto" and world not in valid_sizes:
         raise InputError(
-            f"torchrun: {world} processes cannot share the simulated workers evenly; start one of {list(fitting)} in "
-            "all (--nnodes x --nproc-per-node), change simulated_workers, or set workers: auto to use the most that can"
+            f"torchrun: {world} processes cannot share the simulated workers evenly; start one of {list(valid_sizes)} "
+            "in all (--nnodes x --nproc-per-node), change simulated_workers, or set workers: auto to use the most "
+            "that can"
         )
-    return max(count for count in fitting if count <= world)
+    return max(count for count in valid_sizes if count <= world)
 
 
 def launch(module: str, arguments: Sequence[str], workers: int) -> int:
     """Run `python -m module arguments` on `workers` processes of this node by torchrun.
 
-    SIGTERM is passed on to the processes, which take the time they need to save.
+    SIGTERM is forwarded to the processes, which save before they exit.
 
     Returns:
         0, the exit code of the first process that failed, `EX_TEMPFAIL` where a process ended with
@@ -89,13 +90,13 @@ def launch(module: str, arguments: Sequence[str], workers: int) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
-    # The failed rank has said why in its own words; the agent's report would bury it.
+    # The failed rank has printed its error; the agent's report would hide it.
     agent = logging.getLogger("torch.distributed.elastic")
     agent.addHandler(logging.NullHandler())
     agent.propagate = False
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ[LAUNCHER] = str(os.getpid())
-    # The agent would end the run with a code of its own, and the ranks after half a minute.
+    # The agent would return another exit code, and kill the ranks after half a minute.
     handled = "--signals-to-handle=SIGINT,SIGHUP,SIGQUIT"
     before = signal.signal(signal.SIGTERM, _forward_signal)
     try:
@@ -114,7 +115,7 @@ def launch(module: str, arguments: Sequence[str], workers: int) -> int:
 
 
 def _first_failure(failures: Sequence["ProcessFailure"]) -> "ProcessFailure":
-    """Whoever was killed, where the others noticed it in the same moment; else the first.
+    """Return the killed process, if the others failed within a second of it; else the first failure.
 
     The agent ends the others by SIGTERM, and by SIGKILL half a minute later. Times are whole seconds.
     """
@@ -130,7 +131,7 @@ def _first_failure(failures: Sequence["ProcessFailure"]) -> "ProcessFailure":
 
 
 def _forward_signal(number: int, _: FrameType | None) -> None:
-    """Send a signal on to this process's children; end by it where there are none yet."""
+    """Forward a signal to this process's children; exit by it if there are none yet."""
     children = child_pids(os.getpid())
     for child in children:
         os.kill(child, number)

@@ -1,4 +1,4 @@
-"""The process group: joined where torchrun started this process, left at the end."""
+"""Join the process group if torchrun started this process, and leave it at the end."""
 
 import os
 import signal
@@ -16,20 +16,18 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
-from pipeline.distributed.collectives import launched, several
+from pipeline.distributed.collectives import is_distributed, launched_by_torchrun
 from pipeline.distributed.launch import LAUNCHER
 from pipeline.errors import InputError, Terminated
 from pipeline.processes import disable_malloc_trim, set_parent_death_signal
 
-# How a GPU rounds products and convolutions of float32.
-
 
 @contextmanager
 def float32_arithmetic(*, tf32: bool) -> Iterator[None]:
-    """While active: IEEE single precision, or TF32 with its 10 bits of mantissa; and the same bits every time.
+    """Compute float32 in IEEE single precision, or in TF32 with its 10 bits of mantissa, deterministically.
 
-    torch's own default is TF32 for convolutions, and kernels whose bits differ from call to call. `session()` chooses
-    IEEE for all that is computed in it; only the training loop, whose recipe may ask for TF32, chooses again.
+    torch's default is TF32 for convolutions, and kernels whose bits differ from call to call. `session()` sets IEEE for
+    everything in it. Only the training loop sets it again, since a recipe may ask for TF32.
     """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     # The newer `fp32_precision` makes torch's own readers of these flags raise.
@@ -52,7 +50,7 @@ _NO_TIMEOUT = timedelta(days=365)
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """This process among the workers of a run."""
+    """This process among the ranks of a run."""
 
     rank: int
     count: int
@@ -72,12 +70,12 @@ def session(
     A process that is not needed waits until the others have finished, and exits with 0.
 
     Args:
-        joining: from the number of processes that torchrun started to how many take part.
+        joining: maps the number of processes that torchrun started to how many take part.
 
-    Where several ranks fail, by the same bad input or over the loss of another, the exception of
-    the first goes on; the others wait for torchrun to end them, so that the reason is said once.
+    If several ranks fail, by the same bad input or the loss of another rank, only the first raises its exception. The
+    others wait for torchrun to stop them, so that the error is printed once.
 
-    Products and convolutions are rounded as `float32_arithmetic` says, without TF32.
+    Products and convolutions are in IEEE single precision, see `float32_arithmetic`.
     """
     with float32_arithmetic(tf32=False), _joined(threads_per_worker, joining) as ranks:
         yield ranks
@@ -87,7 +85,7 @@ def session(
 def _joined(threads_per_worker: int | Literal["auto"], joining: Callable[[int], int]) -> Iterator[World]:
     if not torch.cuda.is_available():
         disable_malloc_trim()
-    if not launched():
+    if not launched_by_torchrun():
         torch.set_num_threads(threads_per_process(threads_per_worker, 1))
         yield World(rank=0, count=1, device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         return
@@ -124,24 +122,23 @@ def _joined(threads_per_worker: int | Literal["auto"], joining: Callable[[int], 
 
 
 def set_collective_timeout(seconds: float) -> None:
-    """Fail, from now on, in an exchange that others keep waiting for longer than this.
+    """Fail from now on in a collective that waits longer than this for other ranks.
 
-    Before it ranks may wait for `_TIMEOUT`, since at the start one alone may have much to read. TCP by itself gives a
-    peer up after a quarter of an hour.
+    Before, ranks may wait for `_TIMEOUT`, since at the start one rank may read for long. TCP alone gives up a peer
+    after a quarter of an hour.
     """
-    if several():
+    if is_distributed():
         # Before torch 2.12 or so it had no public name.
         set_timeout = getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout
         set_timeout(timedelta(seconds=seconds))
 
 
 def _fresh_store(store: Any, rank: int, count: int) -> Any:  # torch's types leave dist.Store out
-    """A part of `store` that an earlier set of ranks, which torchrun started before a failure, never wrote to.
+    """Return a part of `store` that no earlier set of ranks, started by torchrun before a failure, wrote to.
 
-    The agent's store outlives them, and they would be sought at the addresses they left there. No
-    number that torchrun gives ranks tells the sets apart on all nodes. So each rank leaves a name it
-    just made up, and rank 0 answers to these names until everybody has found the answer; a name left
-    by an earlier rank is answered in vain.
+    The agent's store outlives the ranks, and their old addresses are still in it. No number that torchrun gives ranks
+    separates the sets on all nodes. So each rank writes a new random name, and rank 0 answers these names until all
+    ranks have read the answer. Names of earlier ranks are answered without effect.
     """
     name = uuid.uuid4().hex
     if rank > 0:
@@ -168,7 +165,7 @@ def _prefix_store(store: Any, name: str) -> Any:
 
 @contextmanager
 def _raise_first_failure_only(store: Any, scope: str) -> Iterator[None]:  # torch's types leave dist.Store out
-    """Let only the first rank's exception out; see `session`. `scope` is of this set of ranks alone."""
+    """Raise only the first rank's exception, see `session`; `scope` is unique to this set of ranks."""
     try:
         yield
     except BaseException as error:
@@ -180,14 +177,14 @@ def _raise_first_failure_only(store: Any, scope: str) -> Iterator[None]:  # torc
 
 
 def _die_with_agent() -> None:
-    """A rank whose agent was killed would train on as an orphan."""
+    """Exit with the torchrun agent: without it a rank would continue as an orphan."""
     set_parent_death_signal(signal.SIGKILL)
-    # The signal does not come if the agent died before, while this process was still importing.
+    # No signal arrives if the agent died earlier, while this process was importing.
     parent = str(os.getppid())
     if os.environ.get(LAUNCHER, parent) != parent:
         sys.exit("the process that started this rank is gone")
 
 
 def threads_per_process(requested: int | Literal["auto"], workers_here: int) -> int:
-    """CPU threads of each of `workers_here` processes on this node; `auto` shares out the cores."""
+    """Return the CPU threads of each of `workers_here` processes on this node; `auto` divides the cores."""
     return max(1, len(os.sched_getaffinity(0)) // workers_here) if requested == "auto" else requested

@@ -21,7 +21,7 @@ from pipeline.training.weights import TrainedNetwork
 
 def fit_frozen_networks(
     settings: TrainSettings,
-    initialise: Callable[[Network], None],
+    initialize: Callable[[Network], None],
     images: ImageSource,
     labels: NDArray[np.int64],
     members: Sequence[NDArray[np.bool_]],
@@ -30,7 +30,7 @@ def fit_frozen_networks(
     ranks: World,
     progress: Progress,
 ) -> Iterator[tuple[Network, LinearHead]]:
-    """One network for each of `members`, on all ranks: `initialise`'s backbone and a head fitted on those rows.
+    """One network for each of `members`, on all ranks: `initialize`'s backbone and a head fitted on those rows.
 
     Args:
         settings: of which network, stem, number of classes and image format are used.
@@ -42,7 +42,7 @@ def fit_frozen_networks(
         InputError: the backbone gives features that are not finite.
     """
     model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
-    initialise(model)
+    initialize(model)
     model = model.to(ranks.device).to(memory_format=torch.channels_last).eval()
     names = tuple(str(label) for label in range(settings.n_classes))
     backbone = TrainedNetwork(model=model, network=settings.network, class_names=names, format=settings.format)

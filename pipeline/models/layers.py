@@ -1,4 +1,4 @@
-"""Layers that know their batch: ghost BatchNorm and keyed dropout."""
+"""Layers that depend on the batch's composition: ghost BatchNorm and keyed dropout."""
 
 from collections.abc import Sequence
 
@@ -8,17 +8,16 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-# BatchNorm over parts of a batch: ghost batch normalisation (Hoffer, Hubara & Soudry 2017, algorithm 1).
-#
-# A job of many workers has one BatchNorm group per worker. One process that stands in for several of
-# them passes their images forward together, which is faster, and keeps the groups apart here.
-
 
 class GroupedBatchNorm2d(nn.BatchNorm2d):
-    """In training, every group of the batch is normalised by its own mean and variance.
+    """BatchNorm that, in training, normalizes every group of the batch by the group's mean and variance.
 
-    The running statistics take no part in training: they are set once, from the final weights.
-    Parameters and buffers have the names of `nn.BatchNorm2d`.
+    This is ghost batch normalization (Hoffer, Hubara & Soudry 2017, algorithm 1). A job of many workers has one
+    BatchNorm group per worker. A process that simulates several workers passes their images forward together, which is
+    faster, and this layer keeps the groups apart.
+
+    The running statistics take no part in training: they are set once, from the final weights. Parameters and buffers
+    have the names of `nn.BatchNorm2d`.
 
     Attributes:
         group_sizes: images of each group, in order; together the batch. Empty: one group.
@@ -39,43 +38,46 @@ class GroupedBatchNorm2d(nn.BatchNorm2d):
         if not self.training:
             return super().forward(input)
         if len(self.group_sizes) < 2:
-            return self._normalise(input)
-        return torch.cat([self._normalise(group) for group in input.split(list(self.group_sizes))])
+            return self._normalize(input)
+        return torch.cat([self._normalize(group) for group in input.split(list(self.group_sizes))])
 
-    def _normalise(self, group: Tensor) -> Tensor:
+    def _normalize(self, group: Tensor) -> Tensor:
         mean = variance = None
         if self.collected is not None:
-            # With a momentum of 1 the "running" values are this group's own.
+            # With a momentum of 1 the "running" values are those of this group.
             mean, variance = statistics = torch.zeros_like(torch.stack([self.weight, self.bias]))
             self.collected.append(statistics)
         return F.batch_norm(group, mean, variance, self.weight, self.bias, training=True, momentum=1.0, eps=self.eps)
-
-
-# Dropout whose masks belong to the samples, not to the batch or the process that runs them.
-#
-# A mask is a function of (seed, epoch, sample id, layer) by a counter-based generator: the finaliser
-# of SplitMix64 (Steele, Lea & Flood 2014, Fast Splittable Pseudorandom Number Generators) applied to
-# the sample's key plus the element's index. So splitting a batch changes nothing, nothing has to be
-# saved to resume, and CPU and GPU draw the same.
 
 
 _GOLDEN = -7046029254386353131  # 2**64 / the golden ratio, odd, as a signed number
 _MIX1, _MIX2 = -4658895280553007687, -7723592293110705685
 
 
-def sample_keys(seed: int, ids: NDArray[np.int64], epochs: NDArray[np.int64], device: torch.device) -> Tensor:
-    """One key per sample, (B,) int64, distinct with overwhelming probability."""
+def sample_keys(seed: int, sample_ids: NDArray[np.int64], epochs: NDArray[np.int64], device: torch.device) -> Tensor:
+    """Return one dropout key per sample, (B,) int64, distinct with overwhelming probability.
+
+    Args:
+        sample_ids, epochs: (B,) int64.
+    """
     key = _mixed(torch.tensor(seed, dtype=torch.int64) * _GOLDEN)
-    for part in (epochs, ids):
+    for part in (epochs, sample_ids):
         key = _mixed(key + torch.from_numpy(part) * _GOLDEN)
     return key.to(device)
 
 
 class KeyedDropout(nn.Module):
-    """Zeroes elements with probability `p` and scales the others by 1 / (1 - p), in training only.
+    """Dropout whose masks depend on the samples, not on the batch or the process.
+
+    In training it zeroes elements with probability `p` and scales the others by 1 / (1 - p).
+
+    A mask is a function of (seed, epoch, sample id, layer) by a counter-based generator: the finalizer of SplitMix64
+    (Steele, Lea & Flood 2014, Fast Splittable Pseudorandom Number Generators), applied to the sample's key plus the
+    element's index. So splitting a batch changes nothing, resuming needs no saved generator, and CPU and GPU give equal
+    masks.
 
     Args:
-        layer: tells the masks of a network's dropout layers apart.
+        layer: number of the dropout layer, so that the layers of a network have different masks.
 
     Attributes:
         keys: (B,) int64 of the samples of the next forward pass, from `sample_keys`.
@@ -105,18 +107,15 @@ def _uniform(keys: Tensor, layer: int, n: int) -> Tensor:
 
 
 def _mixed(z: Tensor) -> Tensor:
-    """The finaliser of SplitMix64, in int64 arithmetic that wraps around."""
+    """Apply the finalizer of SplitMix64, in int64 arithmetic that wraps around."""
     z = (z ^ _shifted(z, 30)) * _MIX1
     z = (z ^ _shifted(z, 27)) * _MIX2
     return z ^ _shifted(z, 31)
 
 
 def _shifted(z: Tensor, bits: int) -> Tensor:
-    """`z >> bits` that brings in zeros; torch's own brings in the sign."""
+    """Return `z >> bits` filled with zeros; torch's shift fills with the sign."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)
-
-
-# Telling a network's layers whose images are in the batch that comes next.
 
 
 def set_batch_context(model: nn.Module, *, group_sizes: Sequence[int], keys: Tensor) -> None:

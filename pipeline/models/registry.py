@@ -1,4 +1,4 @@
-"""Models by name, and classifiers that are replaced."""
+"""Build networks by name, and load weights from other sources into them."""
 
 from collections.abc import Mapping
 
@@ -9,12 +9,8 @@ from pipeline.errors import InputError
 from pipeline.models.resnet import RESNETS, Network, ResNet, Stem, resnet
 from pipeline.models.small_cnn import SmallCnn
 
-# Starting from somebody's weights.
-
-
 _HEAD = ("fc.weight", "fc.bias")
-# BatchNorm's count of batches, which no computation here uses; files of before torch 0.4.1 lack it,
-# among them torchvision's.
+# BatchNorm's count of batches, which nothing here uses; files from before torch 0.4.1 lack it, torchvision's too.
 _COUNTER = "num_batches_tracked"
 
 
@@ -26,7 +22,7 @@ def set_head(model: ResNet, weight: Tensor, bias: Tensor) -> None:
 
 
 def load_backbone(model: ResNet, state: Mapping[str, Tensor], *, source: str) -> None:
-    """Copy all tensors but the head into `model`; its own fresh head stays.
+    """Copy all tensors but the head into `model`, which keeps its fresh head.
 
     Args:
         state: with torchvision's names, or those of this project's files (prefix `backbone.`).
@@ -35,26 +31,23 @@ def load_backbone(model: ResNet, state: Mapping[str, Tensor], *, source: str) ->
     Raises:
         InputError: a tensor is missing, unknown, of another shape, sparse, or holds NaN or infinity.
     """
-    given = {name.removeprefix("backbone."): tensor for name, tensor in state.items()}
+    loaded = {name.removeprefix("backbone."): tensor for name, tensor in state.items()}
     own = model.backbone.state_dict()
     needed = {name for name in own if name not in _HEAD and not name.endswith(_COUNTER)}
-    for name in sorted(needed - set(given)):
+    for name in sorted(needed - set(loaded)):
         raise InputError(f"{source}: has no tensor {name}; it is not of this network or stem")
-    for name in sorted(set(given) - set(own)):
+    for name in sorted(set(loaded) - set(own)):
         raise InputError(f"{source}: tensor {name} does not belong to this network; use weights of the same one")
-    for name in sorted(set(given) - set(_HEAD)):
-        if given[name].shape != own[name].shape:
+    for name in sorted(set(loaded) - set(_HEAD)):
+        if loaded[name].shape != own[name].shape:
             raise InputError(
-                f"{source}: tensor {name} is {tuple(given[name].shape)}, this network's is "
+                f"{source}: tensor {name} is {tuple(loaded[name].shape)}, this network's is "
                 f"{tuple(own[name].shape)}; use weights of the same network and stem"
             )
-        if given[name].layout != torch.strided or not bool(torch.isfinite(given[name]).all()):
+        if loaded[name].layout != torch.strided or not bool(torch.isfinite(loaded[name]).all()):
             raise InputError(f"{source}: tensor {name} is sparse or holds NaN or infinity; use sound weights")
     head = {name: own[name] for name in _HEAD}
-    model.backbone.load_state_dict({**own, **given, **head})
-
-
-# Networks by name.
+    model.backbone.load_state_dict({**own, **loaded, **head})
 
 
 _FEATURES = {"resnet18": 512, "resnet34": 512, "resnet50": 2048, "resnet101": 2048, "resnet152": 2048, "small_cnn": 128}
@@ -64,11 +57,11 @@ NETWORKS = tuple(_FEATURES)
 
 
 def build(network: str, n_classes: int, *, stem: Stem, seed: int) -> Network:
-    """A network with fresh weights, the same for the same seed; the global generators are left alone.
+    """Build a network with fresh weights, the same for the same seed; global generators keep their state.
 
     Args:
         network: one of `NETWORKS`.
-        stem: of a ResNet, see `resnet`; `small_cnn` has one only.
+        stem: of a ResNet, see `resnet`; `small_cnn` has no choice.
     """
     with torch.random.fork_rng(devices=[]):
         # `torch.manual_seed` would reseed the generators of all GPUs as well.
@@ -77,5 +70,5 @@ def build(network: str, n_classes: int, *, stem: Stem, seed: int) -> Network:
 
 
 def feature_dimension(network: str) -> int:
-    """D of the penultimate features."""
+    """Return the dimension D of the penultimate features."""
     return _FEATURES[network]

@@ -13,11 +13,8 @@ if TYPE_CHECKING:
     from torchvision.models import ResNet as Backbone
 
 
-# What every network offers: penultimate features, and logits from them.
-
-
 class Network(nn.Module, ABC):
-    """A classifier in two parts."""
+    """A classifier in two parts: penultimate features, and logits from them."""
 
     @property
     @abstractmethod
@@ -31,7 +28,7 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def features(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) -> (N, D), what the last linear layer sees."""
+        """(N, 3, H, W) -> (N, D), the input of the last linear layer."""
 
     @abstractmethod
     def classify(self, features: Tensor) -> Tensor:
@@ -49,7 +46,7 @@ Stem = Literal["imagenet", "cifar"]
 
 
 class ResNet(Network):
-    """A torchvision ResNet whose penultimate features are at hand.
+    """A torchvision ResNet that exposes its penultimate features.
 
     The wrapped network is `backbone`; its state dict keeps torchvision's names under that prefix.
     """
@@ -84,13 +81,13 @@ class ResNet(Network):
 
 
 def resnet(network: str, n_classes: int, *, stem: Stem) -> ResNet:
-    """A ResNet with weights drawn from torch's default generator.
+    """Build a ResNet with weights sampled from torch's default generator.
 
     Args:
         stem: `imagenet` is torchvision's 7x7 convolution of stride 2 with max-pooling; `cifar` a
             3x3 convolution of stride 1 without pooling, as He et al. use on small images.
     """
-    # A second or two to import; a process that only launches others, or asks for names, builds nothing.
+    # Imported here, since it takes a second or two and launchers build no network.
     from torchvision.models import get_model
 
     backbone = get_model(network, weights=None, num_classes=n_classes, norm_layer=GroupedBatchNorm2d)

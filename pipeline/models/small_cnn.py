@@ -1,4 +1,4 @@
-"""The small convolutional network with dropout on which large-batch simulation was first shown.
+"""A small convolutional network with dropout, the first on which large-batch simulation was shown.
 
 Two convolutions, pooling and two linear layers, as in the MNIST example that Rand (2021) trains;
 without BatchNorm, so that a batch may be split in any way.

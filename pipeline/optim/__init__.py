@@ -15,6 +15,6 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "radam": radam,
     "sgd": sgd,
 }
-"""By the name used in params.yaml. Each takes (parameter groups, learning_rate, **its own options)."""
+"""By the name used in params.yaml. Each takes (parameter groups, learning_rate, **its options)."""
 
 __all__ = ["OPTIMIZERS", "adamw", "lamb", "lars", "muon", "parameter_groups", "radam", "sgd"]

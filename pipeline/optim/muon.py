@@ -1,7 +1,7 @@
 """Muon (Jordan et al. 2024, Muon: An optimizer for hidden layers in neural networks).
 
 A step moves a weight matrix W (m, n) by the nearest orthogonal matrix to its momentum M = U S V^T, which is U V^T:
-every direction is stepped along equally far. The quintic Newton-Schulz iteration finds it with products alone,
+the step has equal length in every direction. The quintic Newton-Schulz iteration finds it by matrix products alone,
 
     X_0 = M / |M|,    X_{k+1} = P_k X_k,    P_k = a_k I + b_k R_k + c_k R_k^2,    R_k = X_k X_k^T,
 
@@ -14,13 +14,13 @@ form; Dao AI Lab 2026, Gram Newton-Schulz):
 With m <= n these are 4 m^2 n + 34 m^3 multiplications and additions for five iterations, the plain form takes
 20 m^2 n + 10 m^3: 2.7 times as many for a filter of 512 x 4608. |M|^2 is the trace of M M^T. Since n appears in no
 R_k, the matrices of all shapes with the same smaller side go through the iteration as one batch. Columns of zeros at
-either end of M add nothing to M M^T and are zero in U V^T. Small images make many: of a 3x3 filter on a map of one
-pixel, as in the last layers of a ResNet-18 at 32 pixels, all taps but one see padding alone. A CPU leaves them out; a
-GPU would have to wait for itself to count them.
+either end of M add nothing to M M^T and are zero in U V^T. Small images cause many: of a 3x3 filter on a map of
+one pixel, as in the last layers of a ResNet-18 at 32 pixels, all taps but one see only padding. On a CPU they are left
+out; on a GPU, counting them would force a synchronization.
 
 R_0 holds the squares of the singular values, of which half precision loses the small ones and makes some negative;
-they then grow by a_k^2 in each iteration. So products are those of the parameters' own precision, float32, and never
-of TF32 or half precision, whatever the recipe says of the network's.
+they then grow by a_k^2 in each iteration. So products are in the parameters' precision, float32, and never
+in TF32 or half precision, for any precision of the recipe.
 """
 
 import math
@@ -43,12 +43,12 @@ COEFFICIENTS = (
 )
 """(a, b, c) of each iteration (Cesista, You & Jordan 2025, Squeezing 1-2 % Efficiency Gains Out of Muon), as timm's."""
 
-_SMALLEST_NORM = 1e-7  # shorter momentum makes a shorter step; timm's limit
-_BETAS, _EPS = (0.9, 0.95), 1e-10  # the authors', for what AdamW steps
+_SMALLEST_NORM = 1e-7  # momentum with a smaller norm makes a shorter step; timm's limit
+_BETAS, _EPS = (0.9, 0.95), 1e-10  # the authors' values for the parameters that AdamW updates
 
 
 def muon(groups: list[dict[str, Any]], learning_rate: float, *, momentum: float, nesterov: bool) -> Optimizer:
-    """Muon for the groups that are marked `hidden`, AdamW for the others."""
+    """Build Muon for the groups with `hidden` set, and AdamW for the others."""
     return Muon(groups, learning_rate, momentum=momentum, nesterov=nesterov)
 
 
@@ -79,7 +79,7 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step of all parameters that have a gradient."""
+        """Update all parameters that have a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -138,7 +138,7 @@ class Muon(Optimizer):
 
 
 def polar_factors(matrices: Sequence[Tensor]) -> Tensor:
-    """What makes each matrix nearly orthogonal: F M for M (m, n) with m <= n, M F otherwise.
+    """Return the factors F that make matrices nearly orthogonal: F M for M (m, n) with m <= n, M F otherwise.
 
     Args:
         matrices: B of them, whose smaller sides are all s.
@@ -161,7 +161,7 @@ def polar_factors(matrices: Sequence[Tensor]) -> Tensor:
 
 
 def _as_matrices(parameter: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
-    """Both as (out, all else), the parameter as a view.
+    """Return parameter and update as matrices (out, rest), the parameter as a view.
 
     The order of the columns is that of the parameter in memory: another order gives U V^T in that order.
     """
@@ -170,7 +170,7 @@ def _as_matrices(parameter: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _used_columns(matrix: Tensor) -> slice:
-    """From the first to the last that is not all zeros; at least one."""
+    """Return the range from the first to the last nonzero column, at least one; all columns on a GPU."""
     if matrix.device.type != "cpu":
         return slice(None)
     (used,) = torch.where(matrix.any(0))
@@ -183,7 +183,7 @@ def _is_wide(matrix: Tensor) -> bool:
 
 @contextmanager
 def _ieee_products() -> Iterator[None]:
-    """While active, products of float32 on a GPU are not rounded to TF32."""
+    """Compute float32 products on a GPU without TF32 while active."""
     flags = torch.backends.cuda.matmul
     before = flags.allow_tf32
     flags.allow_tf32 = False

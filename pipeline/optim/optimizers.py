@@ -8,24 +8,21 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.sgd import sgd as fused_step
 
-# Which parameters are decayed, and which are hidden weight matrices.
-
 
 def parameter_groups(
     model: nn.Module, *, weight_decay: float, decay_norm_and_bias: bool, outer_layers: Iterable[nn.Module] = ()
 ) -> list[dict[str, Any]]:
-    """Parameter groups for an optimizer.
+    """Split a model's parameters into groups for an optimizer.
 
     Args:
         weight_decay: of all parameters that are decayed.
         decay_norm_and_bias: False exempts all vectors and scalars, which in a ResNet are the
             BatchNorm parameters and the biases (Goyal et al. 2017, section 5.1).
-        outer_layers: those that see the images or give the logits.
+        outer_layers: the layers that read the images or give the logits.
 
     Returns:
-        Groups that are not empty, each with `params`, `weight_decay`, and two marks. `hidden`: it holds the matrices
-        and filters of all layers but the outer ones, which is what Muon is made for. `exempt`: it holds the vectors
-        and scalars that are not decayed, whatever the others are.
+        Nonempty groups, each with `params`, `weight_decay`, and two flags. `hidden`: matrices and filters of all layers
+        but the outer ones, for Muon. `exempt`: vectors and scalars that are not decayed.
     """
     outer = {id(parameter) for layer in outer_layers for parameter in layer.parameters()}
     hidden: list[nn.Parameter] = []
@@ -49,27 +46,24 @@ def parameter_groups(
     return [group for group in groups if group["params"]]
 
 
-# Stochastic gradient descent.
-
-
 def sgd(
     groups: list[dict[str, Any]], learning_rate: float, *, momentum: float, nesterov: bool
 ) -> torch.optim.Optimizer:
-    """torch's SGD with (Nesterov) momentum, updating all parameters in one fused kernel."""
+    """Build torch's SGD with (Nesterov) momentum, which updates all parameters in one fused kernel."""
     return _Sgd(groups, lr=learning_rate, momentum=momentum, nesterov=nesterov, fused=True)
 
 
 class _Sgd(torch.optim.SGD):
     """torch's SGD without the copies that its fused CPU kernel makes of channels_last tensors.
 
-    The kernel works on memory in order, whatever the dimensions mean, but first copies every tensor whose last
-    dimension is not the innermost: half of its time for a ResNet. Here it gets the same memory as views with the
-    dimensions in order. State and results are those of torch's class, bit by bit.
+    The kernel works on memory in order, independent of the dimensions, but first copies every tensor whose last
+    dimension is not the innermost: half of its time for a ResNet. This class passes the same memory as views with the
+    dimensions in order. State and results equal those of torch's class, bit by bit.
     """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update of all parameters that have a gradient; a closure is not supported."""
+        """Update all parameters that have a gradient; a closure is not supported."""
         assert closure is None, "gradients are computed before the step"
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
@@ -78,7 +72,7 @@ class _Sgd(torch.optim.SGD):
             dense_buffers = [_in_order(buffer, order) for buffer, order in zip(buffers, orders, strict=True)]
             fused_step(
                 [_in_order(p, order) for p, order in zip(parameters, orders, strict=True)],
-                # A gradient of other strides is copied into those of its parameter.
+                # A gradient of other strides is copied to the strides of its parameter.
                 [_in_order(p.grad, order).contiguous() for p, order in zip(parameters, orders, strict=True)],
                 dense_buffers,
                 fused=True,
@@ -91,7 +85,7 @@ class _Sgd(torch.optim.SGD):
 
 
 def _memory_order(tensor: Tensor) -> list[int]:
-    """Dimensions from the outermost in memory to the innermost."""
+    """Return the dimensions from the outermost in memory to the innermost."""
     strides, sizes = tensor.stride(), tensor.shape
     return sorted(range(tensor.ndim), key=lambda dim: (-strides[dim], -sizes[dim]))
 
@@ -104,59 +98,57 @@ def _in_order(tensor: Any, order: list[int]) -> Any:
     return None if tensor is None else tensor.permute(order)
 
 
-# AdamW (Loshchilov & Hutter 2019, Decoupled Weight Decay Regularization).
-
-
 def adamw(
     groups: list[dict[str, Any]], learning_rate: float, *, beta1: float, beta2: float, eps: float
 ) -> torch.optim.Optimizer:
-    """torch's AdamW, updating all parameters in one fused kernel."""
+    """Build torch's AdamW, which updates all parameters in one fused kernel.
+
+    Loshchilov & Hutter 2019, Decoupled Weight Decay Regularization.
+    """
     return torch.optim.AdamW(groups, lr=learning_rate, betas=(beta1, beta2), eps=eps, fused=True)
-
-
-# Rectified Adam (Liu et al. 2020, On the Variance of the Adaptive Learning Rate and Beyond).
 
 
 def radam(
     groups: list[dict[str, Any]], learning_rate: float, *, beta1: float, beta2: float, eps: float
 ) -> torch.optim.Optimizer:
-    """torch's RAdam with weight decay decoupled from the gradient, as in AdamW."""
+    """Build torch's RAdam (rectified Adam) with weight decay decoupled from the gradient, as in AdamW.
+
+    Liu et al. 2020, On the Variance of the Adaptive Learning Rate and Beyond.
+    """
     return torch.optim.RAdam(groups, lr=learning_rate, betas=(beta1, beta2), eps=eps, decoupled_weight_decay=True)
-
-
-# Layer-wise adaptive rate scaling (You, Gitman & Ginsburg 2017, Large Batch Training of Convolutional Networks).
 
 
 def lars(
     groups: list[dict[str, Any]], learning_rate: float, *, momentum: float, nesterov: bool, trust_coefficient: float
 ) -> Optimizer:
-    """timm's LARS: each tensor's step is scaled by trust_coefficient x |w| / (|g| + decay |w|).
+    """Build timm's LARS: each tensor's step is scaled by trust_coefficient x |w| / (|g| + decay |w|).
 
-    BatchNorm parameters and biases that are exempt from decay take plain steps of momentum, as in the
-    paper; all others are scaled, whether they are decayed or not.
+    You, Gitman & Ginsburg 2017, Large Batch Training of Convolutional Networks.
+
+    BatchNorm parameters and biases that are exempt from decay take plain steps of momentum, as in the paper. All others
+    are scaled, whether they are decayed or not.
     """
     from timm.optim.lars import Lars  # seconds to import; few runs need it
 
-    # timm scales groups with weight decay alone, unless told otherwise.
+    # By default timm scales only groups with weight decay.
     groups = [{**group, "always_adapt": not group.get("exempt", False)} for group in groups]
     return Lars(groups, lr=learning_rate, momentum=momentum, nesterov=nesterov, trust_coeff=trust_coefficient)
 
 
-# LAMB (You et al. 2020, Large Batch Optimization for Deep Learning: Training BERT in 76 minutes, algorithm 2).
-
-
 def lamb(groups: list[dict[str, Any]], learning_rate: float, *, beta1: float, beta2: float, eps: float) -> Optimizer:
-    """timm's LAMB: Adam's step, scaled for each tensor by |w| / |step|.
+    """Build timm's LAMB: Adam's step, scaled for each tensor by |w| / |step|.
 
-    BatchNorm parameters and biases that are exempt from decay take plain steps of Adam; all others are scaled,
-    whether they are decayed or not. Algorithm 2 scales every layer, and the authors' code for BERT exempts from
-    scaling what it exempts from weight decay by name: normalization and biases.
+    You et al. 2020, Large Batch Optimization for Deep Learning: Training BERT in 76 minutes, algorithm 2.
 
-    timm clips the global gradient norm to 1 unless told otherwise; clipping is a setting of the
-    recipe here, and off in the optimizer.
+    BatchNorm parameters and biases that are exempt from decay take plain steps of Adam. All others are scaled, whether
+    they are decayed or not. Algorithm 2 scales every layer. The authors' code for BERT exempts from scaling what it
+    exempts from weight decay by name: normalization and biases.
+
+    By default timm clips the global gradient norm to 1. Clipping is a setting of the recipe here, and off in the
+    optimizer.
     """
     from timm.optim.lamb import Lamb  # seconds to import; few runs need it
 
-    # timm scales groups with weight decay alone, unless told otherwise.
+    # By default timm scales only groups with weight decay.
     groups = [{**group, "always_adapt": not group.get("exempt", False)} for group in groups]
     return Lamb(groups, lr=learning_rate, betas=(beta1, beta2), eps=eps, max_grad_norm=None)

@@ -186,7 +186,7 @@ def main() -> None:
         "extract",
         extract,
         item="network",
-        plan=lambda _: LaunchPlan(workers="auto", fitting=range(1, _MAX_PROCESSES + 1), threads="auto"),
+        plan=lambda _: LaunchPlan(workers="auto", valid_world_sizes=range(1, _MAX_PROCESSES + 1), threads="auto"),
     )
 
 

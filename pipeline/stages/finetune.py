@@ -29,9 +29,17 @@ from pipeline.stages.harness import StageContext
 from pipeline.stages.parallel import run_parallel_stage
 from pipeline.training.checkpointing import STALE_AFTER_S, remove_stale_checkpoints
 from pipeline.training.evaluation import Evaluation, evaluate, load_images, rank_rows
-from pipeline.training.folds import train_folds
+from pipeline.training.folds import FoldStore, train_folds
+from pipeline.training.loop import RunOptions, TrainData
 from pipeline.training.result_cache import CachedNetwork, NetworkCache
-from pipeline.training.settings import TrainSettings, comm_config_from, effective_settings, launch_plan
+from pipeline.training.settings import (
+    DatasetInfo,
+    GridPoint,
+    TrainSettings,
+    comm_config_from,
+    effective_settings,
+    launch_plan,
+)
 from pipeline.training.state import IMAGENET_MEAN, IMAGENET_STD, weight_initializer
 from pipeline.training.weights import save_fold_networks, save_trained
 
@@ -101,17 +109,21 @@ def _settings(context: StageContext, data: PreparedData, n_train: int) -> TrainS
     as_imagenet = config.normalisation == "imagenet"
     return effective_settings(
         config,
-        network=base_architecture(str(context.item)),
-        n_classes=len(data.class_names),
+        DatasetInfo(
+            n_classes=len(data.class_names),
+            image_size=data.image_size,
+            mean=IMAGENET_MEAN if as_imagenet else data.mean,
+            std=IMAGENET_STD if as_imagenet else data.std,
+        ),
+        GridPoint(
+            network=base_architecture(str(context.item)),
+            batch_size=config.batch_size,
+            learning_rate=config.learning_rate,
+            weight_decay=config.weight_decay,
+            seed=_seed(context),
+        ),
         n_epoch=n_train,
-        image_size=data.image_size,
-        mean=IMAGENET_MEAN if as_imagenet else data.mean,
-        std=IMAGENET_STD if as_imagenet else data.std,
-        batch_size=config.batch_size,
-        learning_rate=config.learning_rate,
-        weight_decay=config.weight_decay,
         budget=config.budget,
-        seed=_seed(context),
         skipped=config.trained == "head",
     )
 
@@ -126,21 +138,21 @@ def _train_all(
         where = "training images" if config.folds == 1 else f"training images outside one of {config.folds} parts"
         raise InputError(f"finetune.batch_size: {config.batch_size} is more than the {min(sizes)} {where}")
     settings = [_settings(context, data, size) for size in sizes]
+    images = load_images(data.train.source, settings[0], training=True, device=ranks.device)
+    labels = torch.from_numpy(data.train.labels).to(ranks.device)
     runs = train_folds(
         settings,
-        members,
-        load_images(data.train.source, settings[0], training=True, device=ranks.device),
-        torch.from_numpy(data.train.labels).to(ranks.device),
-        folder=context.work.checkpoints(context.name),
-        kept=NetworkCache(context.work.finished(context.name)),
-        data_digest=distributed.broadcast(_digest(context, config.weights) if ranks.is_main else ""),
-        interval=config.checkpoint,
-        micro_batch=config.micro_batch,
-        transport=comm_config_from(config),
-        initialise=_weight_initializer(config.weights, settings[0].network, ranks),
+        [TrainData(images, labels, rows) for rows in members],
+        store=FoldStore(
+            checkpoints=context.work.checkpoints(context.name),
+            cache=NetworkCache(context.work.finished(context.name)),
+            interval=config.checkpoint,
+            data_digest=distributed.broadcast(_digest(context, config.weights) if ranks.is_main else ""),
+        ),
+        options=RunOptions(title=context.name, micro_batch=config.micro_batch, comm=comm_config_from(config)),
+        initialize=_weight_initializer(config.weights, settings[0].network, ranks),
         ranks=ranks,
         log=context.log,
-        title=context.name,
     )
     for own, size, run in zip(settings, sizes, runs, strict=True):
         _check_finite(run.train_loss, config.learning_rate, str(context.item))
@@ -178,12 +190,12 @@ def _fit_heads(
             yield _head_extractor(one, settings, rows, ranks)
         return
     start = time.monotonic()
-    initialise = _weight_initializer(config.weights, settings.network, ranks)
-    assert initialise is not None, "the configuration asks for weights"
+    initialize = _weight_initializer(config.weights, settings.network, ranks)
+    assert initialize is not None, "the configuration asks for weights"
     with context.log.progress(context.name, len(rank_rows(n, ranks)), "images") as progress:
         fitted = fit_frozen_networks(
             settings,
-            initialise,
+            initialize,
             data.train.source,
             labels,
             members,
@@ -199,13 +211,13 @@ def _fit_heads(
                 confidence=np.full(n, np.nan, dtype=np.float32),  # a head is fitted, not trained step by step
             )  # fmt: skip
             if ranks.is_main:
-                kept.keep(keys[number], fitted_head, steps=0)
+                kept.put(keys[number], fitted_head, steps=0)
             yield _head_extractor(fitted_head, settings, rows, ranks)
 
 
 def _kept_heads(kept: NetworkCache, keys: Sequence[str]) -> list[CachedNetwork]:
     """All of them, or none where one is missing."""
-    found = [network for key in keys if (network := kept.find(key))]
+    found = [network for key in keys if (network := kept.get(key))]
     return found if len(found) == len(keys) else []
 
 
@@ -247,10 +259,10 @@ def _weight_initializer(weights: str, network: str, ranks: World) -> Callable[[N
     """One process downloads; the others find the file in the cache."""
     if not ranks.is_main:
         distributed.barrier()
-    initialise = weight_initializer(weights, network)
+    initialize = weight_initializer(weights, network)
     if ranks.is_main:
         distributed.barrier()
-    return initialise
+    return initialize
 
 
 def _check_finite(loss: float, learning_rate: float, network: str) -> None:

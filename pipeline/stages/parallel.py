@@ -42,15 +42,15 @@ def run_parallel_stage(
     argv = sys.argv[1:] if argv is None else argv
     with exit_codes():
         arguments = parse_arguments(stage, item, argv)
-        if not distributed.launched():
+        if not distributed.launched_by_torchrun():
             exit_with_dvc()
             back_up_dvc_lock(WorkPaths(root=arguments.work))
             here = plan(make_context(stage, item, arguments, silent=True))
-            if (count := distributed.choose_workers(here.workers, here.fitting)) > 1:
+            if (count := distributed.choose_workers(here.workers, here.valid_world_sizes)) > 1:
                 sys.exit(distributed.launch(f"pipeline.stages.{stage}", argv, count))
         quiet = make_context(stage, item, arguments, silent=True)
         wanted = plan(quiet)
-        joining = partial(distributed.participating_ranks, wanted.workers, wanted.fitting)
+        joining = partial(distributed.participating_ranks, wanted.workers, wanted.valid_world_sizes)
         with distributed.session(wanted.threads, joining) as ranks, _metering_ranks(ranks) as joules:
             if not ranks.is_main:
                 body(replace(quiet, joules=joules), ranks)

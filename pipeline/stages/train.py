@@ -33,10 +33,11 @@ from pipeline.training.checkpointing import (
     stop_and_save_flags,
 )
 from pipeline.training.folds import has_checkpoints
-from pipeline.training.grid import DatasetInfo, RunSpec, RunVariant, expand_grid, run_variant, train_mask
+from pipeline.training.grid import RunSpec, RunVariant, expand_grid, run_variant, train_mask
+from pipeline.training.loop import RunOptions
 from pipeline.training.result_cache import RunCache, RunResult
 from pipeline.training.run_key import RunKey, checkpoint_folder_name, run_key
-from pipeline.training.settings import comm_config_from, launch_plan
+from pipeline.training.settings import DatasetInfo, comm_config_from, launch_plan
 from pipeline.training.stopping import needed_seeds
 
 
@@ -184,7 +185,7 @@ def _run(
     if ranks.is_main:
         context.work.cells.mkdir(parents=True, exist_ok=True)
         remove_leftovers(context.work.cells)
-    recipe, agreement = _recipe(context), stop_and_save_flags()
+    recipe, flag_sync = _recipe(context), stop_and_save_flags()
     for count, i in enumerate(todo, start=1):
         settings, identity = cells[i].settings, identities[i]
         assert identity is not None, "what is skipped is not to do"
@@ -194,20 +195,23 @@ def _run(
         weights = context.work.cells / f".{identity.key}.weights.{os.getpid()}.tmp" if kept else None
         folder = context.work.checkpoints(context.name) / checkpoint_folder_name(identity.key)
         resumed = has_checkpoints(folder)
-        pauses = make_checkpointer(recipe.checkpoint, folder, agreement, ranks)
-        with pauses.watching():
+        checkpointer = make_checkpointer(recipe.checkpoint, folder, flag_sync, ranks)
+        with checkpointer.handle_sigterm():
             before = context.joules()
             result = execute_run(
-                cells[i], splits, members[i], ranks=ranks, log=context.log, title=title,
-                weights=weights, eval_batch_size=recipe.eval_batch_size, micro_batch=recipe.micro_batch,
-                transport=comm_config_from(recipe), pauses=pauses,
+                cells[i], splits, members[i], ranks=ranks, log=context.log,
+                weights=weights, eval_batch_size=recipe.eval_batch_size,
+                options=RunOptions(
+                    title=title, micro_batch=recipe.micro_batch, comm=comm_config_from(recipe),
+                    checkpointer=checkpointer,
+                ),
             )  # fmt: skip
             drawn = context.joules() - before
             joules = UNKNOWN_ENERGY if resumed else drawn
             result = replace(result, joules=joules, recorded=utc_timestamp(datetime.now(UTC)))
             if ranks.is_main:
                 ledger.add(identity, result, weights if result.status == "finished" else None)
-                pauses.finished()
+                checkpointer.clear()
                 shown = f"top-1 {result.top1:.4f}" if result.top1 is not None else result.status
                 context.log.info(f"{title}: {shown} in {result.seconds:.1f} s")
 

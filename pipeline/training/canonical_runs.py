@@ -1,8 +1,8 @@
-"""Short runs whose hashes say whether two versions of the training code compute the same bits.
+"""Short runs whose hashes show whether two versions of the training code compute the same bits.
 
 Together they use every optimizer, schedule and reduction, both stems, basic blocks and bottlenecks, images in memory
-and in files. They run on one process and one CPU thread, so that the hashes are those of an arithmetic, not of a number
-of cores. A job that is changed gets another name: hashes of equal names are compared.
+and in files. They run on one process and one CPU thread, so that the hashes do not depend on the number of cores. A
+changed job needs a new name: hashes of equal names are compared.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from pipeline.models import build
 from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
 from pipeline.training.evaluation import Evaluation, evaluate, load_images
-from pipeline.training.loop import train
+from pipeline.training.loop import RunOptions, TrainData, train
 from pipeline.training.settings import ImageFormat, TrainSettings
 from pipeline.training.state import weight_initializer
 
@@ -86,7 +86,7 @@ _JOBS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
 
 
 def canonical_jobs() -> dict[str, TrainSettings]:
-    """The settings of each, by name."""
+    """Return the settings of each run, by name."""
     return {name: _settings(size, changes) for name, (size, changes) in _JOBS.items()}
 
 
@@ -98,9 +98,9 @@ def _settings(size: int, changes: Mapping[str, Any]) -> TrainSettings:
 
 
 def canonical_hashes() -> dict[str, str]:
-    """The hash of each job, 16 hex digits: of its chain, its history and what is measured of the network.
+    """Return the hash of each run, 16 hex digits: of its chain, its history and its evaluation.
 
-    It takes seconds a job on one CPU thread, which this process has meanwhile.
+    A run takes seconds on one CPU thread, to which this process is set meanwhile.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -112,13 +112,13 @@ def canonical_hashes() -> dict[str, str]:
 
 def _run_hash(name: str, settings: TrainSettings) -> str:
     size = settings.format.image_size
-    initialise = _from_a_file(settings) if name == _FROM_A_FILE else None
+    initialize = _from_a_file(settings) if name == _FROM_A_FILE else None
     with _source(name, _images(size, seed=0)) as images, _source(name, _images(size, seed=1)) as test_images:
-        return _trained(settings, images, test_images, initialise)
+        return _trained(settings, images, test_images, initialize)
 
 
 def _from_a_file(settings: TrainSettings) -> Callable[[Network], None] | None:
-    """Starts at the weights of a network of another seed and number of classes."""
+    """Initialize from a file with the weights of another seed and number of classes."""
     with TemporaryDirectory() as folder:
         other = build(settings.network, _N_CLASSES + 1, stem=settings.stem, seed=settings.seed + 1)
         torch.save(other.state_dict(), Path(folder, "weights.pt"))
@@ -129,7 +129,7 @@ def _trained(
     settings: TrainSettings,
     images: ImageSource,
     test_images: ImageSource,
-    initialise: Callable[[Network], None] | None,
+    initialize: Callable[[Network], None] | None,
 ) -> str:
     labels = torch.arange(_N_IMAGES) % _N_CLASSES
     test = load_images(test_images, settings, training=False, device=_ALONE.device)
@@ -137,10 +137,10 @@ def _trained(
     def eval_fn(model: Network) -> Evaluation:
         return evaluate(model, test, labels, batch_size=40, ranks=_ALONE)
 
+    train_images = load_images(images, settings, training=True, device=_ALONE.device)
     run = train(
-        settings, load_images(images, settings, training=True, device=_ALONE.device), labels,
-        np.arange(_N_IMAGES) % 8 > 0, ranks=_ALONE, log=RunLog.silent(), title="", micro_batch=16,
-        initialise=initialise, eval_fn=eval_fn, track_confidence=True,
+        settings, TrainData(train_images, labels, np.arange(_N_IMAGES) % 8 > 0), ranks=_ALONE, log=RunLog.silent(),
+        options=RunOptions(micro_batch=16), initialize=initialize, eval_fn=eval_fn, track_confidence=True,
     )  # fmt: skip
     assert not run.diverged
     assert run.confidence is not None

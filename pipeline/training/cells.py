@@ -1,11 +1,10 @@
-"""Running one cell, and what a study's cells become as tables."""
+"""Execute one run of a study, and write runs as table rows."""
 
 import dataclasses
 import json
 import math
 import time
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +14,12 @@ from numpy.typing import NDArray
 from pipeline.artifacts.prepared import ImageSource
 from pipeline.batching import worker_slices
 from pipeline.datasets.sources import TrainingImages
-from pipeline.distributed import CommConfig, World
+from pipeline.distributed import World
 from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
-from pipeline.training.checkpointing import CheckpointScheduler
 from pipeline.training.evaluation import Evaluation, evaluate, load_images
 from pipeline.training.grid import RunSpec
-from pipeline.training.loop import train
+from pipeline.training.loop import RunOptions, TrainData, train
 from pipeline.training.result_cache import RunResult
 from pipeline.training.settings import TrainSettings
 from pipeline.training.weights import save_trained
@@ -36,18 +34,18 @@ class LoadedSplits:
     test_images: ImageSource
     test_labels: NDArray[np.int64]
     class_names: tuple[str, ...]
-    # By whether it is for training: how the images are seen, and they.
+    # By `training`: the format and augmentation of the loaded images, and the images.
     _loaded: dict[bool, tuple[tuple[object, ...], TrainingImages]] = dataclasses.field(default_factory=dict, init=False)
 
     def on_device(self, settings: TrainSettings, *, training: bool, device: torch.device) -> TrainingImages:
-        """A split's images, loaded for the first cell of a study and shared by those after it that see them alike.
+        """Return a split's images; consecutive runs with equal format and augmentation share them.
 
-        One way of seeing each split is in memory at a time, so that what fits does not depend on what ran before.
+        Each split is in memory in one format at a time, so that what fits does not depend on earlier runs.
         """
         augmentation = (settings.crop_padding, settings.crop_area, settings.flip) if training else ()
         key = (settings.format, device, *augmentation)
         if training not in self._loaded or self._loaded[training][0] != key:
-            # Before the next ones: both at once may not fit.
+            # Released before loading the next: both may not fit.
             self._loaded.pop(training, None)
             source = self.train_images if training else self.test_images
             self._loaded[training] = key, load_images(source, settings, training=training, device=device)
@@ -57,36 +55,32 @@ class LoadedSplits:
 def execute_run(
     cell: RunSpec,
     splits: LoadedSplits,
-    members: NDArray[np.bool_],
+    train_mask: NDArray[np.bool_],
     *,
     ranks: World,
     log: RunLog,
-    title: str,
     weights: Path | None,
     eval_batch_size: int,
-    micro_batch: int | Literal["auto"] = "auto",
-    transport: CommConfig | None = None,
-    pauses: CheckpointScheduler | None = None,
+    options: RunOptions | None = None,
 ) -> RunResult:
-    """Train and evaluate one cell; all ranks return the same result.
+    """Train and evaluate one run; all ranks return the same result.
 
     Args:
-        members: (N,) bool, the rows to train on.
+        train_mask: (N,) bool, the rows to train on.
         weights: where rank 0 saves the trained network, if anywhere.
         eval_batch_size: images per forward pass in evaluation.
-        micro_batch, transport, pauses: see `train`.
+        options: see `train`.
     """
     start = time.monotonic()
     settings = cell.settings
     images = splits.on_device(settings, training=True, device=ranks.device)
     labels = torch.from_numpy(splits.train_labels).to(ranks.device)
     run = train(
-        settings, images, labels, members,
-        ranks=ranks, log=log, title=title, micro_batch=micro_batch, transport=transport, pauses=pauses,
+        settings, TrainData(images, labels, train_mask), ranks=ranks, log=log, options=options,
         eval_fn=lambda model: _evaluate(model, splits, settings, eval_batch_size, ranks),
     )  # fmt: skip
     result = None if run.diverged else _evaluate(run.model, splits, settings, eval_batch_size, ranks)
-    # The last update may be the one that broke the weights, after a loss that was still finite.
+    # The last update may break the weights although the last loss was finite.
     finished = result is not None and math.isfinite(result.loss)
     if finished and weights is not None and ranks.is_main:
         save_trained(weights, run.model, settings, splits.class_names)
@@ -98,7 +92,7 @@ def execute_run(
         correct=result.correct if result and finished else None,
         history=tuple(run.history),
         workers=ranks.count,
-        places=tuple(run.places),
+        places=tuple(run.hardware),
         skipped_steps=run.skipped_steps,
         micro_batch=run.micro_batch,
         critical_batch=dataclasses.asdict(run.noise_scale) if run.noise_scale else None,
@@ -116,7 +110,7 @@ def _evaluate(
 
 
 def run_row(study: str, cell: RunSpec, key: str, result: RunResult | None) -> dict[str, object]:
-    """A cell's line in data/train/<study>.parquet; `result` is None for a skipped cell."""
+    """Return a run's row of data/train/<study>.parquet; `result` is None for a skipped run."""
     settings = cell.settings
     # A run that diverged stopped early.
     steps = result.history[-1].step if result else 0

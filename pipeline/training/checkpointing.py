@@ -1,4 +1,8 @@
-"""Checkpoints: when they are saved, and how they are read."""
+"""Save a run's state while it trains, and resume it from the latest sound checkpoint.
+
+A checkpoint is one plain `torch.save` file, `step-<step>.<sha256>.pt`, named after the SHA-256 of its bytes. File and
+digest appear by the same rename, and any tool can check or load it.
+"""
 
 import hashlib
 import io
@@ -24,19 +28,13 @@ from pipeline.errors import Terminated
 from pipeline.run_log import RunLog
 from pipeline.training.state import TrainState
 
-# Step checkpoints of one training run: after a kill it goes on from the newest sound one.
-#
-# A checkpoint is one plain `torch.save` file, `step-<step>.<sha256>.pt`, named after the SHA-256 of its
-# bytes: file and digest appear by the same rename, and any tool can check or load it.
-
-
 _NAME = re.compile(r"step-([0-9]+)\.([0-9a-f]{64})\.pt")
 # torch.load(weights_only=True) reads whole numbers of up to 255 bytes.
 _INT_BITS = 8 * 255 - 1
 
 
 STALE_AFTER_S = 7 * 24 * 3600.0
-"""Whoever stopped a run of other settings and said nothing for a week does not go on with it."""
+"""Checkpoints of a run that saved nothing for a week are removed: nobody resumes it."""
 
 
 class _File(NamedTuple):
@@ -50,38 +48,35 @@ class _InvalidCheckpoint(Exception):  # noqa: N818 - never leaves this module
 
 
 class Checkpoints:
-    """The checkpoints under one folder, which belongs to one run.
+    """The checkpoints in one folder, which belongs to one run.
 
-    One process at a time may save or clear; any may read while none does. Files of other names in
-    the folder are left alone.
+    One process at a time may save or clear; any may read while none does. Files with other names in the folder stay.
 
     Args:
-        keep: how many to keep. Only with two or more is there one to fall back to; while saving,
-            the disk holds one more.
+        keep: checkpoints to keep, 1 or more. With two or more there is one to fall back to. While saving, the disk
+            holds one more.
     """
 
     def __init__(self, folder: Path, *, keep: int = 2) -> None:
         assert keep >= 1, keep
         self._folder = folder
         self._keep = keep
-        self._passed_over: set[Path] = set()
+        self._invalid: set[Path] = set()
 
     def save(self, step: int, state: Mapping[str, Any]) -> None:
-        """Make `state` the newest checkpoint; it is on the disk when this returns.
+        """Save `state` as the latest checkpoint; it is on the disk when this returns.
 
-        Then the oldest beyond `keep` go, with those that `newest` passed over and those of later
-        steps, which a run that went back leaves behind. Equal states, with equal order of keys, are
-        equal bytes.
+        Then the oldest beyond `keep` are removed, with those that `load_latest` found invalid and those of later
+        steps, which an earlier attempt leaves behind. Equal states, with keys in equal order, give equal bytes.
 
         Args:
             step: optimizer steps done, from 0.
-            state: dicts with str or int keys, lists and tuples, nested at will, of tensors (dense,
-                of any device), int, float, bool, str and None.
+            state: nested dicts with str or int keys, lists and tuples of tensors (dense, on any device), int, float,
+                bool, str and None.
 
         Raises:
-            TypeError: something else is in the state; the message says where. Nothing was written.
-            OSError: the disk is full or refused otherwise, with `errno` and `filename`; earlier
-                checkpoints are as they were.
+            TypeError: the state holds another type; the message says where. Nothing was written.
+            OSError: the disk is full or fails otherwise, with `errno` and `filename`; earlier checkpoints are intact.
         """
         assert step >= 0, step
         # Given a file, torch.save hides a full disk behind a RuntimeError.
@@ -92,29 +87,29 @@ class Checkpoints:
         self._remove_leftovers()
         write_bytes(path, content)
         files = self._files()
-        earlier = [file.path for file in reversed(files) if file.step < step and file.path not in self._passed_over]
+        earlier = [file.path for file in reversed(files) if file.step < step and file.path not in self._invalid]
         kept = {path, *earlier[: self._keep - 1]}
         for file in files:
             if file.path not in kept:
                 file.path.unlink()
 
-    def newest(self, log: Callable[[str], None]) -> tuple[int, dict[str, Any]] | None:
-        """Step and state of the newest sound checkpoint, or None if there is none.
+    def load_latest(self, log: Callable[[str], None]) -> tuple[int, dict[str, Any]] | None:
+        """Load step and state of the latest sound checkpoint; None if there is none.
 
-        Nothing is unpickled before its digest is right, and nothing but data ever.
+        Nothing is unpickled before its digest is verified, and only data is ever unpickled.
 
         Args:
-            log: is given one line for each newer one that is not sound and was passed over.
+            log: receives one line for each later checkpoint that is invalid.
 
         Returns:
-            The state as it was saved, values, types, strides and order alike, but for: tensors are
-            on the CPU, share no memory and require no gradient; any mapping is a dict.
+            The state as saved: equal values, types, strides and order. But tensors are on the CPU, share no memory and
+            require no gradient, and every mapping is a dict.
         """
         for file in reversed(self._files()):
             try:
                 return file.step, _load(file)
             except _InvalidCheckpoint as reason:
-                self._passed_over.add(file.path)
+                self._invalid.add(file.path)
                 log(f"{file.path}: {reason}; passed over")
         return None
 
@@ -130,22 +125,21 @@ class Checkpoints:
             self._folder.rmdir()
 
     def _files(self) -> list[_File]:
-        """By step, ascending."""
+        """Return the checkpoint files by step, ascending."""
         named = ((path, _NAME.fullmatch(path.name)) for path in self._folder.glob("step-*.pt"))
         return sorted(_File(int(name[1]), name[2], path) for path, name in named if name and path.is_file())
 
     def _remove_leftovers(self) -> None:
-        # Unlike elsewhere, whatever their process id: this process is the only one that saves here,
-        # and in a container the killed one had the same id.
+        # Of any process id: only this process saves here, and in a container a killed one had the same id.
         for leftover in self._folder.glob(".step-*.tmp"):
             leftover.unlink()
 
 
 def remove_stale_checkpoints(folder: Path, *, max_age_s: float) -> None:
-    """Remove the checkpoints of runs whose folders are in `folder`, and it, if nothing else is in it.
+    """Remove the checkpoints of old runs whose folders are in `folder`, and `folder` itself if it becomes empty.
 
     Args:
-        max_age_s: only of runs that saved nothing for so many seconds.
+        max_age_s: seconds without a save after which a run is old.
     """
     if not folder.is_dir():
         return
@@ -175,7 +169,7 @@ def _load(file: _File) -> dict[str, Any]:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """A copy in which no two parts share memory, as sharing would show in the bytes."""
+    """Copy without shared memory, since sharing would show in the bytes."""
     if isinstance(value, Mapping):
         return {_key(key, where): _plain(inner, f"{where}[{key!r}]") for key, inner in value.items()}
     # Exact types: subclasses such as numpy.float64 or named tuples are pickled as calls.
@@ -202,54 +196,51 @@ def _key(key: Any, where: str) -> str | int:
     return plain
 
 
-# Saving a run's state now and then, and when the process is asked to end.
-
-
 class CheckpointScheduler:
-    """The points at which a run could go on later; all ranks hold one.
+    """Saves a run's state at intervals and on SIGTERM; all ranks hold one.
 
     Args:
-        checkpoints: of this run; rank 0's disk decides.
-        agreement: from `stop_and_save_flags`; runs one after another may share it.
-        seconds, steps: at most this between two of them; exactly one is given.
+        checkpoints: of this run; rank 0 saves and loads.
+        flag_sync: from `stop_and_save_flags`; consecutive runs may share it.
+        seconds, steps: longest interval between two checkpoints; exactly one is given.
     """
 
     def __init__(
         self,
         checkpoints: Checkpoints,
-        agreement: FlagSync,
+        flag_sync: FlagSync,
         *,
         ranks: World,
         seconds: float | None = None,
         steps: int | None = None,
     ) -> None:
         assert (seconds is None) != (steps is None)
-        agreement.forget()
+        flag_sync.reset()
         self._checkpoints, self._ranks = checkpoints, ranks
         self._seconds, self._steps = seconds, steps
-        self._agreement = agreement
-        self._asked_to_end = threading.Event()
+        self._agreement = flag_sync
+        self._stop_requested = threading.Event()
         self._saved_at = time.monotonic()
         self._saved_step = 0
 
     @property
     def stop_requested(self) -> bool:
-        """SIGTERM came while watched, and has not ended the run yet."""
-        return self._asked_to_end.is_set()
+        """Whether SIGTERM arrived in `handle_sigterm` and has not stopped the run yet."""
+        return self._stop_requested.is_set()
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """While active, SIGTERM ends the run at the next step, or the block at its end, not the process at once.
+    def handle_sigterm(self) -> Iterator[None]:
+        """While active, SIGTERM stops the run after the next step, or the block at its end, instead of the process.
 
         Raises:
-            Terminated: at the end of the block, where SIGTERM came after the last step but one.
+            Terminated: at the end of the block, if SIGTERM arrived after the last step but one.
         """
-        before = signal.signal(signal.SIGTERM, lambda *_: self._asked_to_end.set())
+        before = signal.signal(signal.SIGTERM, lambda *_: self._stop_requested.set())
         try:
             yield
         except RuntimeError:
             signal.signal(signal.SIGTERM, before)
-            # A lost rank ends an exchange so; torchrun asks the others to end, and asks once.
+            # A lost rank fails a collective with this error; torchrun sends SIGTERM to the others only once.
             if self.stop_requested and self._ranks.count > 1:
                 signal.raise_signal(signal.SIGTERM)
             raise
@@ -259,56 +250,55 @@ class CheckpointScheduler:
             raise Terminated("stopped after the last step")
 
     def resume(self, state: TrainState, ranks: World, log: RunLog) -> None:
-        """Go back to the newest sound checkpoint, if there is one."""
-        found = distributed.broadcast(self._checkpoints.newest(log.info) if ranks.is_main else None)
-        if found is not None:
-            step, saved = found
-            state.restore(saved, ranks)
+        """Load the latest sound checkpoint into `state`, if there is one; all ranks call it."""
+        latest = distributed.broadcast(self._checkpoints.load_latest(log.info) if ranks.is_main else None)
+        if latest is not None:
+            step, saved = latest
+            state.load_state_dict(saved, ranks)
             log.info(f"going on from step {step}, workers: {ranks.count}")
         self._saved_step = state.step
 
-    def offer(self, state: TrainState, *, local: bool) -> None:
-        """Between two steps: save if it is time to; all ranks call it after the same steps.
+    def maybe_save(self, state: TrainState, *, local: bool) -> None:
+        """Save between two steps if a checkpoint is due; all ranks call it after the same steps.
 
         Raises:
-            Terminated: on all ranks, if any was asked to end; the state is saved.
+            Terminated: on all ranks, if any received SIGTERM; the state is saved.
         """
-        end, late = self._agreement.exchange([self.stop_requested, self._is_late()])
+        stop, late = self._agreement.all_reduce([self.stop_requested, self._is_late()])
         since = state.step - self._saved_step
-        # Steps are counted by all ranks alike. The clock's word may come a step later, and once more
-        # after the save that answered it.
-        if end or (since >= self._steps if self._steps is not None else late and since > 1):
-            content = state.to_save(local=local)
+        # All ranks count the same steps. The clock's flag may arrive a step late, and once more after its save.
+        if stop or (since >= self._steps if self._steps is not None else late and since > 1):
+            content = state.state_dict(local=local)
             if self._ranks.is_main:
                 self._checkpoints.save(state.step, content)
             self._saved_at, self._saved_step = time.monotonic(), state.step
-        if end:
-            # A rank that ended while another is still saving would have that one ended, too.
+        if stop:
+            # A rank that exits while another still saves would make torchrun stop that one, too.
             distributed.barrier()
-            self._asked_to_end.clear()
+            self._stop_requested.clear()
             raise Terminated(f"stopped after step {state.step}, which is saved")
 
-    def finished(self) -> None:
-        """The run has ended, and its result is safe."""
+    def clear(self) -> None:
+        """Remove the checkpoints: the run is finished and its result saved."""
         if self._ranks.is_main:
             self._checkpoints.clear()
 
     def _is_late(self) -> bool:
-        """By rank 0's clock alone: one opinion is enough."""
+        """Return whether the interval has passed, by rank 0's clock alone."""
         if self._seconds is None or not self._ranks.is_main:
             return False
         return time.monotonic() - self._saved_at >= self._seconds
 
 
 def make_checkpointer(
-    interval: CheckpointInterval, folder: Path, agreement: FlagSync, ranks: World
+    interval: CheckpointInterval, folder: Path, flag_sync: FlagSync, ranks: World
 ) -> CheckpointScheduler:
-    """As params.yaml has it; `folder` belongs to this one run."""
+    """Build the checkpointer that params.yaml asks for; `folder` belongs to this one run."""
     return CheckpointScheduler(
-        Checkpoints(folder), agreement, ranks=ranks, seconds=interval.seconds, steps=interval.steps
+        Checkpoints(folder), flag_sync, ranks=ranks, seconds=interval.seconds, steps=interval.steps
     )
 
 
 def stop_and_save_flags() -> FlagSync:
-    """What all ranks agree on between steps: whether to end, and whether a checkpoint is due."""
+    """Return the two flags that ranks share between steps: whether to stop, and whether a checkpoint is due."""
     return FlagSync(n_flags=2)

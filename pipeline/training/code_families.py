@@ -1,7 +1,7 @@
-"""Versions of the training code that compute the same bits count as one: `canonical_runs.json` lists them.
+"""Families of training code that compute the same bits, listed in `canonical_runs.json`.
 
-The file holds families. A family has members, digests of training code of which the first names the family, and for
-each machine on which that was tried the hashes that `canonical_runs` gives there, for every member.
+A family has members: digests of training code, of which the first names the family. For each machine on which it was
+run it has the hashes that `canonical_runs` gives there, for every member.
 """
 
 import json
@@ -24,7 +24,7 @@ Hashes = Mapping[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class MachineHashes:
-    """The hashes that every member of a family gives on one kind of machine, as `fingerprint.machine_info` has it."""
+    """The hashes that every member of a family gives on one kind of machine, see `run_key.machine_info`."""
 
     machine: Mapping[str, Any]
     hashes: Hashes
@@ -42,12 +42,12 @@ class Family:
         return self.members[0]
 
     def hashes_on(self, machine: Mapping[str, Any]) -> Hashes | None:
-        """None where no member was run on such a machine."""
+        """Return the hashes on a machine; None if no member was run on such a machine."""
         return next((record.hashes for record in self.records if record.machine == machine), None)
 
 
 def read_families(path: Path = FAMILIES_FILE) -> list[Family]:
-    """The families of the list, oldest first; none where there is no list.
+    """Read the families, oldest first; none if there is no file.
 
     Raises:
         InputError: the file is damaged, or has a digest twice.
@@ -86,14 +86,14 @@ def _as_text(family: Family) -> str:
 
 
 def find_family(code: str, families: Sequence[Family]) -> Family | None:
-    """The family that lists a digest."""
+    """Return the family that lists a digest."""
     return next((family for family in families if code in family.members), None)
 
 
 def canonical_runs_cover(settings: Mapping[str, Any]) -> bool:
-    """Whether a change of what a run computes would show in the canonical runs.
+    """Return whether the canonical runs would show a change of what a run computes.
 
-    Compiled code, compressed gradients and the precisions of GPUs are not in them.
+    They contain no compiled code, no compressed gradients and no precisions of GPUs.
 
     Args:
         settings: the items of `TrainSettings`.
@@ -103,7 +103,7 @@ def canonical_runs_cover(settings: Mapping[str, Any]) -> bool:
 
 
 def code_name(code: str, settings: Mapping[str, Any]) -> str:
-    """What a run has as its code in its key: the name of the digest's family, or the digest itself.
+    """Return the code part of a run's key: the name of the digest's family, or the digest itself.
 
     Args:
         settings: the items of `TrainSettings`.
@@ -125,24 +125,24 @@ def add_to_families(
     *,
     run_family: Callable[[Family], Hashes | None],
 ) -> tuple[list[Family], str]:
-    """Put the hashes that training code gives on a machine into the list.
+    """Add the hashes that training code gives on a machine to the list.
 
     Args:
         code: digest of the training code.
-        run_family: of a family's earlier code, run on this machine; None where that code cannot be had.
+        run_family: returns the hashes of a family's earlier code on this machine; None if it is unavailable.
 
     Returns:
-        The families, and one line that says what became of the code.
+        The families, and one line that says where the code was added.
 
     Raises:
-        InputError: the list says that the code gives other hashes; or nothing says whether it gives the same.
+        InputError: the list has other hashes for the code; or there is nothing to compare them with.
     """
     own = find_family(code, families)
     if own is not None:
-        known = own.hashes_on(machine)
-        if known is None and len(own.members) > 1:
-            known = _historical_hashes(own, run_family)
-        _check_listed(code, hashes, known or hashes)
+        listed = own.hashes_on(machine)
+        if listed is None and len(own.members) > 1:
+            listed = _historical_hashes(own, run_family)
+        _check_listed(code, hashes, listed or hashes)
         line = f"{code[:12]} is listed in family {own.name[:12]}; its {len(hashes)} hashes are "
         line += "as recorded" if own.hashes_on(machine) else "now recorded for this machine"
         return _replaced(families, own, _with_record(own, machine, hashes)), line
@@ -158,22 +158,22 @@ def add_to_families(
     return [*families, begun], f"{code[:12]} begins a new family{_changes(families, machine, hashes)}"
 
 
-def _check_listed(code: str, hashes: Hashes, known: Hashes) -> None:
-    if not _equal(known, hashes):
+def _check_listed(code: str, hashes: Hashes, listed: Hashes) -> None:
+    if not _equal(listed, hashes):
         raise InputError(
-            f"{FAMILIES_FILE.name}: lists {code[:12]} with other hashes of {', '.join(_unequal(known, hashes))}; "
+            f"{FAMILIES_FILE.name}: lists {code[:12]} with other hashes of {', '.join(_unequal(listed, hashes))}; "
             f"remove the digest from the list and run: {COMMAND}"
         )
 
 
 def _historical_hashes(family: Family, run_family: Callable[[Family], Hashes | None]) -> Hashes:
-    found = run_family(family)
-    if found is None:
+    hashes = run_family(family)
+    if hashes is None:
         raise InputError(
             f"{FAMILIES_FILE.name}: family {family.name[:12]} has no hashes of this machine, and its code is not in "
             "git's history here; run the same command in a whole clone, or on a machine that is listed"
         )
-    return found
+    return hashes
 
 
 def _with_record(family: Family, machine: Mapping[str, Any], hashes: Hashes) -> Family:
@@ -187,19 +187,19 @@ def _replaced(families: Sequence[Family], old: Family, new: Family) -> list[Fami
     return [new if family is old else family for family in families]
 
 
-def _equal(known: Hashes | None, hashes: Hashes) -> bool:
-    """On the jobs that both have; a list of before a job was added lacks it."""
-    return known is not None and bool(known.keys() & hashes.keys()) and not _unequal(known, hashes)
+def _equal(listed: Hashes | None, hashes: Hashes) -> bool:
+    """Compare the jobs that both have; an older list lacks newer jobs."""
+    return listed is not None and bool(listed.keys() & hashes.keys()) and not _unequal(listed, hashes)
 
 
-def _unequal(known: Hashes, hashes: Hashes) -> list[str]:
-    return sorted(name for name in known.keys() & hashes.keys() if known[name] != hashes[name])
+def _unequal(listed: Hashes, hashes: Hashes) -> list[str]:
+    return sorted(name for name in listed.keys() & hashes.keys() if listed[name] != hashes[name])
 
 
 def _changes(families: Sequence[Family], machine: Mapping[str, Any], hashes: Hashes) -> str:
-    """Which jobs differ from those of the newest family that was run on this machine."""
-    known = [found for family in families if (found := family.hashes_on(machine))]
-    if not known:
+    """Describe the jobs that differ from the newest family that was run on this machine."""
+    listed = [own for family in families if (own := family.hashes_on(machine))]
+    if not listed:
         return ""
-    differ = _unequal(known[-1], hashes)
+    differ = _unequal(listed[-1], hashes)
     return f": {len(differ)} of {len(hashes)} hashes differ ({', '.join(differ)}); earlier runs are trained again"

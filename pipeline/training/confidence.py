@@ -1,7 +1,7 @@
-"""How sure a network was of each image's label while it trained.
+"""Per-sample label confidence averaged over training.
 
-A wrong label is believed late, if at all: the mean over the epochs (the confidence of Swayamdipta et
-al., 2020, Dataset Cartography, section 2.1) still doubts what the trained network has learned by heart.
+A network fits a wrong label late, if at all. So the mean probability over the epochs (the confidence of Swayamdipta et
+al., 2020, Dataset Cartography, section 2.1) stays low for labels that the trained network has memorized.
 """
 
 from typing import Any
@@ -19,9 +19,9 @@ _UNIT = 2.0**-24
 
 
 def first_tracked_step(steps: int, n_train: int, batch_sizes: BatchSizes) -> int:
-    """Where tracking begins: the second half of the steps, or the last two epochs if that is more.
+    """Return the first step to track: the second half of the steps, or the last two epochs if that is more.
 
-    A young network doubts everything; two epochs show every image at least once.
+    Early probabilities are low for every label. Two epochs show every sample at least once.
     """
     before_two_epochs = batch_sizes.examples(steps) - 2 * n_train
     if before_two_epochs <= 0:
@@ -30,10 +30,10 @@ def first_tracked_step(steps: int, n_train: int, batch_sizes: BatchSizes) -> int
 
 
 class ConfidenceTracker:
-    """Sums of the probability of each image's label, over the passes in which the network trained on it.
+    """Sums the probability of each sample's label over the forward passes in which the network trained on it.
 
     Args:
-        n: images of the data set.
+        n: samples of the data set.
     """
 
     def __init__(self, n: int, device: torch.device) -> None:
@@ -41,25 +41,25 @@ class ConfidenceTracker:
         self._passes = torch.zeros(n, dtype=torch.int64, device=device)
 
     @torch.no_grad()
-    def note(self, ids: Tensor, targets: Tensor, logits: Tensor) -> None:
-        """Count a forward pass: sample ids and labels (B,), logits (B, n_classes)."""
-        sure = logits.float().softmax(1).gather(1, targets[:, None])[:, 0]
-        # Between two epochs an image may be twice in a batch.
-        self._sums.index_add_(0, ids, (sure.nan_to_num(0.0) / _UNIT).round().long())
-        self._passes.index_add_(0, ids, torch.ones_like(ids))
+    def update(self, sample_ids: Tensor, targets: Tensor, logits: Tensor) -> None:
+        """Add a forward pass: sample ids and labels (B,), logits (B, n_classes)."""
+        probability = logits.float().softmax(1).gather(1, targets[:, None])[:, 0]
+        # A batch across two epochs may contain a sample twice.
+        self._sums.index_add_(0, sample_ids, (probability.nan_to_num(0.0) / _UNIT).round().long())
+        self._passes.index_add_(0, sample_ids, torch.ones_like(sample_ids))
 
-    def to_save(self) -> dict[str, Tensor]:
-        """The sums of all ranks; every rank must call it."""
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the sums over all ranks; all ranks call it."""
         return {name: distributed.all_reduce_sum_(own.clone()).cpu() for name, own in self._tensors().items()}
 
-    def restore(self, saved: dict[str, Any], *, is_main: bool) -> None:
-        """Go on from saved sums, which one rank takes over for all."""
+    def load_state_dict(self, saved: dict[str, Any], *, is_main: bool) -> None:
+        """Load saved sums, which rank 0 holds for all."""
         for name, own in self._tensors().items():
             own.copy_(saved[name] if is_main else torch.zeros_like(own))
 
     def means(self) -> NDArray[np.float32]:
-        """(N,): mean probability of the label, 0 to 1, over all ranks; NaN where no pass was counted."""
-        sums, passes = self.to_save().values()
+        """Return the mean probability of each label, (N,) float32 from 0 to 1, NaN if not seen; all ranks call it."""
+        sums, passes = self.state_dict().values()
         return np.asarray((sums.double() * _UNIT / passes).float().numpy())
 
     def _tensors(self) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""The weights that are evaluated: averages, and BatchNorm's statistics for them."""
+"""Turn training weights into evaluation weights: the weight average, and BatchNorm statistics recomputed for it."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,35 +10,32 @@ from torch import Tensor, nn
 from pipeline import distributed
 from pipeline.batching import BatchSlice, RankBatch, SampleStream
 from pipeline.models.layers import GroupedBatchNorm2d
+from pipeline.training.gradients import GlobalBatch, TrainLoss
 from pipeline.training.numerics import compile_disabled
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState
-from pipeline.training.step import GlobalBatch, TrainLoss
-
-# Population statistics for evaluation.
 
 
 @torch.no_grad()
 def recompute_batch_norm_statistics(
     model: nn.Module,
-    objective: TrainLoss,
+    train_loss: TrainLoss,
     batches: Sequence[GlobalBatch],
     parts: Sequence[BatchSlice],
     *,
     sum_over_ranks_: Callable[[Tensor], Tensor] = distributed.all_reduce_sum_,
 ) -> None:
-    """Set the running statistics to the mean, over groups, of the final weights' own.
+    """Set the running statistics to the mean over groups of the statistics under the final weights.
 
-    A moving average kept while training would be of past weights, and of few of them in a short run
-    of large batches (Wu & Johnson 2021, Rethinking "Batch" in BatchNorm, section 3). Groups are
-    those of training. The result does not depend on the number of processes: up to rounding, or in
-    every bit where `parts` are single simulated workers and the sum over ranks is
-    `distributed.tree_sum_`.
+    A moving average kept while training would be of past weights, and of few of them in a short run of large batches
+    (Wu & Johnson 2021, Rethinking "Batch" in BatchNorm, section 3). The groups are those of training. The result is
+    the same for every number of processes: up to rounding, or in every bit where `parts` are single simulated workers
+    and the sum over ranks is `distributed.tree_sum_`.
 
     Args:
         batches: global batches, with the augmentation of training.
         parts: what this rank passes forward of each.
-        sum_over_ranks_: in place, of a 1-dimensional tensor.
+        sum_over_ranks_: sums a 1-dimensional tensor in place.
     """
     layers = [module for module in model.modules() if isinstance(module, GroupedBatchNorm2d)]
     if not layers:
@@ -46,7 +43,7 @@ def recompute_batch_norm_statistics(
     model.train()
     total = torch.zeros((), dtype=torch.float64)
     for batch in batches:
-        sums = distributed.pairwise_sum(_sums_over_groups(model, objective, batch, parts, layers))
+        sums = distributed.pairwise_sum(_sums_over_groups(model, train_loss, batch, parts, layers))
         total = total + sum_over_ranks_(sums).cpu()
     n_groups, means = int(total[0]), total[1:] / total[0]
     for layer, values in zip(layers, means.split([2 * layer.num_features for layer in layers]), strict=True):
@@ -61,42 +58,39 @@ def recompute_batch_norm_statistics(
 
 def _sums_over_groups(
     model: nn.Module,
-    objective: TrainLoss,
+    train_loss: TrainLoss,
     batch: GlobalBatch,
     parts: Sequence[BatchSlice],
     layers: Sequence[GroupedBatchNorm2d],
 ) -> Iterator[Tensor]:
-    """For each part, float64: its number of groups, then each layer's sums of means and of variances."""
+    """Yield for each part, float64: its number of groups, then each layer's sums of means and of variances."""
     for part in parts:
         for layer in layers:
             layer.collected = []
-        objective.loss_sum(model, batch, part)
-        found = [torch.stack(layer.collected or []).double().sum(0).flatten() for layer in layers]
+        train_loss.summed_loss(model, batch, part)
+        statistics = [torch.stack(layer.collected or []).double().sum(0).flatten() for layer in layers]
         for layer in layers:
             layer.collected = None
-        n_groups = torch.full((1,), len(part.group_sizes), dtype=torch.float64, device=found[0].device)
-        yield torch.cat([n_groups, *found])
-
-
-# The weights that a run is judged by: averaged where it averages, with BatchNorm statistics of their own.
+        n_groups = torch.full((1,), len(part.group_sizes), dtype=torch.float64, device=statistics[0].device)
+        yield torch.cat([n_groups, *statistics])
 
 
 STATISTICS_IMAGES = 2048
-"""Images of the recomputed BatchNorm statistics, at most: the last layers, which have few pixels, settle with them."""
-# In a shorter run a share of its images keeps the passes to 2 % of its time: a forward pass is a third of a step.
+"""Most images of the recomputed BatchNorm statistics: enough for those of the last layers, which have few pixels."""
+# In a shorter run this fraction of its images keeps the passes to 2 % of its time: a forward pass is a third of a step.
 _SHARE = 1 / 16
-# With fewer the accuracy of equal weights varies: docs/decisions/batch-norm.md has the figures.
+# With fewer images the accuracy of equal weights varies, see docs/decisions/batch-norm.md.
 _FEWEST_IMAGES = 512
 
 
 def statistics_batches(trained_on: int, batch_size: int) -> int:
-    """Global batches of the recomputed BatchNorm statistics, at least 1: a function of the settings alone.
+    """Return the number of global batches for the recomputed BatchNorm statistics, at least 1.
 
-    They hold a sixteenth of the images that the run has trained on, repeats counted, but between 512 and 2,048, and
-    no more than that number. The last batch is a whole one.
+    It depends on the settings alone. The batches hold a sixteenth of the images that the run has trained on, repeats
+    counted, but 512 to 2,048, and no more than the run has trained on. The last batch is complete.
 
     Args:
-        trained_on: images of all steps that the run has done, repeats counted; at least one batch.
+        trained_on: images of all steps done so far, repeats counted; at least one batch.
         batch_size: images of a global batch, at least 1.
     """
     n_images = min(STATISTICS_IMAGES, trained_on, max(_FEWEST_IMAGES, math.ceil(_SHARE * trained_on)))
@@ -104,27 +98,27 @@ def statistics_batches(trained_on: int, batch_size: int) -> int:
 
 
 class EvalWeights:
-    """Turns the weights of a run, at its end or as if it ended where it stands, into those to evaluate.
+    """Swaps in the evaluation weights of a run, at its end or temporarily.
 
-    Every rank must call its methods at the same step, after the first.
+    All ranks call its methods after the same step, the first at the earliest.
 
     Args:
-        batches: how this rank computes a batch of each size.
+        batches: by batch size, what this rank computes of a global batch.
     """
 
     def __init__(
         self,
         settings: TrainSettings,
         state: TrainState,
-        objective: TrainLoss,
+        train_loss: TrainLoss,
         stream: SampleStream,
         batches: Mapping[int, RankBatch],
     ) -> None:
-        self._settings, self._state, self._objective = settings, state, objective
+        self._settings, self._state, self._train_loss = settings, state, train_loss
         self._stream, self._batches = stream, batches
 
-    def set(self) -> None:
-        """For good."""
+    def swap_in(self) -> None:
+        """Replace the run's weights permanently."""
         state, settings = self._state, self._settings
         if state.average is not None:
             averaged = dict(state.average.module.named_parameters())
@@ -132,23 +126,27 @@ class EvalWeights:
                 for name, parameter in state.model.named_parameters():
                     parameter.copy_(averaged[name])
         # In the groups of the last step.
-        size, done = settings.batch_sizes.at(state.step - 1), settings.batch_sizes.examples(state.step)
+        size, done = settings.batch_sizes.size_at(state.step - 1), settings.batch_sizes.examples(state.step)
         batches = [
-            GlobalBatch.of(self._stream, start=done + index * size, size=size)
+            GlobalBatch.from_stream(self._stream, start=done + index * size, size=size)
             for index in range(statistics_batches(done, size))
         ]
         tree = settings.reduction == "tree"
         sum_over_ranks_ = distributed.tree_sum_ if tree else distributed.all_reduce_sum_
         with compile_disabled():
             recompute_batch_norm_statistics(
-                state.model, self._objective, batches, self._batches[size].passes, sum_over_ranks_=sum_over_ranks_
-            )  # fmt: skip
+                state.model,
+                self._train_loss,
+                batches,
+                self._batches[size].micro_batches,
+                sum_over_ranks_=sum_over_ranks_,
+            )
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
-        """While active; training then goes on with the bits that it had."""
+        """Temporarily load the evaluation weights; training continues with the same bits afterwards."""
         before = {name: tensor.clone() for name, tensor in self._state.model.state_dict().items()}
-        self.set()
+        self.swap_in()
         yield
         self._state.model.load_state_dict(before)
         self._state.model.train()

@@ -1,4 +1,4 @@
-"""Images as a network reads them, and evaluation."""
+"""Load images in a network's format and evaluate it: every image once, for any number of processes."""
 
 from dataclasses import dataclass
 
@@ -19,13 +19,11 @@ from pipeline.errors import explain_out_of_memory
 from pipeline.training.numerics import compile_disabled
 from pipeline.training.settings import ImageFormat, TrainSettings
 
-# From a prepared split to what a training run or an evaluation reads.
-
 
 def load_images(
     source: ImageSource, settings: TrainSettings, *, training: bool, device: torch.device
 ) -> TrainingImages:
-    """A split's images in the format and with the augmentation of `settings`; on the device, or read from files.
+    """Load a split's images in the format and with the augmentation of `settings`, on the device or from files.
 
     Raises:
         OutOfMemory: they do not fit the memory.
@@ -51,7 +49,7 @@ def load_images(
 
 
 def evaluation_images(source: ImageSource, image_format: ImageFormat, device: torch.device) -> TrainingImages:
-    """Images for evaluation in a network's format."""
+    """Load images for evaluation in a network's format."""
     if isinstance(source, ImageFiles):
         return _streaming(source, image_format, RandomResizedCrop(), device)
     return ResidentImages(
@@ -68,46 +66,46 @@ def _streaming(
         std=image_format.std,
         crop_size=image_format.crop_size,
         random_crop=crop,
-        # Decoding shares the cores with computing on a CPU, and has them alone beside a GPU.
+        # On a CPU, decoding shares the cores with the network; with a GPU it has them to itself.
         workers=distributed.threads_per_process("auto", distributed.local_world_size()),
         device=device,
     )
 
 
-# Exact evaluation: every image once, whatever the number of processes.
-
-
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Attributes: `correct` (N,) bool per image; `loss` mean cross-entropy in nats."""
+    """The result of an evaluation.
+
+    Attributes:
+        correct: (N,) bool per image.
+        loss: mean cross-entropy in nats.
+    """
 
     correct: NDArray[np.bool_]
     loss: float
 
     @property
     def top1(self) -> float:
-        """Share of images classified correctly, 0 to 1."""
+        """Fraction of images classified correctly, 0 to 1."""
         return float(self.correct.mean())
 
     def balanced_accuracy(self, labels: NDArray[np.int64]) -> float:
-        """Mean over classes of the share classified correctly, 0 to 1."""
+        """Return the mean over classes of the fraction classified correctly, 0 to 1."""
         return float(np.mean([self.correct[labels == label].mean() for label in np.unique(labels)]))
 
 
 def rank_rows(n: int, ranks: World) -> NDArray[np.int64]:
-    """This rank's contiguous share of `n` rows; no padding, sizes differ by one at most."""
+    """Return this rank's contiguous share of `n` rows, without padding; sizes differ by one at most."""
     return np.arange(n * ranks.rank // ranks.count, n * (ranks.rank + 1) // ranks.count)
 
 
 @torch.inference_mode()
 def evaluate(model: nn.Module, images: TrainingImages, labels: Tensor, *, batch_size: int, ranks: World) -> Evaluation:
-    """Classify all images; each rank takes its share and all ranks return the whole.
+    """Classify all images in single precision; each rank takes its share and all ranks return the full result.
 
     Args:
         labels: (N,) int64 on the device.
         batch_size: images per forward pass.
-
-    Whatever a network was trained in, it is evaluated in single precision.
 
     Raises:
         OutOfMemory: a pass does not fit the memory.
@@ -118,15 +116,20 @@ def evaluate(model: nn.Module, images: TrainingImages, labels: Tensor, *, batch_
     loss = torch.zeros((), dtype=torch.float64, device=labels.device)
     rows = rank_rows(len(images), ranks)
     batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
-    in_full = distributed.float32_arithmetic(tf32=False)
+    single_precision = distributed.float32_arithmetic(tf32=False)
     too_many = f"eval_batch_size: a pass of {batch_size} images does not fit the memory; give less"
-    with explain_out_of_memory(too_many), in_full, compile_disabled(), images.prefetch((ids, None) for ids in batches):
-        for ids in batches:
-            here = torch.from_numpy(ids).to(labels.device)
-            logits = model(images.evaluation_batch(ids))
-            correct[here] = (logits.argmax(1) == labels[here]).int()
-            seen[here] += 1
-            loss += F.cross_entropy(logits, labels[here], reduction="sum").double()
+    with (
+        explain_out_of_memory(too_many),
+        single_precision,
+        compile_disabled(),
+        images.prefetch((rows, None) for rows in batches),
+    ):
+        for sample_ids in batches:
+            rows_on_device = torch.from_numpy(sample_ids).to(labels.device)
+            logits = model(images.evaluation_batch(sample_ids))
+            correct[rows_on_device] = (logits.argmax(1) == labels[rows_on_device]).int()
+            seen[rows_on_device] += 1
+            loss += F.cross_entropy(logits, labels[rows_on_device], reduction="sum").double()
     for tensor in (correct, seen, loss):
         distributed.all_reduce_sum_(tensor)
     assert bool((seen == 1).all()), "an image was evaluated twice or not at all"

@@ -1,28 +1,42 @@
-"""Several networks trained one after another, of which a kill loses no finished one."""
+"""Train one network per fold, one after another; finished networks survive a kill."""
 
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from pipeline import distributed
 from pipeline.config.recipe import CheckpointInterval
-from pipeline.datasets.sources import TrainingImages
-from pipeline.distributed import CommConfig, World
+from pipeline.distributed import World
 from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
 from pipeline.training.checkpointing import make_checkpointer, stop_and_save_flags
-from pipeline.training.loop import train
+from pipeline.training.loop import RunOptions, TrainData, train
 from pipeline.training.result_cache import CachedNetwork, NetworkCache
 from pipeline.training.run_key import checkpoint_folder_name, run_key
 from pipeline.training.settings import TrainSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoldStore:
+    """Where the networks of all folds are saved.
+
+    Attributes:
+        checkpoints: folder; each run has its own folder in it, under its key.
+        cache: finished networks, read by rank 0.
+        interval: between two checkpoints.
+        data_digest: of all that the images, labels and initial weights come from.
+    """
+
+    checkpoints: Path
+    cache: NetworkCache
+    interval: CheckpointInterval
+    data_digest: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +46,7 @@ class FoldResult:
     Attributes:
         train_loss: of the last steps, in nats; not finite where the run diverged.
         resumed: an earlier process took some or all of its steps.
-        earlier_seconds: that earlier processes took.
+        earlier_seconds: wall time of earlier processes.
         confidence: (N,) float32, see `loop.TrainedRun`.
     """
 
@@ -45,60 +59,48 @@ class FoldResult:
 
 def train_folds(
     settings: Sequence[TrainSettings],
-    members: Sequence[NDArray[np.bool_]],
-    images: TrainingImages,
-    labels: Tensor,
+    data: Sequence[TrainData],
     *,
-    folder: Path,
-    kept: NetworkCache,
-    data_digest: str,
-    interval: CheckpointInterval,
-    micro_batch: int | Literal["auto"],
-    transport: CommConfig,
-    initialise: Callable[[Network], None] | None,
+    store: FoldStore,
+    options: RunOptions,
+    initialize: Callable[[Network], None] | None,
     ranks: World,
     log: RunLog,
-    title: str,
 ) -> Iterator[FoldResult]:
-    """Train a network for each of `settings` on the rows in `members`, (N,) bool; see `loop.train`.
+    """Train a network for each of `settings` on the data of its fold; see `loop.train`.
 
     Args:
-        folder: of the checkpoints; each run has its own in it, under its fingerprint.
-        kept: where finished networks are found again, by rank 0.
-        data_digest: of all that `images`, `labels` and `initialise` come from.
+        options: of every run; each run has its own checkpointer, and the number of its fold in its title.
 
     Raises:
         InputError, Terminated: as `loop.train`.
     """
-    agreement = stop_and_save_flags()
-    for number, (own, rows) in enumerate(zip(settings, members, strict=True)):
+    flag_sync = stop_and_save_flags()
+    for fold, (own, fold_data) in enumerate(zip(settings, data, strict=True)):
         threads = torch.get_num_threads()
-        key = run_key(own, rows, data_digest=data_digest, device=ranks.device, threads=threads).key
-        unfinished = folder / checkpoint_folder_name(key)
-        named = title if len(settings) == 1 else f"{title} fold {number}"
-        if found := distributed.broadcast(kept.find(key) if ranks.is_main else None):
-            log.info(f"{named}: finished before, and not trained again")
+        key = run_key(
+            own, fold_data.train_mask, data_digest=store.data_digest, device=ranks.device, threads=threads
+        ).key  # fmt: skip
+        folder = store.checkpoints / checkpoint_folder_name(key)
+        title = options.title if len(settings) == 1 else f"{options.title} fold {fold}"
+        if cached := distributed.broadcast(store.cache.get(key) if ranks.is_main else None):
+            log.info(f"{title}: finished before, and not trained again")
             yield FoldResult(
-                model=found.model(own, ranks.device), train_loss=found.train_loss, resumed=True,
-                earlier_seconds=found.seconds, confidence=found.confidence,
+                model=cached.model(own, ranks.device), train_loss=cached.train_loss, resumed=True,
+                earlier_seconds=cached.seconds, confidence=cached.confidence,
             )  # fmt: skip
             continue
         start = time.monotonic()
-        resumed = has_checkpoints(unfinished)
-        pauses = make_checkpointer(interval, unfinished, agreement, ranks)
-        with pauses.watching():
+        resumed = has_checkpoints(folder)
+        checkpointer = make_checkpointer(store.interval, folder, flag_sync, ranks)
+        with checkpointer.handle_sigterm():
             run = train(
                 own,
-                images,
-                labels,
-                rows,
+                fold_data,
                 ranks=ranks,
                 log=log,
-                title=named,
-                initialise=initialise,
-                micro_batch=micro_batch,
-                transport=transport,
-                pauses=pauses,
+                options=replace(options, title=title, checkpointer=checkpointer),
+                initialize=initialize,
                 track_confidence=True,
             )
             assert run.confidence is not None
@@ -108,8 +110,8 @@ def train_folds(
                     state=run.model.state_dict(), train_loss=loss, confidence=run.confidence,
                     seconds=run.earlier_seconds + time.monotonic() - start,
                 )  # fmt: skip
-                kept.keep(key, network, steps=own.steps)
-            pauses.finished()
+                store.cache.put(key, network, steps=own.steps)
+            checkpointer.clear()
         train_loss = math.nan if loss is None else loss
         yield FoldResult(
             model=run.model, train_loss=train_loss, resumed=resumed, earlier_seconds=run.earlier_seconds,
@@ -118,8 +120,8 @@ def train_folds(
 
 
 def has_checkpoints(folder: Path) -> bool:
-    """Whether an earlier process saved a state of the run whose checkpoints are in `folder`, by this node's disk.
+    """Return whether an earlier process saved checkpoints in `folder`, by this node's disk.
 
-    Their folder is made with the first of them and goes when the run is finished.
+    The folder appears with the first checkpoint and goes when the run is finished.
     """
     return folder.is_dir()

@@ -1,4 +1,4 @@
-"""The cells of a study: which runs a grid means, and which of them cannot be."""
+"""Expand a study into the runs of its grid, and skip those that cannot be trained."""
 
 import itertools
 from collections.abc import Mapping
@@ -9,17 +9,7 @@ from numpy.typing import NDArray
 
 from pipeline.arms import arm_mask
 from pipeline.config.study import Study, TrainConfig
-from pipeline.training.settings import TrainSettings, effective_settings
-
-
-@dataclass(frozen=True, kw_only=True)
-class DatasetInfo:
-    """What planning needs to know of a prepared data set; `mean`, `std` per channel, 0 to 1."""
-
-    n_classes: int
-    image_size: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, effective_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +17,10 @@ class RunSpec:
     """One run of a study, or the reason why it is skipped.
 
     Attributes:
-        filter_network: whose filter the arm comes from; `full` has the study's first.
+        filter_network: network whose filter gives the arm; the study's first for `full`.
         learning_rate: as written in the study, before scaling.
         n_train: images of the arm.
-        skipped: empty, or why there is nothing to run.
+        skipped: reason why the run is skipped; empty if it runs.
     """
 
     arm: str
@@ -44,17 +34,17 @@ class RunSpec:
 def expand_grid(
     study: Study, train: TrainConfig, data: DatasetInfo, n_full: int, n_kept: Mapping[str, int]
 ) -> list[RunSpec]:
-    """All cells of a study, arms innermost so that comparisons complete early.
+    """Return all runs of a study, arms innermost so that comparisons complete early.
 
-    A batch that is larger than any arm of its comparison would repeat images within one batch; it
-    is skipped for all arms, so that none stands alone.
+    A batch larger than an arm of its comparison would repeat images within one batch. It is skipped for all arms, so
+    that every run has a counterpart.
 
     Args:
         n_full: training images.
         n_kept: images that the filter of each of the study's filter networks keeps; the sizes of all arms but `full`.
 
     Raises:
-        InputError: a cell that is not skipped cannot be trained, e.g. its warm-up is longer than the budget.
+        InputError: a run that is not skipped cannot be trained, e.g. its warm-up is longer than the budget.
     """
     recipe = study.effective_recipe(train)
     sizes = {(arm, network): n_full if arm == "full" else n_kept[network] for arm, network in study_arms(study)}
@@ -62,27 +52,26 @@ def expand_grid(
     grid = itertools.product(
         study.models, study.batch_sizes, study.learning_rates, study.weight_decays, study.seeds, sizes
     )
-    cells = []
+    runs = []
     for model, batch_size, learning_rate, weight_decay, seed, (arm, network) in grid:
         size, too_large = sizes[arm, network], batch_size > sizes[smallest]
         settings = effective_settings(
             recipe,
-            network=model,
-            n_classes=data.n_classes,
+            data,
+            GridPoint(
+                network=model,
+                batch_size=batch_size,
+                learning_rate=learning_rate,
+                weight_decay=weight_decay,
+                seed=seed,
+            ),
             n_epoch=n_full if study.match == "steps" else size,
-            image_size=data.image_size,
-            mean=data.mean,
-            std=data.std,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
             budget=study.budget,
-            seed=seed,
             accuracy_every=study.accuracy_every,
             skipped=too_large,
         )
         reason = f"batch {batch_size} is larger than the {sizes[smallest]} images of arm {smallest[0]}"
-        cells.append(
+        runs.append(
             RunSpec(
                 arm=arm,
                 filter_network=network,
@@ -92,11 +81,11 @@ def expand_grid(
                 skipped=reason if too_large else "",
             )
         )
-    return cells
+    return runs
 
 
 def study_arms(study: Study) -> list[tuple[str, str]]:
-    """Arm and filter network of every arm that is trained: `full` once, the others for each draw of the filter."""
+    """Return arm and filter network of every trained arm: `full` once, the others for each filter network."""
     return [
         (arm, network)
         for arm in study.arms
@@ -105,10 +94,10 @@ def study_arms(study: Study) -> list[tuple[str, str]]:
 
 
 def train_mask(cell: RunSpec, labels: NDArray[np.int64], keep: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.bool_]:
-    """(N,) bool: the rows that a cell trains on.
+    """Return the rows that a run trains on, (N,) bool.
 
     Args:
-        keep: filter network -> (N,) what its filter keeps; the arm `full` needs none.
+        keep: by filter network, (N,) bool, the images that its filter keeps; the arm `full` needs none.
     """
     if cell.arm == "full":
         return np.ones(len(labels), dtype=np.bool_)
@@ -117,11 +106,11 @@ def train_mask(cell: RunSpec, labels: NDArray[np.int64], keep: Mapping[str, NDAr
 
 
 RunVariant = tuple[str, str, str, int, float, float]
-"""What the seeds of a study repeat: model, arm, filter network, batch size, learning rate, weight decay."""
+"""What the seeds of a study replicate: model, arm, filter network, batch size, learning rate, weight decay."""
 
 
 def run_variant(cell: RunSpec) -> RunVariant:
-    """Everything that tells a cell from the others but its seed."""
+    """Return everything that identifies a run except its seed."""
     settings = cell.settings
     return (
         settings.network,

@@ -1,8 +1,8 @@
-"""A chain of hashes of a training run.
+"""The hash chain of a training run, for audits that train the run again.
 
 Each link is the SHA-256 of the link before it, the optimizer step, the sample ids since that link, the weights and
-buffers, the optimizer's state and the weight average. An audit that trains the run again compares the chains: the
-first link that differs bounds the step at which the two runs part.
+buffers, the optimizer's state and the weight average. The first link that differs between two chains bounds the step
+at which the two runs diverge.
 """
 
 import hashlib
@@ -24,13 +24,13 @@ from pipeline.training.settings import TrainSettings
 from pipeline.training.state import ChainLink, TrainState
 
 LINK_EXAMPLES = 50_000
-"""Training images between two links, at least: docs/decisions/hash-chain.md has the costs."""
+"""Fewest training images between two links: docs/decisions/hash-chain.md has the costs."""
 MAX_LINKS = 16
-"""Links of a run before the last one, at most: on a GPU images are cheap and hashing is not."""
+"""Most links of a run before the last one: on a GPU images are cheap and hashing is not."""
 
 
 def link_is_due(settings: TrainSettings, step: int) -> bool:
-    """Whether a link follows the first `step` optimizer steps; not at the end, where there is one in any case."""
+    """Return whether a link follows the first `step` optimizer steps; `HashChain.close` adds the last link."""
     sizes = settings.batch_sizes
     spacing = max(LINK_EXAMPLES, math.ceil(sizes.examples(settings.steps) / MAX_LINKS))
     crossed = sizes.examples(step) // spacing > sizes.examples(step - 1) // spacing
@@ -41,20 +41,20 @@ class HashChain:
     """The chain of one run, which rank 0 computes.
 
     Args:
-        state: of the run; holds the links, so that a checkpoint has them.
-        stream: of the run's samples, its own: the trainer's keeps the latest epochs alone.
+        state: of the run; holds the links, so that checkpoints include them.
+        stream: a separate stream of the run's samples: the trainer's keeps only the latest epochs.
     """
 
     def __init__(self, state: TrainState, stream: SampleStream, sizes: BatchSizes, ranks: World) -> None:
         self._state, self._stream, self._sizes, self._ranks = state, stream, sizes, ranks
 
     def add(self) -> None:
-        """Append the link of the run as it stands."""
+        """Append a link for the run's current state."""
         if self._ranks.is_main:
             self._state.links.append(self._next())
 
     def close(self) -> list[ChainLink]:
-        """Append the last link, of the weights to evaluate, and return all; every rank must call it."""
+        """Append the last link, of the evaluation weights, and return all links; all ranks call it."""
         self.add()
         return distributed.broadcast(self._state.links)
 
@@ -63,8 +63,8 @@ class HashChain:
         last = state.links[-1] if state.links else ChainLink(step=0, sha256="")
         digest = hashlib.sha256(f"{last.sha256} {state.step}\n".encode())
         for step in range(last.step, state.step):
-            ids, _ = self._stream.samples(self._sizes.examples(step), self._sizes.at(step))
-            digest.update(np.ascontiguousarray(ids, dtype="<i8").data)
+            sample_ids, _ = self._stream.samples(self._sizes.examples(step), self._sizes.size_at(step))
+            digest.update(np.ascontiguousarray(sample_ids, dtype="<i8").data)
         parts: dict[str, Mapping[str, Any]] = {
             "model": state.model.state_dict(),
             "optimizer": dict(_optimizer_state(state.model, state.optimizer)),
@@ -78,7 +78,7 @@ class HashChain:
 
 
 def _optimizer_state(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
-    """What it remembers of each parameter, by the parameter's name, whatever its groups are."""
+    """Yield the optimizer's state of each parameter under the parameter's name, independent of its group."""
     for name, parameter in model.named_parameters():
         state: Mapping[str, Any] = optimizer.state.get(parameter, {})
         for key in sorted(state):
@@ -94,7 +94,7 @@ def _update(digest: "hashlib._Hash", name: str, value: Any) -> None:
 
 
 def _memory_view(tensor: Tensor) -> memoryview:
-    """The bytes of a tensor in the order in which they lie in memory: without a copy on a CPU, where it is dense."""
+    """Return the bytes of a tensor in memory order, without a copy for a dense tensor on a CPU."""
     host = tensor.detach().cpu()
     axes = sorted(range(host.ndim), key=host.stride, reverse=True)
     return host.permute(axes).contiguous().flatten().view(torch.uint8).numpy().data

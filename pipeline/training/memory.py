@@ -1,4 +1,9 @@
-"""Memory of the host and of the device: what a batch needs, and what there is."""
+"""Memory that a batch needs and that host and device have, and the micro-batch chosen from both.
+
+Containers and batch jobs limit their processes by Linux control groups (cgroups), version 1 or 2, and kill one that
+exceeds the limit. /proc/meminfo, and psutil with it, reports the machine alone. See the kernel's
+Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst, and proc(5) for the two tables.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -12,19 +17,13 @@ from pipeline import distributed
 from pipeline.batching import BatchSlice
 from pipeline.errors import InputError, OutOfMemory, is_out_of_memory
 
-# Main memory that this process may use: the machine's, or less in a container or a batch job.
-#
-# Both keep their processes within a limit by Linux control groups (cgroups), of version 1 or 2, and end
-# one that goes beyond. /proc/meminfo, and psutil with it, knows the machine alone. See the kernel's
-# Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst, and proc(5) for the two tables.
-
 
 class _Names(NamedTuple):
-    """Files of a group, and the lines of memory.stat that count what the kernel drops when memory is short."""
+    """Files of a control group, and the lines of memory.stat that count memory which the kernel can reclaim."""
 
     limit: str
     used: str
-    droppable: tuple[str, ...]
+    reclaimable: tuple[str, ...]
 
 
 _NAMES = {
@@ -34,19 +33,19 @@ _NAMES = {
 
 
 def total_memory(root: Path = Path("/")) -> int:
-    """Memory of the machine, or the tightest limit below it.
+    """Return the bytes of memory of the machine, or the lowest limit below it.
 
     Args:
-        root: where /proc and /sys are.
+        root: folder that contains /proc and /sys.
     """
     return min([_meminfo(root, "MemTotal"), *(limit for limit, _ in _limits(root))])
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """What could be used now without swapping, and without exceeding any limit; 0 or more.
+    """Return the bytes that are available without swapping and without exceeding any limit; 0 or more.
 
     Args:
-        root: where /proc and /sys are.
+        root: folder that contains /proc and /sys.
     """
     return max(0, min([_meminfo(root, "MemAvailable"), *(limit - used for limit, used in _limits(root))]))
 
@@ -57,18 +56,18 @@ def _meminfo(root: Path, key: str) -> int:
 
 
 def _limits(root: Path) -> Iterator[tuple[int, int]]:
-    """(limit, used) in bytes of every group that this process is in, with those around it, where there is a limit."""
+    """Yield (limit, used) in bytes of each limited control group of this process, from the innermost out."""
     for names, group in _groups(root):
         limit = _lines(group / names.limit)
         if limit and limit[0].isdigit():
             statistics = dict(line.split() for line in _lines(group / "memory.stat"))
-            droppable = sum(int(statistics.get(name, 0)) for name in names.droppable)
-            used = int(_lines(group / names.used)[0]) - droppable
+            reclaimable = sum(int(statistics.get(name, 0)) for name in names.reclaimable)
+            used = int(_lines(group / names.used)[0]) - reclaimable
             yield int(limit[0]), used
 
 
 def _groups(root: Path) -> Iterator[tuple[_Names, Path]]:
-    """This process's memory groups in both hierarchies, from the innermost out."""
+    """Yield this process's memory control groups in both hierarchies, from the innermost out."""
     own: dict[str, PurePosixPath] = {}
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
@@ -82,7 +81,7 @@ def _groups(root: Path) -> Iterator[tuple[_Names, Path]]:
         if kind not in own or (kind == "cgroup" and "memory" not in options.split(",")):
             continue
         top, mount = before.split()[3:5]
-        # A container may see its own group alone, mounted as if it were the whole hierarchy.
+        # A container may see only its group, mounted as the root of the hierarchy.
         below = own[kind].relative_to(top) if own[kind].is_relative_to(top) else PurePosixPath()
         parts = () if ".." in below.parts else below.parts
         for depth in range(len(parts), -1, -1):
@@ -90,28 +89,25 @@ def _groups(root: Path) -> Iterator[tuple[_Names, Path]]:
 
 
 def _lines(path: Path) -> list[str]:
-    """Nothing for a file that is not there, as that of the outermost group's limit."""
+    """Return the lines of a file; none if it is missing, like the limit of the outermost group."""
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
 
 
-# How many images pass forward at a time: as many as the memory takes, in whole BatchNorm groups.
-
-
 CPU_MICRO_BATCH = 512
-"""Larger passes are no faster on a CPU and leave its caches behind."""
-# Of what is free now; gradients, optimizer state and other processes need the rest.
+"""Larger passes are no faster on a CPU and exceed its caches."""
+# Fraction of the available memory; gradients, optimizer state and other processes need the rest.
 _CPU_SHARE = 0.5
 
 
 @cache
 def _free_at_start() -> int:
-    """What was available when a run of this process first asked.
+    """Return the memory that was available at the first call in this process.
 
-    Asked again, a process that keeps freed memory would count it as used: what a cell gets must not
-    depend on the cells before it, since a killed study begins in the middle.
+    Later calls would count memory that the process freed but kept as used. A run's micro-batch must not depend on the
+    runs before it, since a killed study resumes in the middle.
     """
     return available_memory()
 
@@ -125,24 +121,24 @@ def choose_micro_batch(
     try_pass: Callable[[int], None],
     local_world_size: int,
 ) -> int:
-    """Images of a forward pass, the same on all ranks.
+    """Choose the most samples of a forward pass, the same on all ranks.
 
-    On a GPU `auto` tries the whole of a rank's images and halves on out-of-memory. On a CPU, where
-    running out ends the process, it goes by the memory that activations will take, and by what is free
-    on the machine or in its container or batch job.
+    On a GPU `auto` tries all of a rank's samples and halves them on out-of-memory. On a CPU, where running out kills
+    the process, it divides the available memory of the machine, container or batch job by the memory that activations
+    take.
 
     Args:
-        requested: images at most.
-        parts: this rank's simulated workers, in a batch of each size that the run has.
-        bytes_per_image: kept by a forward pass for its backward pass.
-        try_pass: runs a forward and a backward pass of at most so many images and raises
-            an error that `is_out_of_memory` if it must.
+        requested: samples at most.
+        parts: this rank's slices of a batch, for each batch size of the run.
+        bytes_per_image: bytes per sample that a forward pass keeps for its backward pass.
+        try_pass: runs a forward and a backward pass of at most so many samples; raises an error that
+            `is_out_of_memory` recognizes.
         local_world_size: processes that share this node's memory.
 
     Raises:
         InputError: a single BatchNorm group is more than was requested, or than fits.
     """
-    # Shares of a batch may differ by an image; what is chosen must hold for every rank.
+    # Shares of a batch may differ by a sample; the choice must hold for every rank.
     shares = distributed.all_gather([[size for part in batch for size in part.group_sizes] for batch in parts])
     groups_of_batches = [sizes for of_rank in shares for sizes in of_rank]
     group, whole = (max(measure(sizes) for sizes in groups_of_batches) for measure in (max, sum))
@@ -154,46 +150,46 @@ def choose_micro_batch(
             )
         return requested
     if device.type != "cuda":
-        fitting = int(_CPU_SHARE * _free_at_start() / local_world_size / bytes_per_image())
-        if distributed.any_rank(fitting < group):
+        n_fit = int(_CPU_SHARE * _free_at_start() / local_world_size / bytes_per_image())
+        if distributed.any_rank(n_fit < group):
             raise _does_not_fit(group)
-        return min(*distributed.all_gather(fitting), max(group, CPU_MICRO_BATCH), whole)
+        return min(*distributed.all_gather(n_fit), max(group, CPU_MICRO_BATCH), whole)
     return halve_until_fits(whole, group, try_pass)
 
 
 def halve_until_fits(whole: int, group: int, try_pass: Callable[[int], None]) -> int:
-    """The largest of whole, whole / 2, ... group images that `try_pass` runs on every rank."""
-    at_most = whole
+    """Return the largest of whole, whole / 2, ... group samples that `try_pass` runs on every rank."""
+    max_size = whole
     while True:
         failed = False
         try:
-            try_pass(at_most)
+            try_pass(max_size)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             failed = True
-        # After the handler, whose exception holds on to the tensors of the pass.
+        # Outside the handler, whose exception keeps the tensors of the pass alive.
         if not distributed.any_rank(failed):
-            return at_most
+            return max_size
         torch.cuda.empty_cache()
-        if at_most == group:
+        if max_size == group:
             raise _does_not_fit(group)
-        at_most = max(group, at_most // 2)
+        max_size = max(group, max_size // 2)
 
 
 def activation_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> int:
-    """Memory that a forward pass of `model` in training mode keeps for its backward pass, without the weights."""
+    """Return the bytes that a forward pass in training mode keeps for its backward pass, without the weights."""
     kept: dict[int, int] = {}
 
-    def note(tensor: Tensor) -> Tensor:
+    def record(tensor: Tensor) -> Tensor:
         kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
         output = forward()
     for tensor in (*model.parameters(), *model.buffers()):
         kept.pop(tensor.untyped_storage().data_ptr(), None)
-    del output  # until here it holds the noted storages
+    del output  # keeps the recorded storages alive until here
     return sum(kept.values())
 
 

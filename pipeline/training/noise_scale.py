@@ -5,7 +5,7 @@ McCandlish, Kaplan, Amodei and the OpenAI Dota Team, An Empirical Model of Large
 gradient, the simple noise scale B_simple = tr(Sigma) / |G|^2, in images, approximates the critical
 batch size. There a run needs about twice the fewest possible steps and twice the fewest possible
 images. Well below it a batch twice as large is nearly free: it halves the steps. Well above it the
-steps hardly fall, and the images are spent for nothing. It grows in the course of a run.
+steps hardly fall, and the additional images are wasted. It grows during a run.
 
 Both terms come at no cost from gradients at two batch sizes within one step (appendix A.1): those of
 the parts of a batch, each a worker's or a micro-batch's, and that of the whole.
@@ -22,7 +22,7 @@ _CONFIDENCE = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseSample:
-    """What one optimizer step tells; before clipping, with the loss scale taken out.
+    """Gradient norms of one optimizer step; before clipping, with the loss scale taken out.
 
     Attributes:
         small_batch: images in the mean part, B / k for a batch of B images in k parts.
@@ -54,8 +54,8 @@ class NoiseSample:
         )
 
     @property
-    def tells(self) -> bool:
-        """Whether it has two batch sizes and finite norms, unlike a batch in one part or a skipped step."""
+    def is_usable(self) -> bool:
+        """Whether it has two batch sizes and finite norms; not so for a batch in one part or a skipped step."""
         finite = np.isfinite([self.mean_small_sq_norm, self.big_sq_norm]).all()
         return self.small_batch < self.big_batch and bool(finite)
 
@@ -65,14 +65,14 @@ class NoiseScale:
     """The estimate over some steps.
 
     Attributes:
-        samples: steps that count: with more than one part, and finite.
-        gradient_sq_norm: of |G|^2, in the gradients' unit squared; may come out negative where the
-            gradient is small against its noise. None without samples, as is the next.
-        noise_trace: of tr(Sigma), in the same unit, per image.
-        critical_batch: B_simple in images; None if it cannot be told.
+        samples: usable steps: with more than one part, and finite.
+        gradient_sq_norm: estimate of |G|^2, in the gradients' unit squared; may be negative where the gradient is small
+            against its noise. None without samples.
+        noise_trace: estimate of tr(Sigma), in the same unit, per image; None without samples.
+        critical_batch: B_simple in images; None if it cannot be estimated.
         low, high: the 95 % interval of B_simple in images; `high` is None if there is no upper bound.
             Both are None with fewer than two samples, and where |G|^2 comes out negative beyond
-            chance (see `estimate_noise_scale` on training sets). It covers the chance in the draw of images;
+            chance (see `estimate_noise_scale` on training sets). It covers the sampling of images;
             steps whose true values differ widen it.
         reason: why `critical_batch` is None.
     """
@@ -87,7 +87,7 @@ class NoiseScale:
 
 
 def estimate_noise_scale(samples: Sequence[NoiseSample]) -> NoiseScale:
-    """The noise scale over steps of one run, or of one stretch of it.
+    """Estimate the noise scale over steps of one run, or of a part of it.
 
     For independent images E|g_i|^2 = |G|^2 + tr(Sigma) / b_i. Weighted by b_i / B, parts of any sizes
     give sum of b_i / B |g_i|^2 the expectation |G|^2 + tr(Sigma) k / B: that of equal parts of
@@ -102,35 +102,35 @@ def estimate_noise_scale(samples: Sequence[NoiseSample]) -> NoiseScale:
     The result is the ratio of the two means over steps: a single step's ratio is biased, its
     denominator being small or negative by chance, and the mean of ratios stays so.
 
-    Where steps draw without replacement from N images with the gradient G_N, what is estimated is
-    |G_N|^2 - tr(Sigma) / N: the scale of the loss over all images there could be. That over these N
-    alone is B / (1 + B / N) of it, hardly less while B is small against N; once they are learned by
-    heart |G_N|^2 vanishes and the estimate is negative.
+    Where steps sample without replacement from N images with the gradient G_N, the estimate is of
+    |G_N|^2 - tr(Sigma) / N: the scale of the loss over the population of images. The scale over these N images alone is
+    B / (1 + B / N), hardly less while B is small against N. Once the images are memorized, |G_N|^2 vanishes and the
+    estimate is negative.
 
     The interval is Fieller's (1954): all r for which tr(Sigma) - r |G|^2 does not differ from 0 by a
-    t test over the steps. It is exact for normal estimates even where |G|^2 may be zero, and then
-    says what is known: a lower bound. It takes the steps as independent.
+    t test over the steps. It is exact for normal estimates even where |G|^2 may be zero; then
+    it is a lower bound. It takes the steps as independent.
     """
-    telling = [sample for sample in samples if sample.tells]
-    if not telling:
+    usable = [sample for sample in samples if sample.is_usable]
+    if not usable:
         return NoiseScale(samples=0, reason="no step had its batch in more than one part and finite gradients")
     small, big, mean_small, whole = np.array(
-        [(one.small_batch, one.big_batch, one.mean_small_sq_norm, one.big_sq_norm) for one in telling]
+        [(one.small_batch, one.big_batch, one.mean_small_sq_norm, one.big_sq_norm) for one in usable]
     ).T
     signal = (big * whole - small * mean_small) / (big - small)
     noise = (mean_small - whole) / (1 / small - 1 / big)
     gradient_sq_norm, noise_trace = float(signal.mean()), float(noise.mean())
     critical_batch = low = high = reason = None
-    if len(telling) < 2:
+    if len(usable) < 2:
         reason = "one step is not enough; two or more are needed"
     else:
         low, high = _fieller(noise, signal)
         if gradient_sq_norm > 0:
             critical_batch = noise_trace / gradient_sq_norm
         else:
-            reason = f"in {len(telling)} steps the gradient does not stand out from its noise; measure more"
+            reason = f"in {len(usable)} steps the gradient does not stand out from its noise; measure more"
     return NoiseScale(
-        samples=len(telling),
+        samples=len(usable),
         gradient_sq_norm=gradient_sq_norm,
         noise_trace=noise_trace,
         critical_batch=critical_batch,
@@ -140,21 +140,21 @@ def estimate_noise_scale(samples: Sequence[NoiseSample]) -> NoiseScale:
     )
 
 
-def _fieller(above: NDArray[np.float64], below: NDArray[np.float64]) -> tuple[float | None, float | None]:
-    """Ends of the interval of mean(above) / mean(below), a ratio known not to be negative; (n,) each."""
+def _fieller(numerator: NDArray[np.float64], denominator: NDArray[np.float64]) -> tuple[float | None, float | None]:
+    """Return the interval of mean(numerator) / mean(denominator), a ratio that is never negative; (n,) each."""
     from scipy import stats  # half a second to import; few runs measure the scale
 
-    n = len(above)
+    n = len(numerator)
     quantile = stats.t.ppf((1 + _CONFIDENCE) / 2, n - 1)
-    variance = quantile**2 / n * np.cov(above, below)
+    variance = quantile**2 / n * np.cov(numerator, denominator)
     # The interval is where a r^2 - 2 b r + c <= 0.
-    a = below.mean() ** 2 - variance[1, 1]
-    b = above.mean() * below.mean() - variance[0, 1]
-    c = above.mean() ** 2 - variance[0, 0]
+    a = denominator.mean() ** 2 - variance[1, 1]
+    b = numerator.mean() * denominator.mean() - variance[0, 1]
+    c = numerator.mean() ** 2 - variance[0, 0]
     root = np.sqrt(max(b * b - a * c, 0.0))
     if a > 0:
         low, high = float((b - root) / a), float((b + root) / a)
-        # Where `below` is negative for certain, every ratio that fits may be.
+        # If the denominator is significantly negative, no ratio of 0 or more fits.
         return (max(low, 0.0), high) if high >= 0 else (None, None)
-    # `below` may be zero: what is left open above begins at the positive root, if 0 lies outside.
+    # The denominator may be zero: the interval is unbounded above and begins at the positive root, if 0 lies outside.
     return float((b - root) / a) if a < 0 < c else 0.0, None

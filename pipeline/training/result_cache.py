@@ -1,4 +1,4 @@
-"""Finished runs and networks, kept under their keys."""
+"""Cache of finished runs and networks, by run key: nothing in it is trained again."""
 
 import dataclasses
 import os
@@ -24,31 +24,28 @@ from pipeline.training.settings import TrainSettings
 from pipeline.training.state import ChainLink, HistoryRecord
 from pipeline.training.weights import load_trained
 
-# Finished cells on disk, one folder per fingerprint. What is in the ledger is never trained again.
-
-
-# Kept beside the result, not in it.
+# Stored in a separate file, since it differs between equal results.
 _TIMING = ("seconds", "joules", "recorded")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What a cell gave.
+    """The result of a run.
 
     Attributes:
         correct: (n_test,) bool; None if the run diverged.
         workers: processes that finished it.
-        places: what it ran on, in order; more than one if it was interrupted and went on elsewhere.
-        skipped_steps: left out for a gradient that was not finite.
-        micro_batch: images that passed forward at a time.
+        places: hardware that it ran on, in order; more than one if it was interrupted and resumed elsewhere.
+        skipped_steps: steps skipped for a non-finite gradient.
+        micro_batch: samples that passed forward together, at most.
         critical_batch: in images, with its interval, if the gradient noise scale was sampled.
         links: its hash chain, see `hash_chain`; empty where an earlier version of the code trained it.
-        imported_from: the machine that trained it, if that was another.
-        seconds: wall time; kept beside the result, not in it.
-        joules: that the devices of all ranks drew meanwhile, kept likewise; untold where the run went on from what an
-            earlier process had saved, since that process's part is not known.
-        recorded: when the run ended, UTC, as `2026-11-23T18:45:12.000000Z`; kept likewise. None in entries of
-            versions that stated no plans.
+        imported_from: the machine that trained it, if another.
+        seconds: wall time; stored in a separate file.
+        joules: energy that the devices of all ranks used; stored separately. Unknown for a run resumed from an earlier
+            process, whose part was not measured.
+        recorded: when the run ended, UTC, as `2026-11-23T18:45:12.000000Z`; stored separately. None in entries of
+            versions without stated plans.
     """
 
     status: Literal["finished", "diverged"]
@@ -70,26 +67,26 @@ class RunResult:
 
 
 class RunCache:
-    """The finished cells under one folder.
+    """The finished runs under one folder, one folder per key.
 
-    A cell's folder appears by a single rename, so a killed process leaves a whole entry or none.
+    A run's folder appears by a single rename, so a killed process leaves a complete entry or none.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def has(self, key: str, *, with_weights: bool = False) -> bool:
-        """Whether a cell need not run; one that diverged has no weights to wait for."""
+        """Return whether a run is finished; a diverged run never has weights."""
         if not (self._root / key).is_dir():
             return False
         return not with_weights or self.weights(key).exists() or self.get(key).status == "diverged"
 
     def weights(self, key: str) -> Path:
-        """Where the weights of a cell are, if they were kept."""
+        """Return the path of a run's weights, if they were kept."""
         return self._root / key / "weights.pt"
 
     def add(self, identity: RunKey, result: RunResult, weights: Path | None = None) -> None:
-        """Record a cell; `weights` is moved into its folder. An older entry is replaced."""
+        """Add a run and move `weights` into its folder; replaces an older entry."""
         key = identity.key
         building = self._root / f".{key}.{os.getpid()}.tmp"
         shutil.rmtree(building, ignore_errors=True)
@@ -103,18 +100,18 @@ class RunCache:
             shutil.move(weights, building / "weights.pt")
         write_json(building / "result.json", record)
         write_json(building / "identity.json", dataclasses.asdict(identity))
-        # Never a moment with half of an entry under its name.
+        # Renames only, so that no reader sees an incomplete entry.
         replaced = self._root / f".{key}.old.{os.getpid()}.tmp"
         if (self._root / key).exists():
             (self._root / key).rename(replaced)
         building.rename(self._root / key)
         shutil.rmtree(replaced, ignore_errors=True)
 
-    def identities(self) -> Iterator[RunKey]:
-        """Of all entries, in the order of their names.
+    def run_keys(self) -> Iterator[RunKey]:
+        """Yield the keys of all entries, in the order of their names.
 
         Raises:
-            InputError: an entry is damaged, or was not made under its name.
+            InputError: an entry is damaged, or is not under its key.
         """
         for folder in sorted(path for path in self._root.glob("[0-9a-f]*") if path.is_dir()):
             try:
@@ -126,7 +123,7 @@ class RunCache:
             yield identity
 
     def import_run(self, other: "RunCache", identity: RunKey, here: RunKey) -> bool:
-        """Copy the entry `identity` of `other` under the identity that it has here; returns whether it was new.
+        """Copy the entry `identity` of `other` under its key on this machine; returns whether it was new.
 
         Raises:
             InputError: the entry is damaged.
@@ -140,7 +137,7 @@ class RunCache:
         if weights is None:
             self.add(here, result)
             return True
-        load_trained(weights)  # refused if it is damaged or holds code
+        load_trained(weights)  # raises if the file is damaged or holds code
         self._root.mkdir(parents=True, exist_ok=True)
         copy = self._root / f".{here.key}.weights.{os.getpid()}.tmp"
         shutil.copyfile(weights, copy)
@@ -148,7 +145,11 @@ class RunCache:
         return True
 
     def get(self, key: str) -> RunResult:
-        """Raises InputError if the entry is damaged."""
+        """Load the result of a run.
+
+        Raises:
+            InputError: the entry is damaged.
+        """
         folder = self._root / key
         record: dict[str, Any] = read_json(folder / "result.json")
         try:
@@ -156,7 +157,7 @@ class RunCache:
             links = tuple(ChainLink(**entry) for entry in record.pop("links", ()))
             correct = np.load(folder / "correct.npy") if record["status"] == "finished" else None
             timing = read_json(folder / "timing.json")
-            # Entries of before energy was measured have none, nor have those of before plans were stated a date.
+            # Entries of earlier versions lack energy and date.
             seconds, joules = float(timing["seconds"]), Energy.from_record(timing.get("joules"))
             recorded: str | None = timing.get("recorded")
             places = tuple(record.pop("places"))
@@ -172,18 +173,15 @@ def _damaged(folder: Path) -> InputError:
     return InputError(f"{folder}: damaged entry; delete this folder and run again")
 
 
-# Trained networks that are kept when their stage has finished, so that none is trained twice.
-
-
 @dataclass(frozen=True, kw_only=True)
 class CachedNetwork:
-    """One of them.
+    """A finished network.
 
     Attributes:
-        state: of the network.
+        state: state dict of the network.
         train_loss: in nats.
         confidence: (N,) float32, see `loop.TrainedRun`.
-        seconds: wall time that it took, in all processes.
+        seconds: wall time of its training, over all processes.
     """
 
     state: Mapping[str, Tensor]
@@ -192,7 +190,7 @@ class CachedNetwork:
     seconds: float
 
     def model(self, settings: TrainSettings, device: torch.device) -> Network:
-        """The network, in every bit as it was."""
+        """Build the network with the saved bits."""
         model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
         model.load_state_dict(dict(self.state))
         return model.to(device).to(memory_format=torch.channels_last)
@@ -201,33 +199,33 @@ class CachedNetwork:
 class NetworkCache:
     """The networks under one folder, one folder per key.
 
-    A network is one file that is named after its SHA-256 and appears by a single rename: it is whole or absent.
+    A network is one file, named after its SHA-256, that appears by a single rename: it is complete or absent.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def keep(self, key: str, network: CachedNetwork, *, steps: int) -> None:
-        """Add one; rank 0 alone calls it."""
+    def put(self, key: str, network: CachedNetwork, *, steps: int) -> None:
+        """Add a network; only rank 0 calls it."""
         content = {**vars(network), "confidence": torch.from_numpy(network.confidence)}
         Checkpoints(self._root / key, keep=1).save(steps, content)
 
-    def find(self, key: str) -> CachedNetwork | None:
-        """None where there is none; rank 0 alone calls it.
+    def get(self, key: str) -> CachedNetwork | None:
+        """Load a network; None if there is none. Only rank 0 calls it.
 
         Raises:
-            InputError: it is damaged.
+            InputError: the entry is damaged.
         """
         folder, reasons = self._root / key, list[str]()
         if not any(folder.glob("step-*.pt")):
             return None
-        newest = Checkpoints(folder).newest(reasons.append)
-        if newest is None or newest[1].keys() != CachedNetwork.__dataclass_fields__.keys():
+        latest = Checkpoints(folder).load_latest(reasons.append)
+        if latest is None or latest[1].keys() != CachedNetwork.__dataclass_fields__.keys():
             raise InputError(f"{folder}: damaged entry; delete this folder and run again")
-        saved: dict[str, Any] = newest[1]
+        saved: dict[str, Any] = latest[1]
         os.utime(folder)
         return CachedNetwork(**{**saved, "confidence": np.asarray(saved["confidence"])})
 
     def clear(self, *, max_age_s: float) -> None:
-        """Remove those that were neither kept nor found for so many seconds."""
+        """Remove networks that were neither put nor read for `max_age_s` seconds."""
         remove_stale_checkpoints(self._root, max_age_s=max_age_s)

@@ -1,4 +1,4 @@
-"""What a finished cell is recognised by."""
+"""The key of a run: a digest of everything that decides its result."""
 
 import dataclasses
 import hashlib
@@ -21,9 +21,9 @@ from pipeline.training.code_families import code_name
 from pipeline.training.numerics import Precision, autocast
 from pipeline.training.settings import TrainSettings
 
-# With what they import: a run's images, where its weights start, the run, and its evaluation.
-_RESULT_MODULES = ("evaluation", "loop", "state")
-# Their own code cannot change a result: words for people, and finding what the hash of the data covers.
+# With what they import: a run's images and its evaluation, its initial weights, and the training loop.
+_RESULT_MODULES = ("evaluation", "state", "loop")
+# Modules that cannot change a result: messages for people, and reading what the digest of the data covers.
 _EXCLUDED = frozenset({"pipeline"}) | frozenset(
     f"pipeline.{name}" for name in ("run_log", "errors", "processes", "datasets", "paths", "artifacts.prepared")
 )
@@ -31,14 +31,13 @@ _EXCLUDED = frozenset({"pipeline"}) | frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class RunKey:
-    """What decides a cell's result; plain values.
+    """What decides a run's result; plain values.
 
     Attributes:
-        job: settings, the rows trained on, the data, and the training code: the name of its family, or where
-            it has none the digest of its syntax trees (a comment retrains nothing).
-        machine: what else decides the bits: versions, and the kind of GPU, or the CPU's arithmetic
-            and the threads of a worker. The number of processes is not in it: the result belongs to
-            the simulated workers.
+        job: settings, the rows trained on, the data, and the training code. The code is the name of its family, or,
+            without a family, the digest of its syntax trees (a comment retrains nothing).
+        machine: what else decides the bits: versions, and the kind of GPU, or the CPU's arithmetic and the threads of
+            a worker. The number of processes is not part of it: the result belongs to the simulated workers.
     """
 
     job: Mapping[str, Any]
@@ -46,26 +45,26 @@ class RunKey:
 
     @property
     def key(self) -> str:
-        """Hex digest; the cell's name in the ledger."""
+        """Hex digest of 24 characters; the run's name in the cache."""
         text = json.dumps([self.job, self.machine], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def run_key(
-    settings: TrainSettings, members: NDArray[np.bool_], *, data_digest: str, device: torch.device, threads: int
+    settings: TrainSettings, train_mask: NDArray[np.bool_], *, data_digest: str, device: torch.device, threads: int
 ) -> RunKey:
-    """The identity of a cell on this machine.
+    """Return the key of a run on this machine.
 
     Args:
-        members: (N,) bool, the rows trained on.
+        train_mask: (N,) bool, the rows trained on.
         data_digest: of the images and labels of both splits.
         threads: CPU threads of each process that trains, where `settings` do not pin them. The caller may have
-            another number.
+            another number of threads.
     """
     values = dataclasses.asdict(settings)
     job = {
         "settings": values,
-        "members": hashlib.sha256(np.packbits(members).tobytes()).hexdigest(),
+        "members": hashlib.sha256(np.packbits(train_mask).tobytes()).hexdigest(),
         "data": data_digest,
         "code": code_name(training_code_digest(), values),
     }
@@ -73,20 +72,20 @@ def run_key(
 
 
 def checkpoint_folder_name(key: str) -> str:
-    """Name of the folder of what an unfinished run can go on from.
+    """Return the name of an unfinished run's checkpoint folder.
 
-    It has the digest of the code, not the name of its family: equal results do not promise equal checkpoints.
+    It contains the digest of the code, not the name of its family: equal results do not promise equal checkpoints.
     """
     return f"{key}-{training_code_digest()[:8]}"
 
 
 def worker_machine_info(device: torch.device, threads: int) -> dict[str, Any]:
-    """`machine_info` for processes of `threads` CPU threads each, which decide no bit of what a GPU computes."""
+    """Return `machine_info` for processes of `threads` CPU threads each; threads decide no bit of a GPU's results."""
     return {**machine_info(device), **({"threads": threads} if device.type == "cpu" else {})}
 
 
 def machine_info(device: torch.device) -> dict[str, Any]:
-    """Versions, the kind of device and, of a CPU, its arithmetic."""
+    """Return versions, the kind of device and, for a CPU, its arithmetic."""
     versions = {"torch": torch.__version__, "numpy": np.__version__}
     # Importing these takes seconds.
     others = {name: metadata.version(name) for name in ("torchvision", "timm")}
@@ -98,12 +97,12 @@ def machine_info(device: torch.device) -> dict[str, Any]:
 
 @cache
 def cpu_arithmetic() -> str:
-    """Hex digest of the bits that small passes forward and backward give on one thread of this process.
+    """Return a hex digest of the bits that small forward and backward passes give on one thread of this process.
 
-    torch has its vector kernels, oneDNN and MKL others, and each chooses by rules of its own: by the processor, its
-    maker, and variables such as ONEDNN_MAX_CPU_ISA, MKL_CBWR or MKL_ENABLE_INSTRUCTIONS, which act on some processors
-    and are ignored on others. No library says what it chose, and equal bits may come of different choices. So the bits
-    themselves are compared, in every precision that a recipe may ask for.
+    torch, oneDNN and MKL have separate vector kernels. Each library chooses by the processor, its vendor, and variables
+    such as ONEDNN_MAX_CPU_ISA, MKL_CBWR or MKL_ENABLE_INSTRUCTIONS, which some processors ignore. No library reports
+    its choice, and different choices may give equal bits. So the digest is of the bits themselves, in every precision
+    that a recipe can set.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -123,7 +122,7 @@ _CPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")  # tf32 is of 
 @torch.inference_mode(mode=False)
 @torch.enable_grad()
 def _probe(precision: Precision) -> list[Tensor]:
-    """Loss and gradients, float32, of the kinds of layers that networks have, on 4 images of 16 x 16 pixels."""
+    """Return loss and gradients, float32, of the layer types of the networks, on 4 images of 16 x 16 pixels."""
     shapes = {"stem": (64, 3, 7, 7), "same": (64, 64, 3, 3), "half": (128, 64, 3, 3), "one": (128, 64, 1, 1)}
     # Kernels split a sum of 4,608 products, the longest of ResNet-18, by the sizes of caches.
     shapes |= {"wide": (512, 128, 1, 1), "long": (32, 512, 3, 3)}
@@ -133,23 +132,23 @@ def _probe(precision: Precision) -> list[Tensor]:
         weight.requires_grad_()
     with autocast(precision, torch.device("cpu")):
         images = _numbers(4, 3, 16, 16).to(memory_format=torch.channels_last)
-        found = F.conv2d(images, weights["stem"], stride=2, padding=3)
-        found = F.relu(F.batch_norm(found, None, None, weights["scale"], weights["shift"], training=True))
-        found = F.relu(F.conv2d(found, weights["same"], padding=1))
-        found = F.conv2d(found, weights["half"], stride=2, padding=1) + F.conv2d(found, weights["one"], stride=2)
-        found = F.conv2d(F.relu(F.conv2d(found, weights["wide"])), weights["long"], padding=1)
-        logits = F.linear(F.adaptive_avg_pool2d(found, 2).flatten(1), weights["head"])
+        x = F.conv2d(images, weights["stem"], stride=2, padding=3)
+        x = F.relu(F.batch_norm(x, None, None, weights["scale"], weights["shift"], training=True))
+        x = F.relu(F.conv2d(x, weights["same"], padding=1))
+        x = F.conv2d(x, weights["half"], stride=2, padding=1) + F.conv2d(x, weights["one"], stride=2)
+        x = F.conv2d(F.relu(F.conv2d(x, weights["wide"])), weights["long"], padding=1)
+        logits = F.linear(F.adaptive_avg_pool2d(x, 2).flatten(1), weights["head"])
     loss = F.cross_entropy(logits.float(), torch.arange(4), label_smoothing=0.1)
     return [loss, *torch.autograd.grad(loss, list(weights.values()))]
 
 
 def _numbers(*shape: int) -> Tensor:
-    """Multiples of 2^-16 between -1/2 and 1/2, the same on every processor."""
+    """Return multiples of 2^-16 between -1/2 and 1/2, the same on every processor."""
     return ((torch.arange(math.prod(shape)) * 40503) % 65536 / 65536 - 0.5).view(shape)
 
 
 @cache
 def training_code_digest() -> str:
-    """Digest of the syntax trees of all code that decides a result."""
+    """Return the digest of the syntax trees of all code that decides a result."""
     digests = [code_digest(f"pipeline.training.{module}", passive=_EXCLUDED) for module in _RESULT_MODULES]
     return hashlib.sha256("".join(digests).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Which processes may train by a recipe, and how they exchange gradients."""
+"""The effective settings of a training run: everything that decides its result, resolved from a recipe."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,16 +15,13 @@ from pipeline.errors import InputError
 from pipeline.schedules import SCHEDULES, apply_warmup, scaled_rate, scaled_warmup
 from pipeline.training.numerics import Precision
 
-# The effective settings of one training run: everything that decides its result, and nothing else.
-
-
 DEFAULT_CROP_AREA = 0.08
-"""Smallest share of an image that a random-resized crop shows; the habit of ImageNet training."""
+"""Smallest fraction of an image in a random-resized crop, as usual in ImageNet training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFormat:
-    """What a network sees of an image.
+    """The image format that a network reads.
 
     Attributes:
         image_size: side of the stored images in pixels.
@@ -43,22 +40,22 @@ class TrainSettings:
     """One run. Durations are in optimizer steps and the learning rate is the peak, after scaling.
 
     What a recipe says of how the run is done (workers, their threads without `tree`, micro_batch,
-    transport, checkpoint, eval_batch_size) is not here: it changes a result by rounding at most, and retrains nothing.
+    comm, checkpoint, eval_batch_size) is not here: it changes a result by rounding at most, and retrains nothing.
 
     Attributes:
-        batch_size: images of a global batch, after the last of `batch_stages`.
-        batch_stages: the smaller batches before.
-        batch_lr_scaling: how the learning rate follows their size; None: not at all.
+        batch_size: images of a global batch after the last of `batch_stages`.
+        batch_stages: stages of smaller batches before.
+        batch_lr_scaling: how the learning rate follows the batch size of a stage; None: not at all.
         warmup_start_factor: see `schedules.apply_warmup`.
-        local_from_step: from this step on workers step alone and average their weights every
-            `local_period` steps; None: never.
-        compression: what a worker sends of its gradient.
-        powersgd_rank: exactly with `powersgd`.
-        workers_per_node: not workers compress, but nodes of so many, the mean of their gradients; None: workers.
-        accuracy_steps: every so many steps the test images are classified.
-        accuracy_examples: or after so many training images, and the step that completes them. With neither, after the
-            last step alone.
-        threads: CPU threads of a process, where the bits of the result are promised.
+        local_from_step: from this step on workers take local steps and average their weights every `local_period`
+            steps (post-local SGD); None: never.
+        compression: of gradients.
+        powersgd_rank: given exactly with `powersgd`.
+        workers_per_node: nodes of so many workers compress the mean of their gradients; None: each worker compresses.
+        accuracy_steps: evaluate on the test images every so many steps.
+        accuracy_examples: evaluate after every so many training images, at the step that completes them. With neither,
+            evaluate only after the last step.
+        threads: CPU threads of a process, if the settings promise the bits of the result.
     """
 
     network: str
@@ -104,9 +101,9 @@ class TrainSettings:
     def batch_sizes(self) -> BatchSizes:
         return BatchSizes(final=self.batch_size, stages=self.batch_stages)
 
-    def rate(self, step: int) -> float:
-        """The learning rate of optimizer step `step`, counted from 0."""
-        size = self.batch_sizes.at(step)
+    def lr_at(self, step: int) -> float:
+        """Return the learning rate of optimizer step `step`, counted from 0."""
+        size = self.batch_sizes.size_at(step)
         before, total, warmup = (
             self.batch_sizes.examples(steps) / self.batch_size for steps in (step, self.steps, self.warmup_steps)
         )
@@ -120,7 +117,7 @@ class TrainSettings:
         return peak * factor
 
     def evaluates_after(self, steps: int) -> bool:
-        """Whether the test images are classified on the way, after the first `steps` steps; not after the last."""
+        """Return whether to evaluate after the first `steps` steps; False after the last, which is always evaluated."""
         if steps >= self.steps:
             return False
         if self.accuracy_examples is not None:
@@ -129,34 +126,49 @@ class TrainSettings:
         return self.accuracy_steps is not None and steps % self.accuracy_steps == 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class DatasetInfo:
+    """What planning needs to know of a prepared data set; `mean`, `std` per channel, in units of 0 to 1."""
+
+    n_classes: int
+    image_size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridPoint:
+    """One point of a grid; `learning_rate` is before scaling."""
+
+    network: str
+    batch_size: int
+    learning_rate: float
+    weight_decay: float
+    seed: int
+
+
 def effective_settings(
     recipe: Recipe,
+    dataset: DatasetInfo,
+    point: GridPoint,
     *,
-    network: str,
-    n_classes: int,
     n_epoch: int,
-    image_size: int,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    batch_size: int,
-    learning_rate: float,
-    weight_decay: float,
     budget: Duration,
-    seed: int,
     accuracy_every: Duration | None = None,
     skipped: bool = False,
 ) -> TrainSettings:
-    """Resolve a recipe for one batch size.
+    """Resolve a recipe for one point of a grid.
 
     Args:
         n_epoch: images that count as one epoch wherever a duration is given in epochs.
         accuracy_every: see `Study`.
-        skipped: the run is only described, so its warm-up need not fit the budget, and it has no batch schedule.
+        skipped: the run is only listed, so its warm-up need not fit the budget, and it has no batch schedule.
 
     Raises:
         InputError: the crop is larger than the stored images, the warm-up or the batch schedule longer than the
             budget, or a stage of the batch schedule shorter than a step.
     """
+    batch_size, learning_rate = point.batch_size, point.learning_rate
     batch_sizes = BatchSizes(final=batch_size, stages=() if skipped else _batch_stages(recipe, batch_size, n_epoch))
     in_steps = partial(_in_steps, n_train=n_epoch, batch_sizes=batch_sizes)
     steps, warmup_steps = max(1, in_steps(budget)), in_steps(_warmup(recipe, batch_size))
@@ -166,10 +178,10 @@ def effective_settings(
     peak_rate = _peak_rate(recipe, learning_rate, batch_size)
     local = recipe.post_local_sgd
     return TrainSettings(
-        network=network,
+        network=point.network,
         stem=recipe.stem,
-        n_classes=n_classes,
-        format=_format(recipe, image_size, mean, std),
+        n_classes=dataset.n_classes,
+        format=_format(recipe, dataset),
         crop_padding=recipe.augmentation.crop_padding,
         crop_area=recipe.augmentation.crop_area or DEFAULT_CROP_AREA,
         flip=recipe.augmentation.flip,
@@ -186,7 +198,7 @@ def effective_settings(
         optimizer=recipe.optimizer.name,
         optimizer_options=recipe.optimizer.model_dump(exclude={"name"}),
         learning_rate=peak_rate,
-        weight_decay=weight_decay,
+        weight_decay=point.weight_decay,
         decay_norm_and_bias=recipe.decay_norm_and_bias,
         schedule=recipe.schedule.name,
         schedule_options=_schedule_options(recipe, in_steps, batch_sizes),
@@ -202,25 +214,25 @@ def effective_settings(
         workers_per_node=recipe.communication.workers_per_node,
         noise_scale_steps=recipe.noise_scale_steps,
         **_accuracy_every(accuracy_every, in_steps, n_epoch, batch_sizes),
-        seed=seed,
+        seed=point.seed,
     )
 
 
 def _batch_stages(recipe: Recipe, batch_size: int, n_epoch: int) -> tuple[BatchStage, ...]:
     if recipe.batch_schedule is None:
         return ()
-    found: tuple[BatchStage, ...] = ()
+    stages: tuple[BatchStage, ...] = ()
     sizes = recipe.batch_schedule.sizes(batch_size)
     for number, (stage, size) in enumerate(zip(recipe.batch_schedule.stages, sizes, strict=True)):
-        begin = found[-1].until_step if found else 0
-        until = _in_steps(stage.until, n_train=n_epoch, batch_sizes=BatchSizes(final=size, stages=found))
+        begin = stages[-1].until_step if stages else 0
+        until = _in_steps(stage.until, n_train=n_epoch, batch_sizes=BatchSizes(final=size, stages=stages))
         if until <= begin:
             raise InputError(
                 f"batch_schedule.stages.{number}.until: at batch {batch_size} the stage would begin after step {begin} "
                 f"and end after step {until}; give a later end, or remove the stage"
             )
-        found = (*found, BatchStage(batch_size=size, until_step=until))
-    return found
+        stages = (*stages, BatchStage(batch_size=size, until_step=until))
+    return stages
 
 
 def _check_batch_stages(batch_sizes: BatchSizes, steps: int) -> None:
@@ -235,7 +247,7 @@ def _check_batch_stages(batch_sizes: BatchSizes, steps: int) -> None:
 def _accuracy_every(
     period: Duration | None, in_steps: Callable[[Duration], int], n_epoch: int, batch_sizes: BatchSizes
 ) -> dict[str, int]:
-    """A period in epochs or images is one of equally many steps, unless steps differ in their images."""
+    """Convert the evaluation period to steps; to examples if the steps differ in batch size."""
     if period is None:
         return {}
     if period.steps is not None or not batch_sizes.stages:
@@ -254,14 +266,15 @@ def _in_steps(duration: Duration, *, n_train: int, batch_sizes: BatchSizes) -> i
     )
 
 
-def _format(recipe: Recipe, image_size: int, mean: tuple[float, ...], std: tuple[float, ...]) -> ImageFormat:
+def _format(recipe: Recipe, dataset: DatasetInfo) -> ImageFormat:
+    image_size = dataset.image_size
     crop_size = recipe.augmentation.crop_size or image_size
     if crop_size > image_size:
         raise InputError(
             f"augmentation.crop_size: {crop_size} is larger than the prepared images of {image_size} pixels; "
             "give less, or run `dvc repro` to prepare larger ones"
         )
-    return ImageFormat(image_size=image_size, crop_size=crop_size, mean=mean, std=std)
+    return ImageFormat(image_size=image_size, crop_size=crop_size, mean=dataset.mean, std=dataset.std)
 
 
 def _peak_rate(recipe: Recipe, learning_rate: float, batch_size: int) -> float:
@@ -290,7 +303,7 @@ def _check_warmup(warmup_steps: int, steps: int, batch_size: int) -> None:
 
 
 def _warmup_start_factor(recipe: Recipe, reference_factor: float) -> float | None:
-    """Of a rate as written and the peak that it was scaled to, which may be less."""
+    """Return the start of the warm-up; `reference_factor`: rate as written / scaled peak, maybe above 1."""
     if recipe.schedule.name == "one_cycle":
         return None
     start = recipe.schedule.warmup_start_factor
@@ -309,19 +322,19 @@ def _schedule_options(recipe: Recipe, in_steps: Callable[[Duration], int], batch
 
 
 def launch_plan(recipe: Recipe) -> LaunchPlan:
-    """What a recipe asks for, and what its simulated workers allow."""
+    """Return the processes that a recipe requests, and those that its simulated workers allow."""
     simulated, threads = recipe.simulated_workers, recipe.pinned_threads or recipe.threads_per_worker
-    # Each walks alone, or compresses a gradient of its own: nobody can stand in for another.
+    # Each worker has separate weights or compression state, so no process can stand in for two.
     if recipe.post_local_sgd is not None or recipe.communication.compression != "none":
-        return LaunchPlan(workers=simulated, fitting=[simulated], threads=threads)
-    fitting = valid_world_sizes(simulated, aligned=recipe.reduction == "tree")
-    return LaunchPlan(workers=recipe.workers, fitting=fitting, threads=threads)
+        return LaunchPlan(workers=simulated, valid_world_sizes=[simulated], threads=threads)
+    valid_sizes = valid_world_sizes(simulated, aligned=recipe.reduction == "tree")
+    return LaunchPlan(workers=recipe.workers, valid_world_sizes=valid_sizes, threads=threads)
 
 
 def comm_config_from(recipe: Recipe) -> CommConfig:
-    """What a recipe says of the exchange that decides no result."""
-    asked = recipe.communication
+    """Return the recipe's communication options that decide no result."""
+    communication = recipe.communication
     return CommConfig(
-        library=asked.library, bucket_mib=asked.bucket_mib, overlap=asked.overlap, hierarchical=asked.hierarchical,
-        timeout_seconds=recipe.timeout_seconds,
+        library=communication.library, bucket_mib=communication.bucket_mib, overlap=communication.overlap,
+        hierarchical=communication.hierarchical, timeout_seconds=recipe.timeout_seconds,
     )  # fmt: skip

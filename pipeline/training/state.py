@@ -1,4 +1,4 @@
-"""The state of a training run, and its initial weights."""
+"""The state of a training run between two steps: initial weights, checkpoints, restoring."""
 
 import dataclasses
 import http.client
@@ -25,45 +25,42 @@ from pipeline.training.numerics import make_scaler
 from pipeline.training.settings import TrainSettings
 from pipeline.training.weights import extract_state_dict, load_weights_file
 
-# Where a network's weights start: fresh, from torchvision's ImageNet weights, or from a file.
-
-
-# Of the images that torchvision's weights were trained on.
+# Statistics of the images that torchvision's weights were trained on.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 def weight_initializer(weights: str, network: str) -> Callable[[Network], None] | None:
-    """What overwrites a fresh network's weights; None for `none`.
+    """Return a function that overwrites a fresh network's weights; None for `none`.
 
     Args:
         weights: `none`, `imagenet`, or the path of a state dict in which `{network}` stands for
             the network's name.
 
     Raises:
-        InputError: the file is missing, unsound or of another network; or the download fails.
+        InputError: the file is missing, damaged or of another network; or the download fails.
     """
     if weights == "none":
         return None
     path = imagenet_weights(network) if weights == "imagenet" else Path(weights.replace("{network}", network))
     state = extract_state_dict(load_weights_file(path), path)
 
-    def initialise(model: Network) -> None:
+    def initialize(model: Network) -> None:
         assert isinstance(model, ResNet), "extractors are ResNets"
         load_backbone(model, state, source=str(path))
 
-    return initialise
+    return initialize
 
 
 def imagenet_weights(network: str) -> Path:
-    """torchvision's ImageNet weights (IMAGENET1K_V1), downloaded once and checked by their hash."""
+    """Return the path of torchvision's ImageNet weights (IMAGENET1K_V1), downloaded once and verified by hash."""
     from torchvision import models  # a second or two to import; few runs need it
 
     return download_weights(models.get_model_weights(network).IMAGENET1K_V1.url)
 
 
 def download_weights(url: str) -> Path:
-    """Fetch `url` into torch's cache unless it is there; the hash in its name is verified.
+    """Download `url` into torch's cache unless it is there; the hash in its name is verified.
 
     Raises:
         InputError: no network, or the content does not have the hash.
@@ -85,19 +82,16 @@ def download_weights(url: str) -> Path:
     return path
 
 
-# All that changes while a network trains, and how it is saved and restored.
-
-
 @dataclass(frozen=True, kw_only=True)
 class HistoryRecord:
-    """Where a run stands, twenty times in its course, and where the test images are classified.
+    """The progress of a run, recorded twenty times and at each evaluation.
 
     Attributes:
-        epoch: passes over the arm so far; not a whole number.
-        train_loss: mean per image since the record before; None where it is not finite.
+        epoch: passes over the arm so far, not a whole number.
+        train_loss: mean per image since the last record, in nats; None if not finite.
         lr: of the last step.
-        top1: of the test images, 0 to 1, had the run ended here; None where that is not measured.
-        test_loss: mean cross-entropy of the test images in nats, likewise; None where it is not finite, too.
+        top1: accuracy on the test images, 0 to 1, if the run ended here; None if not measured.
+        test_loss: mean cross-entropy of the test images, in nats; None if not measured or not finite.
     """
 
     epoch: float
@@ -111,7 +105,7 @@ class HistoryRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class ChainLink:
-    """One link of a run's hash chain, see `hash_chain`.
+    """A link of a run's hash chain, see `hash_chain`.
 
     Attributes:
         step: optimizer steps done.
@@ -124,20 +118,21 @@ class ChainLink:
 
 @dataclass(kw_only=True)
 class TrainState:
-    """A run between two optimizer steps.
+    """The state of a run between two optimizer steps.
 
     Attributes:
+        average: exponential moving average of the weights; None without one.
         step: optimizer steps done.
         loss_sum: this rank's sum of losses since the last record, 0-dimensional, on the device.
-        counted: images of all ranks since then.
-        skipped_steps: steps that a non-finite gradient left out.
-        compression: of gradients, with what this rank has not sent yet.
-        track: of the probabilities of labels; None where nobody asks for them.
-        links: of the hash chain so far; rank 0 has them, and every rank after a checkpoint.
-        micro_batch: images that pass forward at a time; 0 before it is chosen.
-        places: what the run has run on, in order, each once.
-        earlier_seconds: wall time of the processes before this one, until they saved.
-        begun: when this one began, on its own clock.
+        counted: samples of all ranks since the last record.
+        skipped_steps: steps that the loss scaler skipped for a non-finite gradient.
+        compression: of gradients, with this rank's error feedback.
+        track: probabilities of the labels; None if not tracked.
+        links: of the hash chain so far; on rank 0, and on every rank after a checkpoint.
+        micro_batch: samples that pass forward together, at most; 0 before it is chosen.
+        hardware: what the run ran on, in order, each once.
+        earlier_seconds: wall time of the processes before this one, until their last checkpoint.
+        begun: start of this process's part, by the monotonic clock.
     """
 
     model: Network
@@ -154,27 +149,27 @@ class TrainState:
     history: list[HistoryRecord] = field(default_factory=list)
     noise: list[NoiseSample] = field(default_factory=list)
     links: list[ChainLink] = field(default_factory=list)
-    places: list[str] = field(default_factory=list)
+    hardware: list[str] = field(default_factory=list)
     earlier_seconds: float = 0.0
     begun: float = field(default_factory=time.monotonic)
 
-    def to_save(self, *, local: bool) -> dict[str, Any]:
-        """The state of all ranks, in plain values; every rank must call it.
+    def state_dict(self, *, local: bool) -> dict[str, Any]:
+        """Return the state of all ranks in plain values; all ranks call it.
 
         Args:
-            local: optimizers are not the same on all ranks.
+            local: the optimizers differ between ranks.
         """
         own = {
             "loss_sum": float(self.loss_sum),
             "optimizer": _on_cpu(self.optimizer.state_dict()) if local else None,
-            "compression": self.compression.to_save(),
+            "compression": self.compression.state_dict(),
         }
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict() if self.scaler else None,
             "average": self.average.state_dict() if self.average else None,
-            "track": self.track.to_save() if self.track else None,
+            "track": self.track.state_dict() if self.track else None,
             "ranks": distributed.all_gather(own),
             "micro_batch": self.micro_batch,
             "counted": self.counted,
@@ -183,52 +178,52 @@ class TrainState:
             "history": [dataclasses.asdict(record) for record in self.history],
             "noise": [dataclasses.asdict(sample) for sample in self.noise],
             "links": [dataclasses.asdict(link) for link in self.links],
-            "places": list(self.places),
+            "places": list(self.hardware),
             "seconds": self.earlier_seconds + time.monotonic() - self.begun,
         }
 
-    def restore(self, saved: Mapping[str, Any], ranks: World) -> None:
-        """Go back to a saved state, on as many ranks or on others."""
+    def load_state_dict(self, saved: Mapping[str, Any], ranks: World) -> None:
+        """Restore a saved state, on the same number of ranks or another."""
         self.model.load_state_dict(saved["model"])
         same = len(saved["ranks"]) == ranks.count
-        # What fits may have changed, and with it the rounding.
+        # Another number of ranks may fit another micro-batch, which rounds differently.
         self.micro_batch = saved["micro_batch"] if same else 0
         own: Mapping[str, Any] = saved["ranks"][ranks.rank] if same else {}
         self.optimizer.load_state_dict(own.get("optimizer") or saved["optimizer"])
-        # With compression the ranks are always as many.
-        self.compression.restore(own.get("compression"), self.loss_sum.device)
+        # With compression the number of ranks never changes.
+        self.compression.load_state_dict(own.get("compression"), self.loss_sum.device)
         if self.scaler:
             self.scaler.load_state_dict(saved["scaler"])
         if self.average:
             self.average.load_state_dict(saved["average"])
         if self.track:
-            self.track.restore(saved["track"], is_main=ranks.is_main)
-        # Of other ranks: the sum of theirs is known, not what each would have counted.
-        everyones = sum(rank["loss_sum"] for rank in saved["ranks"])
-        self.loss_sum.fill_(own["loss_sum"] if same else everyones if ranks.is_main else 0.0)
+            self.track.load_state_dict(saved["track"], is_main=ranks.is_main)
+        # For another number of ranks only the total is known, which rank 0 takes.
+        total = sum(rank["loss_sum"] for rank in saved["ranks"])
+        self.loss_sum.fill_(own["loss_sum"] if same else total if ranks.is_main else 0.0)
         self.counted, self.step, self.skipped_steps = saved["counted"], saved["step"], saved["skipped_steps"]
         self.history = [HistoryRecord(**record) for record in saved["history"]]
         self.noise = [NoiseSample(**sample) for sample in saved["noise"]]
         self.links = [ChainLink(**link) for link in saved["links"]]
-        self.places = list(saved["places"])
+        self.hardware = list(saved["places"])
         self.earlier_seconds = saved["seconds"]
 
 
 def start_state(
     settings: TrainSettings,
     ranks: World,
-    initialise: Callable[[Network], None] | None = None,
-    n_tracked_images: int = 0,
+    initialize: Callable[[Network], None] | None = None,
+    n_tracked_samples: int = 0,
 ) -> TrainState:
-    """Before the first step.
+    """Build the state before the first step.
 
     Args:
-        initialise: overwrites fresh weights, e.g. by pretrained ones.
-        n_tracked_images: images whose labels' probabilities are noted; 0: none.
+        initialize: overwrites fresh weights, e.g. by pretrained ones.
+        n_tracked_samples: samples whose labels' probabilities are tracked; 0 tracks none.
     """
     model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
-    if initialise is not None:
-        initialise(model)
+    if initialize is not None:
+        initialize(model)
     model = model.to(ranks.device).to(memory_format=torch.channels_last)
     groups = parameter_groups(
         model,
@@ -246,20 +241,21 @@ def start_state(
         average=average,
         compression=Compression(settings.compression, settings.powersgd_rank),
         loss_sum=torch.zeros((), dtype=torch.float64, device=ranks.device),
-        track=ConfidenceTracker(n_tracked_images, ranks.device) if n_tracked_images else None,
+        track=ConfidenceTracker(n_tracked_samples, ranks.device) if n_tracked_samples else None,
     )
 
 
 def _moving_average(decay: float) -> Callable[[Sequence[Tensor], Sequence[Tensor], Tensor | int], None]:
-    """The update of an exponential moving average, for `AveragedModel`, which copies the weights at first.
+    """Return the update of an exponential moving average for `AveragedModel`, whose first update copies the weights.
 
     Update t has a decay of min(decay, (1 + t) / (10 + t)), as TensorFlow's ExponentialMovingAverage with `num_updates`.
-    With the full decay from the start a run shorter than a few times 1 / (1 - decay) steps would mostly be its first.
+    With the full decay from the start, a run shorter than a few times 1 / (1 - decay) steps would mostly average its
+    first weights.
     """
 
     @torch.no_grad()
     def update(averaged: Sequence[Tensor], current: Sequence[Tensor], updates: Tensor | int) -> None:
-        # Of tensors, so that a GPU is not waited for.
+        # As tensors, so that the CPU does not wait for a GPU.
         count = torch.as_tensor(updates, dtype=torch.float64)
         weight = 1 - ((1 + count) / (10 + count)).clamp(max=decay)
         differences = torch._foreach_sub(list(current), list(averaged))
@@ -270,7 +266,7 @@ def _moving_average(decay: float) -> Callable[[Sequence[Tensor], Sequence[Tensor
 
 
 def _on_cpu(value: Any) -> Any:
-    """Other ranks, on other devices, receive it too."""
+    """Copy nested tensors to the CPU, since ranks on other devices receive them."""
     if isinstance(value, Tensor):
         return value.cpu()
     if isinstance(value, dict):

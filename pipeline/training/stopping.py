@@ -1,4 +1,4 @@
-"""Which seeds a study with looks still needs, from the runs that the ledger has."""
+"""Decide how many seeds a study with interim looks still needs, from its finished runs."""
 
 from collections.abc import Sequence
 
@@ -12,24 +12,24 @@ from pipeline.training.result_cache import RunCache
 def needed_seeds(
     cells: Sequence[RunSpec],
     keys: Sequence[str],
-    ledger: RunCache,
+    cache: RunCache,
     *,
     design: SequentialDesign | None,
     control: str,
     n_images: int,
 ) -> list[int]:
-    """The seeds up to the next look, or to the one that decided.
+    """Return the seeds up to the next look, or up to the look that decided.
 
-    Train what is missing of them and ask again; the study is complete when nothing is missing. The answer depends on
-    the results alone, so that an interrupted study goes on as if it had not been interrupted. Runs of later seeds,
-    which another study may have left in the ledger, change nothing.
+    Train the missing ones and call it again; the study is complete when nothing is missing. The answer depends on
+    the results alone, so that an interrupted study continues as an uninterrupted one. Runs of later seeds, which
+    another study may have left in the cache, change nothing.
 
     Args:
-        cells: of the whole study, of one draw of the filter.
-        keys: of the cells in the ledger; empty for what is skipped.
-        design: of the looks; None: the study needs all its seeds.
-        control: the arm of the primary comparison.
-        n_images: test images, of which every accuracy is a multiple of one part.
+        cells: all runs of the study, for one draw of the filter.
+        keys: run keys of the cells; empty for skipped runs.
+        design: of the looks; None if the study needs all its seeds.
+        control: arm of the primary comparison.
+        n_images: test images; every accuracy is a multiple of 1 / n_images.
 
     Returns:
         Ascending.
@@ -40,10 +40,10 @@ def needed_seeds(
     for look in design.looks:
         chosen = seeds[:look]
         taken = [(cell, key) for cell, key in zip(cells, keys, strict=True) if cell.settings.seed in chosen]
-        if not all(ledger.has(key) for _, key in taken if key):
+        if not all(cache.has(key) for _, key in taken if key):
             return chosen
         top1 = {
-            (_setting_for(cell), cell.arm, cell.settings.seed): ledger.get(key).top1 if key else None
+            (_setting_for(cell), cell.arm, cell.settings.seed): cache.get(key).top1 if key else None
             for cell, key in taken
         }
         if seeds_needed(design, seed_differences(top1, control), step=1 / n_images) <= look:

@@ -1,4 +1,4 @@
-"""Trained networks as files: what to save with the weights so that three lines can use them.
+"""Trained networks as files, with everything that three lines need to use them.
 
 from pipeline.training.weights import load_trained
 network = load_trained("data/train/digits/best.pt")
@@ -38,8 +38,8 @@ class TrainedNetwork:
     format: ImageFormat
 
     @torch.inference_mode()
-    def probabilities(self, images: NDArray[np.uint8], batch_size: int = 256) -> NDArray[np.float32]:
-        """(N, n_classes) softmax outputs for uint8 images (N, H, W, 3) of the stored size.
+    def predict_proba(self, images: NDArray[np.uint8], batch_size: int = 256) -> NDArray[np.float32]:
+        """Return softmax outputs (N, n_classes) float32 for uint8 images (N, H, W, 3) of the stored size.
 
         Raises:
             InputError: the images have another size or type.
@@ -58,12 +58,12 @@ class TrainedNetwork:
             distributed.float32_arithmetic(tf32=False),
         ):
             loader = evaluation_images(images, self.format, device)
-            outputs = [self.model(loader.evaluation_batch(ids)).softmax(1).cpu() for ids in chunks]
+            outputs = [self.model(loader.evaluation_batch(sample_ids)).softmax(1).cpu() for sample_ids in chunks]
         return torch.cat(outputs).numpy() if outputs else np.empty((0, len(self.class_names)), np.float32)
 
     def predict(self, images: NDArray[np.uint8], batch_size: int = 256) -> list[str]:
-        """The class name of each image; arguments and errors as of `probabilities`."""
-        return [self.class_names[label] for label in self.probabilities(images, batch_size).argmax(1)]
+        """Return the class name of each image; arguments and errors as of `predict_proba`."""
+        return [self.class_names[label] for label in self.predict_proba(images, batch_size).argmax(1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +71,8 @@ class FoldNetworks:
     """The networks of one extractor.
 
     Attributes:
-        networks: K of them. Of several, network k was trained on all training images but those of fold k.
-        folds: int32 (N,), the fold of each training image; None where there is one network.
+        networks: K of them. If K > 1, network k was trained on all training images but those of fold k.
+        folds: (N,) int32, the fold of each training image; None if K is 1.
     """
 
     networks: tuple[TrainedNetwork, ...]
@@ -80,7 +80,7 @@ class FoldNetworks:
 
 
 def save_trained(path: Path, model: Network, settings: TrainSettings, class_names: Sequence[str]) -> None:
-    """Write weights and all that is needed to use them. Loadable with `weights_only=True`."""
+    """Write weights and everything needed to use them; loadable with `weights_only=True`."""
     _save(path, _content(model, settings, class_names))
 
 
@@ -91,7 +91,7 @@ def save_fold_networks(
     settings: TrainSettings,
     class_names: Sequence[str],
 ) -> None:
-    """As `save_trained`, of the networks of all folds; whoever asks for one gets the first.
+    """Write the networks of all folds like `save_trained`; `load_trained` returns the first.
 
     Args:
         folds: (N,), the fold of each training image.
@@ -106,7 +106,7 @@ def write_with_folds(source: Path, target: Path, folds: NDArray[np.int32]) -> No
     """Write the extractor that `save_fold_networks` wrote to `source` to `target`, with the folds of other images.
 
     Args:
-        folds: (N,), of each image the fold whose network has not seen it.
+        folds: (N,) int32, the fold whose network was not trained on the image.
 
     Raises:
         InputError: as `load_trained`.
@@ -148,7 +148,7 @@ def load_trained(path: Path | str, device: torch.device | str = "cpu") -> Traine
 
 
 def load_fold_networks(path: Path | str, device: torch.device | str = "cpu") -> FoldNetworks:
-    """Load all networks of an extractor, also where it has but one.
+    """Load all networks of an extractor, one or more.
 
     Raises:
         InputError: as `load_trained`; or the folds are not those of the networks.
@@ -160,9 +160,9 @@ def load_fold_networks(path: Path | str, device: torch.device | str = "cpu") -> 
     folds: Any = content.get("folds")
     if len(networks) == 1 and folds is None:
         return FoldNetworks(networks=networks, folds=None)
-    whole = isinstance(folds, Tensor) and folds.dtype == torch.int32 and folds.ndim == 1
-    if not whole or sorted(set(folds.tolist())) != list(range(len(networks))):
-        raise InputError(f"{path}: its folds are not those of its {len(networks)} networks; make the file anew")
+    is_valid = isinstance(folds, Tensor) and folds.dtype == torch.int32 and folds.ndim == 1
+    if not is_valid or sorted(set(folds.tolist())) != list(range(len(networks))):
+        raise InputError(f"{path}: its folds are not those of its {len(networks)} networks; write the file again")
     return FoldNetworks(networks=networks, folds=folds.numpy())
 
 
@@ -181,7 +181,7 @@ def _network(path: Path | str, content: Mapping[str, Any], state: Any, device: t
         image_format = ImageFormat(**content["format"])
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise InputError(f"{path}: settings and weights do not fit ({reason}); make the file anew") from None
+        raise InputError(f"{path}: settings and weights do not fit ({reason}); write the file again") from None
     return TrainedNetwork(
         model=model.to(device).to(memory_format=torch.channels_last).eval(),
         network=content["network"],
@@ -191,14 +191,14 @@ def _network(path: Path | str, content: Mapping[str, Any], state: Any, device: t
 
 
 def load_weights_file(path: Path) -> Any:
-    """The content of a `torch.save` file that holds nothing but tensors and plain values.
+    """Load a `torch.save` file that holds only tensors and plain values.
 
     Raises:
-        InputError: missing, damaged, or with pickled code in it.
+        InputError: the file is missing, damaged or holds pickled code.
     """
     if path.exists() and path.stat().st_size == 0:
         raise InputError(
-            f"{path}: is empty; where it is a study's, none of its cells finished and its parquet file says why"
+            f"{path}: is empty; if it is a study's, none of its runs finished and its parquet file says why"
         )
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -218,10 +218,10 @@ def load_weights_file(path: Path) -> Any:
 
 
 def extract_state_dict(content: Any, path: Path) -> dict[str, Tensor]:
-    """The state dict in a weights file: bare, or under `state_dict` as this project's files have it.
+    """Return the state dict in a weights file: bare, or under `state_dict` as in this project's files.
 
     Raises:
-        InputError: there is none.
+        InputError: the file holds no state dict.
     """
     state = content.get("state_dict", content) if isinstance(content, dict) else None
     if not isinstance(state, dict) or not state or not all(isinstance(value, Tensor) for value in state.values()):

@@ -81,7 +81,7 @@ def _main(argv: Sequence[str]) -> int:
     """Start the ranks, or be one."""
     given, asking = Path(argv[0]), int(argv[1])
     task: EpochTask = pickle.loads(given.read_bytes())
-    if not distributed.launched():
+    if not distributed.launched_by_torchrun():
         set_parent_death_signal(signal.SIGKILL)
         # The signal does not come if it died before.
         if os.getppid() != asking:

@@ -14,8 +14,7 @@ from pipeline.config.study import TrainConfig
 from pipeline.config.tuning import apply_values, process_requirement
 from pipeline.durations import to_steps
 from pipeline.errors import InputError
-from pipeline.training.grid import DatasetInfo
-from pipeline.training.settings import TrainSettings, effective_settings
+from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, effective_settings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,14 +75,16 @@ def trial_run(
         raise InputError(said)
     settings = effective_settings(
         recipe,
-        network=model,
+        data,
+        GridPoint(
+            network=model,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            seed=seed,
+        ),
         n_epoch=n_train,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        weight_decay=weight_decay,
         budget=Duration(epochs=tuning.epochs),
-        seed=seed,
-        **dataclasses.asdict(data),
     )
     ends = tuple(
         to_steps(epochs=epoch, n_train=n_train, batch_sizes=settings.batch_sizes)

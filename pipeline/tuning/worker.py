@@ -17,7 +17,7 @@ from pipeline.run_log import RunLog
 from pipeline.training.cells import LoadedSplits, execute_run
 from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
 from pipeline.training.grid import RunSpec
-from pipeline.training.loop import train
+from pipeline.training.loop import RunOptions, TrainData, train
 from pipeline.training.settings import comm_config_from
 from pipeline.training.state import TrainState
 from pipeline.tuning.sources import TrialData, load_splits
@@ -134,17 +134,15 @@ def _train_and_evaluate(
     began = began if ranks.count > 1 else time.monotonic()
     images = splits.on_device(settings, training=True, device=ranks.device)
     spent = time.monotonic() - began
+    options = RunOptions(micro_batch=recipe.micro_batch, comm=comm_config_from(recipe))
     if not last:
         to_end = _StopAtEpochEnd(task, ranks)
         with _handling_signals(to_end):
             try:
                 train(
                     settings,
-                    images,
-                    torch.from_numpy(splits.train_labels).to(ranks.device),
-                    task.rows.trained,
-                    ranks=ranks, log=log, title="", micro_batch=recipe.micro_batch, transport=comm_config_from(recipe),
-                    pauses=to_end,
+                    TrainData(images, torch.from_numpy(splits.train_labels).to(ranks.device), task.rows.trained),
+                    ranks=ranks, log=log, options=dataclasses.replace(options, checkpointer=to_end),
                 )  # fmt: skip
                 return None, _DIVERGED, spent + to_end.switch_seconds
             except _EpochEnded:
@@ -158,9 +156,8 @@ def _train_and_evaluate(
     )  # fmt: skip
     with _handling_signals(judging):
         result = execute_run(
-            cell, splits, task.rows.trained, ranks=ranks, log=log, title="", weights=None,
-            eval_batch_size=recipe.eval_batch_size, micro_batch=recipe.micro_batch, transport=comm_config_from(recipe),
-            pauses=judging,
+            cell, splits, task.rows.trained, ranks=ranks, log=log, weights=None,
+            eval_batch_size=recipe.eval_batch_size, options=dataclasses.replace(options, checkpointer=judging),
         )  # fmt: skip
     return result.top1, "" if result.status == "finished" else _DIVERGED, spent + judging.switch_seconds
 
@@ -197,12 +194,12 @@ class _StopAtEpochEnd(_Resumed):
         if state.step >= self._end:
             raise _EpochEnded
 
-    def offer(self, state: TrainState, *, local: bool) -> None:
+    def maybe_save(self, state: TrainState, *, local: bool) -> None:
         if state.step < self._end:
-            super().offer(state, local=local)
+            super().maybe_save(state, local=local)
             return
         start = time.monotonic()
-        content = state.to_save(local=local)
+        content = state.state_dict(local=local)
         if self._ranks.is_main:
             self._own.save(state.step, content)
         # A rank that ended while another is still saving would have that one ended, too.
@@ -212,16 +209,16 @@ class _StopAtEpochEnd(_Resumed):
 
 
 @contextmanager
-def _handling_signals(pauses: CheckpointScheduler) -> Iterator[None]:
+def _handling_signals(checkpointer: CheckpointScheduler) -> Iterator[None]:
     """Signals reach the main thread alone; Dask's workers run tasks in others."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     try:
-        with pauses.watching():
+        with checkpointer.handle_sigterm():
             yield
     except Exception:
         # An epoch or a trial that ended in the meantime has not told the search to end.
-        if pauses.stop_requested:
+        if checkpointer.stop_requested:
             signal.raise_signal(signal.SIGTERM)
         raise

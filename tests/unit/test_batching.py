@@ -130,16 +130,16 @@ def test_micro_batches_are_whole_groups_in_order(
     batch: int, workers: int, bn_group: int | None, data: st.DataObject
 ) -> None:
     parts = worker_slices(batch, workers, bn_group)
-    at_most = data.draw(st.integers(max(_groups(parts)), batch))
+    max_size = data.draw(st.integers(max(_groups(parts)), batch))
     ranks = data.draw(st.integers(1, min(4, len(parts))))
     for rank in range(ranks):
         mine = rank_slices(parts, rank=rank, ranks=ranks)
-        passes = merge_micro_batches(mine, at_most)
+        passes = merge_micro_batches(mine, max_size)
         assert _rows(passes) == _rows(mine)
         assert _groups(passes) == _groups(mine), "a group was cut, joined with another or moved"
-        assert all(part.size == sum(part.group_sizes) <= at_most for part in passes)
+        assert all(part.size == sum(part.group_sizes) <= max_size for part in passes)
         # As few as there can be: the next group would not have fitted.
-        assert all(one.size + other.group_sizes[0] > at_most for one, other in pairwise(passes))
+        assert all(one.size + other.group_sizes[0] > max_size for one, other in pairwise(passes))
 
 
 @given(batch=st.integers(2, 400), workers=_WORKERS, bn_group=_GROUPS, data=st.data())
@@ -210,7 +210,9 @@ def test_batches_of_changing_sizes_are_one_stream(
     stream, steps = SampleStream(members, seed), sizes.steps_for(3 * members.sum())
     ids, epochs = (
         np.concatenate(each)
-        for each in zip(*(stream.samples(sizes.examples(step), sizes.at(step)) for step in range(steps)), strict=True)
+        for each in zip(
+            *(stream.samples(sizes.examples(step), sizes.size_at(step)) for step in range(steps)), strict=True
+        )
     )
     assert len(ids) == sizes.examples(steps)
     plain = SampleStream(members, seed).samples(0, len(ids))

@@ -74,8 +74,8 @@ def test_exactly_one_unit_is_given() -> None:
 
 def test_changing_sizes_by_hand() -> None:
     sizes = _sizes(40, (10, 3), (20, 2))
-    assert sizes.all == [10, 20, 40]
-    assert [sizes.at(step) for step in range(7)] == [10, 10, 10, 20, 20, 40, 40]
+    assert sizes.unique == [10, 20, 40]
+    assert [sizes.size_at(step) for step in range(7)] == [10, 10, 10, 20, 20, 40, 40]
     assert [sizes.examples(steps) for steps in range(8)] == [0, 10, 20, 30, 50, 70, 110, 150]
     assert list(sizes.steps_per_stage(4)) == [(10, 3), (20, 1), (40, 0)]
     assert [sizes.steps_for(examples) for examples in (0, 10, 11, 30, 31, 70, 71, 110)] == [0, 1, 2, 3, 4, 5, 6, 6]
@@ -84,11 +84,11 @@ def test_changing_sizes_by_hand() -> None:
 
 @given(sizes=_CHANGING, steps=st.integers(0, 200))
 def test_the_images_of_a_run_are_those_of_its_steps(sizes: BatchSizes, steps: int) -> None:
-    assert sizes.examples(steps) == sum(sizes.at(step) for step in range(steps))
+    assert sizes.examples(steps) == sum(sizes.size_at(step) for step in range(steps))
     stretches = list(sizes.steps_per_stage(steps))
     assert sum(count for _, count in stretches) == steps
     assert all(count >= 0 for _, count in stretches)
-    assert {size for size, count in stretches if count} <= set(sizes.all)
+    assert {size for size, count in stretches if count} <= set(sizes.unique)
 
 
 @given(sizes=_CHANGING, examples=st.integers(0, 50_000))

@@ -20,7 +20,7 @@ from pipeline.datasets.sources import SyntheticImages, TrainingImages
 from pipeline.distributed import CommConfig, World
 from pipeline.run_log import Progress, RunLog
 from pipeline.simulator.job import elapsed_seconds, record_event
-from pipeline.training.loop import train
+from pipeline.training.loop import RunOptions, TrainData, train
 from pipeline.training.settings import TrainSettings
 
 ROUNDS = 8
@@ -42,7 +42,7 @@ class Training:
     members: NDArray[np.bool_]
     ranks: World
     micro_batch: int | Literal["auto"]
-    transport: CommConfig | None = None
+    comm: CommConfig | None = None
 
 
 class _AllStepsTimed(Exception):  # noqa: N818 - no error
@@ -90,8 +90,9 @@ def step_seconds(training: Training, n_steps: int, on_step: Callable[[], object]
                 training.settings, steps=steps, batch_stages=(), noise_scale_steps=None, accuracy_steps=None,
                 accuracy_examples=None,
             ),
-            training.images, training.labels, training.members,
-            ranks=ranks, log=clock, title="", micro_batch=training.micro_batch, transport=training.transport,
+            TrainData(training.images, training.labels, training.members),
+            ranks=ranks, log=clock,
+            options=RunOptions(micro_batch=training.micro_batch, comm=training.comm or CommConfig()),
         )  # fmt: skip
     if ranks.device.type == "cuda":
         torch.cuda.synchronize(ranks.device)

@@ -73,7 +73,7 @@ def prepare_cost(config: PrepareConfig, size: DataSize) -> PlannedCost:
 
 def micro_batch_sizes(settings: TrainSettings, workers: int) -> dict[int, list[int]]:
     """By batch size, images of the passes that one of `workers` processes makes in an optimizer step, in order."""
-    return {size: _micro_batch_sizes(size, settings, workers) for size in settings.batch_sizes.all}
+    return {size: _micro_batch_sizes(size, settings, workers) for size in settings.batch_sizes.unique}
 
 
 def _micro_batch_sizes(batch_size: int, settings: TrainSettings, workers: int) -> list[int]:

@@ -15,7 +15,7 @@ from pipeline.config.extractors import base_architecture, replicate_number
 from pipeline.config.params import Params
 from pipeline.config.study import KeepWeights
 from pipeline.distributed import local_gpus
-from pipeline.training.settings import TrainSettings, effective_settings
+from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, effective_settings
 
 _MEASURING_S = 18.0
 
@@ -44,17 +44,21 @@ def finetune_run(params: Params, network: str, size: DataSize) -> PlannedRun:
     config = params.finetune
     settings = effective_settings(
         config,
-        network=base_architecture(network),
-        n_classes=size.n_classes,
+        DatasetInfo(
+            n_classes=size.n_classes,
+            image_size=params.prepare.image_size,
+            mean=(0.5,) * 3,
+            std=(0.25,) * 3,
+        ),
+        GridPoint(
+            network=base_architecture(network),
+            batch_size=config.batch_size,
+            learning_rate=config.learning_rate,
+            weight_decay=config.weight_decay,
+            seed=config.seed + replicate_number(network),
+        ),
         n_epoch=cost.images_per_fold(size.n_train, config.folds),
-        image_size=params.prepare.image_size,
-        mean=(0.5,) * 3,
-        std=(0.25,) * 3,
-        batch_size=config.batch_size,
-        learning_rate=config.learning_rate,
-        weight_decay=config.weight_decay,
         budget=config.budget,
-        seed=config.seed + replicate_number(network),
         skipped=config.trained == "head",
     )
     return PlannedRun(settings=settings, workers=worker_count(config), threads=thread_count(config))

@@ -30,9 +30,9 @@ from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
 from pipeline.stages.harness import StageContext
 from pipeline.stages.train import missing_runs, next_runs, resolve_runs, run_key_digests
-from pipeline.training.grid import DatasetInfo, RunSpec, expand_grid
+from pipeline.training.grid import RunSpec, expand_grid
 from pipeline.training.result_cache import RunCache
-from pipeline.training.settings import launch_plan
+from pipeline.training.settings import DatasetInfo, launch_plan
 
 # How many images a run will see, before anything is downloaded or decoded.
 
@@ -203,7 +203,7 @@ def _run_identity(cell: RunSpec, threads: int | None) -> str:
 def worker_count(recipe: Recipe) -> int:
     """Processes that this machine would train `recipe` on."""
     plan = launch_plan(recipe)
-    return choose_workers(plan.workers, plan.fitting)
+    return choose_workers(plan.workers, plan.valid_world_sizes)
 
 
 def thread_count(recipe: Recipe) -> int:

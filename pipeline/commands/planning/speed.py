@@ -15,8 +15,8 @@ from pipeline.datasets.resident import ResidentImages
 from pipeline.datasets.sources import TrainingImages
 from pipeline.models import build
 from pipeline.optim import OPTIMIZERS, parameter_groups
+from pipeline.training.gradients import GlobalBatch, TrainLoss, accumulate_gradients
 from pipeline.training.memory import activation_bytes
-from pipeline.training.step import GlobalBatch, TrainLoss, accumulate_gradients
 
 # Larger parts take as long per image as these: the caches (CPU) or the cores (GPU) are full.
 _MAX_MICRO_BATCH = {"cpu": 256, "cuda": 4096}
@@ -85,12 +85,12 @@ def measure(workload: Workload, sizes: Collection[int], device: torch.device, *,
     model = model.to(device).to(memory_format=torch.channels_last)
     build_s = time.perf_counter() - start
     chosen = subsample_sizes({min(size, _MAX_MICRO_BATCH[device.type]) for size in sizes})
-    objective = _synthetic_objective(workload, chosen[-1], device)
+    train_loss = _synthetic_train_loss(workload, chosen[-1], device)
     parts: dict[int, float] = {}
     for size in sorted(chosen, key=lambda size: abs(np.log(size / _REFERENCE_MICRO_BATCH))):
         if parts and time.perf_counter() - start > seconds:
             break
-        parts[size] = _time_call(partial(_pass, model, objective, size), device)
+        parts[size] = _time_call(partial(_pass, model, train_loss, size), device)
     largest = max(parts)
     late = time.perf_counter() - start > seconds
     return Speed(
@@ -99,9 +99,9 @@ def measure(workload: Workload, sizes: Collection[int], device: torch.device, *,
         # A backward pass takes twice as long as its forward pass.
         evaluation_s=parts[largest] / largest / 3
         if late
-        else _evaluation_seconds(model, objective.images, largest, device),
+        else _evaluation_seconds(model, train_loss.images, largest, device),
         build_s=build_s,
-        activation_bytes=activation_bytes(model, lambda: objective.loss_sum(model, _batch(2), _part(2))) / 2,
+        activation_bytes=activation_bytes(model, lambda: train_loss.summed_loss(model, _batch(2), _part(2))) / 2,
         weight_bytes=sum(tensor.nbytes for tensor in model.state_dict().values()),
     )
 
@@ -115,7 +115,7 @@ def subsample_sizes(sizes: Collection[int], at_most: int = 4) -> list[int]:
     return sorted({min(ordered, key=lambda size: abs(np.log(size / value))) for value in wanted})
 
 
-def _synthetic_objective(workload: Workload, n: int, device: torch.device) -> TrainLoss:
+def _synthetic_train_loss(workload: Workload, n: int, device: torch.device) -> TrainLoss:
     side = workload.crop_size
     pixels = np.random.default_rng(0).integers(0, 256, (n, side, side, 3), dtype=np.uint8)
     images = ResidentImages(
@@ -125,16 +125,16 @@ def _synthetic_objective(workload: Workload, n: int, device: torch.device) -> Tr
 
 
 def _batch(size: int) -> GlobalBatch:
-    return GlobalBatch(ids=np.arange(size), epochs=np.zeros(size, dtype=np.int64))
+    return GlobalBatch(sample_ids=np.arange(size), epochs=np.zeros(size, dtype=np.int64))
 
 
 def _part(size: int) -> BatchSlice:
     return BatchSlice(rows=slice(0, size), group_sizes=(size,))
 
 
-def _pass(model: nn.Module, objective: TrainLoss, size: int) -> None:
+def _pass(model: nn.Module, train_loss: TrainLoss, size: int) -> None:
     model.train()
-    accumulate_gradients(model, objective, _batch(size), [_part(size)], ranks=1)
+    accumulate_gradients(model, train_loss, _batch(size), [_part(size)], ranks=1)
 
 
 def _update_seconds(model: nn.Module, device: torch.device) -> float:

@@ -31,8 +31,8 @@ from pipeline.run_log import RunLog
 from pipeline.stages.harness import StageContext
 from pipeline.stages.train import resolve_runs
 from pipeline.training.checkpointing import STALE_AFTER_S
-from pipeline.training.grid import DatasetInfo
 from pipeline.training.run_key import machine_info, training_code_digest
+from pipeline.training.settings import DatasetInfo
 from pipeline.tuning.results import SearchResult
 from pipeline.tuning.search import EpochMapFn, Search, trials_to_resume
 from pipeline.tuning.sources import TrialData, make_trial_data, val_rows

@@ -11,19 +11,20 @@ from torch import Tensor, nn
 
 from pipeline import distributed
 from pipeline.batching import BatchSlice, merge_micro_batches
-from pipeline.training import loop, step
+from pipeline.training import batch_plan, gradients, loop
+from pipeline.training.gradients import GlobalBatch, TrainLoss, accumulate_gradients
 from pipeline.training.settings import TrainSettings
-from pipeline.training.step import GlobalBatch, TrainLoss, TrainStep, accumulate_gradients
+from pipeline.training.step import TrainStep
 
 
 def _mean_of_means(
-    model: nn.Module, objective: TrainLoss, batch: GlobalBatch, parts: Sequence[BatchSlice], **_: Any
+    model: nn.Module, train_loss: TrainLoss, batch: GlobalBatch, parts: Sequence[BatchSlice], **_: Any
 ) -> Tensor:
     """Every pass counts alike, and every rank, however many images it has."""
-    total = torch.zeros((), dtype=torch.float64, device=objective.labels.device)
+    total = torch.zeros((), dtype=torch.float64, device=train_loss.labels.device)
     for index, part in enumerate(parts):
         with distributed.defer_reduction(model, defer=index < len(parts) - 1):
-            loss = objective.loss_sum(model, batch, part)
+            loss = train_loss.summed_loss(model, batch, part)
             (loss / part.size / len(parts)).backward()
         total += loss.detach()
     return total
@@ -36,7 +37,7 @@ def _averaged_over_ranks(*given: Any, ranks: int, **options: Any) -> Tensor:
 
 def _clipped_per_pass(
     model: nn.Module,
-    objective: TrainLoss,
+    train_loss: TrainLoss,
     batch: GlobalBatch,
     parts: Sequence[BatchSlice],
     *,
@@ -44,26 +45,26 @@ def _clipped_per_pass(
     **options: Any,
 ) -> Tensor:
     """Clips what has been accumulated so far after every pass."""
-    total = torch.zeros((), dtype=torch.float64, device=objective.labels.device)
+    total = torch.zeros((), dtype=torch.float64, device=train_loss.labels.device)
     for index, part in enumerate(parts):
         with distributed.defer_reduction(model, defer=index < len(parts) - 1):
-            total += accumulate_gradients(model, objective, batch, [part], **options)
+            total += accumulate_gradients(model, train_loss, batch, [part], **options)
         nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
     return total
 
 
-def _merged_groups(parts: Sequence[BatchSlice], at_most: int) -> list[BatchSlice]:
+def _merged_groups(parts: Sequence[BatchSlice], max_size: int) -> list[BatchSlice]:
     """Normalises all images of a pass together."""
-    return [BatchSlice(rows=part.rows, group_sizes=(part.size,)) for part in merge_micro_batches(parts, at_most)]
+    return [BatchSlice(rows=part.rows, group_sizes=(part.size,)) for part in merge_micro_batches(parts, max_size)]
 
 
 class _CountsPasses(TrainStep):
     """Advances the schedule and the meter with every pass, and at their end keeps them there."""
 
-    def take(self, batch: GlobalBatch) -> None:
+    def run_step(self, batch: GlobalBatch) -> None:
         steps = self._state.step
-        self._state.step = min(self._settings.steps - 1, steps * len(self._batches[batch.size].passes))
-        super().take(batch)
+        self._state.step = min(self._settings.steps - 1, steps * len(self._batches[batch.size].micro_batches))
+        super().run_step(batch)
         self._state.step = steps + 1
 
 
@@ -74,13 +75,13 @@ def _sum_in_sequence(tensors: Iterable[Tensor]) -> Tensor:
 
 def _clipping(settings: TrainSettings) -> AbstractContextManager[object]:
     assert settings.clip_norm is not None
-    return patch.object(step, "accumulate_gradients", partial(_clipped_per_pass, clip_norm=settings.clip_norm))
+    return patch.object(gradients, "accumulate_gradients", partial(_clipped_per_pass, clip_norm=settings.clip_norm))
 
 
 MUTANTS: dict[str, Callable[[TrainSettings], AbstractContextManager[object]]] = {
-    "mean of means": lambda _: patch.object(step, "accumulate_gradients", _mean_of_means),
-    "mean over ranks": lambda _: patch.object(step, "accumulate_gradients", _averaged_over_ranks),
-    "merged BatchNorm groups": lambda _: patch.object(loop, "merge_micro_batches", _merged_groups),
+    "mean of means": lambda _: patch.object(gradients, "accumulate_gradients", _mean_of_means),
+    "mean over ranks": lambda _: patch.object(gradients, "accumulate_gradients", _averaged_over_ranks),
+    "merged BatchNorm groups": lambda _: patch.object(batch_plan, "merge_micro_batches", _merged_groups),
     "clipping per micro-batch": _clipping,
     "schedule per micro-step": lambda _: patch.object(loop, "TrainStep", _CountsPasses),
     "sum in sequence": lambda _: patch.object(distributed, "pairwise_sum", _sum_in_sequence),

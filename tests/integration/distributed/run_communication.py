@@ -38,16 +38,16 @@ _LONG = replace(SEVERAL, steps=25, ema_decay=None)
 
 
 def _dense(workers: int) -> Iterator[tuple[str, Case]]:
-    for name, transport in TRANSPORTS.items():
+    for name, comm in TRANSPORTS.items():
         several, one = (replace(settings, simulated_workers=workers) for settings in (SEVERAL, RESNET))
-        yield f"small_cnn {name}", Case(settings=several, transport=transport)
+        yield f"small_cnn {name}", Case(settings=several, comm=comm)
         if name in WITH_RESNET:
-            yield f"resnet18 {name}", Case(settings=one, transport=transport)
+            yield f"resnet18 {name}", Case(settings=one, comm=comm)
     # Two workers on each rank, that do not pass forward together.
     two_each = replace(SEVERAL, simulated_workers=2 * workers)
-    yield "small_cnn passes", Case(settings=two_each, transport=_AFTER, micro_batch=36 // workers)
+    yield "small_cnn passes", Case(settings=two_each, comm=_AFTER, micro_batch=36 // workers)
     if "horovod" in TRANSPORTS:
-        passes = Case(settings=two_each, transport=TRANSPORTS["horovod"], micro_batch=36 // workers)
+        passes = Case(settings=two_each, comm=TRANSPORTS["horovod"], micro_batch=36 // workers)
         yield "small_cnn horovod passes", passes
 
 
@@ -56,21 +56,21 @@ def _compressed(workers: int) -> Iterator[tuple[str, Case]]:
     for kind in ("bf16", "fp16"):
         half = replace(several, compression=kind)
         yield kind, Case(settings=half)
-        yield f"{kind} one message", Case(settings=half, transport=_AFTER)
+        yield f"{kind} one message", Case(settings=half, comm=_AFTER)
     yield "bf16 interrupted", Case(settings=replace(several, compression="bf16"), interrupted=True)
-    yield "powersgd whole", Case(settings=replace(several, **{**_LOW_RANK, "powersgd_rank": 10_000}), transport=_AFTER)
+    yield "powersgd whole", Case(settings=replace(several, **{**_LOW_RANK, "powersgd_rank": 10_000}), comm=_AFTER)
     low_rank = replace(long, **_LOW_RANK)
-    yield "powersgd", Case(settings=low_rank, transport=_AFTER)
-    yield "powersgd interrupted", Case(settings=low_rank, transport=_AFTER, interrupted=True)
+    yield "powersgd", Case(settings=low_rank, comm=_AFTER)
+    yield "powersgd interrupted", Case(settings=low_rank, comm=_AFTER, interrupted=True)
 
 
 def _between_nodes() -> Iterator[tuple[str, Case]]:
     half = replace(SEVERAL, compression="bf16", workers_per_node=2)
-    yield "bf16 between nodes", Case(settings=half, transport=CommConfig(hierarchical=True))
-    yield "bf16 between nodes in one message", Case(settings=half, transport=_BY_NODE_AFTER)
+    yield "bf16 between nodes", Case(settings=half, comm=CommConfig(hierarchical=True))
+    yield "bf16 between nodes in one message", Case(settings=half, comm=_BY_NODE_AFTER)
     low_rank = replace(_LONG, **_LOW_RANK, workers_per_node=2)
-    yield "powersgd between nodes", Case(settings=low_rank, transport=_BY_NODE_AFTER)
-    yield "powersgd between nodes interrupted", Case(settings=low_rank, transport=_BY_NODE_AFTER, interrupted=True)
+    yield "powersgd between nodes", Case(settings=low_rank, comm=_BY_NODE_AFTER)
+    yield "powersgd between nodes interrupted", Case(settings=low_rank, comm=_BY_NODE_AFTER, interrupted=True)
 
 
 CASES = {

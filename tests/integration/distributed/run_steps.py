@@ -26,7 +26,7 @@ from pipeline.run_log import RunLog
 from pipeline.training import eval_weights, state
 from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
 from pipeline.training.evaluation import evaluate, load_images
-from pipeline.training.loop import TrainedRun, train
+from pipeline.training.loop import RunOptions, TrainData, TrainedRun, train
 from pipeline.training.settings import ImageFormat, TrainSettings
 from tests.fixtures.training import bright_images, build_float64
 from tests.integration.distributed.mutants import MUTANTS
@@ -80,7 +80,7 @@ class Case:
 
     settings: TrainSettings
     micro_batch: int | Literal["auto"] = "auto"
-    transport: CommConfig | None = None
+    comm: CommConfig | None = None
     dtype: torch.dtype = torch.float32
     interrupted: bool = False
     mutant: str | None = None
@@ -163,30 +163,29 @@ def _patched(case: Case) -> Iterator[None]:
         yield
 
 
-def _train(case: Case, ranks: World, pauses: CheckpointScheduler | None = None) -> TrainedRun:
+def _train(case: Case, ranks: World, checkpointer: CheckpointScheduler | None = None) -> TrainedRun:
     """The tenth of the images that is no member has labels out of range."""
     images, labels = bright_images(150, SIZE)
     members = np.arange(150) % 10 != 0
     return train(
         case.settings,
-        load_images(images, case.settings, training=True, device=ranks.device),
-        torch.from_numpy(np.where(members, labels, -1)),
-        members,
+        TrainData(
+            load_images(images, case.settings, training=True, device=ranks.device),
+            torch.from_numpy(np.where(members, labels, -1)),
+            members,
+        ),
         ranks=ranks,
         log=RunLog.silent(),
-        title="test",
-        micro_batch=case.micro_batch,
-        transport=case.transport,
-        pauses=pauses,
+        options=RunOptions(micro_batch=case.micro_batch, comm=case.comm or CommConfig(), checkpointer=checkpointer),
         track_confidence=True,
     )
 
 
 def _train_with_a_break(case: Case, ranks: World, folder: Path) -> TrainedRun:
-    agreement = stop_and_save_flags()
-    ended = CheckpointScheduler(Checkpoints(folder), agreement, ranks=ranks, steps=1000)
+    flag_sync = stop_and_save_flags()
+    ended = CheckpointScheduler(Checkpoints(folder), flag_sync, ranks=ranks, steps=1000)
     try:
-        with ended.watching():
+        with ended.handle_sigterm():
             signal.raise_signal(signal.SIGTERM)
             _train(case, ranks, ended)
     except Terminated:
@@ -195,7 +194,7 @@ def _train_with_a_break(case: Case, ranks: World, folder: Path) -> TrainedRun:
         raise AssertionError("was not ended")
     distributed.barrier()
     assert ranks.count == 1 or not ranks.is_main or len(list(folder.iterdir())) == 1
-    return _train(case, ranks, CheckpointScheduler(Checkpoints(folder), agreement, ranks=ranks, steps=1000))
+    return _train(case, ranks, CheckpointScheduler(Checkpoints(folder), flag_sync, ranks=ranks, steps=1000))
 
 
 def run(case: Case, ranks: World) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def test_rows_are_samples(data: DataPaths, tmp_path: Path) -> None:
         assert list(predictions) == columns
         assert predictions["sample_id"].tolist() == list(range(n))
         images, _ = bright_images(n, seed=0 if split == "train" else 1)
-        probabilities = load_trained(data.extractor(NETWORK)).probabilities(images)
+        probabilities = load_trained(data.extractor(NETWORK)).predict_proba(images)
         assert predictions["predicted"].tolist() == probabilities.argmax(1).tolist()
         np.testing.assert_allclose(predictions["confidence"], probabilities.max(1), rtol=1e-4)
 

@@ -73,8 +73,8 @@ def test_one_file_holds_the_networks_and_one_their_metrics(three: Path) -> None:
     assert [fold["n_train"] for fold in metrics["folds"]] == [N - 20] * 3
     for key in ("top1", "balanced_accuracy", "train_loss", "test_loss"):
         assert metrics[key] == pytest.approx(np.mean([fold[key] for fold in metrics["folds"]]))
-    first = load_trained(data.extractor(NETWORK)).probabilities(images)
-    np.testing.assert_array_equal(first, extractor.networks[0].probabilities(images))
+    first = load_trained(data.extractor(NETWORK)).predict_proba(images)
+    np.testing.assert_array_equal(first, extractor.networks[0].predict_proba(images))
     assert not (three / "work/checkpoints").exists()
 
 
@@ -83,7 +83,7 @@ def test_each_training_image_is_judged_by_the_network_of_its_fold(three: Path) -
     data, (images, labels) = _data(three), bright_images(N)
     extractor = load_fold_networks(data.extractor(NETWORK))
     assert extractor.folds is not None
-    given = np.stack([network.probabilities(images) for network in extractor.networks])
+    given = np.stack([network.predict_proba(images) for network in extractor.networks])
     expected = given[extractor.folds, np.arange(N)]
     sure = np.load(data.probabilities(NETWORK))
     assert (sure.dtype, sure.shape) == (np.float32, (N, len(NAMES)))
@@ -103,7 +103,7 @@ def test_each_training_image_is_judged_by_the_network_of_its_fold(three: Path) -
 def test_test_images_have_the_features_of_the_first_network(three: Path) -> None:
     data, (images, _) = _data(three), bright_images(22, seed=1)
     extractor = load_fold_networks(data.extractor(NETWORK))
-    expected = np.mean([network.probabilities(images) for network in extractor.networks], axis=0)
+    expected = np.mean([network.predict_proba(images) for network in extractor.networks], axis=0)
     table = _table(data.predictions(NETWORK, "test"))
     assert list(table) == ["sample_id", "predicted", "confidence"]
     np.testing.assert_array_equal(table["predicted"], expected.argmax(1))

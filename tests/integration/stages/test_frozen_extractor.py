@@ -71,12 +71,12 @@ def test_the_backbone_stays_and_predictions_are_those_of_the_fitted_model(weight
         model.fit(features[rows], labels[rows])
         for some in (images, test):
             expected = model.predict_proba(_features(network, some))
-            np.testing.assert_allclose(network.probabilities(some), expected, atol=2e-3)
+            np.testing.assert_allclose(network.predict_proba(some), expected, atol=2e-3)
             clear = np.diff(np.sort(expected)[:, -2:]).ravel() > 1e-2
-            np.testing.assert_array_equal(network.probabilities(some).argmax(1)[clear], expected.argmax(1)[clear])
+            np.testing.assert_array_equal(network.predict_proba(some).argmax(1)[clear], expected.argmax(1)[clear])
         losses.append(-np.log(model.predict_proba(features[rows])[np.arange(rows.sum()), labels[rows]]).mean())
         # Seen are known by heart, the others are not.
-        right = network.probabilities(images).argmax(1) == labels
+        right = network.predict_proba(images).argmax(1) == labels
         assert right[rows].mean() > right[~rows].mean() + 0.2
     metrics = json.loads(data.finetune_metrics(NETWORK).read_text())
     assert [fold["train_loss"] for fold in metrics["folds"]] == pytest.approx(losses, rel=0.02)
@@ -120,7 +120,7 @@ def test_two_ranks_fit_the_head_of_one(weights: Path, tmp_path: Path) -> None:
     done = run(command("finetune", tmp_path, ranks=2))
     assert done.returncode == 0, done.stderr
     together = load_fold_networks(data.extractor(NETWORK)).networks[0]
-    np.testing.assert_allclose(together.probabilities(test), alone.probabilities(test), atol=1e-3)
+    np.testing.assert_allclose(together.predict_proba(test), alone.predict_proba(test), atol=1e-3)
 
 
 def test_a_class_without_images_is_refused(weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,17 +13,17 @@ from pipeline.batching import BatchSlice, merge_micro_batches, rank_slices, work
 from pipeline.models.layers import GroupedBatchNorm2d
 from pipeline.training.eval_weights import recompute_batch_norm_statistics
 from pipeline.training.evaluation import load_images
-from pipeline.training.step import GlobalBatch, TrainLoss
+from pipeline.training.gradients import GlobalBatch, TrainLoss
 from tests.fixtures.training import TINY, bright_images, build_float64, build_resnet
 
 _PARTS = worker_slices(10, 3)
 _BATCHES = [
-    GlobalBatch(ids=np.arange(start, start + 10), epochs=np.full(10, epoch))
+    GlobalBatch(sample_ids=np.arange(start, start + 10), epochs=np.full(10, epoch))
     for start, epoch in ((0, 0), (10, 0), (5, 1))
 ]
 
 
-def _objective() -> TrainLoss:
+def _train_loss() -> TrainLoss:
     pixels, labels = bright_images(20)
     images = load_images(pixels, TINY, training=True, device=torch.device("cpu"))
     return TrainLoss(images=images, labels=torch.from_numpy(labels))
@@ -31,9 +31,9 @@ def _objective() -> TrainLoss:
 
 def _groups() -> list[Tensor]:
     """All groups of all batches, (n, 3, side, side) float64 each."""
-    images = _objective().images
+    images = _train_loss().images
     return [
-        images.training_batch(batch.ids[part.rows], batch.epochs[part.rows]).double()
+        images.training_batch(batch.sample_ids[part.rows], batch.epochs[part.rows]).double()
         for batch in _BATCHES
         for part in _PARTS
     ]
@@ -47,7 +47,7 @@ class _Headed(nn.Sequential):
 
 
 def _recompute(model: nn.Module, parts: Sequence[BatchSlice] = _PARTS) -> None:
-    recompute_batch_norm_statistics(model, _objective(), _BATCHES, parts)
+    recompute_batch_norm_statistics(model, _train_loss(), _BATCHES, parts)
 
 
 def _norms(model: nn.Module) -> list[GroupedBatchNorm2d]:
@@ -121,7 +121,7 @@ def test_ranks_together_have_the_bits_of_one(ranks: int) -> None:
             everyones = [rank[len(own) - 1].clone() for rank in over_ranks] if over_ranks else [tensor]
             return distributed.pairwise_sum(everyones)
 
-        recompute_batch_norm_statistics(model, _objective(), _BATCHES, mine, sum_over_ranks_=sum_over_ranks_)
+        recompute_batch_norm_statistics(model, _train_loss(), _BATCHES, mine, sum_over_ranks_=sum_over_ranks_)
         partial.append(own)
         return _statistics(model)
 

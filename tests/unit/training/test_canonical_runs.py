@@ -89,7 +89,7 @@ _MUTANTS: dict[str, tuple[Any, str, Any, set[str]]] = {
         {"small_cnn radam bf16 tree"},
     ),
     "evaluation": (canonical_runs, "evaluate", _wrong_by_one, set(QUICK)),
-    "order of samples": (batching.SampleStream, "_order", lambda self, epoch: self._members.nonzero()[0], set(QUICK)),
+    "order of samples": (batching.SampleStream, "_order", lambda self, _: self._train_mask.nonzero()[0], set(QUICK)),
 }
 
 

@@ -63,7 +63,7 @@ def test_damaged_ones_are_passed_over_and_named(
     for path, spoil in zip(broken, damage, strict=True):
         path.write_bytes(spoil(path.read_bytes()))
     lines: list[str] = []
-    newest = Checkpoints(tmp_path, keep=3).newest(lines.append)
+    newest = Checkpoints(tmp_path, keep=3).load_latest(lines.append)
     if len(damage) == 3:
         assert newest is None
     else:
@@ -105,7 +105,7 @@ def test_foreign_files_with_a_right_digest_are_passed_over(
     foreign = tmp_path / f"step-9.{hashlib.sha256(_FOREIGN[kind]).hexdigest()}.pt"
     foreign.write_bytes(_FOREIGN[kind])
     lines: list[str] = []
-    newest = Checkpoints(tmp_path).newest(lines.append)
+    newest = Checkpoints(tmp_path).load_latest(lines.append)
     assert newest is not None
     assert newest[0] == 1
     assert not (tmp_path / "harm").exists()
@@ -122,7 +122,7 @@ def test_a_file_that_cannot_be_read_is_passed_over(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(Path, "read_bytes", fail)
     lines: list[str] = []
-    assert Checkpoints(tmp_path).newest(lines.append) is None
+    assert Checkpoints(tmp_path).load_latest(lines.append) is None
     assert lines == [f"{files(tmp_path)[0]}: cannot be read (Input/output error); passed over"]
 
 
@@ -133,7 +133,7 @@ def test_an_unsound_one_does_not_take_the_place_of_a_sound_one(tmp_path: Path) -
         checkpoints.save(step, state_of(step))
     files(tmp_path)[-1].write_bytes(b"")
     resumed = Checkpoints(tmp_path, keep=2)
-    resumed.newest(lambda line: None)
+    resumed.load_latest(lambda line: None)
     resumed.save(4, state_of(4))
     assert steps(tmp_path) == [2, 4]
 
@@ -158,7 +158,7 @@ def test_a_disk_found_full_when_flushing_is_an_oserror(
     assert caught.value.errno == number
     assert fix_hint(caught.value) is not None
     assert steps(tmp_path) == [1]
-    assert checkpoints.newest(never) is not None
+    assert checkpoints.load_latest(never) is not None
     checkpoints.save(2, state_of(2))
 
 
@@ -176,7 +176,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
 try:
     checkpoints.save(3, state_of(3, numel=100_000))
 except OSError as error:
-    found, state = checkpoints.newest(never)
+    found, state = checkpoints.load_latest(never)
     print(json.dumps([error.errno, found, same(state, state_of(2)), len(list(folder.iterdir()))]))
 checkpoints.save(3, state_of(3))
 """
@@ -231,7 +231,7 @@ def test_a_kill_before_any_system_call_of_a_save(tmp_path: Path) -> None:
     for folder in files(tmp_path)[:count]:
         left = len(files(folder))
         number = int(folder.name)
-        newest = Checkpoints(folder).newest(never)
+        newest = Checkpoints(folder).load_latest(never)
         assert newest is not None
         assert newest[0] == (3 if number <= 2 else 4), number  # the third call is the rename
         assert same(newest[1], state_of(newest[0]))
@@ -273,7 +273,7 @@ def test_kills_at_random_moments_lose_at_most_the_save_they_hit(tmp_path: Path) 
             os.kill(pid, 9)
             while (line := process.stdout.readline()) != "killed\n":
                 announced = int(line.split()[1])
-            newest = Checkpoints(folder).newest(never)
+            newest = Checkpoints(folder).load_latest(never)
             assert newest is not None
             assert newest[0] in (announced, announced + 1)
             assert same(newest[1], state_of(newest[0], numel=500_000))

@@ -56,7 +56,7 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path, state: dict[Any, Any]) -> 
     checkpoints.save(3, state)
     (first,) = files(tmp_path)
     content = first.read_bytes()
-    newest = checkpoints.newest(never)
+    newest = checkpoints.load_latest(never)
     assert newest is not None
     assert newest[0] == 3
     assert same(newest[1], state)
@@ -70,7 +70,7 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path, state: dict[Any, Any]) -> 
 def test_unusual_types_of_numbers_survive(tmp_path: Path, dtype: torch.dtype) -> None:
     tensor = torch.arange(6).reshape(2, 3).t().to(dtype)
     Checkpoints(tmp_path).save(0, {"t": tensor})
-    newest = Checkpoints(tmp_path).newest(never)
+    newest = Checkpoints(tmp_path).load_latest(never)
     assert newest is not None
     assert same(newest[1]["t"], tensor)
 
@@ -95,7 +95,7 @@ def test_a_training_step_after_a_resume_is_bitwise_the_same(tmp_path: Path) -> N
         Checkpoints(tmp_path).save(1, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
         step(model, optimizer)
         resumed, resumed_optimizer = build()
-    newest = Checkpoints(tmp_path).newest(never)
+    newest = Checkpoints(tmp_path).load_latest(never)
     assert newest is not None
     resumed.load_state_dict(newest[1]["model"])
     resumed_optimizer.load_state_dict(newest[1]["optimizer"])
@@ -152,7 +152,7 @@ def test_what_could_not_be_loaded_is_refused_when_saved(tmp_path: Path, kind: st
 
 
 def test_there_is_none_at_first(tmp_path: Path) -> None:
-    assert Checkpoints(tmp_path / "absent").newest(never) is None
+    assert Checkpoints(tmp_path / "absent").load_latest(never) is None
     Checkpoints(tmp_path / "absent").clear()
     assert files(tmp_path) == []
 
@@ -170,7 +170,7 @@ def test_the_newest_are_kept_in_the_order_of_steps(tmp_path: Path) -> None:
     for step in (8, 9, 10, 10**9, 10**10):  # neither order of names nor width of numbers counts
         checkpoints.save(step, state_of(step))
         seen.append(steps(tmp_path))
-        newest = checkpoints.newest(never)
+        newest = checkpoints.load_latest(never)
         assert newest is not None
         assert newest[0] == step
     assert [sorted(kept) for kept in seen] == [[8], [8, 9], [8, 9, 10], [9, 10, 10**9], [10, 10**9, 10**10]]
@@ -184,7 +184,7 @@ def test_a_run_that_went_back_leaves_nothing_of_its_former_future(tmp_path: Path
     assert steps(tmp_path) == [20, 25]
     checkpoints.save(25, {"other": 1})  # the same step anew
     assert steps(tmp_path) == [20, 25]
-    assert checkpoints.newest(never) == (25, {"other": 1})
+    assert checkpoints.load_latest(never) == (25, {"other": 1})
 
 
 def test_clear_leaves_strangers_alone(tmp_path: Path) -> None:
@@ -199,14 +199,14 @@ def test_clear_leaves_strangers_alone(tmp_path: Path) -> None:
     (folder / "step-1.pt").write_text("kept")
     checkpoints.clear()
     assert {path.name for path in files(folder)} == {"notes.txt", "step-1.pt"}
-    assert checkpoints.newest(never) is None
+    assert checkpoints.load_latest(never) is None
 
 
 def test_a_folder_with_a_checkpoints_name_is_none(tmp_path: Path) -> None:
     folder = tmp_path / f"step-9.{'0' * 64}.pt"
     folder.mkdir()
     Checkpoints(tmp_path).save(1, state_of(1))
-    newest = Checkpoints(tmp_path).newest(never)
+    newest = Checkpoints(tmp_path).load_latest(never)
     assert newest is not None
     assert newest[0] == 1
     Checkpoints(tmp_path).clear()

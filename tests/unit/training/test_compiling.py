@@ -14,7 +14,7 @@ from pipeline.distributed import World
 from pipeline.errors import InputError
 from pipeline.run_log import RunLog
 from pipeline.training.evaluation import evaluate, load_images
-from pipeline.training.loop import train
+from pipeline.training.loop import RunOptions, TrainData, train
 from pipeline.training.numerics import compile_network
 from pipeline.training.settings import TrainSettings
 from tests.fixtures.training import ALONE, TINY, bright_images, distance, parameters_of
@@ -32,8 +32,8 @@ def _trained(settings: TrainSettings, ranks: World = ALONE) -> tuple[Tensor, flo
     images = load_images(pixels, settings, training=True, device=ranks.device)
     targets = torch.from_numpy(labels).to(ranks.device)
     run = train(
-        settings, images, targets, np.ones(60, dtype=np.bool_),
-        ranks=ranks, log=RunLog.silent(), title="compiled", micro_batch=20,
+        settings, TrainData(images, targets, np.ones(60, dtype=np.bool_)),
+        ranks=ranks, log=RunLog.silent(), options=RunOptions(micro_batch=20),
     )  # fmt: skip
     test = load_images(pixels, settings, training=False, device=ranks.device)
     return parameters_of(run.model), evaluate(run.model, test, targets, batch_size=25, ranks=ranks).loss

@@ -15,7 +15,7 @@ from pipeline.durations import BatchSizes
 from pipeline.run_log import RunLog
 from pipeline.training.confidence import ConfidenceTracker, first_tracked_step
 from pipeline.training.evaluation import load_images
-from pipeline.training.loop import TrainedRun, train
+from pipeline.training.loop import TrainData, TrainedRun, train
 from tests.fixtures.training import ALONE, TINY, bright_images
 
 _N, _CLASSES = 6, 3
@@ -35,7 +35,7 @@ def test_means_are_those_of_the_softmax_and_unmet_images_have_none(seed: int) ->
     track = ConfidenceTracker(_N, _CPU)
     sure: list[list[float]] = [[] for _ in range(_N)]
     for ids, targets, logits in _passes(seed):
-        track.note(ids, targets, logits)
+        track.update(ids, targets, logits)
         for row, target, own in zip(ids.tolist(), targets.tolist(), logits, strict=True):
             sure[row].append(float(own.double().softmax(0)[target]))
     expected = np.array([float(np.mean(values)) if values else np.nan for values in sure])
@@ -47,12 +47,12 @@ def test_means_are_those_of_the_softmax_and_unmet_images_have_none(seed: int) ->
 def test_no_order_and_no_interruption_changes_a_bit(seed: int, order: list[int], break_at: int) -> None:
     batches, straight, other = _passes(seed), ConfidenceTracker(_N, _CPU), ConfidenceTracker(_N, _CPU)
     for batch in batches:
-        straight.note(*batch)
+        straight.update(*batch)
     for count, index in enumerate(order):
         if count == break_at:
-            saved, other = other.to_save(), ConfidenceTracker(_N, _CPU)
-            other.restore(saved, is_main=True)
-        other.note(*batches[index])
+            saved, other = other.state_dict(), ConfidenceTracker(_N, _CPU)
+            other.load_state_dict(saved, is_main=True)
+        other.update(*batches[index])
     assert straight.means().tobytes() == other.means().tobytes()
 
 
@@ -67,8 +67,8 @@ def _train(steps: int, members: NDArray[np.bool_], **options: Any) -> TrainedRun
     settings = replace(TINY, steps=steps, batch_size=8)
     pixels, labels = bright_images(len(members))
     images = load_images(pixels, settings, training=True, device=ALONE.device)
-    arguments: dict[str, Any] = {"ranks": ALONE, "log": RunLog.silent(), "title": "", **options}
-    return train(settings, images, torch.from_numpy(labels), members, **arguments)
+    arguments: dict[str, Any] = {"ranks": ALONE, "log": RunLog.silent(), **options}
+    return train(settings, TrainData(images, torch.from_numpy(labels), members), **arguments)
 
 
 def test_a_run_tells_it_of_every_image_that_it_trained_on() -> None:
@@ -91,5 +91,5 @@ def test_watching_changes_no_weight() -> None:
 @pytest.mark.parametrize("logits", [[torch.nan] * 3, [torch.inf, 0, 0]])
 def test_a_broken_network_is_sure_of_nothing(logits: list[float]) -> None:
     track = ConfidenceTracker(1, _CPU)
-    track.note(torch.tensor([0]), torch.tensor([0]), torch.tensor([logits]))
+    track.update(torch.tensor([0]), torch.tensor([0]), torch.tensor([logits]))
     assert track.means().tolist() == [0.0]

@@ -20,7 +20,7 @@ from pipeline.config.study import TrainConfig
 from pipeline.durations import BatchStage
 from pipeline.training import run_key as module
 from pipeline.training.run_key import RunKey, cpu_arithmetic, machine_info, run_key, worker_machine_info
-from pipeline.training.settings import TrainSettings, effective_settings, launch_plan
+from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, effective_settings, launch_plan
 from tests.fixtures.training import ALONE, TINY
 
 MEMBERS = np.arange(20) % 3 > 0
@@ -30,7 +30,7 @@ TREE = replace(TINY, reduction="tree")
 
 
 def _identity(settings: TrainSettings = TINY, **options: Any) -> RunKey:
-    arguments = {"members": MEMBERS, "data_digest": "d", "device": ALONE.device, "threads": 1, **options}
+    arguments = {"train_mask": MEMBERS, "data_digest": "d", "device": ALONE.device, "threads": 1, **options}
     return run_key(settings, **arguments)
 
 
@@ -110,8 +110,10 @@ _WHICH: dict[str, Any] = {
 def _key_of_recipe(changes: Mapping[str, Any]) -> str:
     recipe = TrainConfig.model_validate({"simulated_workers": 2, **changes})
     settings = effective_settings(
-        recipe, network="resnet18", n_classes=4, n_epoch=20, image_size=16, mean=(0.5,) * 3, std=(0.25,) * 3,
-        batch_size=20, learning_rate=0.1, weight_decay=0.0, budget=Duration(steps=4), seed=0,
+        recipe,
+        DatasetInfo(n_classes=4, image_size=16, mean=(0.5,) * 3, std=(0.25,) * 3),
+        GridPoint(network="resnet18", batch_size=20, learning_rate=0.1, weight_decay=0.0, seed=0),
+        n_epoch=20, budget=Duration(steps=4),
     )  # fmt: skip
     threads = launch_plan(recipe).threads
     return _key(settings, threads=2 if threads == "auto" else threads)
@@ -142,7 +144,7 @@ def test_compression_says_which_run_it_is() -> None:
 def test_members_and_data_count() -> None:
     others = MEMBERS.copy()
     others[0] ^= True
-    assert _key(members=others) != _key()
+    assert _key(train_mask=others) != _key()
     assert _key(data_digest="e") != _key()
 
 
@@ -230,7 +232,7 @@ def test_the_code_that_decides_a_result_counts() -> None:
         "schedules",
         "datasets.resident",
         "datasets.streaming",
-        "training.step",
+        "training.gradients",
     }
     assert {f"pipeline.{name}" for name in deciding} <= closure
     assert not {"pipeline.run_log", "pipeline.errors", "pipeline.paths", "pipeline.stages.train"} & closure

@@ -18,12 +18,12 @@ from torch.nn.parallel import DistributedDataParallel
 from pipeline import distributed
 from pipeline.batching import BatchSlice, merge_micro_batches, rank_slices, worker_slices
 from pipeline.models import build
-from pipeline.training import step
-from pipeline.training.step import GlobalBatch, TrainLoss, TreeSums, accumulate_gradients, tree_gradients
-from tests.fixtures.training import NAMES, distance, gradient_of, random_objective
+from pipeline.training import gradients
+from pipeline.training.gradients import GlobalBatch, TrainLoss, TreeSums, accumulate_gradients, tree_gradients
+from tests.fixtures.training import NAMES, distance, gradient_of, random_train_loss
 
 N = 50
-_OBJECTIVE = random_objective(N)
+_TRAIN_LOSS = random_train_loss(N)
 Find = Callable[..., object]
 
 
@@ -38,37 +38,37 @@ def _resnet() -> nn.Module:
 
 def _batch(size: int, seed: int = 0) -> GlobalBatch:
     rng = np.random.default_rng(seed)
-    return GlobalBatch(ids=rng.integers(0, N, size), epochs=rng.integers(0, 2, size))
+    return GlobalBatch(sample_ids=rng.integers(0, N, size), epochs=rng.integers(0, 2, size))
 
 
 def _whole(size: int) -> BatchSlice:
     return BatchSlice(rows=slice(0, size), group_sizes=(size,))
 
 
-def _plain(model: nn.Module, batch: GlobalBatch, objective: TrainLoss = _OBJECTIVE) -> tuple[Tensor, float]:
+def _plain(model: nn.Module, batch: GlobalBatch, train_loss: TrainLoss = _TRAIN_LOSS) -> tuple[Tensor, float]:
     """Gradient of the mean loss over the whole batch in one pass, and the sum of the losses."""
     model.zero_grad()
-    loss = objective.loss_sum(model, batch, _whole(batch.size))
+    loss = train_loss.summed_loss(model, batch, _whole(batch.size))
     (loss / batch.size).backward()
     return gradient_of(model), float(loss.detach())
 
 
 def _error(
-    find: Find, parts: Sequence[BatchSlice], model: nn.Module | None = None, objective: TrainLoss = _OBJECTIVE
+    find: Find, parts: Sequence[BatchSlice], model: nn.Module | None = None, train_loss: TrainLoss = _TRAIN_LOSS
 ) -> float:
     """Relative L2 distance of a found gradient to that of one plain batch."""
     model = model or _small_cnn()
     batch = _batch(parts[-1].rows.stop)
-    expected, _ = _plain(model, batch, objective)
+    expected, _ = _plain(model, batch, train_loss)
     model.zero_grad()
-    find(model, objective, batch, parts)
+    find(model, train_loss, batch, parts)
     return distance(gradient_of(model), expected)
 
 
 def _exact(
-    model: nn.Module, objective: TrainLoss, batch: GlobalBatch, parts: Sequence[BatchSlice], **options: Any
+    model: nn.Module, train_loss: TrainLoss, batch: GlobalBatch, parts: Sequence[BatchSlice], **options: Any
 ) -> Tensor:
-    return accumulate_gradients(model, objective, batch, parts, **{"ranks": 1, **options})
+    return accumulate_gradients(model, train_loss, batch, parts, **{"ranks": 1, **options})
 
 
 _FINDERS = pytest.mark.parametrize("find", [_exact, tree_gradients], ids=["accumulated", "tree"])
@@ -86,18 +86,18 @@ def _any_parts(draw: st.DrawFn) -> list[BatchSlice]:
 
 
 def test_the_loss_of_a_part_is_plain_torch() -> None:
-    objective, model, batch = random_objective(N, label_smoothing=0.2), _resnet(), _batch(6)
-    logits = model(objective.images.training_batch(batch.ids[2:], batch.epochs[2:]))
-    expected = F.cross_entropy(logits, objective.labels[batch.ids[2:]], label_smoothing=0.2) * 4
+    train_loss, model, batch = random_train_loss(N, label_smoothing=0.2), _resnet(), _batch(6)
+    logits = model(train_loss.images.training_batch(batch.sample_ids[2:], batch.epochs[2:]))
+    expected = F.cross_entropy(logits, train_loss.labels[batch.sample_ids[2:]], label_smoothing=0.2) * 4
     part = BatchSlice(rows=slice(2, 6), group_sizes=(4,))
-    torch.testing.assert_close(objective.loss_sum(model, batch, part), expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(train_loss.summed_loss(model, batch, part), expected, rtol=1e-12, atol=0)
 
 
 @_FINDERS
 @settings(max_examples=15)
 @given(parts=_any_parts(), smoothing=st.floats(0, 0.5))
 def test_parts_of_any_size_give_the_gradient_of_the_mean(find: Find, parts: list[BatchSlice], smoothing: float) -> None:
-    assert _error(find, parts, objective=random_objective(N, label_smoothing=smoothing)) <= 1e-12
+    assert _error(find, parts, train_loss=random_train_loss(N, label_smoothing=smoothing)) <= 1e-12
 
 
 @_FINDERS
@@ -114,7 +114,7 @@ def test_the_mean_over_ranks_is_the_gradient_of_the_mean(size: int, simulated: i
     for rank in range(ranks):
         model.zero_grad()
         mine = rank_slices(parts, rank=rank, ranks=ranks)
-        losses.append(float(accumulate_gradients(model, _OBJECTIVE, batch, mine, ranks=ranks)))
+        losses.append(float(accumulate_gradients(model, _TRAIN_LOSS, batch, mine, ranks=ranks)))
         gradients.append(gradient_of(model))
     assert distance(torch.stack(gradients).mean(0), expected) <= 1e-12
     assert sum(losses) == pytest.approx(loss, rel=1e-12)
@@ -123,25 +123,25 @@ def test_the_mean_over_ranks_is_the_gradient_of_the_mean(size: int, simulated: i
 def test_accumulated_gradients_are_added_to_those_that_are_there() -> None:
     model, batch = _small_cnn(), _batch(12)
     expected, _ = _plain(model, batch)
-    _exact(model, _OBJECTIVE, batch, worker_slices(12, 3))
+    _exact(model, _TRAIN_LOSS, batch, worker_slices(12, 3))
     torch.testing.assert_close(gradient_of(model), 2 * expected)
 
 
 def test_a_local_gradient_is_of_this_ranks_images() -> None:
     model, batch, parts = _small_cnn(), _batch(20), worker_slices(20, 4)
-    accumulate_gradients(model, _OBJECTIVE, batch, parts[2:], ranks=2, local=True)
+    accumulate_gradients(model, _TRAIN_LOSS, batch, parts[2:], ranks=2, local=True)
     found = gradient_of(model)
-    expected, _ = _plain(model, GlobalBatch(ids=batch.ids[10:], epochs=batch.epochs[10:]))
+    expected, _ = _plain(model, GlobalBatch(sample_ids=batch.sample_ids[10:], epochs=batch.epochs[10:]))
     assert distance(found, expected) <= 1e-12
 
 
 @pytest.mark.parametrize("find", [_exact, tree_gradients], ids=["accumulated", "tree"])
 def test_a_loss_scale_multiplies_the_gradient_and_nothing_that_is_told(find: Callable[..., Any]) -> None:
     model, batch, parts = _small_cnn(), _batch(12), worker_slices(12, 3)
-    plain = find(model, _OBJECTIVE, batch, parts)
+    plain = find(model, _TRAIN_LOSS, batch, parts)
     expected = gradient_of(model)
     model.zero_grad()
-    scaled = find(model, _OBJECTIVE, batch, parts, loss_scale=torch.tensor(1024.0))
+    scaled = find(model, _TRAIN_LOSS, batch, parts, loss_scale=torch.tensor(1024.0))
     torch.testing.assert_close(gradient_of(model), 1024 * expected)
     for one, other in zip(vars(plain).values(), vars(scaled).values(), strict=True) if find is tree_gradients else ():
         torch.testing.assert_close(one, other)
@@ -154,28 +154,28 @@ def test_a_loss_scale_multiplies_the_gradient_and_nothing_that_is_told(find: Cal
 
 def test_tree_sums_are_those_of_the_leaves_by_hand() -> None:
     model, batch, parts = _small_cnn(), _batch(13), worker_slices(13, 3)
-    sums = tree_gradients(model, _OBJECTIVE, batch, parts)
+    sums = tree_gradients(model, _TRAIN_LOSS, batch, parts)
     whole, loss = _plain(model, batch)
     squares = 0.0
     for part in parts:
-        mine = GlobalBatch(ids=batch.ids[part.rows], epochs=batch.epochs[part.rows])
+        mine = GlobalBatch(sample_ids=batch.sample_ids[part.rows], epochs=batch.epochs[part.rows])
         squares += float(_plain(model, mine)[0].square().sum()) * part.size / 13
     assert float(sums.loss) == pytest.approx(loss)
     assert float(sums.leaf_sq_norm) == pytest.approx(squares)
-    assert float(sums.square) == pytest.approx(float(whole.square().sum()))
+    assert float(sums.sq_norm) == pytest.approx(float(whole.square().sum()))
 
 
 @pytest.mark.parametrize(("simulated", "ranks"), [(8, 2), (8, 4), (8, 8), (6, 3)])
 def test_the_tree_has_the_bits_of_one_rank(monkeypatch: pytest.MonkeyPatch, simulated: int, ranks: int) -> None:
     """In single precision, where the order of additions shows."""
-    objective, batch = random_objective(N, dtype=torch.float32), _batch(50)
+    train_loss, batch = random_train_loss(N, dtype=torch.float32), _batch(50)
     parts = worker_slices(50, simulated)
     partial: list[Tensor] = []
 
     def find(mine: Sequence[BatchSlice], over_ranks: Callable[[Tensor], Tensor]) -> tuple[Tensor, TreeSums]:
         monkeypatch.setattr(distributed, "tree_sum_", over_ranks)
         model = _small_cnn().float()
-        sums = tree_gradients(model, objective, batch, mine)
+        sums = tree_gradients(model, train_loss, batch, mine)
         return gradient_of(model), sums
 
     def keep(tensor: Tensor) -> Tensor:
@@ -193,7 +193,7 @@ def test_the_tree_has_the_bits_of_one_rank(monkeypatch: pytest.MonkeyPatch, simu
 def test_tree_gradients_lie_in_memory_as_their_parameters() -> None:
     """Fused optimizers walk both in memory order."""
     model = _small_cnn().to(memory_format=torch.channels_last)
-    tree_gradients(model, _OBJECTIVE, _batch(8), worker_slices(8, 2))
+    tree_gradients(model, _TRAIN_LOSS, _batch(8), worker_slices(8, 2))
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None
         assert parameter.grad.stride() == parameter.stride(), name
@@ -203,7 +203,7 @@ def test_tree_gradients_replace_those_that_are_there() -> None:
     model, batch = _small_cnn(), _batch(12)
     expected, _ = _plain(model, batch)
     for _ in range(2):
-        tree_gradients(model, _OBJECTIVE, batch, worker_slices(12, 3))
+        tree_gradients(model, _TRAIN_LOSS, batch, worker_slices(12, 3))
     assert distance(gradient_of(model), expected) <= 1e-12
 
 
@@ -212,7 +212,7 @@ def test_tree_gradients_replace_those_that_are_there() -> None:
 
 def _resnet_gradient(parts: Sequence[BatchSlice], find: Find = _exact) -> Tensor:
     model = _resnet()
-    find(model, _OBJECTIVE, _batch(parts[-1].rows.stop), parts)
+    find(model, _TRAIN_LOSS, _batch(parts[-1].rows.stop), parts)
     return gradient_of(model)
 
 
@@ -222,17 +222,17 @@ def _groups_alone(size: int, groups: tuple[int, ...]) -> Tensor:
     batch, start, total = _batch(size), 0, torch.zeros(())
     for images in groups:
         rows = slice(start, start + images)
-        alone = GlobalBatch(ids=batch.ids[rows], epochs=batch.epochs[rows])
+        alone = GlobalBatch(sample_ids=batch.sample_ids[rows], epochs=batch.epochs[rows])
         total = total + _plain(_resnet(), alone)[0] * images / size
         start += images
     return total
 
 
-@pytest.mark.parametrize("at_most", [8, 16, 24])
-def test_groups_that_pass_together_have_the_gradient_of_separate_passes(at_most: int) -> None:
+@pytest.mark.parametrize("max_size", [8, 16, 24])
+def test_groups_that_pass_together_have_the_gradient_of_separate_passes(max_size: int) -> None:
     parts = worker_slices(24, 3)
     expected = _groups_alone(24, (8, 8, 8))
-    assert distance(_resnet_gradient(merge_micro_batches(parts, at_most)), expected) <= 1e-12
+    assert distance(_resnet_gradient(merge_micro_batches(parts, max_size)), expected) <= 1e-12
     assert distance(_resnet_gradient(parts, tree_gradients), expected) <= 1e-12
 
 
@@ -242,8 +242,8 @@ def test_groups_of_unequal_size_within_a_worker() -> None:
     assert distance(_resnet_gradient(parts), _groups_alone(23, (5, 6, 6, 6))) <= 1e-12
 
 
-def _merged_groups(model: nn.Module, objective: TrainLoss, batch: GlobalBatch, parts: Sequence[BatchSlice]) -> None:
-    _exact(model, objective, batch, [BatchSlice(rows=part.rows, group_sizes=(part.size,)) for part in parts])
+def _merged_groups(model: nn.Module, train_loss: TrainLoss, batch: GlobalBatch, parts: Sequence[BatchSlice]) -> None:
+    _exact(model, train_loss, batch, [BatchSlice(rows=part.rows, group_sizes=(part.size,)) for part in parts])
 
 
 def test_merged_groups_are_caught() -> None:
@@ -254,19 +254,19 @@ def test_merged_groups_are_caught() -> None:
 # Mutants of the sum
 
 
-def _mean_of_means(model: nn.Module, objective: TrainLoss, batch: GlobalBatch, parts: Sequence[BatchSlice]) -> None:
+def _mean_of_means(model: nn.Module, train_loss: TrainLoss, batch: GlobalBatch, parts: Sequence[BatchSlice]) -> None:
     for part in parts:
-        (objective.loss_sum(model, batch, part) / part.size / len(parts)).backward()
+        (train_loss.summed_loss(model, batch, part) / part.size / len(parts)).backward()
 
 
-def _last_part_alone(model: nn.Module, objective: TrainLoss, batch: GlobalBatch, parts: Sequence[BatchSlice]) -> None:
-    _exact(model, objective, batch, parts[-1:])
+def _last_part_alone(model: nn.Module, train_loss: TrainLoss, batch: GlobalBatch, parts: Sequence[BatchSlice]) -> None:
+    _exact(model, train_loss, batch, parts[-1:])
 
 
 def _first_epoch_for_all(
-    model: nn.Module, objective: TrainLoss, batch: GlobalBatch, parts: Sequence[BatchSlice]
+    model: nn.Module, train_loss: TrainLoss, batch: GlobalBatch, parts: Sequence[BatchSlice]
 ) -> None:
-    _exact(model, objective, GlobalBatch(ids=batch.ids, epochs=0 * batch.epochs), parts)
+    _exact(model, train_loss, GlobalBatch(sample_ids=batch.sample_ids, epochs=0 * batch.epochs), parts)
 
 
 @pytest.mark.parametrize("mutant", [_mean_of_means, _last_part_alone, _first_epoch_for_all])
@@ -296,7 +296,7 @@ def _exchanges(find: Find = _exact, **options: Any) -> int:
 
     model = DistributedDataParallel(_small_cnn())
     model.register_comm_hook(None, hook)
-    find(model, _OBJECTIVE, _batch(12), worker_slices(12, 4), **options)
+    find(model, _TRAIN_LOSS, _batch(12), worker_slices(12, 4), **options)
     return seen.count(0)  # there may be more buckets than one
 
 
@@ -308,5 +308,5 @@ def test_gradients_are_exchanged_once_with_the_last_part() -> None:
 
 @pytest.mark.usefixtures("group_of_one")
 def test_an_exchange_at_every_micro_batch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "_exchange_off", lambda model, off: nullcontext())
+    monkeypatch.setattr(gradients.distributed, "defer_reduction", lambda model, defer: nullcontext())
     assert _exchanges() == 4

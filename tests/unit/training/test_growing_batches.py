@@ -35,7 +35,7 @@ def _plain() -> Tensor:
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, nesterov=True)
     for step, (end, size) in enumerate(zip(itertools.accumulate(_SIZES), _SIZES, strict=True)):
         ids, epochs = (values[end - size : end] for values in order)
-        optimizer.param_groups[0]["lr"] = GROWING.rate(step)
+        optimizer.param_groups[0]["lr"] = GROWING.lr_at(step)
         optimizer.zero_grad()
         logits, targets = model(images.training_batch(ids, epochs)), torch.from_numpy(labels[ids])
         F.cross_entropy(logits, targets, label_smoothing=GROWING.label_smoothing).backward()
@@ -60,7 +60,7 @@ def test_records_count_the_images_of_each_step() -> None:
     assert [record.step for record in run.history] == list(range(1, 9))
     assert [record.examples for record in run.history] == done
     assert [record.epoch for record in run.history] == pytest.approx([images / N for images in done])
-    assert [record.lr for record in run.history] == [GROWING.rate(step) for step in range(8)]
+    assert [record.lr for record in run.history] == [GROWING.lr_at(step) for step in range(8)]
 
 
 def test_losses_are_means_over_the_images_of_each_record() -> None:
@@ -101,4 +101,4 @@ def test_a_stage_of_its_own_is_the_run_that_begins_with_it(reduction: Any) -> No
 
 def test_sizes_of_a_run() -> None:
     assert GROWING.batch_sizes == BatchSizes(final=20, stages=_STAGES)
-    assert [GROWING.batch_sizes.at(step) for step in range(8)] == _SIZES
+    assert [GROWING.batch_sizes.size_at(step) for step in range(8)] == _SIZES

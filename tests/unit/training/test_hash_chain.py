@@ -96,7 +96,7 @@ def _last(state: TrainState, members: np.ndarray[Any, np.dtype[np.bool_]] | None
 def test_every_part_of_a_run_counts(change: str, stepped: TrainState) -> None:
     """Down to one bit."""
     state = start_state(replace(TINY, ema_decay=0.9), ALONE)
-    state.restore(copy.deepcopy(stepped.to_save(local=False)), ALONE)
+    state.load_state_dict(copy.deepcopy(stepped.state_dict(local=False)), ALONE)
     assert _last(state) == _last(stepped)
     _CHANGES[change](state)
     assert _last(state) != _last(stepped)

@@ -91,10 +91,10 @@ def test_imagenet_asks_torchvision_for_the_address(url: str, weights: Path, monk
     entry = SimpleNamespace(IMAGENET1K_V1=SimpleNamespace(url=url))
     monkeypatch.setattr(torchvision.models, "get_model_weights", lambda network: entry)
     assert imagenet_weights("resnet18").name == weights.name
-    initialise = weight_initializer("imagenet", "resnet18")
+    initialize = weight_initializer("imagenet", "resnet18")
     model = build_resnet()
-    assert initialise is not None
-    initialise(model)
+    assert initialize is not None
+    initialize(model)
     theirs = torch.load(weights, weights_only=True)
     assert torch.equal(model.backbone.layer4[0].conv1.weight, theirs["layer4.0.conv1.weight"])
     assert model.backbone.fc.out_features == 4
@@ -108,10 +108,10 @@ def test_none_leaves_the_fresh_weights() -> None:
 def test_a_path_may_name_the_network(tmp_path: Path, written: str) -> None:
     trained = build_resnet(n_classes=9, seed=5)
     save_trained(tmp_path / "own-resnet18.pt", trained, TINY, [str(i) for i in range(9)])
-    initialise = weight_initializer(str(tmp_path / written), "resnet18")
+    initialize = weight_initializer(str(tmp_path / written), "resnet18")
     model = build_resnet()
-    assert initialise is not None
-    initialise(model)
+    assert initialize is not None
+    initialize(model)
     assert torch.equal(model.backbone.conv1.weight, trained.backbone.conv1.weight)
     assert model.backbone.fc.out_features == 4
 

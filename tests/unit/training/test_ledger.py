@@ -92,11 +92,11 @@ def test_an_imported_result_says_so(ledger: RunCache) -> None:
 
 
 def test_entries_know_whose_they_are(ledger: RunCache, tmp_path: Path) -> None:
-    assert list(ledger.identities()) == []
+    assert list(ledger.run_keys()) == []
     ledger.add(K, FINISHED)
     ledger.add(D, DIVERGED)
     (tmp_path / "cells" / f".{K.key}.1.tmp").mkdir()  # of a process that was killed
-    assert list(ledger.identities()) == sorted((K, D), key=lambda identity: identity.key)
+    assert list(ledger.run_keys()) == sorted((K, D), key=lambda identity: identity.key)
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"job": {}}', "3", "", "{"])
@@ -104,7 +104,7 @@ def test_an_entry_that_does_not_know_is_named(ledger: RunCache, tmp_path: Path, 
     ledger.add(K, FINISHED)
     (tmp_path / "cells" / K.key / "identity.json").write_text(text)
     with pytest.raises(InputError) as raised:
-        list(ledger.identities())
+        list(ledger.run_keys())
     assert Path(raised.value.key).is_relative_to(tmp_path / "cells" / K.key)
 
 

@@ -16,7 +16,7 @@ from pipeline.errors import InputError
 from pipeline.models.resnet import Network
 from pipeline.training.eval_weights import recompute_batch_norm_statistics
 from pipeline.training.evaluation import evaluate, load_images
-from pipeline.training.step import GlobalBatch, TrainLoss
+from pipeline.training.gradients import GlobalBatch, TrainLoss
 from tests.fixtures.loop import N, train_bright, weights_of
 from tests.fixtures.training import ALONE, TINY, as_resnet, bright_images, build_float64, distance, parameters_of
 
@@ -62,7 +62,7 @@ def test_history_is_even_and_ends_with_the_last_step() -> None:
     assert [r.step for r in run.history] == steps
     assert [r.examples for r in run.history] == [20 * step for step in steps]
     assert [r.epoch for r in run.history] == pytest.approx([2 * step for step in steps])
-    assert [r.lr for r in run.history] == [still.rate(step - 1) for step in steps]
+    assert [r.lr for r in run.history] == [still.lr_at(step - 1) for step in steps]
     losses = [r.train_loss for r in run.history]
     assert losses == pytest.approx([losses[0]] * len(steps), rel=1e-4)
 
@@ -104,10 +104,12 @@ def test_batch_norm_statistics_are_of_the_final_weights() -> None:
     pixels, labels = bright_images(N)
     images = load_images(pixels, TINY, training=True, device=ALONE.device)
     model, stream = copy.deepcopy(run.model), SampleStream(everything, TINY.seed)
-    batches = [GlobalBatch(ids=ids, epochs=epochs) for ids, epochs in (stream.samples(start, 20) for start in (40, 60))]
-    objective = TrainLoss(images=images, labels=torch.from_numpy(labels), label_smoothing=TINY.label_smoothing)
+    batches = [
+        GlobalBatch(sample_ids=ids, epochs=epochs) for ids, epochs in (stream.samples(start, 20) for start in (40, 60))
+    ]
+    train_loss = TrainLoss(images=images, labels=torch.from_numpy(labels), label_smoothing=TINY.label_smoothing)
     recompute_batch_norm_statistics(
-        model, objective, batches, merge_micro_batches(worker_slices(20, TINY.simulated_workers), 20)
+        model, train_loss, batches, merge_micro_batches(worker_slices(20, TINY.simulated_workers), 20)
     )
     for name, tensor in run.model.state_dict().items():
         assert torch.equal(tensor, model.state_dict()[name]), name
@@ -121,7 +123,7 @@ def test_initial_weights_replace_the_fresh_ones() -> None:
         torch.nn.init.zeros_(as_resnet(model).backbone.fc.weight)
         torch.nn.init.zeros_(as_resnet(model).backbone.fc.bias)
 
-    run = train_bright(replace(TINY, steps=1, label_smoothing=0.0), initialise=zero_head)
+    run = train_bright(replace(TINY, steps=1, label_smoothing=0.0), initialize=zero_head)
     assert seen == [run.model]
     assert run.history[0].train_loss == pytest.approx(np.log(4))  # logits of zero
 
@@ -157,7 +159,7 @@ def test_nodes_of_other_sizes_than_those_that_compress_are_refused(
     monkeypatch.setattr(distributed, "ranks_by_node", lambda: nodes)
     between = replace(TINY, simulated_workers=4, compression="bf16", workers_per_node=2)
     with pytest.raises(InputError) as raised:
-        train_bright(between, ranks=replace(ALONE, count=4), transport=CommConfig(hierarchical=True))
+        train_bright(between, ranks=replace(ALONE, count=4), comm=CommConfig(hierarchical=True))
     assert raised.value.key == "communication.workers_per_node"
     assert str([len(node) for node in nodes]) in str(raised.value)
 
@@ -217,7 +219,7 @@ def test_the_noise_scale_is_sampled_where_asked_and_changes_nothing_else() -> No
 def test_what_a_run_ran_on_is_told() -> None:
     threads = torch.get_num_threads()
     run = train_bright(replace(TINY, steps=1))
-    assert run.places == [f"1 processes of {threads} threads on cpu, 20 images at a time"]
+    assert run.hardware == [f"1 processes of {threads} threads on cpu, 20 images at a time"]
 
 
 @pytest.mark.slow

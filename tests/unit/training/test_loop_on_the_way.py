@@ -31,10 +31,10 @@ class _StopAfter(CheckpointScheduler):
         super().__init__(Checkpoints(folder), stop_and_save_flags(), ranks=ALONE, steps=1000)
         self._stop = step
 
-    def offer(self, state: TrainState, *, local: bool) -> None:
+    def maybe_save(self, state: TrainState, *, local: bool) -> None:
         if state.step == self._stop:
             os.kill(os.getpid(), signal.SIGTERM)
-        super().offer(state, local=local)
+        super().maybe_save(state, local=local)
 
 
 _GROWING: dict[str, Any] = {
@@ -63,12 +63,12 @@ def test_a_run_that_was_asked_to_end_goes_on_to_the_same_bits(
     straight = train_bright(settings, track_confidence=True)
     begun = time.monotonic()
     for stop in (2, 5):
-        pauses = _StopAfter(tmp_path / "run", stop)
-        with pauses.watching(), pytest.raises(Terminated, match=rf"\b{stop}\b"):
-            train_bright(settings, pauses=pauses, track_confidence=True)
-    pauses = _StopAfter(tmp_path / "run", -1)
+        checkpointer = _StopAfter(tmp_path / "run", stop)
+        with checkpointer.handle_sigterm(), pytest.raises(Terminated, match=rf"\b{stop}\b"):
+            train_bright(settings, checkpointer=checkpointer, track_confidence=True)
+    checkpointer = _StopAfter(tmp_path / "run", -1)
     before = time.monotonic()
-    resumed = train_bright(settings, pauses=pauses, track_confidence=True)
+    resumed = train_bright(settings, checkpointer=checkpointer, track_confidence=True)
     assert straight.earlier_seconds == 0
     assert 0 < resumed.earlier_seconds < before - begun  # of both that were stopped
     assert torch.equal(weights_of(resumed), weights_of(straight))
@@ -78,7 +78,7 @@ def test_a_run_that_was_asked_to_end_goes_on_to_the_same_bits(
     assert resumed.noise_scale == straight.noise_scale
     assert resumed.confidence is not None
     np.testing.assert_array_equal(resumed.confidence, straight.confidence)
-    pauses.finished()
+    checkpointer.clear()
     assert not list(tmp_path.iterdir())
 
 
@@ -87,10 +87,10 @@ def test_a_run_goes_on_with_its_micro_batch_unless_asked(tmp_path: Path) -> None
     """Who ran out of memory asks for less, and must get it."""
     settings = replace(TINY, steps=5)
     for chosen, asked, taken in ((10, "auto", 10), (20, 10, 10)):
-        pauses = _StopAfter(tmp_path / str(asked), 2)
-        with pauses.watching(), pytest.raises(Terminated):
-            train_bright(settings, pauses=pauses, micro_batch=chosen)
-        resumed = train_bright(settings, pauses=_StopAfter(tmp_path / str(asked), -1), micro_batch=asked)
+        checkpointer = _StopAfter(tmp_path / str(asked), 2)
+        with checkpointer.handle_sigterm(), pytest.raises(Terminated):
+            train_bright(settings, checkpointer=checkpointer, micro_batch=chosen)
+        resumed = train_bright(settings, checkpointer=_StopAfter(tmp_path / str(asked), -1), micro_batch=asked)
         assert resumed.micro_batch == taken
 
 

@@ -26,9 +26,9 @@ class _Memory:
         self._room = room
         self.tried: list[int] = []
 
-    def __call__(self, at_most: int) -> None:
-        self.tried.append(at_most)
-        if at_most > self._room:
+    def __call__(self, max_size: int) -> None:
+        self.tried.append(max_size)
+        if max_size > self._room:
             raise torch.OutOfMemoryError("made up")
 
 
@@ -77,7 +77,7 @@ def test_one_rank_out_of_memory_halves_for_all(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_other_errors_are_not_hidden() -> None:
-    def fail(at_most: int) -> None:
+    def fail(max_size: int) -> None:
         raise RuntimeError("a bug")
 
     with pytest.raises(RuntimeError, match=r"^a bug$"):  # the very error
@@ -87,11 +87,11 @@ def test_other_errors_are_not_hidden() -> None:
 def test_a_cpu_or_a_library_that_runs_out_halves_too() -> None:
     tried = []
 
-    def try_pass(at_most: int) -> None:
-        tried.append(at_most)
-        if at_most > 32:
+    def try_pass(max_size: int) -> None:
+        tried.append(max_size)
+        if max_size > 32:
             torch.empty(2**50, dtype=torch.uint8)
-        if at_most > 16:
+        if max_size > 16:
             raise RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")
 
     assert halve_until_fits(64, 4, try_pass) == 16
@@ -110,10 +110,10 @@ def test_tensors_of_a_failed_pass_are_let_go_before_the_next() -> None:
 
     held: list[int] = []
 
-    def try_pass(at_most: int) -> None:
+    def try_pass(max_size: int) -> None:
         held.append(len(alive))
         big = Big()  # noqa: F841 - its frame is what an exception holds on to
-        if at_most > 16:
+        if max_size > 16:
             raise torch.OutOfMemoryError("made up")
 
     assert halve_until_fits(64, 4, try_pass) == 16

@@ -51,7 +51,7 @@ def test_training_names_batch_group_and_setting(micro_batch: int, less: str, mon
 def test_what_stands_before_the_first_step_names_batch_and_group_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its weights and optimizer, and the pass that says how much an image takes."""
     with pytest.raises(OutOfMemory) as of_weights:
-        train_bright(_SETTINGS, micro_batch=20, initialise=lambda _: torch.empty(2**50, dtype=torch.uint8))
+        train_bright(_SETTINGS, micro_batch=20, initialize=lambda _: torch.empty(2**50, dtype=torch.uint8))
     # With a key of its own, since what an image takes is known from earlier runs.
     settings = replace(_SETTINGS, n_classes=len(NAMES) + 1)
     monkeypatch.setattr(SmallCnn, "features", _failing_at(1, SmallCnn.features))
@@ -83,18 +83,18 @@ def test_prediction_names_its_arguments(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_run_goes_on_from_what_it_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pauses() -> CheckpointScheduler:
+    def checkpointer() -> CheckpointScheduler:
         return CheckpointScheduler(Checkpoints(tmp_path), stop_and_save_flags(), ranks=ALONE, steps=1)
 
     straight = train_bright(_SETTINGS, micro_batch=10)
     with monkeypatch.context() as patched:
         patched.setattr(SmallCnn, "features", _failing_at(6, SmallCnn.features))
         with pytest.raises(OutOfMemory):
-            train_bright(_SETTINGS, micro_batch=10, pauses=pauses())
-    saved = Checkpoints(tmp_path).newest(print)
+            train_bright(_SETTINGS, micro_batch=10, checkpointer=checkpointer())
+    saved = Checkpoints(tmp_path).load_latest(print)
     assert saved is not None
     assert saved[0] == 2
-    resumed = train_bright(_SETTINGS, micro_batch=10, pauses=pauses())
+    resumed = train_bright(_SETTINGS, micro_batch=10, checkpointer=checkpointer())
     assert torch.equal(weights_of(resumed), weights_of(straight))
 
 

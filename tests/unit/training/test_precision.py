@@ -9,9 +9,9 @@ import torch
 from pipeline.batching import worker_slices
 from pipeline.config.recipe import Recipe
 from pipeline.models import build
+from pipeline.training.gradients import GlobalBatch, accumulate_gradients
 from pipeline.training.numerics import Precision, autocast, make_scaler
-from pipeline.training.step import GlobalBatch, accumulate_gradients
-from tests.fixtures.training import NAMES, distance, gradient_of, random_objective
+from tests.fixtures.training import NAMES, distance, gradient_of, random_train_loss
 
 _CPU = torch.device("cpu")
 _PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -32,22 +32,22 @@ def test_products_are_in_the_wanted_numbers(precision: Precision) -> None:
 
 @_EVERY
 def test_the_loss_is_not_added_up_in_half_precision(precision: Precision) -> None:
-    objective = random_objective(20, dtype=torch.float32, precision=precision)
+    train_loss = random_train_loss(20, dtype=torch.float32, precision=precision)
     model = build("small_cnn", len(NAMES), stem="imagenet", seed=0).train()
-    batch = GlobalBatch(ids=np.arange(20), epochs=np.zeros(20, dtype=np.int64))
+    batch = GlobalBatch(sample_ids=np.arange(20), epochs=np.zeros(20, dtype=np.int64))
     (part,) = worker_slices(20, 1)
-    assert objective.loss_sum(model, batch, part).dtype == torch.float32
+    assert train_loss.summed_loss(model, batch, part).dtype == torch.float32
 
 
 @_EVERY
 def test_the_gradient_is_near_that_of_single_precision(precision: Precision) -> None:
     """Exactly that of it, or by the mantissa (8 bits of bf16, 11 of fp16) and the pooled maxima that it swaps."""
-    batch = GlobalBatch(ids=np.arange(20), epochs=np.zeros(20, dtype=np.int64))
+    batch = GlobalBatch(sample_ids=np.arange(20), epochs=np.zeros(20, dtype=np.int64))
 
     def found(wanted: Precision) -> torch.Tensor:
         model = build("small_cnn", len(NAMES), stem="imagenet", seed=0).train()
-        objective = random_objective(20, dtype=torch.float32, precision=wanted)
-        accumulate_gradients(model, objective, batch, worker_slices(20, 2), ranks=1)
+        train_loss = random_train_loss(20, dtype=torch.float32, precision=wanted)
+        accumulate_gradients(model, train_loss, batch, worker_slices(20, 2), ranks=1)
         assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
         return gradient_of(model)
 

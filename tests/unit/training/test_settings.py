@@ -10,7 +10,7 @@ from pipeline.config.study import TrainConfig
 from pipeline.durations import BatchStage
 from pipeline.errors import InputError
 from pipeline.schedules import apply_warmup, cosine
-from pipeline.training.settings import TrainSettings, effective_settings
+from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, effective_settings
 
 
 def _settings(
@@ -18,17 +18,10 @@ def _settings(
 ) -> TrainSettings:
     return effective_settings(
         TrainConfig.model_validate(recipe),
-        network="resnet18",
-        n_classes=4,
+        DatasetInfo(n_classes=4, image_size=16, mean=(0.5,) * 3, std=(0.25,) * 3),
+        GridPoint(network="resnet18", batch_size=batch_size, learning_rate=0.1, weight_decay=0.01, seed=0),
         n_epoch=100,
-        image_size=16,
-        mean=(0.5,) * 3,
-        std=(0.25,) * 3,
-        batch_size=batch_size,
-        learning_rate=0.1,
-        weight_decay=0.01,
         budget=budget or Duration(epochs=4),
-        seed=0,
         accuracy_every=accuracy_every,
     )
 
@@ -44,7 +37,7 @@ def test_durations_become_steps() -> None:
     assert settings.steps == 40
     assert settings.warmup_steps == 5
     assert settings.schedule_options == {"milestones": [20, 31], "factor": 0.1}
-    rates = [settings.rate(step) for step in (0, 3, 4, 19, 20, 30, 31, 39)]
+    rates = [settings.lr_at(step) for step in (0, 3, 4, 19, 20, 30, 31, 39)]
     assert rates == pytest.approx([0.02, 0.08, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
 
 
@@ -71,7 +64,7 @@ def test_the_peak_follows_the_batch(rule: str | None, peak: float) -> None:
 
 def test_rates_of_a_warm_cosine() -> None:
     settings = _settings(budget=Duration(steps=4), schedule={"name": "cosine", "warmup": {"steps": 2}})
-    assert [settings.rate(step) for step in range(4)] == pytest.approx([0.05, 0.0853553, 0.05, 0.0146447], rel=1e-5)
+    assert [settings.lr_at(step) for step in range(4)] == pytest.approx([0.05, 0.0853553, 0.05, 0.0146447], rel=1e-5)
 
 
 def test_the_crop_is_the_image_unless_given() -> None:
@@ -100,18 +93,18 @@ def _warm(batch_size: int, start: Any, rule: str = "linear") -> TrainSettings:
 @pytest.mark.parametrize(("rule", "peak"), [("linear", 0.4), ("sqrt", 0.2)])
 def test_a_warm_up_may_start_from_the_rate_as_written(rule: str, peak: float) -> None:
     """Goyal et al. 2017, section 2.2: from that of the reference batch, by equal amounts, to the scaled one."""
-    rates = [_warm(40, "reference", rule).rate(step) for step in range(6)]
+    rates = [_warm(40, "reference", rule).lr_at(step) for step in range(6)]
     assert rates == pytest.approx([0.1 + (peak - 0.1) * step / 4 for step in range(4)] + [peak, peak])
 
 
 def test_a_warm_up_may_start_from_a_share() -> None:
-    assert [_warm(40, 0.25).rate(step) for step in (0, 2, 4)] == pytest.approx([0.1, 0.25, 0.4])
+    assert [_warm(40, 0.25).lr_at(step) for step in (0, 2, 4)] == pytest.approx([0.1, 0.25, 0.4])
 
 
 @pytest.mark.parametrize("batch_size", [5, 10])
 def test_a_batch_no_larger_than_the_reference_starts_at_its_peak(batch_size: int) -> None:
     settings = _warm(batch_size, "reference")
-    assert {settings.rate(step) for step in range(8)} == {settings.learning_rate}
+    assert {settings.lr_at(step) for step in range(8)} == {settings.learning_rate}
 
 
 # Batches that grow
@@ -129,7 +122,7 @@ def test_stages_end_where_their_images_are_done() -> None:
     settings = _growing((0.25, {"epochs": 0.5}), (0.5, {"examples": 101}), batch_size=40, budget=Duration(epochs=3))
     assert settings.batch_stages == (BatchStage(batch_size=10, until_step=5), BatchStage(batch_size=20, until_step=8))
     assert settings.steps == 8 + 5  # 190 of 300 images are left
-    assert [settings.batch_sizes.at(step) for step in (0, 4, 5, 7, 8, 12)] == [10, 10, 20, 20, 40, 40]
+    assert [settings.batch_sizes.size_at(step) for step in (0, 4, 5, 7, 8, 12)] == [10, 10, 20, 20, 40, 40]
     by_steps = _growing((0.25, {"steps": 2}), (0.5, {"steps": 5}), batch_size=40, budget=Duration(steps=9))
     assert [(stage.batch_size, stage.until_step) for stage in by_steps.batch_stages] == [(10, 2), (20, 5)]
     assert by_steps.steps == 9
@@ -140,7 +133,7 @@ def test_stages_end_where_their_images_are_done() -> None:
 )
 def test_the_rate_follows_the_batch_or_not(rule: str | None, rates: list[float]) -> None:
     settings = _growing((0.25, {"steps": 1}), (0.5, {"steps": 2}), lr_scaling=rule, batch_size=40)
-    assert [settings.rate(step) for step in range(3)] == pytest.approx(rates, rel=1e-5)
+    assert [settings.lr_at(step) for step in range(3)] == pytest.approx(rates, rel=1e-5)
 
 
 def test_rates_go_by_images() -> None:
@@ -148,20 +141,20 @@ def test_rates_go_by_images() -> None:
     growing = ((0.25, {"epochs": 1}),)  # 10 steps of 10 images, then of 40
     cosine = _growing(*growing, batch_size=40, budget=Duration(epochs=5), schedule={"name": "cosine"})
     assert cosine.steps == 20
-    assert cosine.rate(10) == pytest.approx(0.1 * (1 + math.cos(math.pi * 100 / 500)) / 2)
-    assert cosine.rate(5) == pytest.approx(0.1 * (1 + math.cos(math.pi * 50 / 500)) / 2)
+    assert cosine.lr_at(10) == pytest.approx(0.1 * (1 + math.cos(math.pi * 100 / 500)) / 2)
+    assert cosine.lr_at(5) == pytest.approx(0.1 * (1 + math.cos(math.pi * 50 / 500)) / 2)
     warm = _growing(
         *growing, batch_size=40, budget=Duration(epochs=5), schedule={"name": "constant", "warmup": {"epochs": 1.8}}
     )
     assert warm.warmup_steps == 12
-    assert [warm.rate(step) for step in (0, 9, 10, 11, 12)] == pytest.approx(
+    assert [warm.lr_at(step) for step in (0, 9, 10, 11, 12)] == pytest.approx(
         [0.1 * done / 180 for done in (10, 100, 140, 180, 180)]
     )
     falling = _growing(
         *growing, batch_size=40, budget=Duration(epochs=5),
         schedule={"name": "step", "milestones": ({"epochs": 0.5}, {"steps": 11}, {"epochs": 3.0})},
     )  # fmt: skip
-    assert [falling.rate(step) for step in (4, 5, 10, 11, 14, 15)] == pytest.approx(
+    assert [falling.lr_at(step) for step in (4, 5, 10, 11, 14, 15)] == pytest.approx(
         [0.1, 0.01, 0.01, 0.001, 0.001, 0.0001]
     )
 
@@ -172,7 +165,7 @@ def test_without_stages_rates_keep_their_bits() -> None:
     expected = [
         settings.learning_rate * apply_warmup(cosine(step, settings.steps), step, 13) for step in range(settings.steps)
     ]
-    assert [settings.rate(step) for step in range(settings.steps)] == expected
+    assert [settings.lr_at(step) for step in range(settings.steps)] == expected
 
 
 def test_the_accuracy_is_measured_after_equally_many_images() -> None:

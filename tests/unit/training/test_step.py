@@ -12,14 +12,15 @@ from torch import Tensor, nn
 from pipeline.batching import BatchSlice, RankBatch, merge_micro_batches, worker_slices
 from pipeline.distributed import CommConfig
 from pipeline.models import build
-from pipeline.training import step as step_module
+from pipeline.training import gradients
+from pipeline.training.gradients import GlobalBatch, TrainLoss, accumulate_gradients
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState, start_state
-from pipeline.training.step import GlobalBatch, TrainLoss, TrainStep, accumulate_gradients
-from tests.fixtures.training import ALONE, NAMES, TINY, distance, parameters_of, random_objective
+from pipeline.training.step import TrainStep
+from tests.fixtures.training import ALONE, NAMES, TINY, distance, parameters_of, random_train_loss
 
 N, BATCH, WORKERS, STEPS = 48, 24, 4, 4
-_OBJECTIVE = random_objective(N)
+_TRAIN_LOSS = random_train_loss(N)
 # Without BatchNorm, so that one plain batch is the reference.
 SETTINGS = replace(
     TINY, network="small_cnn", batch_size=BATCH, simulated_workers=WORKERS, steps=STEPS, schedule="cosine",
@@ -29,37 +30,38 @@ SETTINGS = replace(
 
 def _batch(step: int) -> GlobalBatch:
     rng = np.random.default_rng(step)
-    return GlobalBatch(ids=rng.integers(0, N, BATCH), epochs=np.full(BATCH, step))
+    return GlobalBatch(sample_ids=rng.integers(0, N, BATCH), epochs=np.full(BATCH, step))
 
 
 def _start(
-    settings: TrainSettings, objective: TrainLoss = _OBJECTIVE, at_most: int = 6
+    settings: TrainSettings, train_loss: TrainLoss = _TRAIN_LOSS, max_size: int = 6
 ) -> tuple[TrainState, TrainStep]:
     """In double precision if the images are."""
     state = start_state(settings, ALONE)
-    if objective is _OBJECTIVE:
+    if train_loss is _TRAIN_LOSS:
         state.model.double()
         if state.average is not None:
             state.average.module.double()
     workers = worker_slices(settings.batch_size, settings.simulated_workers)
-    pair = GlobalBatch(ids=np.arange(2), epochs=np.zeros(2, dtype=np.int64))
-    stepper = TrainStep(
+    pair = GlobalBatch(sample_ids=np.arange(2), epochs=np.zeros(2, dtype=np.int64))
+    rank_batch = RankBatch(tree_leaves=workers, micro_batches=merge_micro_batches(workers, max_size))
+    train_step = TrainStep(
         settings,
         state,
-        objective,
-        batches={settings.batch_size: RankBatch(leaves=workers, passes=merge_micro_batches(workers, at_most))},
-        pair=pair,
+        train_loss,
+        batches={settings.batch_size: rank_batch},
+        warmup_batch=pair,
         track_from_step=0,
         ranks=ALONE,
-        transport=CommConfig(),
+        comm=CommConfig(),
     )
-    return state, stepper
+    return state, train_step
 
 
-def _train(settings: TrainSettings = SETTINGS, *, at_most: int = 6) -> TrainState:
-    state, stepper = _start(settings, at_most=at_most)
+def _train(settings: TrainSettings = SETTINGS, *, max_size: int = 6) -> TrainState:
+    state, train_step = _start(settings, max_size=max_size)
     for number in range(settings.steps):
-        stepper.take(_batch(number))
+        train_step.run_step(_batch(number))
     return state
 
 
@@ -69,10 +71,10 @@ def _plain(settings: TrainSettings = SETTINGS) -> list[Tensor]:
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
     weights = []
     for number in range(settings.steps):
-        optimizer.param_groups[0]["lr"] = settings.rate(number)
+        optimizer.param_groups[0]["lr"] = settings.lr_at(number)
         optimizer.zero_grad()
         whole = BatchSlice(rows=slice(0, BATCH), group_sizes=(BATCH,))
-        (_OBJECTIVE.loss_sum(model, _batch(number), whole) / BATCH).backward()
+        (_TRAIN_LOSS.summed_loss(model, _batch(number), whole) / BATCH).backward()
         if settings.clip_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
         optimizer.step()
@@ -88,10 +90,10 @@ _EITHER = pytest.mark.parametrize("settings", [SETTINGS, _CLIPPED], ids=["unclip
 
 
 @_EITHER
-@pytest.mark.parametrize("at_most", [6, 13, BATCH])
+@pytest.mark.parametrize("max_size", [6, 13, BATCH])
 @pytest.mark.parametrize("reduction", ["ddp", "tree"])
-def test_steps_are_those_of_one_plain_batch(settings: TrainSettings, at_most: int, reduction: Any) -> None:
-    state = _train(replace(settings, reduction=reduction), at_most=at_most)
+def test_steps_are_those_of_one_plain_batch(settings: TrainSettings, max_size: int, reduction: Any) -> None:
+    state = _train(replace(settings, reduction=reduction), max_size=max_size)
     assert distance(parameters_of(state.model), _plain(settings)[-1]) <= 1e-12
     assert state.step == STEPS
     assert state.counted == STEPS * BATCH
@@ -106,11 +108,11 @@ Accumulate = Callable[..., Tensor]
 
 
 def _clipping_per_micro_batch(
-    model: nn.Module, objective: TrainLoss, batch: GlobalBatch, parts: Sequence[BatchSlice], **options: Any
+    model: nn.Module, train_loss: TrainLoss, batch: GlobalBatch, parts: Sequence[BatchSlice], **options: Any
 ) -> Tensor:
     total = torch.zeros(())
     for part in parts:
-        total = total + accumulate_gradients(model, objective, batch, [part], **options)
+        total = total + accumulate_gradients(model, train_loss, batch, [part], **options)
         nn.utils.clip_grad_norm_(model.parameters(), 0.05)
     return total
 
@@ -121,7 +123,7 @@ def _exact(*given: Any, **options: Any) -> Tensor:
 
 @pytest.mark.parametrize(("mutant", "caught"), [(_exact, False), (_clipping_per_micro_batch, True)])
 def test_clipping_per_micro_batch_is_caught(monkeypatch: pytest.MonkeyPatch, mutant: Accumulate, caught: bool) -> None:
-    monkeypatch.setattr(step_module, "accumulate_gradients", mutant)
+    monkeypatch.setattr(gradients, "accumulate_gradients", mutant)
     error = distance(parameters_of(_train(_CLIPPED).model), _plain(_CLIPPED)[-1])
     assert (error > 1e-5) == caught
 
@@ -129,10 +131,10 @@ def test_clipping_per_micro_batch_is_caught(monkeypatch: pytest.MonkeyPatch, mut
 class _SchedulePerMicroStep(TrainStep):
     """Counts passes where it should count steps."""
 
-    def take(self, batch: GlobalBatch) -> None:
+    def run_step(self, batch: GlobalBatch) -> None:
         steps = self._state.step
-        self._state.step = min(SETTINGS.steps - 1, steps * len(self._batches[batch.size].passes))
-        super().take(batch)
+        self._state.step = min(SETTINGS.steps - 1, steps * len(self._batches[batch.size].micro_batches))
+        super().run_step(batch)
         self._state.step = steps + 1
 
 
@@ -142,17 +144,17 @@ def test_a_schedule_per_micro_step_is_caught(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_rate_is_that_of_the_step() -> None:
-    state, stepper = _start(SETTINGS)
+    state, train_step = _start(SETTINGS)
     for number in range(STEPS):
-        stepper.take(_batch(number))
-        assert [group["lr"] for group in state.optimizer.param_groups] == [SETTINGS.rate(number)] * 3
+        train_step.run_step(_batch(number))
+        assert [group["lr"] for group in state.optimizer.param_groups] == [SETTINGS.lr_at(number)] * 3
 
 
-@pytest.mark.parametrize("at_most", [6, BATCH])
-def test_the_average_moves_once_per_step(at_most: int) -> None:
+@pytest.mark.parametrize("max_size", [6, BATCH])
+def test_the_average_moves_once_per_step(max_size: int) -> None:
     """Torch's own first update copies the weights; after t updates the decay is at most (1 + t) / (10 + t)."""
     decay = 0.2
-    state = _train(replace(SETTINGS, ema_decay=decay), at_most=at_most)
+    state = _train(replace(SETTINGS, ema_decay=decay), max_size=max_size)
     expected, *later = _plain()
     for updates, weights in enumerate(later, start=1):
         reached = min(decay, (1 + updates) / (10 + updates))
@@ -199,7 +201,7 @@ def test_losses_are_summed_until_they_are_recorded(reduction: Any) -> None:
     settings = replace(SETTINGS, reduction=reduction, learning_rate=1e-300)
     model = build("small_cnn", len(NAMES), stem="imagenet", seed=settings.seed).double().train()
     whole = BatchSlice(rows=slice(0, BATCH), group_sizes=(BATCH,))
-    expected = sum(float(_OBJECTIVE.loss_sum(model, _batch(number), whole).detach()) for number in range(STEPS))
+    expected = sum(float(_TRAIN_LOSS.summed_loss(model, _batch(number), whole).detach()) for number in range(STEPS))
     assert float(_train(settings).loss_sum) == pytest.approx(expected, rel=1e-12)
 
 
@@ -214,13 +216,13 @@ def test_metered_steps_are_the_same_steps() -> None:
 
 
 _FP16 = replace(SETTINGS, precision="fp16")
-_SINGLES = random_objective(N, dtype=torch.float32, precision="fp16")
+_SINGLES = random_train_loss(N, dtype=torch.float32, precision="fp16")
 
 
 def _scaled(settings: TrainSettings = _FP16, *, scale: float) -> tuple[TrainState, TrainStep]:
-    state, stepper = _start(settings, _SINGLES)
+    state, train_step = _start(settings, _SINGLES)
     state.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
-    return state, stepper
+    return state, train_step
 
 
 @pytest.mark.parametrize("changes", [{}, {"clip_norm": 0.05}, {"reduction": "tree"}, {"noise_scale_steps": 1}], ids=str)
@@ -229,9 +231,9 @@ def test_a_scale_is_taken_out_again(changes: dict[str, Any]) -> None:
     settings = replace(_FP16, **changes)
     weights = []
     for scale in (1.0, 1024.0):
-        state, stepper = _scaled(settings, scale=scale)
+        state, train_step = _scaled(settings, scale=scale)
         for number in range(STEPS):
-            stepper.take(_batch(number))
+            train_step.run_step(_batch(number))
         assert state.skipped_steps == 0
         weights.append(parameters_of(state.model))
     start = parameters_of(_scaled(scale=1.0)[0].model)
@@ -239,10 +241,10 @@ def test_a_scale_is_taken_out_again(changes: dict[str, Any]) -> None:
 
 
 def test_the_scale_grows_with_steps_and_not_with_passes() -> None:
-    state, stepper = _scaled(scale=64.0)
+    state, train_step = _scaled(scale=64.0)
     scales = []
     for number in range(4):
-        stepper.take(_batch(number))
+        train_step.run_step(_batch(number))
         assert state.scaler is not None
         scales.append(state.scaler.get_scale())
     assert scales == [64, 128, 128, 256]
@@ -250,9 +252,9 @@ def test_the_scale_grows_with_steps_and_not_with_passes() -> None:
 
 @pytest.mark.parametrize("reduction", ["ddp", "tree"])
 def test_a_step_that_is_not_finite_is_skipped_and_counted(reduction: Any) -> None:
-    state, stepper = _scaled(replace(_FP16, reduction=reduction, ema_decay=0.5), scale=2.0**40)
+    state, train_step = _scaled(replace(_FP16, reduction=reduction, ema_decay=0.5), scale=2.0**40)
     before = parameters_of(state.model)
-    stepper.take(_batch(0))
+    train_step.run_step(_batch(0))
     assert torch.equal(parameters_of(state.model), before)
     assert (state.skipped_steps, state.step) == (1, 1)
     assert state.scaler is not None
@@ -261,8 +263,8 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted(reduction: Any) -> Non
     state.scaler.update(64.0)
     fresh, other = _scaled(replace(_FP16, reduction=reduction, ema_decay=0.5), scale=64.0)
     fresh.step = 1
-    stepper.take(_batch(1))
-    other.take(_batch(1))
+    train_step.run_step(_batch(1))
+    other.run_step(_batch(1))
     assert state.skipped_steps == 1
     assert torch.equal(parameters_of(state.model), parameters_of(fresh.model))
 
@@ -276,5 +278,5 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted(reduction: Any) -> Non
 )
 def test_when_all_ranks_have_the_same_weights(first: int | None, period: int, steps: int, expected: list[int]) -> None:
     settings = replace(SETTINGS, steps=steps, simulated_workers=1, local_from_step=first, local_period=period)
-    _, stepper = _start(settings, at_most=BATCH)
-    assert [step for step in range(steps + 1) if stepper.weights_in_sync_after(step)] == expected
+    _, train_step = _start(settings, max_size=BATCH)
+    assert [step for step in range(steps + 1) if train_step.weights_in_sync_after(step)] == expected

@@ -7,7 +7,8 @@ import pytest
 
 from pipeline.config.study import Study, TrainConfig
 from pipeline.stats.sequential import SequentialDesign
-from pipeline.training.grid import DatasetInfo, RunSpec, expand_grid
+from pipeline.training.grid import RunSpec, expand_grid
+from pipeline.training.settings import DatasetInfo
 from pipeline.training.stopping import needed_seeds
 from tests.fixtures.training import TINY_STUDY
 

@@ -48,7 +48,7 @@ def test_the_loaded_network_is_the_saved_one(saved: Path) -> None:
     normalised = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - 0.44) / 0.27
     with torch.inference_mode():
         expected = model(normalised).softmax(1).numpy()
-    np.testing.assert_allclose(network.probabilities(images, batch_size=3), expected, atol=1e-5)
+    np.testing.assert_allclose(network.predict_proba(images, batch_size=3), expected, atol=1e-5)
     assert network.predict(images) == [NAMES[label] for label in expected.argmax(1)]
 
 
@@ -59,7 +59,7 @@ def test_predictions_take_the_centre_crop(tmp_path: Path) -> None:
     blackened = images.copy()
     blackened[:, :2] = blackened[:, -2:] = blackened[:, :, :2] = blackened[:, :, -2:] = 0
     network = load_trained(tmp_path / "w.pt")
-    np.testing.assert_array_equal(network.probabilities(images), network.probabilities(blackened))
+    np.testing.assert_array_equal(network.predict_proba(images), network.predict_proba(blackened))
 
 
 def test_no_images_have_no_labels(saved: Path) -> None:
@@ -234,11 +234,11 @@ def test_all_networks_of_an_extractor_are_in_one_file(folded: Path) -> None:
         model = build("resnet18", len(NAMES), stem="imagenet", seed=seed).eval()
         normalised = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - 0.44) / 0.27
         with torch.inference_mode():
-            np.testing.assert_allclose(network.probabilities(images), model(normalised).softmax(1), atol=1e-5)
+            np.testing.assert_allclose(network.predict_proba(images), model(normalised).softmax(1), atol=1e-5)
     assert loaded.folds is not None
     assert loaded.folds.tolist() == [0, 1, 2, 2, 1, 0, 1]
     assert loaded.folds.dtype == np.int32
-    np.testing.assert_array_equal(load_trained(folded).probabilities(images), loaded.networks[0].probabilities(images))
+    np.testing.assert_array_equal(load_trained(folded).predict_proba(images), loaded.networks[0].predict_proba(images))
 
 
 def test_a_single_network_has_no_folds(saved: Path) -> None:

@@ -19,7 +19,7 @@ from pipeline.training.settings import comm_config_from, launch_plan
 )
 def test_workers_that_nobody_can_stand_in_for_take_a_process_each(changes: dict[str, Any]) -> None:
     plan = launch_plan(TrainConfig.model_validate({"simulated_workers": 4, **changes}))
-    assert (plan.workers, list(plan.fitting)) == (4, [4])
+    assert (plan.workers, list(plan.valid_world_sizes)) == (4, [4])
 
 
 @pytest.mark.parametrize(
@@ -28,5 +28,5 @@ def test_workers_that_nobody_can_stand_in_for_take_a_process_each(changes: dict[
 def test_a_transport_takes_any_number_of_processes(changes: dict[str, Any]) -> None:
     recipe = TrainConfig.model_validate({"simulated_workers": 4, "communication": changes, "timeout_seconds": 7})
     plan = launch_plan(recipe)
-    assert (plan.workers, list(plan.fitting)) == ("auto", [1, 2, 4])
+    assert (plan.workers, list(plan.valid_world_sizes)) == ("auto", [1, 2, 4])
     assert comm_config_from(recipe) == CommConfig(**changes, timeout_seconds=7)

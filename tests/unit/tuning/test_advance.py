@@ -51,7 +51,7 @@ def in_one_go(trial: tuple[TrialRun, SearchInputs], weights: Path) -> float | No
     with distributed.session(run.threads) as ranks:
         splits = load_splits(inputs.source, ranks.device)
         return execute_run(
-            cell, splits, inputs.rows.trained, ranks=ranks, log=RunLog.silent(), title="", weights=weights,
+            cell, splits, inputs.rows.trained, ranks=ranks, log=RunLog.silent(), weights=weights,
             eval_batch_size=run.recipe.eval_batch_size,
         ).top1  # fmt: skip
 
@@ -88,10 +88,10 @@ def test_a_task_that_is_done_again_gives_the_same_and_trains_nothing(
     trial: tuple[TrialRun, SearchInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = [train_next_epoch(task(trial, epoch, tmp_path / "trial")).accuracy for epoch in (1, 2)]
-    state = Checkpoints(tmp_path / "trial").newest(print)
+    state = Checkpoints(tmp_path / "trial").load_latest(print)
     assert state is not None
     assert state[0] == trial[0].ends[1]
-    monkeypatch.setattr("pipeline.training.step.TrainStep.take", None)
+    monkeypatch.setattr("pipeline.training.step.TrainStep.run_step", None)
     (tmp_path / "trial" / "epoch-0002.json").unlink()  # as if it had been killed while it judged
     assert train_next_epoch(task(trial, 2, tmp_path / "trial")).accuracy == first[1]
 
@@ -101,7 +101,7 @@ def test_a_last_epoch_whose_result_nobody_took_in_is_not_trained_again(
 ) -> None:
     results = [train_next_epoch(task(trial, epoch, tmp_path / "trial")) for epoch in (1, 2, 3, 4)]
     assert not list((tmp_path / "trial").glob("step-*"))
-    monkeypatch.setattr("pipeline.training.step.TrainStep.take", None)
+    monkeypatch.setattr("pipeline.training.step.TrainStep.run_step", None)
     assert train_next_epoch(task(trial, 4, tmp_path / "trial")) == results[-1]
 
 
@@ -243,7 +243,7 @@ def test_sigterm_after_the_last_step_of_an_epoch_ends_the_search(
                 train_next_epoch(task(trial, 1, tmp_path / "trial"))
     finally:
         signal.signal(signal.SIGTERM, before)
-    saved = Checkpoints(tmp_path / "trial").newest(print)
+    saved = Checkpoints(tmp_path / "trial").load_latest(print)
     assert saved is not None
     assert saved[0] == trial[0].ends[0]
     assert [train_next_epoch(task(trial, epoch, tmp_path / "trial")).accuracy for epoch in (1, 2)] == whole

@@ -9,7 +9,7 @@ import pytest
 from pipeline.config.base import Duration
 from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError
-from pipeline.training.grid import DatasetInfo
+from pipeline.training.settings import DatasetInfo
 from pipeline.tuning.trial import TrainValRows, TrialRun, trial_run
 from tests.fixtures.printed_errors import key_within
 from tests.fixtures.training import NAMES, SIZE

@@ -40,7 +40,7 @@ def _task(folder: Path, inputs: SearchInputs, values: Mapping[str, Any], *, name
 
 
 def _state(task: EpochTask) -> Any:
-    found = Checkpoints(task.folder).newest(print)
+    found = Checkpoints(task.folder).load_latest(print)
     assert found is not None
     step, state = found
     assert step == task.run.ends[task.epoch - 1]

@@ -1,0 +1,281 @@
+"""The gradient of a global batch, exact for any number of processes, by one of three strategies.
+
+`AveragedGradients` averages over the ranks by DistributedDataParallel, by Horovod, compressed or in two levels.
+`LocalGradients` keeps each rank's gradient (post-local SGD). `TreeGradients` sums in one fixed order.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from pipeline import distributed
+from pipeline.batching import BatchSlice, RankBatch, SampleStream
+from pipeline.datasets.sources import TrainingImages
+from pipeline.distributed import CommConfig, Compression, World
+from pipeline.models.layers import sample_keys, set_batch_context
+from pipeline.training.confidence import ConfidenceTracker
+from pipeline.training.noise_scale import NoiseSample
+from pipeline.training.numerics import Precision, autocast, compile_disabled
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalBatch:
+    """The samples of one optimizer step, the same on all ranks.
+
+    Attributes:
+        sample_ids: (B,) int64, rows of the data set.
+        epochs: (B,) int64, the epoch of each sample, from 0.
+    """
+
+    sample_ids: NDArray[np.int64]
+    epochs: NDArray[np.int64]
+
+    @classmethod
+    def from_stream(cls, stream: SampleStream, *, start: int, size: int) -> Self:
+        """Take `size` samples from sample `start` of the stream on, counted from 0."""
+        sample_ids, epochs = stream.samples(start, size)
+        return cls(sample_ids=sample_ids, epochs=epochs)
+
+    @property
+    def size(self) -> int:
+        return len(self.sample_ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainLoss:
+    """The training loss of any part of a global batch.
+
+    Attributes:
+        labels: (N,) int64 of the whole data set, on the device.
+        label_smoothing: 0 to 1.
+        seed: of dropout.
+        track: records the probabilities of the labels; None records nothing.
+    """
+
+    images: TrainingImages
+    labels: Tensor
+    label_smoothing: float = 0.0
+    precision: Precision = "fp32"
+    seed: int = 0
+    track: ConfidenceTracker | None = None
+
+    def summed_loss(self, model: nn.Module, batch: GlobalBatch, part: BatchSlice) -> Tensor:
+        """Sum the cross-entropy of the samples of `part`, 0-dimensional; `model` is in training mode."""
+        sample_ids, epochs = batch.sample_ids[part.rows], batch.epochs[part.rows]
+        device = self.labels.device
+        keys = sample_keys(self.seed, sample_ids, epochs, device)
+        set_batch_context(model, group_sizes=part.group_sizes, keys=keys)
+        with autocast(self.precision, device):
+            logits = model(self.images.training_batch(sample_ids, epochs))
+        rows = torch.from_numpy(sample_ids).to(device)
+        targets = self.labels[rows]
+        # In half precision a sum over a batch would overflow. Float64 stays float64.
+        logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+        if self.track is not None:
+            self.track.update(rows, targets, logits)
+        return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=self.label_smoothing)
+
+
+class GradientStrategy(Protocol):
+    """Computes the gradient of the mean loss over a global batch."""
+
+    def compute(
+        self, train_loss: TrainLoss, batch: GlobalBatch, rank_batch: RankBatch, *, loss_scale: float | Tensor
+    ) -> Tensor:
+        """Set the parameters' `grad`; all ranks call it.
+
+        Args:
+            rank_batch: the part of `batch` that this rank computes.
+            loss_scale: multiplies the gradient, against underflow in half precision.
+
+        Returns:
+            This rank's part of the summed loss, 0-dimensional, on the device. All ranks' parts add up to the loss sum
+            over the global batch.
+        """
+
+
+class AveragedGradients:
+    """Averages gradients over the ranks; `comm` and `compression` choose the route."""
+
+    def __init__(self, model: nn.Module, ranks: World, comm: CommConfig, compression: Compression) -> None:
+        self.model = distributed.data_parallel(model, ranks.device, comm, compression)
+        self._ranks = ranks
+        self._rebuilds_buckets = ranks.count > 1 and comm.overlap and comm.library == "ddp"
+
+    def compute(
+        self, train_loss: TrainLoss, batch: GlobalBatch, rank_batch: RankBatch, *, loss_scale: float | Tensor
+    ) -> Tensor:
+        """See `GradientStrategy`."""
+        return accumulate_gradients(
+            self.model, train_loss, batch, rank_batch.micro_batches, ranks=self._ranks.count, loss_scale=loss_scale
+        )
+
+    def warm_up(self, train_loss: TrainLoss, batch: GlobalBatch) -> None:
+        """Run two backward passes and discard them: DistributedDataParallel orders its buckets after the first.
+
+        Without them the first step of a resumed run would add in another order than the same step of an uninterrupted
+        run.
+
+        Args:
+            batch: any two samples that the run trains on.
+        """
+        if not self._rebuilds_buckets:
+            return
+        with compile_disabled():
+            for _ in range(2):
+                pair = BatchSlice(rows=slice(0, 2), group_sizes=(2,))
+                train_loss.summed_loss(self.model, batch, pair).backward()
+                self.model.zero_grad(set_to_none=True)
+
+
+class LocalGradients:
+    """Keeps each rank's own gradient, for post-local SGD.
+
+    Lin, Stich, Patel and Jaggi 2020, Don't Use Large Mini-Batches, Use Local SGD.
+
+    Args:
+        model: as `AveragedGradients` wrapped it.
+    """
+
+    def __init__(self, model: nn.Module, ranks: World) -> None:
+        self._model, self._ranks = model, ranks
+
+    def compute(
+        self, train_loss: TrainLoss, batch: GlobalBatch, rank_batch: RankBatch, *, loss_scale: float | Tensor
+    ) -> Tensor:
+        """See `GradientStrategy`; the gradient is of the mean over this rank's samples."""
+        micro_batches = rank_batch.micro_batches
+        return accumulate_gradients(
+            self._model, train_loss, batch, micro_batches, ranks=self._ranks.count, local=True, loss_scale=loss_scale
+        )
+
+
+class TreeGradients:
+    """Sums gradients in one fixed order, which also measures their noise; `model` is not wrapped."""
+
+    def __init__(self, model: nn.Module, ranks: World) -> None:
+        self._model, self._ranks = model, ranks
+        self._sums: tuple[TreeSums, float, int] | None = None
+
+    def compute(
+        self, train_loss: TrainLoss, batch: GlobalBatch, rank_batch: RankBatch, *, loss_scale: float | Tensor
+    ) -> Tensor:
+        """See `GradientStrategy`."""
+        leaves = rank_batch.tree_leaves
+        sums = tree_gradients(self._model, train_loss, batch, leaves, loss_scale=loss_scale)
+        self._sums = sums, batch.size / (len(leaves) * self._ranks.count), batch.size
+        # The sum is over all ranks already, and history records add up over ranks.
+        return sums.loss if self._ranks.is_main else torch.zeros_like(sums.loss)
+
+    def noise_sample(self) -> NoiseSample:
+        """Return the noise of the last batch's gradient; it waits for the device."""
+        assert self._sums is not None, "compute() comes first"
+        sums, small_batch, big_batch = self._sums
+        return NoiseSample(
+            small_batch=small_batch,
+            big_batch=big_batch,
+            mean_small_sq_norm=float(sums.leaf_sq_norm),
+            big_sq_norm=float(sums.sq_norm),
+        )
+
+
+def average_weights(model: nn.Module, ranks: World) -> None:
+    """Replace the weights by their mean over the ranks; all ranks call it."""
+    for parameter in model.parameters():
+        distributed.all_reduce_sum_(parameter.data).div_(ranks.count)
+
+
+def accumulate_gradients(
+    model: nn.Module,
+    train_loss: TrainLoss,
+    batch: GlobalBatch,
+    micro_batches: Sequence[BatchSlice],
+    *,
+    ranks: int,
+    local: bool = False,
+    loss_scale: float | Tensor = 1.0,
+) -> Tensor:
+    """Add the gradient of the mean loss over the global batch to the parameters' `grad`.
+
+    It is the sum of the per-sample losses divided by the global count, not a mean of means, so micro-batches may
+    differ in size. Ranks exchange gradients once, with the last micro-batch.
+
+    Args:
+        model: as returned by `distributed.data_parallel`, in training mode.
+        micro_batches: what this rank passes forward, one after another.
+        ranks: processes that share the batch; averaging over them is undone here.
+        local: leave out the exchange; the gradient is that of the mean over this rank's samples.
+        loss_scale: multiplies the gradient, against underflow in half precision.
+
+    Returns:
+        Sum of the losses of this rank's samples, 0-dimensional, float64, on the device.
+    """
+    total = torch.zeros((), dtype=torch.float64, device=train_loss.labels.device)
+    weight = 1 / sum(part.size for part in micro_batches) if local else ranks / batch.size
+    for index, part in enumerate(micro_batches):
+        with distributed.defer_reduction(model, defer=local or index < len(micro_batches) - 1):
+            loss = train_loss.summed_loss(model, batch, part)
+            (loss * weight * loss_scale).backward()
+        total += loss.detach()
+    return total
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeSums:
+    """Results of `tree_gradients`; 0-dimensional, the same bits on all ranks.
+
+    Attributes:
+        loss: sum over the samples of the global batch.
+        leaf_sq_norm: mean over the samples of the squared norm of their leaf's mean gradient.
+        sq_norm: squared norm of the gradient.
+    """
+
+    loss: Tensor
+    leaf_sq_norm: Tensor
+    sq_norm: Tensor
+
+
+def tree_gradients(
+    model: nn.Module,
+    train_loss: TrainLoss,
+    batch: GlobalBatch,
+    leaves: Sequence[BatchSlice],
+    *,
+    loss_scale: float | Tensor = 1.0,
+) -> TreeSums:
+    """Set the parameters' `grad` to the gradient of the mean loss, summed in one fixed order.
+
+    The gradients of the leaves are computed one at a time and added in pairs, first on each rank and then over ranks.
+    Where the leaves are the simulated workers, every number of ranks that `valid_world_sizes(..., aligned=True)` names
+    makes the same additions, hence the same bits.
+
+    Args:
+        model: not wrapped, in training mode.
+        leaves: this rank's parts of the batch.
+        loss_scale: multiplies the gradient that is set, and nothing that is returned.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def flat_gradients() -> Iterator[Tensor]:
+        for leaf in leaves:
+            loss = train_loss.summed_loss(model, batch, leaf)
+            # Divided before the backward pass: a scaled sum over the batch would overflow in half precision.
+            gradients = torch.autograd.grad(loss * (loss_scale / batch.size), parameters)
+            flat = torch.cat([gradient.flatten() for gradient in gradients])
+            leaf_mean = flat * (batch.size / (leaf.size * loss_scale))
+            sq_norm = leaf_mean.square().sum() * (leaf.size / batch.size)
+            yield torch.cat([flat, torch.stack([loss.detach(), sq_norm])])
+
+    total = distributed.tree_sum_(distributed.pairwise_sum(flat_gradients()))
+    mean, (loss, leaf_sq_norm) = total[:-2], total[-2:]
+    sizes = [parameter.numel() for parameter in parameters]
+    for parameter, gradient in zip(parameters, mean.split(sizes), strict=True):
+        # With the parameter's strides: fused optimizers walk both in memory order.
+        parameter.grad = torch.empty_like(parameter).copy_(gradient.view_as(parameter))
+    return TreeSums(loss=loss, leaf_sq_norm=leaf_sq_norm, sq_norm=(mean / loss_scale).square().sum())
