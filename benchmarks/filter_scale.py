@@ -80,7 +80,7 @@ def planted_features(folder: Path, n: int, dimensions: int, n_classes: int) -> d
 
 
 SCORERS: Mapping[str, Mapping[str, Any]] = {
-    "dbscan": {"name": "dbscan", "space": "map", "min_samples": 5},
+    "dbscan": {"name": "dbscan", "space": "embedding", "min_samples": 5},
     "knn_agreement": {"name": "knn_agreement", "k": 25},
 }
 
@@ -89,7 +89,7 @@ def write_tables(
     folder: Path, evidence: ScorerInputs, names: Sequence[str], scorer: Mapping[str, Any]
 ) -> NDArray[np.float64]:
     """The filter as its stage does it, tables and reasons included; returns the score (n,) of each row."""
-    config = FilterConfig.model_validate({"scorer": scorer, "drop_share": 2 * WRONG_SHARE})
+    config = FilterConfig.model_validate({"scorer": scorer, "drop_fraction": 2 * WRONG_SHARE})
     known = FilterContext(network="resnet50", names=names, overrides={})
     sieved = sieve(evidence, config, known)
     ids = np.arange(len(evidence.labels))
@@ -145,11 +145,11 @@ def measure(folder: Path, config: ReduceConfig) -> dict[str, Any]:
         steps.begin("tsne")
         mapped = fit_training_tsne(components, labels, config.tsne.model_dump(), landmarks=landmarks)
         steps.begin("neighbours")
-        neighbours = nearest_neighbors(components, config.neighbors, seed=config.tsne.random_state)
+        neighbours = nearest_neighbors(components, config.n_neighbors, seed=config.tsne.random_state)
         steps.begin("quality")
         rows = quality_sample(len(labels))
-        exact = exact_neighbors(components, rows, config.neighbors)
-        after = exact_neighbors(mapped.coordinates, rows, config.neighbors)
+        exact = exact_neighbors(components, rows, config.n_neighbors)
+        after = exact_neighbors(mapped.coordinates, rows, config.n_neighbors)
         names = [f"class {label}" for label in range(int(labels.max()) + 1)]
         evidence = ScorerInputs(
             labels=labels, maps=mapped.coordinates[None], components=components, neighbours=neighbours.rows, each=run

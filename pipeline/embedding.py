@@ -34,7 +34,7 @@ class EmbeddingResult:
     Attributes:
         axes: None without PCA.
         components: (N, d) float32, mapped from its file.
-        maps: the main one, and those of `reduce.more_maps`.
+        maps: the main one, and those of `reduce.extra_embeddings`.
         metrics: how good and by which settings, for people.
     """
 
@@ -74,11 +74,11 @@ def embed(
     write_array(components_file, axes.project(features, run=run) if axes else features)
     components = open_array(components_file, dtype=np.float32, ndim=2, rows=len(features))
     maps = _training_maps(components, labels, config, landmarks, log, run)
-    neighbours = nearest_neighbors(components, config.neighbors, seed=config.tsne.random_state)
+    neighbours = nearest_neighbors(components, config.n_neighbors, seed=config.tsne.random_state)
     quality = _quality(components, maps[0], neighbours, labels)
     log.info(
         f"map of {len(features)} images: KL divergence {maps[0].kl_divergence:.3f}, "
-        f"{quality['neighbour_preservation']:.1%} of {config.neighbors} nearest neighbours preserved"
+        f"{quality['neighbour_preservation']:.1%} of {config.n_neighbors} nearest neighbours preserved"
     )
     metrics = {
         "pca": _pca_metrics(axes),
@@ -94,11 +94,11 @@ def embed(
 def check_reduction(config: ReduceConfig, features: NDArray[np.float32], labels: NDArray[np.int64]) -> int | None:
     """Refuse settings that the training images cannot meet; returns the number of landmarks, if there are to be any."""
     n = len(labels)
-    check_settings(*features.shape, n_components=config.pca.n_components, neighbors=config.neighbors)
+    check_settings(*features.shape, n_components=config.pca.n_components, neighbors=config.n_neighbors)
     landmarks = landmark_count(config.landmarks, n)
-    for number in range(1 + len(config.more_maps)):
+    for number in range(1 + len(config.extra_embeddings)):
         settings = config.embedding_settings(number)
-        key = f"reduce.more_maps[{number - 1}]" if number else "reduce.tsne"
+        key = f"reduce.extra_embeddings[{number - 1}]" if number else "reduce.tsne"
         check_perplexity(landmarks or n, settings.perplexity, key=f"{key}.perplexity")
         if landmarks:
             n_classes = len(np.unique(labels))
@@ -136,7 +136,7 @@ def _training_maps(
     run: MapFn,
 ) -> list[TsneResult]:
     """The main map, made here, and then the further ones, which workers may have begun before."""
-    further = [config.embedding_settings(number).model_dump() for number in range(1, 1 + len(config.more_maps))]
+    further = [config.embedding_settings(number).model_dump() for number in range(1, 1 + len(config.extra_embeddings))]
     begun = run(partial(fit_training_tsne, components, labels, landmarks=landmarks), further)
     maps = [_main_map(components, labels, config.tsne, landmarks, log)]
     if further:
@@ -151,7 +151,7 @@ def _further_map(begun: Iterator[TsneResult], number: int) -> TsneResult:
     try:
         return next(begun)
     except InputError as error:
-        raise InputError(f"reduce.more_maps[{number}]: {error}") from None
+        raise InputError(f"reduce.extra_embeddings[{number}]: {error}") from None
 
 
 def _main_map(

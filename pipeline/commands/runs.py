@@ -49,7 +49,7 @@ def pack(target: Path, *, params: Path, data: DataPaths, work: WorkPaths) -> int
     Raises:
         InputError: a file of a network or study of the parameter file is missing.
     """
-    chosen = load_params(params)
+    chosen = load_params(params, accept_old_keys=True)
     files = {Path("data") / path.relative_to(data.root): path for path in report_input_files(chosen, data)}
     missing = sorted(str(path) for path in files.values() if not path.exists())
     if missing:
@@ -86,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
     """Copy what the work folder given has and this one does not, or write an archive."""
     arguments = make_parser().parse_args(argv)
     if arguments.action == "import":
-        import_runs(arguments.folder, arguments.work, load_params(arguments.params))
+        import_runs(arguments.folder, arguments.work, load_params(arguments.params, accept_old_keys=True))
         return 0
     if not arguments.file.name.endswith(".tar.xz"):
         raise InputError(f"{arguments.file}: gets a tar archive compressed by xz; give a name that ends in .tar.xz")

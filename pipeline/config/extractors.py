@@ -60,9 +60,9 @@ class ExtractConfig(Section):
 
     Attributes:
         batch_size: images per forward pass; bounds the memory.
-        mirror: pass each image and its mirror image, and take the means of their features and
+        flip_tta: pass each image and its mirror image, and take the means of their features and
             probabilities, at twice the time; for pictures whose left and right mean nothing.
     """
 
     batch_size: Positive = 256
-    mirror: bool = False
+    flip_tta: bool = False

@@ -12,7 +12,7 @@ from pipeline.config.base import Positive, PositiveFloat, Section, Seed, UnitFra
 class _Clustering(Section):
     """`space`: `map` (t-SNE) or `components` (PCA)."""
 
-    space: Literal["map", "components"] = "map"
+    space: Literal["embedding", "components"] = "embedding"
 
 
 class DbscanScorer(_Clustering):
@@ -35,7 +35,7 @@ class HdbscanScorer(_Clustering):
 
 
 class KnnAgreementScorer(Section):
-    """Share of the `k` nearest neighbours that have another label; `k` is at most `reduce.neighbors`."""
+    """Share of the `k` nearest neighbours that have another label; `k` is at most `reduce.n_neighbors`."""
 
     name: Literal["knn_agreement"]
     k: Positive = 25
@@ -62,7 +62,7 @@ class SelfConfidenceScorer(Section):
 
 class SmoothedConfidenceScorer(Section):
     """1 - probability of the label, averaged over the image and its `k` nearest neighbours; `k` is at most
-    `reduce.neighbors`.
+    `reduce.n_neighbors`.
     """
 
     name: Literal["smoothed_confidence"]
@@ -136,10 +136,13 @@ SingleScorer = Annotated[_Single, Field(discriminator="name")]
 
 
 class EnsembleScorer(Section):
-    """Mean rank over the scorers in `of`; those that look at the map, over all maps of `reduce.more_maps`."""
+    """Mean rank over `scorers`.
+
+    A scorer that uses the embedding takes part once with each embedding of `reduce.extra_embeddings` too.
+    """
 
     name: Literal["ensemble"]
-    of: Annotated[tuple[SingleScorer, ...], Field(min_length=1)]
+    scorers: Annotated[tuple[SingleScorer, ...], Field(min_length=1)]
 
 
 ScorerConfig = Annotated[_Single | EnsembleScorer, Field(discriminator="name")]
@@ -154,12 +157,12 @@ NEEDS_TRAINING_CONFIDENCE = ("label_odds", "mean_confidence")
 class FilterConfig(Section):
     """The `filter` section: how suspect each image is, and how many go.
 
-    Exactly one of `drop_share`, `eps` and `threshold` is given.
+    Exactly one of `drop_fraction`, `eps` and `threshold` is given.
 
     Attributes:
         scorer: says how suspect each image is.
-        drop_share: share of all images to drop; one for all networks, or network -> share.
-        quota: how `drop_share` is divided. `overall`: the most suspect go, whatever their class;
+        drop_fraction: share of all images to drop; one for all networks, or network -> share.
+        allocation: how `drop_fraction` is divided. `overall`: the most suspect go, whatever their class;
             `per_class`: each class loses that share; `balanced`: what is left is as even over the
             classes as their sizes allow.
         eps: radius of the scorer dbscan, the same for all classes: a number, in units of the map or of
@@ -170,24 +173,24 @@ class FilterConfig(Section):
     """
 
     scorer: ScorerConfig = LabelOddsScorer(name="label_odds")
-    drop_share: UnitFraction | dict[str, UnitFraction] | None = None
-    quota: Literal["overall", "per_class", "balanced"] = "overall"
+    drop_fraction: UnitFraction | dict[str, UnitFraction] | None = None
+    allocation: Literal["overall", "per_class", "balanced"] = "overall"
     eps: PositiveFloat | Literal["knee", "tuned"] | None = None
     threshold: PositiveFloat | None = None
     allow_empty: bool = False
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:
-        given = [key for key in ("drop_share", "eps", "threshold") if getattr(self, key) is not None]
+        given = [key for key in ("drop_fraction", "eps", "threshold") if getattr(self, key) is not None]
         if len(given) != 1:
             raise ValueError(
-                "give exactly one of `drop_share` (e.g. 0.0512), `eps` (a radius for dbscan) and `threshold` (for "
+                "give exactly one of `drop_fraction` (e.g. 0.0512), `eps` (a radius for dbscan) and `threshold` (for "
                 f"other scorers); there are {given or 'none'}"
             )
         wrong = {"eps": self.scorer.name != "dbscan", "threshold": self.scorer.name == "dbscan"}
         if wrong.get(given[0]):
             other = {"eps": "threshold", "threshold": "eps"}[given[0]]
-            raise ValueError(f"{given[0]} is not a rule of {self.scorer.name}; give `{other}` or `drop_share`")
-        if self.quota != "overall" and self.drop_share is None:
-            raise ValueError(f"quota: {self.quota} divides a drop_share; give one, or remove quota")
+            raise ValueError(f"{given[0]} is not a rule of {self.scorer.name}; give `{other}` or `drop_fraction`")
+        if self.allocation != "overall" and self.drop_fraction is None:
+            raise ValueError(f"allocation: {self.allocation} divides a drop_fraction; give one, or remove allocation")
         return self

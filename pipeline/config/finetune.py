@@ -16,24 +16,24 @@ class FinetuneConfig(OptimizedRun):
             k, so that what is said of an image comes from a network that never saw it (one that
             did memorises wrong labels too). An epoch is one of its own images. 1: one network on all
             images, as the paper has it.
-        trained: `all` weights, by the recipe; or the `head` alone, on a backbone that stays as
+        trainable: `all` weights, by the recipe; or the `head` alone, on a backbone that stays as
             `weights` has it, statistics of BatchNorm included. The head is then a logistic regression
             on standardised features of images without augmentation, which takes no optimizer: of the
-            other keys `weights`, `stem`, `normalisation`, `folds`, `seed` (of the folds alone),
+            other keys `weights`, `stem`, `normalization`, `folds`, `seed` (of the folds alone),
             `augmentation.crop_size`, `eval_batch_size`, `simulated_workers`, `workers` and
             `threads_per_worker` (who computes) apply, and the rest describe a run that is not made.
         weights: `imagenet` (torchvision's, downloaded), `none` (from scratch), or the path of a
             state dict; `{network}` in it stands for the architecture.
-        normalisation: `dataset` (mean and spread of the training images) or `imagenet` (those that
+        normalization: `dataset` (mean and spread of the training images) or `imagenet` (those that
             ImageNet weights were trained with).
         seed: of the head's or the network's initialisation, the order and the augmentation; the number
             of a replicate is added to it.
     """
 
     folds: Positive = 1
-    trained: Literal["all", "head"] = "all"
+    trainable: Literal["all", "head"] = "all"
     weights: str
-    normalisation: Literal["dataset", "imagenet"] = "dataset"
+    normalization: Literal["dataset", "imagenet"] = "dataset"
     seed: Seed = 0
 
     @model_validator(mode="after")
@@ -44,8 +44,8 @@ class FinetuneConfig(OptimizedRun):
 
     @model_validator(mode="after")
     def _a_frozen_backbone_is_pretrained(self) -> Self:
-        if self.trained == "head" and self.weights == "none":
+        if self.trainable == "head" and self.weights == "none":
             raise ValueError(
-                "trained: head leaves the backbone as it is, and weights: none is a random one; give weights"
+                "trainable: head leaves the backbone as it is, and weights: none is a random one; give weights"
             )
         return self

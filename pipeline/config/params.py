@@ -17,6 +17,7 @@ from pipeline.config.optimization import order_conflict
 from pipeline.config.prepare import PrepareConfig
 from pipeline.config.recipe import Recipe
 from pipeline.config.reduce import ReduceConfig, TsneConfig
+from pipeline.config.renamed_keys import renamed_key_error, with_new_keys
 from pipeline.config.runtime import DaskConfig, ReportConfig
 from pipeline.config.study import Study, TrainConfig
 from pipeline.config.tuning import Tuning
@@ -53,13 +54,17 @@ class Params(Section):
         return self
 
 
-def load_params(path: Path | str = "params.yaml") -> Params:
-    """Read and check the whole of a parameter file.
+def load_params(path: Path | str = "params.yaml", *, accept_old_keys: bool = False) -> Params:
+    """Read and check a parameter file.
+
+    Args:
+        accept_old_keys: translate renamed keys, for parameters that were stored with results.
 
     Raises:
-        InputError: naming the file, the key path, the value and the mend.
+        InputError: with the file, the key path, the value and the fix.
     """
-    return check_params(parse_params(read_params_text(Path(path)), source=str(path)), source=str(path))
+    tree = parse_params(read_params_text(Path(path)), source=str(path))
+    return check_params(with_new_keys(tree) if accept_old_keys else tree, source=str(path))
 
 
 def read_params_text(path: Path) -> str:
@@ -93,7 +98,13 @@ def parse_params(text: str, *, source: str) -> Any:
 
 
 def check_params(tree: Any, *, source: str) -> Params:
-    """Validate a parsed parameter file; `source` is named in errors."""
+    """Validate a parsed parameter file; errors name `source`.
+
+    Raises:
+        InputError: a key is unknown or renamed, a value is not allowed, or two keys contradict each other.
+    """
+    if renamed := renamed_key_error(tree):
+        raise InputError(f"{source}: {renamed}")
     try:
         # The JSON mode of strict validation is the one that takes lists for tuples.
         params = Params.model_validate_json(json.dumps(tree, default=str))
@@ -106,11 +117,11 @@ def check_params(tree: Any, *, source: str) -> Params:
 
 
 def _check_across_sections(params: Params, source: str) -> None:
-    if isinstance(params.filter.drop_share, dict):
-        missing = [network for network in params.networks if network not in params.filter.drop_share]
+    if isinstance(params.filter.drop_fraction, dict):
+        missing = [network for network in params.networks if network not in params.filter.drop_fraction]
         if missing:
             raise InputError(
-                f"{source}: filter.drop_share: has no share for {missing[0]}; add it, or give one number for all"
+                f"{source}: filter.drop_fraction: has no share for {missing[0]}; add it, or give one number for all"
             )
     _check_head(f"{source}: filter.scorer", params)
     _check_maps(f"{source}: reduce", params.reduce)
@@ -124,7 +135,11 @@ def _check_across_sections(params: Params, source: str) -> None:
         key = f"{source}: studies.{name}"
         for network in study.filter_networks:
             if network not in params.networks:
-                which = "filter_network" if network == study.filter_network else f"filter_draws: {study.filter_draws}"
+                which = (
+                    "filter_network"
+                    if network == study.filter_network
+                    else f"filter_replicates: {study.filter_replicates}"
+                )
                 raise InputError(
                     f"{key}.{which}: {network} is not one of networks "
                     f"{list(params.networks)}; add it there or choose one of them"
@@ -171,28 +186,30 @@ def _check_replicates(key: str, seed: int, networks: Sequence[str]) -> None:
 
 def _check_head(key: str, params: Params) -> None:
     scorer = params.filter.scorer
-    members = scorer.of if isinstance(scorer, EnsembleScorer) else (scorer,)
-    if params.finetune.trained == "head" and (
+    members = scorer.scorers if isinstance(scorer, EnsembleScorer) else (scorer,)
+    if params.finetune.trainable == "head" and (
         lacking := [one.name for one in members if one.name in NEEDS_TRAINING_CONFIDENCE]
     ):
         raise InputError(
-            f"{key}: {lacking[0]} reads how sure the network was while it trained, and finetune.trained: head trains "
+            f"{key}: {lacking[0]} reads how sure the network was while it trained, and finetune.trainable: head trains "
             "none; take smoothed_confidence"
         )
 
 
 def _check_maps(section: str, reduce: ReduceConfig) -> None:
     made: list[TsneConfig] = []
-    for number in range(1 + len(reduce.more_maps)):
-        key = f"{section}.more_maps[{number - 1}]"
+    for number in range(1 + len(reduce.extra_embeddings)):
+        key = f"{section}.extra_embeddings[{number - 1}]"
         try:
             settings = reduce.embedding_settings(number)
         except ValidationError as error:
             raise InputError(
-                f"{key}.{describe_validation_error(error, reduce.more_maps[number - 1], TsneConfig)}"
+                f"{key}.{describe_validation_error(error, reduce.extra_embeddings[number - 1], TsneConfig)}"
             ) from None
         if settings in made:
-            raise InputError(f"{key}: {reduce.more_maps[number - 1]} makes a map that is there already; remove it")
+            raise InputError(
+                f"{key}: {reduce.extra_embeddings[number - 1]} makes a map that is there already; remove it"
+            )
         made.append(settings)
 
 

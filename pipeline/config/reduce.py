@@ -51,23 +51,23 @@ class ReduceConfig(Section):
     """The `reduce` section.
 
     Attributes:
-        neighbors: nearest others in PCA space recorded for every training image.
+        n_neighbors: nearest others in PCA space recorded for every training image.
         landmarks: training images to which t-SNE is fitted, the same share of every class; the others
             are placed among them. `auto` takes 100,000 where there are more than 200,000 images,
             and all of them otherwise; `none` takes all.
-        more_maps: further maps of the training images, each the `tsne` section with these keys laid
+        extra_embeddings: further maps of the training images, each the `tsne` section with these keys laid
             over it, for figures of stability and for ensembles.
     """
 
     pca: PcaConfig = PcaConfig()
     tsne: TsneConfig = TsneConfig()
-    neighbors: Positive = 25
+    n_neighbors: Positive = 25
     landmarks: Literal["auto", "none"] | Annotated[Positive, Field(ge=4)] = "auto"
-    more_maps: tuple[dict[str, Any], ...] = ()
+    extra_embeddings: tuple[dict[str, Any], ...] = ()
 
     def embedding_settings(self, number: int) -> TsneConfig:
-        """Of the main map, which is number 0, or of `more_maps[number - 1]`."""
+        """Of the main map, which is number 0, or of `extra_embeddings[number - 1]`."""
         if number == 0:
             return self.tsne
-        merged = {**self.tsne.model_dump(mode="json"), **self.more_maps[number - 1]}
+        merged = {**self.tsne.model_dump(mode="json"), **self.extra_embeddings[number - 1]}
         return TsneConfig.model_validate_json(json.dumps(merged))

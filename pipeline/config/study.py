@@ -11,6 +11,7 @@ from pydantic import Field, StringConstraints, model_validator
 from pipeline.config.base import Budget, Duration, NonNegativeFloat, Positive, PositiveFloat, Section, Seed
 from pipeline.config.extractors import NetworkName
 from pipeline.config.recipe import ModelName, Recipe
+from pipeline.config.renamed_keys import with_old_keys
 from pipeline.config.runtime import ReportConfig
 
 # `train` and `studies`: the common recipe, and the named grids that are trained with it.
@@ -61,7 +62,7 @@ class Study(Section):
         needs: the folder in data/ that must be finished before the study runs, which dvc.yaml reads: `filter/<network>`
             with one draw of the filter, `filter` with several, `prepare` with `arms: [full]`, which no filter changes.
             `dvc repro` needs the key; null only where the stage is started by hand.
-        filter_draws: how many filters drawn anew the study compares: that of `filter_network` and of its
+        filter_replicates: how many filters drawn anew the study compares: that of `filter_network` and of its
             replicates -r1, -r2, ... in `networks`. With one, results are conditional on it.
         arms: `full`; `filtered`; `random` (as many of each class as the filter kept, drawn anew
             for every seed); `random_uniform` (as many in all, classes ignored).
@@ -78,14 +79,14 @@ class Study(Section):
             the weights that it would end with there; each time costs one pass over them. It changes no weight.
             null: after the last step alone.
         recipe: keys of the `train` section that differ in this study.
-        figure: the published figure that the report holds the study beside; null: none. It changes no cell.
+        paper_figure: the published figure that the report holds the study beside; null: none. It changes no cell.
         plan: the words of the study's plan, which the train stage writes to the ledger before the first run; with them
             the report says when the plan was stated and what changed since. Null: no words. It changes no run.
     """
 
     filter_network: NetworkName
     needs: str | None = None
-    filter_draws: Positive = 1
+    filter_replicates: Positive = 1
     models: Annotated[tuple[ModelName, ...], Field(min_length=1)]
     arms: Annotated[tuple[Arm, ...], Field(min_length=1)]
     batch_sizes: Annotated[tuple[Annotated[Positive, Field(ge=2)], ...], Field(min_length=1)]
@@ -98,7 +99,7 @@ class Study(Section):
     keep_weights: KeepWeights = "first_seed"
     accuracy_every: Budget | None = None
     recipe: dict[str, Any] = Field(default={})
-    figure: PaperFigure | None = None
+    paper_figure: PaperFigure | None = None
     plan: PlanText | None = None
 
     @model_validator(mode="after")
@@ -120,10 +121,10 @@ class Study(Section):
             raise ValueError(f"looks: the last is {looks[-1]} and seeds has {len(self.seeds)}; make them equal")
         if list(self.seeds) != sorted(self.seeds):
             raise ValueError(f"looks: take the seeds in ascending order; sort seeds {list(self.seeds)}")
-        if self.filter_draws > 1:
+        if self.filter_replicates > 1:
             raise ValueError(
-                f"looks: count seeds of one draw of the filter, and filter_draws is {self.filter_draws}; set it to 1 "
-                "or remove looks"
+                f"looks: count seeds of one filter, and filter_replicates is {self.filter_replicates}; set it to 1 or "
+                "remove looks"
             )
         return self
 
@@ -132,7 +133,7 @@ class Study(Section):
         if self.needs not in (None, *self.possible_needs):
             raise ValueError(
                 f"needs: {self.needs} is not what arms {list(self.arms)} of filter_network {self.filter_network} and "
-                f"filter_draws {self.filter_draws} need; write `needs: {self.possible_needs[0]}`"
+                f"filter_replicates {self.filter_replicates} need; write `needs: {self.possible_needs[0]}`"
             )
         return self
 
@@ -140,13 +141,13 @@ class Study(Section):
     def possible_needs(self) -> tuple[str, ...]:
         """What `needs` may be, the least first."""
         least = ("prepare",) if set(self.arms) == {"full"} else ()
-        of_one = (f"filter/{self.filter_network}",) if least or self.filter_draws == 1 else ()
+        of_one = (f"filter/{self.filter_network}",) if least or self.filter_replicates == 1 else ()
         return (*least, *of_one, "filter")
 
     @property
     def filter_networks(self) -> tuple[NetworkName, ...]:
         """Whose filters the study draws on, `filter_network` first."""
-        return (self.filter_network, *(f"{self.filter_network}-r{draw}" for draw in range(1, self.filter_draws)))
+        return (self.filter_network, *(f"{self.filter_network}-r{draw}" for draw in range(1, self.filter_replicates)))
 
     def effective_recipe(self, train: TrainConfig) -> TrainConfig:
         """The `train` section with this study's `recipe` laid over it, key by key and section by section.
@@ -198,7 +199,8 @@ def build_plan(name: str, study: Study, train: TrainConfig, report: ReportConfig
         train: the section whose keys `study.recipe` changes.
         report: margin in percentage points of top-1, confidence, and the arm of the primary comparison.
     """
-    values = study.model_dump(mode="json")
+    # Registered plans are hashed with the names that keys had then.
+    values = with_old_keys({"studies": {name: study.model_dump(mode="json")}})["studies"][name]
     compared = {"filtered", report.primary} <= set(study.arms)
     plan = {
         "study": name,
@@ -215,7 +217,7 @@ def _primary_test(study: Study, report: ReportConfig) -> dict[str, Any]:
     """docs/statistics.md says how each test is made."""
     return {
         "arms": ["filtered", report.primary],
-        "paired_by": "draw of the filter" if study.filter_draws > 1 else "seed",
+        "paired_by": "draw of the filter" if study.filter_replicates > 1 else "seed",
         "difference": "t test" if study.looks else "t test and sign-flip test",
         "equivalence": "two one-sided t tests at the margin",
         "margin": report.margin,

@@ -140,15 +140,15 @@ _WHITE = 16
 
 
 def open_digits(options: DatasetOptions) -> ImageSet:
-    """The digits, `test_share` of each class held out; `sha256` is of the 8x8 original values."""
+    """The digits, `test_size` of each class held out; `sha256` is of the 8x8 original values."""
     from sklearn.datasets import load_digits  # a second to import; only this data set pays it
 
-    assert options.test_share is not None
+    assert options.test_size is not None
     bunch = load_digits()
     values: NDArray[np.uint8] = bunch.images.astype(np.uint8)
     samples = [Sample(path=f"digits/{i:04d}", label=int(label)) for i, label in enumerate(bunch.target)]
     held_out = test_mask(
-        [sample.path for sample in samples], [sample.label for sample in samples], options.test_share, seed=options.seed
+        [sample.path for sample in samples], [sample.label for sample in samples], options.test_size, seed=options.seed
     )
 
     def decode() -> Iterator[DecodedImage]:

@@ -148,12 +148,12 @@ _METADATA_BYTES = 1 << 22
 
 
 def open_image_folder(options: DatasetOptions) -> ImageSet:
-    """train/<class>/* and test/<class>/*, or <class>/* of which `test_share` is held out.
+    """train/<class>/* and test/<class>/*, or <class>/* of which `test_size` is held out.
 
     The order is that of the sorted paths, whatever the file system's or the archive's is.
 
     Raises:
-        InputError: missing, damaged or unsafe; another layout; `test_share` missing or needless.
+        InputError: missing, damaged or unsafe; another layout; `test_size` missing or needless.
     """
     assert options.path is not None
     source = _open_source(options.path.expanduser())
@@ -194,19 +194,19 @@ def _split(
 ) -> tuple[Sequence[Sample], Sequence[Sample]]:
     """Training and test samples."""
     if "train" in splits:
-        if options.test_share is not None:
+        if options.test_size is not None:
             raise InputError(
-                f"prepare.test_share: {options.test_share:g} is given, but {label} has train/ and test/; remove the key"
+                f"prepare.test_size: {options.test_size:g} is given, but {label} has train/ and test/; remove the key"
             )
         return splits["train"], splits["test"]
-    if options.test_share is None:
+    if options.test_size is None:
         raise InputError(
-            f"prepare.test_share: missing, and {label} has no train/ and test/; "
+            f"prepare.test_size: missing, and {label} has no train/ and test/; "
             "give the share of each class to hold out, e.g. 0.2"
         )
     samples = splits[""]
     held_out = test_mask(
-        [sample.path for sample in samples], [sample.label for sample in samples], options.test_share, seed=options.seed
+        [sample.path for sample in samples], [sample.label for sample in samples], options.test_size, seed=options.seed
     )
     return (
         [sample for sample, out in zip(samples, held_out, strict=True) if not out],

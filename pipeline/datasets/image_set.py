@@ -94,7 +94,7 @@ class DatasetOptions:
     Attributes:
         path: the local folder or archive, if one is given.
         image_size: side of the decoded images in pixels.
-        test_share: share of each class to hold out, where the data set has no test split.
+        test_size: share of each class to hold out, where the data set has no test split.
         max_megapixels: larger images are unreadable.
         seed: of the split.
         downloads: folder for fetched archives.
@@ -104,7 +104,7 @@ class DatasetOptions:
 
     path: Path | None
     image_size: int
-    test_share: float | None
+    test_size: float | None
     max_megapixels: float
     seed: int
     downloads: Path

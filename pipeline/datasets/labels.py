@@ -88,7 +88,7 @@ def _columns(
     return {name: header.index(name) for name in used}
 
 
-# `prepare.labels`: a CSV of labels that stand before those of the data set, such as an annotator's.
+# `prepare.label_file`: a CSV of labels that stand before those of the data set, such as an annotator's.
 
 
 _COLUMNS = ("path", "label")

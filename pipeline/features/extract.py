@@ -66,7 +66,7 @@ def extract_features(
     probabilities: NDArray[np.float32],
     *,
     batch_size: int,
-    mirror: bool = False,
+    flip_tta: bool = False,
     ranks: World,
     progress: Progress,
 ) -> None:
@@ -80,14 +80,14 @@ def extract_features(
         out: float32 (N, D), writable.
         probabilities: float32 (N, n_classes), writable.
         batch_size: images per forward pass.
-        mirror: give the means of each image and its mirror image.
+        flip_tta: give the means of each image and its mirror image.
 
     Raises:
         InputError: a network gives features that are not finite.
     """
     rows = rank_rows(len(images), ranks)
     for where, batch in _batches(images, networks[0], batch_size, rows, ranks.device):
-        outputs = [_outputs(network, batch, mirror=mirror) for network in networks]
+        outputs = [_outputs(network, batch, flip_tta=flip_tta) for network in networks]
         out[where] = outputs[0][0]
         probabilities[where] = np.mean([sure for _, sure in outputs], axis=0, dtype=np.float32)
         progress.update(len(batch))
@@ -102,7 +102,7 @@ def extract_by_fold(
     probabilities: NDArray[np.float32],
     *,
     batch_size: int,
-    mirror: bool = False,
+    flip_tta: bool = False,
     ranks: World,
     progress: Progress,
 ) -> list[float]:
@@ -124,7 +124,7 @@ def extract_by_fold(
     sums = [PairedSums(out.shape[1]) for _ in networks[1:]]
     own = rank_rows(len(images), ranks)
     for where, batch in _batches(images, networks[0], batch_size, own, ranks.device):
-        outputs = [_outputs(network, batch, mirror=mirror) for network in networks]
+        outputs = [_outputs(network, batch, flip_tta=flip_tta) for network in networks]
         for pairs, (features, _) in zip(sums, outputs[1:], strict=True):
             pairs.add(features, outputs[0][0])
         held_out = folds[where], np.arange(len(batch))
@@ -140,10 +140,10 @@ def extract_by_fold(
 
 
 def _outputs(
-    network: TrainedNetwork, batch: Tensor, *, mirror: bool
+    network: TrainedNetwork, batch: Tensor, *, flip_tta: bool
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Features (B, D) and probabilities (B, n_classes) of one batch (B, 3, C, C)."""
-    views = [batch, batch.flip(3)] if mirror else [batch]
+    views = [batch, batch.flip(3)] if flip_tta else [batch]
     outputs = []
     for view in views:
         features = network.model.features(view)

@@ -146,7 +146,7 @@ def extractor_metrics(
     """Means over folds, and the same of each, on the test images."""
     labels = data.test.labels
     settings = dataclasses.asdict(networks[0].settings)
-    if config.trained == "head":
+    if config.trainable == "head":
         settings = {key: settings[key] for key in ("network", "stem", "n_classes", "format", "seed")}
     folds: list[dict[str, Any]] = [
         {
@@ -166,7 +166,7 @@ def extractor_metrics(
         **means,
         "recall_per_class": recalls,
         "folds": [{**fold, "n_train": trained.n_train} for fold, trained in zip(folds, networks, strict=True)],
-        "trained": config.trained,
+        "trained": config.trainable,
         "weights": config.weights,
         "settings": settings,
     }

@@ -24,8 +24,8 @@ _MIN_LIFT_OVER_CHANCE = 2
 
 
 def share_for(config: FilterConfig, network: str) -> float | None:
-    """`drop_share` of a network; None where another rule is given."""
-    return config.drop_share[network] if isinstance(config.drop_share, dict) else config.drop_share
+    """`drop_fraction` of a network; None where another rule is given."""
+    return config.drop_fraction[network] if isinstance(config.drop_fraction, dict) else config.drop_fraction
 
 
 def rule_for(config: FilterConfig, network: str, evidence: ScorerInputs) -> ShareRule | float:
@@ -36,7 +36,7 @@ def rule_for(config: FilterConfig, network: str, evidence: ScorerInputs) -> Shar
     """
     share = share_for(config, network)
     if share is not None:
-        return ShareRule(share=share, quota=config.quota)
+        return ShareRule(share=share, allocation=config.allocation)
     if config.threshold is not None:
         return config.threshold
     if isinstance(config.eps, float):
@@ -58,7 +58,7 @@ def rule_for(config: FilterConfig, network: str, evidence: ScorerInputs) -> Shar
         raise InputError(
             "filter.eps: tuned finds no radius: images planted in other classes are found hardly better than by "
             f"chance, so the {config.scorer.space} places do not tell classes apart; train the extractor longer, or "
-            "give drop_share"
+            "give drop_fraction"
         )
     return found.eps
 
@@ -75,7 +75,7 @@ class FilterContext:
     """What people call things and say of them.
 
     Attributes:
-        network: whose features these are; `drop_share` may differ by network.
+        network: whose features these are; `drop_fraction` may differ by network.
         names: of the classes.
         overrides: row -> what a person decided.
         draw: number of the replicate, added to the seeds of scorers that draw.
@@ -137,7 +137,11 @@ def sieve(
 def _with_seed_offset(scorer: Mapping[str, Any], draw: int) -> dict[str, Any]:
     """The scorer and its members with every seed moved by `draw`."""
     moved = {key: value + draw if key == "seed" else value for key, value in scorer.items()}
-    return moved | {"of": [_with_seed_offset(member, draw) for member in scorer["of"]]} if "of" in scorer else moved
+    return (
+        moved | {"scorers": [_with_seed_offset(member, draw) for member in scorer["scorers"]]}
+        if "scorers" in scorer
+        else moved
+    )
 
 
 def _stability(
@@ -145,7 +149,7 @@ def _stability(
 ) -> list[float]:
     name, options = split_options(scorer)
     # Averaged over all maps, an ensemble has none that counts alone.
-    if evidence.maps is None or "of" in options or not uses_embedding(SCORERS[name], options):
+    if evidence.maps is None or "scorers" in options or not uses_embedding(SCORERS[name], options):
         return []
     share = rule if isinstance(rule, ShareRule) else ShareRule(share=float(decision.is_noise.mean()))
     others = (evidence.on_map(index) for index in range(1, len(evidence.maps)))
@@ -161,7 +165,7 @@ def _check_no_class_is_empty(
     mend: str,
 ) -> None:
     key = _rule_key(config)
-    other_number = {"drop_share": "lower it"}.get(key, "raise it")
+    other_number = {"drop_fraction": "lower it"}.get(key, "raise it")
     for label in np.unique(evidence.labels):
         rows = evidence.labels == label
         if not keep[rows].any():
@@ -173,7 +177,7 @@ def _check_no_class_is_empty(
 
 
 def _rule_key(config: FilterConfig) -> str:
-    return next(key for key in ("drop_share", "eps", "threshold") if getattr(config, key) is not None)
+    return next(key for key in ("drop_fraction", "eps", "threshold") if getattr(config, key) is not None)
 
 
 def _reasons(evidence: ScorerInputs, config: FilterConfig, decision: FilterDecision, known: FilterContext) -> list[str]:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-# BatchNorm over parts of a batch: ghost batch normalisation (Hoffer, Hubara & Soudry 2017, algorithm 1).
+# BatchNorm over parts of a batch: ghost batch normalization (Hoffer, Hubara & Soudry 2017, algorithm 1).
 #
 # A job of many workers has one BatchNorm group per worker. One process that stands in for several of
 # them passes their images forward together, which is faster, and keeps the groups apart here.

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 # What scorers may look at, and what a scorer is.
 
 
-Space = Literal["map", "components"]
-SPACE_NAMES: Mapping[Space, str] = {"map": "on the map", "components": "among the principal components"}
+Space = Literal["embedding", "components"]
+SPACE_NAMES: Mapping[Space, str] = {"embedding": "on the map", "components": "among the principal components"}
 """In words."""
 
-Need = Literal["classes", "components", "map", "neighbours", "probabilities", "training_confidence"]
+Need = Literal["classes", "components", "embedding", "neighbours", "probabilities", "training_confidence"]
 
 MapFn = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 """The built-in `map`, or one that runs the tasks elsewhere and returns their results in order."""
@@ -58,7 +58,7 @@ class ScorerInputs:
         """Whether that part is there; `classes` are two at least."""
         if need == "classes":
             return len(np.unique(self.labels)) > 1
-        return getattr(self, {"map": "maps"}.get(need, need)) is not None
+        return getattr(self, {"embedding": "maps"}.get(need, need)) is not None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,10 +17,10 @@ _SHARE_TOLERANCE = 0.001
 
 @dataclass(frozen=True, kw_only=True)
 class ShareRule:
-    """Drop `share` of all images, 0 to 1, divided among the classes as `quota` says."""
+    """Drop `share` of all images, 0 to 1, divided among the classes as `allocation` says."""
 
     share: float
-    quota: Allocation = "overall"
+    allocation: Allocation = "overall"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ def decide(evidence: ScorerInputs, scorer: Mapping[str, Any], rule: ShareRule | 
     assert values.shape == evidence.labels.shape, (name, values.shape)
     note = None
     if isinstance(rule, ShareRule):
-        found = thresholds_for_share(values, evidence.labels, rule.share, rule.quota)
+        found = thresholds_for_share(values, evidence.labels, rule.share, rule.allocation)
         by_label = np.zeros(int(evidence.labels.max()) + 1)
         by_label[list(found)] = [threshold.value for threshold in found.values()]
         thresholds, note = by_label[evidence.labels], _share_note(values, evidence.labels, rule, found)
@@ -90,7 +90,7 @@ def _share_note(
     if abs(achieved - rule.share) <= _SHARE_TOLERANCE:
         return None
     missed = f"{rule.share:.4f} was asked for, {achieved:.4f} is the nearest in reach"
-    if rule.quota != "overall":
+    if rule.allocation != "overall":
         return f"{missed}: the quotas of {len(found)} classes are met to the nearest image or tie in each"
     threshold = next(iter(found.values()))
     if threshold.alternative is None:

@@ -20,23 +20,23 @@ def relative_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray((rankdata(values) - 1) / (n - 1)) if n > 1 else np.full(n, 0.5)
 
 
-def make_ensemble(scorers: Mapping[str, Scorer]) -> Scorer:
+def make_ensemble(registry: Mapping[str, Scorer]) -> Scorer:
     """The scorer that combines those of a registry."""
 
-    def values(evidence: ScorerInputs, *, of: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
+    def values(evidence: ScorerInputs, *, scorers: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
         """Mean over the members of their relative ranks, 0 to 1; a member that looks at the map, over all maps."""
-        return np.asarray(np.mean([_member_ranks(evidence, member) for member in of], axis=0))
+        return np.asarray(np.mean([_member_ranks(evidence, member) for member in scorers], axis=0))
 
     def _member_ranks(evidence: ScorerInputs, member: Mapping[str, Any]) -> NDArray[np.float64]:
         name, options = split_options(member)
         seen = [evidence]
-        if uses_embedding(scorers[name], options) and evidence.maps is not None:
+        if uses_embedding(registry[name], options) and evidence.maps is not None:
             seen = [evidence.on_map(index) for index in range(len(evidence.maps))]
-        ranks = [relative_ranks(scorers[name].values(one, **options)) for one in seen]
+        ranks = [relative_ranks(registry[name].values(one, **options)) for one in seen]
         return np.asarray(np.mean(ranks, axis=0))
 
     def phrases(judged: ScoredImages) -> list[str]:
-        who = ", ".join(split_options(member)[0] for member in judged.options["of"])
+        who = ", ".join(split_options(member)[0] for member in judged.options["scorers"])
         ranks = (100 * judged.values).tolist()
         return [f"more suspect than {rank:.3g} % of all images in the mean of {who}" for rank in ranks]
 
@@ -50,7 +50,7 @@ def split_options(scorer: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 def uses_embedding(scorer: Scorer, options: Mapping[str, Any]) -> bool:
     """Whether the map decides what it says."""
-    return "map" in scorer.needs or options.get("space") == "map"
+    return "embedding" in scorer.needs or options.get("space") == "embedding"
 
 
 # The registry of scorers: one file and one line each.
@@ -85,7 +85,7 @@ SCORERS: dict[str, Scorer] = {**_SINGLE, "ensemble": make_ensemble(_SINGLE)}
 _FIX_HINTS: Mapping[Need, str] = {
     "classes": "there is one class only; take dbscan, hdbscan, knn_distance or centroid",
     "components": "there are no principal components; set reduce.pca.n_components",
-    "map": "there is no map; take a scorer of components or probabilities",
+    "embedding": "there is no embedding; take a scorer of components or probabilities",
     "neighbours": "there are no neighbours; run `dvc repro`",
     "probabilities": "there are no class probabilities of a network; give them, or take knn_agreement",
     "training_confidence": (
@@ -107,8 +107,8 @@ def check_scorer(evidence: ScorerInputs, scorer: Mapping[str, Any], names: Seque
         InputError: naming the key, the value and the mend.
     """
     name, options = split_options(scorer)
-    for place, member in enumerate(options.get("of", ())):
-        check_scorer(evidence, member, names, f"{key}.of[{place}]")
+    for place, member in enumerate(options.get("scorers", ())):
+        check_scorer(evidence, member, names, f"{key}.scorers[{place}]")
     needs = sorted(SCORERS[name].needs | ({options["space"]} if "space" in options else set()))
     for need in needs:
         if not evidence.has(need):
@@ -116,7 +116,7 @@ def check_scorer(evidence: ScorerInputs, scorer: Mapping[str, Any], names: Seque
     if "neighbours" in needs and evidence.neighbours is not None and options["k"] > evidence.neighbours.shape[1]:
         k = evidence.neighbours.shape[1]
         raise InputError(
-            f"{key}.k: {options['k']} neighbours, but {k} are known; give at most {k}, or raise reduce.neighbors"
+            f"{key}.k: {options['k']} neighbours, but {k} are known; give at most {k}, or raise reduce.n_neighbors"
         )
     _check_class_sizes(evidence, name, options, names, key)
 

@@ -14,7 +14,7 @@ def _grid_scores(evidence: ScorerInputs, *, cells: int, seed: int) -> NDArray[np
     Whatever share is dropped, each cell of each class loses that share up to a single image, whose
     fate is drawn (u). The grid has `cells` x `cells` cells over the whole map.
     """
-    points = evidence.points("map")
+    points = evidence.points("embedding")
     low, extent = points.min(axis=0), np.ptp(points, axis=0)
     scaled = (points - low) / np.where(extent > 0, extent, 1) * cells
     column, row = np.minimum(scaled, cells - 1).astype(np.int64).T
@@ -42,7 +42,7 @@ def _grid_reasons(judged: ScoredImages) -> list[str]:
     ]
 
 
-GRID_SCORER = Scorer(values=_grid_scores, phrases=_grid_reasons, needs=frozenset({"map"}))
+GRID_SCORER = Scorer(values=_grid_scores, phrases=_grid_reasons, needs=frozenset({"embedding"}))
 
 
 # Chance, as a control.

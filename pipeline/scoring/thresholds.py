@@ -62,23 +62,23 @@ def threshold_for_share(values: NDArray[np.float64], share: float) -> Threshold:
 
 
 def thresholds_for_share(
-    values: NDArray[np.float64], labels: NDArray[np.int64], share: float, quota: Allocation
+    values: NDArray[np.float64], labels: NDArray[np.int64], share: float, allocation: Allocation
 ) -> dict[int, Threshold]:
     """Class -> the threshold that drops its part of `share` of all images.
 
     Args:
         values: (N,) suspicion, as in `threshold_for_share`.
         labels: (N,) classes.
-        quota: `overall`: one threshold, classes lose what lies above it. `per_class`: each class
+        allocation: `overall`: one threshold, classes lose what lies above it. `per_class`: each class
             loses the same share, to the nearest image. `balanced`: what is left is as even over the
             classes as their sizes allow, so that large classes lose more.
     """
-    if quota == "overall":
+    if allocation == "overall":
         threshold = threshold_for_share(values, share)
         return {int(label): threshold for label in np.unique(labels)}
     classes, counts = np.unique(labels, return_counts=True)
     total = round(share * len(labels))
-    dropped = _apportioned(counts, total) if quota == "per_class" else counts - _even(counts, len(labels) - total)
+    dropped = _apportioned(counts, total) if allocation == "per_class" else counts - _even(counts, len(labels) - total)
     return {
         int(label): threshold_for_share(values[labels == label], n / count)
         for label, n, count in zip(classes, dropped.tolist(), counts.tolist(), strict=True)

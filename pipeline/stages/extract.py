@@ -53,7 +53,7 @@ def extract(context: StageContext, ranks: World) -> None:
         ):
             _extract_train(context, ranks, extractor, data)
             _extract_test(context, ranks, extractor, data)
-    passes = len(extractor.networks) * (2 if context.params.extract.mirror else 1)
+    passes = len(extractor.networks) * (2 if context.params.extract.flip_tta else 1)
     context.images.append((len(data.train.labels) + len(data.test.labels)) * passes)
     if not ranks.is_main:
         return
@@ -116,7 +116,7 @@ def _extract_train(context: StageContext, ranks: World, extractor: FoldNetworks,
             out,
             sure,
             batch_size=context.params.extract.batch_size,
-            mirror=context.params.extract.mirror,
+            flip_tta=context.params.extract.flip_tta,
             ranks=ranks,
             progress=progress,
         )
@@ -144,7 +144,7 @@ def _extract_test(context: StageContext, ranks: World, extractor: FoldNetworks, 
             out,
             sure,
             batch_size=context.params.extract.batch_size,
-            mirror=context.params.extract.mirror,
+            flip_tta=context.params.extract.flip_tta,
             ranks=ranks,
             progress=progress,
         )

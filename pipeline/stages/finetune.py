@@ -42,7 +42,7 @@ def finetune(context: StageContext, ranks: World) -> None:
     data = load_prepared(context.data, folder=context.image_folder)
     folds = _folds(context, data)
     members = [folds != fold for fold in range(config.folds)] if config.folds > 1 else [folds == 0]
-    make = _train_all if config.trained == "all" else _fit_heads
+    make = _train_all if config.trainable == "all" else _fit_heads
     networks: list[TrainedExtractor] = []
     results: list[Evaluation] = []
     test = None
@@ -98,7 +98,7 @@ def _seed(context: StageContext) -> int:
 
 def _settings(context: StageContext, data: PreparedData, n_train: int) -> TrainSettings:
     config = context.params.finetune
-    as_imagenet = config.normalisation == "imagenet"
+    as_imagenet = config.normalization == "imagenet"
     return effective_settings(
         config,
         network=base_architecture(str(context.item)),
@@ -112,7 +112,7 @@ def _settings(context: StageContext, data: PreparedData, n_train: int) -> TrainS
         weight_decay=config.weight_decay,
         budget=config.budget,
         seed=_seed(context),
-        skipped=config.trained == "head",
+        skipped=config.trainable == "head",
     )
 
 
@@ -161,7 +161,7 @@ def _fit_heads(
     counts = np.bincount(labels, minlength=len(data.class_names))
     if counts.min() == 0 or len(counts) < 2:
         raise InputError(
-            f"finetune.trained: head, which needs images of two classes and of each, and there are {counts.tolist()}; "
+            f"finetune.trainable: head needs images of every class and two classes, and there are {counts.tolist()}; "
             "set trained: all, or give training images of every class"
         )
     settings = _settings(context, data, n)

@@ -120,7 +120,8 @@ def make_context(stage: str, item: str | None, arguments: argparse.Namespace, *,
     Raises:
         InputError: a bad parameter file, or an item that it does not have.
     """
-    params = load_params(arguments.params)
+    # The report also reads packed results, whose keys are those of their time.
+    params = load_params(arguments.params, accept_old_keys=stage == "report")
     value: str | None = getattr(arguments, item) if item else None
     known: dict[str, list[str]] = {"network": [*params.networks], "study": [*params.studies]}
     if item and value not in known[item]:

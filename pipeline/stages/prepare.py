@@ -29,7 +29,7 @@ def prepare(context: StageContext) -> None:
     options = DatasetOptions(
         path=config.folder,
         image_size=config.stored_size,
-        test_share=config.test_share,
+        test_size=config.test_size,
         max_megapixels=config.max_megapixels,
         seed=config.seed,
         downloads=context.work.downloads,
@@ -39,13 +39,13 @@ def prepare(context: StageContext) -> None:
         raise InputError(
             f"prepare.path: {config.path} is a file, and storage files needs a folder; unpack it, or use storage: array"
         )
-    labels = read_label_file(config.label_file, key="prepare.labels") if config.label_file else None
+    labels = read_label_file(config.label_path, key="prepare.label_file") if config.label_path else None
 
     def open_images(exclude: frozenset[str]) -> ImageSet:
         # The file is checked before anything is decoded.
         images = DATASETS[config.dataset](replace(options, exclude=exclude))
-        if config.train_share is not None:
-            images, others = subsample(images, config.train_share, seed=config.seed)
+        if config.train_size is not None:
+            images, others = subsample(images, config.train_size, seed=config.seed)
             exclude |= others
         return relabel(images, labels, left_out=exclude) if labels else images
 
@@ -67,7 +67,7 @@ def prepare(context: StageContext) -> None:
 def _source(config: PrepareConfig) -> str:
     """What to call the data set in messages."""
     source = f"prepare.path: {config.path}" if config.path else f"prepare.dataset: {config.dataset}"
-    return f"{source} with prepare.labels: {config.labels}" if config.labels else source
+    return f"{source} with prepare.label_file: {config.label_file}" if config.label_file else source
 
 
 def _write_tables(context: StageContext, stored: StoredImages) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def _write_tables(context: StageContext, stored: StoredImages) -> dict[str, Any]
     samples = stored.images.samples("train")
     # From the labels before any is planted, so that planting changes no row's flag.
     val = val_mask(
-        [sample.path for sample in samples], [sample.label for sample in samples], config.val_share, seed=config.seed
+        [sample.path for sample in samples], [sample.label for sample in samples], config.val_size, seed=config.seed
     )
     pixels = open_array(data.images("train"), dtype=np.uint8, ndim=4, rows=len(val))
     true_labels = stored.images.labels("train")
@@ -105,7 +105,7 @@ def _write_tables(context: StageContext, stored: StoredImages) -> dict[str, Any]
         parameters={
             **config.model_dump(),
             "path": Path(config.path).name if config.path else None,
-            "labels": Path(config.labels).name if config.labels else None,
+            "label_file": Path(config.label_file).name if config.label_file else None,
         },
         inputs=[],
         outputs=[
@@ -155,7 +155,7 @@ def _manifest(stored: StoredImages, split: str) -> pa.Table:
 def _describe(config: PrepareConfig, metrics: dict[str, Any]) -> str:
     counts = {name: found["count"] for name, found in metrics["duplicates"].items()}
     size, where = config.image_size, ", left in their files" if config.storage == "files" else ""
-    changed = f"labels changed by {config.labels}: {metrics['n_relabelled']}; " if config.labels else ""
+    changed = f"labels changed by {config.label_file}: {metrics['n_relabelled']}; " if config.label_file else ""
     if config.plant_label_noise:
         own = f", the files in {config.path} as they were" if config.path else ""
         changed = f"{planted_note(metrics['n_planted'])}{own}; "

@@ -62,11 +62,11 @@ def _replicate_config(config: ReduceConfig, number: int) -> ReduceConfig:
     """The section with the seed of every map moved by `number`."""
     tsne = config.tsne.model_copy(update={"random_state": config.tsne.random_state + number})
     # A map that names no seed takes that of `tsne`, which has been moved.
-    more_maps = tuple(
+    extra_embeddings = tuple(
         {key: value + number if key == "random_state" else value for key, value in changes.items()}
-        for changes in config.more_maps
+        for changes in config.extra_embeddings
     )
-    return config.model_copy(update={"tsne": tsne, "more_maps": more_maps})
+    return config.model_copy(update={"tsne": tsne, "extra_embeddings": extra_embeddings})
 
 
 def _features(context: StageContext, split: str, rows: int) -> NDArray[np.float32]:

@@ -108,8 +108,8 @@ def _check_draws_differ(keep: Mapping[str, NDArray[np.bool_]], context: StageCon
     for left, right in itertools.combinations(keep, 2):
         if np.array_equal(keep[left], keep[right]):
             raise InputError(
-                f"studies.{context.item}.filter_draws: the filters of {left} and {right} keep the same images, so one "
-                "is no draw of its own; lower filter_draws, or take a scorer or an extractor that is drawn anew"
+                f"studies.{context.item}.filter_replicates: {left} and {right} keep the same images, so one is no "
+                "replicate; lower filter_replicates, or use a scorer or an extractor with random parts"
             )
 
 

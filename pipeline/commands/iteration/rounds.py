@@ -178,7 +178,7 @@ def round_inputs(params: Params, data: DataPaths, network: str, first: RoundResu
 
 def _sections(params: Params) -> dict[str, Any]:
     """What each stage writes as `parameters` to its provenance; where images and labels lie is not in it."""
-    places = {"path": params.prepare.path, "labels": params.prepare.labels}
+    places = {"path": params.prepare.path, "label_file": params.prepare.label_file}
     names = {key: Path(place).name if place else None for key, place in places.items()}
     sections = {stage: getattr(params, stage).model_dump(mode="json") for stage in ("prepare", *STAGES)}
     return {**sections, "prepare": {**sections["prepare"], **names}}

@@ -55,7 +55,7 @@ def finetune_run(params: Params, network: str, size: DataSize) -> PlannedRun:
         weight_decay=config.weight_decay,
         budget=config.budget,
         seed=config.seed + replicate_number(network),
-        skipped=config.trained == "head",
+        skipped=config.trainable == "head",
     )
     return PlannedRun(settings=settings, workers=worker_count(config), threads=thread_count(config))
 
@@ -107,7 +107,7 @@ def stage_costs(
                 costs[stage] = cost.prepare_cost(params.prepare, size)
             case "finetune":
                 (run,) = runs[stage]
-                of_kind = cost.finetune_cost if params.finetune.trained == "all" else cost.head_cost
+                of_kind = cost.finetune_cost if params.finetune.trainable == "all" else cost.head_cost
                 costs[stage] = of_kind(
                     run.settings, speeds[run.workload], size, folds=params.finetune.folds, workers=run.workers
                 )

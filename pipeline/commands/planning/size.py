@@ -74,21 +74,21 @@ def data_size(config: PrepareConfig, paths: DataPaths, *, prepared: bool) -> Dat
         return DataSize(n_train=n_train, n_test=n_test, n_classes=n_classes, source="prepared")
     if config.dataset in _PUBLISHED:
         n_train, n_test, n_classes = _PUBLISHED[config.dataset]
-        n_train = round((config.train_share or 1) * n_train)
+        n_train = round((config.train_size or 1) * n_train)
         return DataSize(n_train=n_train, n_test=n_test, n_classes=n_classes, source="published")
     images = DATASETS[config.dataset](
         DatasetOptions(
             path=config.folder,
             image_size=config.image_size,
-            test_share=config.test_share,
+            test_size=config.test_size,
             max_megapixels=config.max_megapixels,
             seed=config.seed,
             downloads=Path(),
             progress=lambda *_: nullcontext(_SilentCounter()),
         )
     )
-    if config.train_share is not None:
-        images, _ = subsample(images, config.train_share, seed=config.seed)
+    if config.train_size is not None:
+        images, _ = subsample(images, config.train_size, seed=config.seed)
     return DataSize(
         n_train=len(images.train),
         n_test=len(images.test),

@@ -172,7 +172,7 @@ def test_heads_are_fitted_once(tmp_path: Path, made: Path, monkeypatch: pytest.M
     shutil.copy(DataPaths(root=made / "data").extractor(NETWORK), weights)
     (tmp_path / "project").mkdir()
     data = write_project(
-        tmp_path / "project", finetune={"trained": "head", "weights": str(weights), "folds": 2, "batch_size": 20}
+        tmp_path / "project", finetune={"trainable": "head", "weights": str(weights), "folds": 2, "batch_size": 20}
     )
     assert stage("finetune", tmp_path / "project") == 0
     before = _bytes(data.root / "finetune")

@@ -21,7 +21,7 @@ from tests.fixtures.projects import NETWORK, write_params
 from tests.fixtures.training import TINY_STUDY, command, files_below, kill, run, runs_of, stage, start, wait_until
 
 N_TRAIN, N_TEST, CROP = 24, 8, 16
-PREPARE = {"dataset": "image_folder", "storage": "files", "image_size": 72, "test_share": None}
+PREPARE = {"dataset": "image_folder", "storage": "files", "image_size": 72, "test_size": None}
 RECIPE = {"threads_per_worker": 1, "schedule": {"name": "cosine"}, "augmentation": {"crop_size": CROP, "flip": True}}
 STUDY: dict[str, Any] = {"batch_sizes": [8], "arms": ["filtered"], "seeds": [0]}
 

@@ -1,4 +1,4 @@
-"""`prepare.labels`: an annotator's file stands before the labels of the data set."""
+"""`prepare.label_file`: an annotator's file stands before the labels of the data set."""
 
 import json
 from collections import Counter
@@ -50,7 +50,7 @@ def test_the_manifest_of_a_folder_has_the_labels_of_the_file(tmp_path: Path) -> 
 
 
 def test_labels_of_the_digits_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    digits: dict[str, Any] = {"dataset": "digits", "image_size": 8, "test_share": 0.2}
+    digits: dict[str, Any] = {"dataset": "digits", "image_size": 8, "test_size": 0.2}
     path, name = next(iter(_names(run_prepare(tmp_path, None, **digits)).items()))
     data = run_prepare(tmp_path, None, **digits, labels=_labels(tmp_path, {path: "7" if name != "7" else "1"}))
     assert _names(data)[path] == ("7" if name != "7" else "1")
@@ -70,10 +70,10 @@ def test_labels_of_cifar_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_the_test_split_does_not_depend_on_the_label_file(tmp_path: Path) -> None:
     images = write_folder(tmp_path / "images", one_tree(n=40))
-    before = run_prepare(tmp_path, images, test_share=0.25)
+    before = run_prepare(tmp_path, images, test_size=0.25)
     test, train = _names(before, "test"), _names(before)
     given = dict.fromkeys([path for path, name in train.items() if name == "cat"][:20], "dog")
-    data = run_prepare(tmp_path, images, test_share=0.25, val_share=0.2, labels=_labels(tmp_path, given))
+    data = run_prepare(tmp_path, images, test_size=0.25, val_size=0.2, labels=_labels(tmp_path, given))
     assert _names(data, "test") == test
     assert list(_names(data)) == list(train)
     table = read_parquet(data.manifest("train"))
@@ -113,5 +113,5 @@ def test_provenance_has_the_name_of_the_file_and_no_place_on_this_machine(tmp_pa
     images = write_folder(tmp_path / "images", split_tree())
     data = run_prepare(tmp_path, images, labels=_labels(tmp_path, {"train/cat/0.png": "dog"}))
     record = data.provenance("prepare").read_text()
-    assert json.loads(record)["parameters"]["labels"] == "annotator.csv"
+    assert json.loads(record)["parameters"]["label_file"] == "annotator.csv"
     assert str(tmp_path) not in record

@@ -48,7 +48,7 @@ def _project(
     write_manifest(data, "train", labels[:n_train])
     write_manifest(data, "test", labels[n_train:])
     write_features(data, features[:n_train], features[n_train:])
-    reduce = {"pca": {"n_components": pca}, "tsne": {**_TSNE, **tsne}, "neighbors": 6, **(keys or {})}
+    reduce = {"pca": {"n_components": pca}, "tsne": {**_TSNE, **tsne}, "n_neighbors": 6, **(keys or {})}
     write_params(folder, reduce=reduce, dask=dask or {})
     return data
 
@@ -114,7 +114,7 @@ def test_further_maps_are_those_of_their_own_settings(tmp_path: Path) -> None:
     found = []
     for name, dask in (("here", {}), ("workers", {"scheduler": "local", "workers": 2})):
         (tmp_path / name).mkdir()
-        more = {"more_maps": [{"random_state": 1, "initialization": "random"}, {"perplexity": 30.0}]}
+        more = {"extra_embeddings": [{"random_state": 1, "initialization": "random"}, {"perplexity": 30.0}]}
         data = _project(tmp_path / name, keys=more, dask=dask)
         _run(tmp_path / name)
         found.append({name: content for name, content in _files(data).items() if "provenance" not in name})
@@ -151,10 +151,16 @@ def test_landmarks_are_mapped_as_if_alone_and_recorded(tmp_path: Path) -> None:
     [
         ({"landmarks": 180}, r"reduce\.landmarks: 180 must be .* fewer than the 180 training images"),
         ({"landmarks": 30}, r"reduce\.tsne\.perplexity: 12 is too large for a map of 30 images; give at most 9\.66"),
-        ({"more_maps": [{"perplexity": 80.0}]}, r"reduce\.more_maps\[0\]\.perplexity: 80 .* 180 images"),
-        ({"landmarks": 90, "more_maps": [{"metric": "cosine"}]}, r"reduce\.more_maps\[0\]\.metric: cosine, .* none"),
-        ({"more_maps": [{"max_step_norm": None, "learning_rate": 1e300}]}, r"reduce\.more_maps\[0\]: .* diverge"),
-        ({"neighbors": 180}, r"reduce\.neighbors: 180 .* at most 179"),
+        ({"extra_embeddings": [{"perplexity": 80.0}]}, r"reduce\.extra_embeddings\[0\]\.perplexity: 80 .* 180 images"),
+        (
+            {"landmarks": 90, "extra_embeddings": [{"metric": "cosine"}]},
+            r"reduce\.extra_embeddings\[0\]\.metric: cosine, .* none",
+        ),
+        (
+            {"extra_embeddings": [{"max_step_norm": None, "learning_rate": 1e300}]},
+            r"reduce\.extra_embeddings\[0\]: .* diverge",
+        ),
+        ({"n_neighbors": 180}, r"reduce\.n_neighbors: 180 .* at most 179"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

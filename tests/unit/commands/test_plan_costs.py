@@ -96,7 +96,9 @@ def test_more_maps_cost_their_time_and_landmarks_save_it() -> None:
         size = replace(DIGITS, n_train=n_train)
         return cost.reduce_cost(ReduceConfig.model_validate(keys), NETWORK, size, cores=2).seconds
 
-    one, two, three = (seconds(5000, more_maps=({"random_state": 1}, {"theta": 0.2})[:more]) for more in (0, 1, 2))
+    one, two, three = (
+        seconds(5000, extra_embeddings=({"random_state": 1}, {"theta": 0.2})[:more]) for more in (0, 1, 2)
+    )
     assert three - two == pytest.approx(two - one)
     assert two > 1.3 * one
     million = 1_281_167
@@ -129,7 +131,7 @@ def test_folds_multiply_the_runs_and_each_sees_fewer_images() -> None:
 def test_mirror_images_take_the_time_of_as_many_again() -> None:
     run = jobs.finetune_run(digits_params(), "resnet18", DIGITS)
     plain, mirrored = (
-        cost.extract_cost(run.settings, ExtractConfig(batch_size=8, mirror=mirror), SPEED, DIGITS, folds=1, workers=1)
+        cost.extract_cost(run.settings, ExtractConfig(batch_size=8, flip_tta=mirror), SPEED, DIGITS, folds=1, workers=1)
         for mirror in (False, True)
     )
     assert mirrored.seconds - plain.seconds == pytest.approx((1438 + 359) * 1e-3)

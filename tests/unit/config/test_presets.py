@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 from pipeline.commands.tuning.outputs import check_fair
 from pipeline.config.params import load_params
-from pipeline.config.tuning import check_space
+from pipeline.config.tuning_checks import check_space
 from pipeline.replication.published import PUBLISHED
 
 _FOLDER = Path(__file__).parents[3] / "presets"
@@ -28,9 +28,9 @@ def test_paper_preset_holds_what_the_paper_states() -> None:
     assert params.networks == ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
     assert params.prepare.dataset == "cifar10"
     assert params.finetune.weights == "imagenet"
-    assert isinstance(params.filter.drop_share, dict)
+    assert isinstance(params.filter.drop_fraction, dict)
     # Table I, in images.
-    assert {name: round(50_000 * share) for name, share in params.filter.drop_share.items()} == {
+    assert {name: round(50_000 * share) for name, share in params.filter.drop_fraction.items()} == {
         "resnet18": 3105, "resnet34": 3275, "resnet50": 3667, "resnet101": 2562, "resnet152": 620,
     }  # fmt: skip
     assert params.train.simulated_workers == 8
@@ -92,7 +92,7 @@ def test_the_small_preset_differs_from_the_papers_in_size_alone() -> None:
     assert small.report.model_copy(update=targets) == paper.report
     assert small.train.model_copy(update={"schedule": paper.train.schedule}) == paper.train
     assert small.finetune.model_copy(update={"budget": paper.finetune.budget}) == paper.finetune
-    assert small.prepare.train_share == 0.2
+    assert small.prepare.train_size == 0.2
     for name, study in small.studies.items():
         whole = paper.studies[name]
         assert len(study.seeds) >= 3
@@ -142,7 +142,7 @@ def test_the_searches_of_the_tuning_preset_can_be_run_and_compared() -> None:
         check_space(f"tuning.{name}", tuning, params.studies[tuning.study], params.train)
     check_fair(params.tuning)
     # What the searches judge by and run on.
-    assert params.prepare.val_share > 0
+    assert params.prepare.val_size > 0
     assert (params.dask.scheduler, {tuning.way for tuning in params.tuning.values()}) == ("local", {"parallel"})
 
 

@@ -29,7 +29,7 @@ _IMAGES = ImageSet(
 def _read(folder: Path, text: str | bytes) -> LabelFile:
     path = folder / "labels.csv"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return read_label_file(path, key="prepare.labels")
+    return read_label_file(path, key="prepare.label_file")
 
 
 @given(st.dictionaries(st.sampled_from(_TRAIN), st.integers(0, 2)))
@@ -145,15 +145,15 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path, text: str | bytes) ->
     with pytest.raises(InputError) as refused:
         _read(tmp_path, text)
     assert str(tmp_path / "labels.csv") in str(refused.value)
-    assert refused.value.key == "prepare.labels"
+    assert refused.value.key == "prepare.label_file"
 
 
 @pytest.mark.parametrize("name", ["none.csv", "."])
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError) as refused:
-        read_label_file(tmp_path / name, key="prepare.labels")
+        read_label_file(tmp_path / name, key="prepare.label_file")
     assert str(tmp_path / name) in str(refused.value)
-    assert refused.value.key == "prepare.labels"
+    assert refused.value.key == "prepare.label_file"
 
 
 @pytest.mark.parametrize("path", ["train/042/0000142.jpg", "images/042/0000142.png"])

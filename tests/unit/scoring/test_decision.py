@@ -14,7 +14,7 @@ from tests.fixtures.golden import check_golden
 
 
 def _dbscan(min_samples: int) -> dict[str, Any]:
-    return {"name": "dbscan", "space": "map", "min_samples": min_samples}
+    return {"name": "dbscan", "space": "embedding", "min_samples": min_samples}
 
 
 def _cloud(seed: int, n: int = 400) -> ScorerInputs:
@@ -78,16 +78,16 @@ def test_few_images_are_explained() -> None:
 
 
 @settings(deadline=None, max_examples=30)
-@given(seed=st.integers(0, 2**32 - 1), share=st.floats(0, 0.6), quota=st.sampled_from(["per_class", "balanced"]))
-def test_quotas_give_each_class_a_radius_and_dbscan_agrees(seed: int, share: float, quota: Allocation) -> None:
+@given(seed=st.integers(0, 2**32 - 1), share=st.floats(0, 0.6), allocation=st.sampled_from(["per_class", "balanced"]))
+def test_quotas_give_each_class_a_radius_and_dbscan_agrees(seed: int, share: float, allocation: Allocation) -> None:
     evidence = _cloud(seed, n=600)
-    decision = decide(evidence, _dbscan(5), ShareRule(share=share, quota=quota))
+    decision = decide(evidence, _dbscan(5), ShareRule(share=share, allocation=allocation))
     np.testing.assert_array_equal(decision.is_noise, decision.clusters == -1)
     np.testing.assert_array_equal(decision.is_noise, decision.scores > 0.5)
     for label in range(4):
         rows = evidence.labels == label
         assert len(set(decision.thresholds[rows])) == 1
-        # Mutual nearest neighbours share a radius, so that a class may miss its quota by a few images.
+        # Mutual nearest neighbours share a radius, so that a class may miss its allocation by a few images.
         assert decision.is_noise[rows].sum() == pytest.approx(share * rows.sum(), abs=5)
 
 
