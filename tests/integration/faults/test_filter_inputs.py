@@ -222,10 +222,10 @@ _FILTER: list[tuple[str, Callable[[DataPaths], None] | dict[str, Any], str]] = [
     ("stale override", _stale_override, "overrides.csv: line 2: "),
     (
         "empty class",
-        {"filter__drop_share": None, "filter__eps": 1e-9},
+        {"filter__drop_fraction": None, "filter__eps": 1e-9},
         "filter.eps: 1e-09 ",
     ),
-    ("share empties a class", {"filter__drop_share": 0.999}, "filter.drop_fraction: 0.999 "),
+    ("share empties a class", {"filter__drop_fraction": 0.999}, "filter.drop_fraction: 0.999 "),
 ]
 
 

@@ -88,7 +88,7 @@ def test_killed_three_times_and_ended_by_the_same_command(uninterrupted: DataPat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheduler", ["round_robin", "parallel"])
+@pytest.mark.parametrize("way", ["round_robin", "parallel"])
 def test_asked_to_end_it_says_that_it_can_go_on_and_does(way: str, uninterrupted: DataPaths, tmp_path: Path) -> None:
     data = write_search(tmp_path, dask={"scheduler": "local", "workers": 2}, **{**SEARCH, "scheduler": way})
     process = begin(tmp_path)

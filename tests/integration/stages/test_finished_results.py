@@ -128,7 +128,7 @@ def trained(made: Path, tmp_path: Path) -> Path:
 
 
 _EXTRACT_CHANGES: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
-    "mirror": lambda folder, _: write_project(folder, finetune=_FINETUNE, extract={"mirror": True}),
+    "flip_tta": lambda folder, _: write_project(folder, finetune=_FINETUNE, extract={"flip_tta": True}),
     "batch size": lambda folder, _: write_project(folder, finetune=_FINETUNE, extract={"batch_size": 7}),
     "code": lambda _, patch: patch.setattr(features_extract, "code_digest", lambda *_, **__: "another"),
     "machine": lambda _, patch: patch.setattr(run_key, "cpu_arithmetic", lambda: "another"),

@@ -91,7 +91,7 @@ def test_maps_of_more_points_or_iterations_take_longer(n: int, iterations: int) 
     assert cost.tsne_seconds(n, iterations + 1, 50) > cost.tsne_seconds(n, iterations, 50)
 
 
-def test_more_maps_cost_their_time_and_landmarks_save_it() -> None:
+def test_extra_embeddings_cost_their_time_and_landmarks_save_it() -> None:
     def seconds(n_train: int, **keys: Any) -> float:
         size = replace(DIGITS, n_train=n_train)
         return cost.reduce_cost(ReduceConfig.model_validate(keys), NETWORK, size, cores=2).seconds

@@ -296,7 +296,7 @@ def test_the_importance_of_keys_is_their_share_in_the_variance() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheduler", ["round_robin", "sequential", "parallel"])
+@pytest.mark.parametrize("way", ["round_robin", "sequential", "parallel"])
 def test_sigterm_ends_a_search_so_that_it_can_go_on(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

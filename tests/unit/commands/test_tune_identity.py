@@ -46,7 +46,7 @@ def key_of(params: Params, *, study: dict[str, Any] | None = None, train: dict[s
         {"study": {"seeds": (0, 8)}},
         {"study": {"arms": ("full", "random")}},
         {"study": {"learning_rates": (0.05, 0.5)}},
-        {"study": {"figure": "mccord-2021-fig8", "keep_weights": "all"}},
+        {"study": {"paper_figure": "mccord-2021-fig8", "keep_weights": "all"}},
         {"study": {"filter_replicates": 2, "needs": "filter"}},
         {"study": {"plan": PlanText(question="q", hypotheses=("h",), rate_selection="r")}},
         {"study": {"accuracy_every": Duration(epochs=1)}},

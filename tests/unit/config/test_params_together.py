@@ -83,7 +83,7 @@ def test_a_frozen_backbone_needs_weights() -> None:
     tree["finetune"] |= {"weights": "none", "trainable": "head"}
     with pytest.raises(InputError) as raised:
         check_params(tree, source="params.yaml")
-    assert key_within(raised.value, "params.yaml: finetune") == "trained"
+    assert key_within(raised.value, "params.yaml: finetune") == "trainable"
     tree["finetune"]["weights"] = "own.pth"
     assert check_params(tree, source="params.yaml").finetune.trainable == "head"
 

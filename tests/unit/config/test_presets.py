@@ -52,7 +52,7 @@ def test_paper_preset_holds_what_the_paper_states() -> None:
 @pytest.mark.parametrize("path", [_PAPER, _SMALL], ids=lambda path: path.stem)
 def test_each_figure_of_the_paper_is_a_study_that_names_it(path: Path) -> None:
     params = load_params(path)
-    figures = {name: study.figure for name, study in params.studies.items()}
+    figures = {name: study.paper_figure for name, study in params.studies.items()}
     assert figures == {
         **{f"table1_{network}": "gahlot-2020-table1" for network in params.networks},
         **{name: f"gahlot-2020-{name.removesuffix('_epochs')}" for name in figures if name.startswith("fig")},
@@ -72,16 +72,16 @@ def test_each_figure_of_the_paper_is_a_study_that_names_it(path: Path) -> None:
 def test_every_published_accuracy_has_a_setting(path: Path) -> None:
     params = load_params(path)
     for study in params.studies.values():
-        if study.figure is None:
+        if study.paper_figure is None:
             continue
         missing = {
             (point.arm, point.batch_size)
-            for point in PUBLISHED[study.figure].points
+            for point in PUBLISHED[study.paper_figure].points
             if point.arm not in study.arms
             or point.batch_size not in study.batch_sizes
             or not {*point.weight_decays} & {*study.weight_decays}
         }
-        cut = {("filtered", 128), ("random", 128), ("random", 256)} if study.figure == "gahlot-2020-fig6" else set()
+        cut = {("filtered", 128), ("random", 128), ("random", 256)} if study.paper_figure == "gahlot-2020-fig6" else set()
         assert missing == (cut if path == _SMALL else set())
 
 
@@ -96,7 +96,7 @@ def test_the_small_preset_differs_from_the_papers_in_size_alone() -> None:
     for name, study in small.studies.items():
         whole = paper.studies[name]
         assert len(study.seeds) >= 3
-        assert (study.figure, study.match, study.recipe) == (whole.figure, whole.match, whole.recipe)
+        assert (study.paper_figure, study.match, study.recipe) == (whole.paper_figure, whole.match, whole.recipe)
         for axis in ("models", "arms", "batch_sizes", "learning_rates", "weight_decays", "seeds"):
             assert {*getattr(study, axis)} <= {*getattr(whole, axis)}
 
@@ -143,7 +143,7 @@ def test_the_searches_of_the_tuning_preset_can_be_run_and_compared() -> None:
     check_fair(params.tuning)
     # What the searches judge by and run on.
     assert params.prepare.val_size > 0
-    assert (params.dask.scheduler, {tuning.way for tuning in params.tuning.values()}) == ("local", {"parallel"})
+    assert (params.dask.scheduler, {tuning.scheduler for tuning in params.tuning.values()}) == ("local", {"parallel"})
 
 
 # What the text does not state, or states in two ways.
