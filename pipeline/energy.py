@@ -115,7 +115,7 @@ class EnergyMeter:
 
     def __init__(self, counters: EnergyCounters) -> None:
         self._counters = counters
-        self._asking = threading.Lock()
+        self._lock = threading.Lock()
 
     @property
     def wraps(self) -> bool:
@@ -124,7 +124,7 @@ class EnergyMeter:
 
     def read(self) -> Energy:
         """So far; the energy between two moments is the difference of their readings."""
-        with self._asking:
+        with self._lock:
             return Energy(**{kind: _sum(counters) for kind, counters in self._counters.items()})
 
 

@@ -61,7 +61,7 @@ class DataPaths:
         """Principal components, float32 (N, n_components), of the training features."""
         return self.root / "reduce" / f"{network}.pca.npy"
 
-    def maps(self, network: str) -> Path:
+    def embeddings(self, network: str) -> Path:
         """All maps of the training images, float32 (1 + M, N, 2); the first is the main one."""
         return self.root / "reduce" / f"{network}.maps.npy"
 
@@ -196,14 +196,14 @@ class WorkPaths:
     root: Path = Path(".work")
 
     @property
-    def cells(self) -> Path:
+    def run_cache(self) -> Path:
         """The ledger of finished training cells, one folder per fingerprint."""
         return self.root / "cells"
 
     @property
     def plans_folder(self) -> Path:
         """In the ledger, beside its entries."""
-        return self.cells / "plans"
+        return self.run_cache / "plans"
 
     def plans(self, study: str) -> Path:
         """The plans of a study as they were stated, a file each, and when its runs were recorded."""
@@ -213,7 +213,7 @@ class WorkPaths:
         """A folder a run, named by its fingerprint and code, of what unfinished runs of the stage can go on from."""
         return self.root / "checkpoints" / stage
 
-    def finished(self, stage: str) -> Path:
+    def file_cache(self, stage: str) -> Path:
         """A folder for each result of the stage that is kept, named by all that decides its bits."""
         return self.root / "finished" / stage
 
@@ -233,7 +233,7 @@ class WorkPaths:
         return self.root / "landscape"
 
     @property
-    def simulated(self) -> Path:
+    def simulation_results(self) -> Path:
         """What `python -m pipeline simulate` writes, unless told where."""
         return self.root / "simulated"
 

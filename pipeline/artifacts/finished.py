@@ -26,7 +26,7 @@ class FileCache:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def keep(self, key: str, files: Mapping[str, Path], *, seconds: float) -> None:
+    def put(self, key: str, files: Mapping[str, Path], *, seconds: float) -> None:
         """Add an entry: hard links to `files`, or copies; an older entry is replaced.
 
         Args:

@@ -18,20 +18,20 @@ _PROJECT = Path(__file__).resolve().parents[2]
 _OWN_PACKAGES = ("pipeline", "viz")
 
 
-def import_closure(module: str, *, passive: frozenset[str] = frozenset()) -> dict[str, Path]:
+def import_closure(module: str, *, exclude: frozenset[str] = frozenset()) -> dict[str, Path]:
     """All modules of this project that importing and running `module` can import, with their files.
 
     Imports inside functions count; packages' `__init__` files too.
 
     Args:
-        passive: modules left out, with what they alone import.
+        exclude: modules left out, with what they alone import.
     """
     closure: dict[str, Path] = {}
     waiting = [module]
     while waiting:
         name = waiting.pop()
         path = _module_file(name)
-        if path is None or name in closure or name in passive:
+        if path is None or name in closure or name in exclude:
             continue
         closure[name] = path
         waiting.extend(_imports(path.read_text(encoding="utf-8")))
@@ -39,14 +39,14 @@ def import_closure(module: str, *, passive: frozenset[str] = frozenset()) -> dic
     return dict(sorted(closure.items()))
 
 
-def code_digest(module: str, *, passive: frozenset[str] = frozenset()) -> str:
+def code_digest(module: str, *, exclude: frozenset[str] = frozenset()) -> str:
     """SHA-256 over the syntax trees of the closure, without docstrings and comments.
 
     Args:
-        passive: modules left out, with what they alone import: they cannot change a result.
+        exclude: modules left out, with what they alone import: they cannot change a result.
     """
     digest = hashlib.sha256()
-    for name, path in import_closure(module, passive=passive).items():
+    for name, path in import_closure(module, exclude=exclude).items():
         digest.update(f"{name}\n{_without_docstrings(path.read_text(encoding='utf-8'))}\n".encode())
     return digest.hexdigest()
 

@@ -84,7 +84,9 @@ def simulate_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument(
         "--link", choices=["intra_node", "inter_node"], help="of the machine, that takes the fitted constants"
     )
-    parser.add_argument("--out", type=Path, default=WorkPaths().simulated, help="folder of the JSON and SVG files")
+    parser.add_argument(
+        "--out", type=Path, default=WorkPaths().simulation_results, help="folder of the JSON and SVG files"
+    )
     return parser
 
 

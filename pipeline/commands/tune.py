@@ -18,7 +18,7 @@ from pipeline.config.tuning_checks import check_space
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import stderr_log
-from pipeline.stages.harness import exit_codes, exit_with_dvc, locked
+from pipeline.stages.harness import exit_codes, exit_with_dvc, file_lock
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
         searches = {}
         for name in names:
             with (
-                locked(work.lock(f"tune@{name}"), f"tune {name}"),
+                file_lock(work.lock(f"tune@{name}"), f"tune {name}"),
                 closing(stderr_log(work.log(f"tune@{name}"))) as log,
             ):
                 found = run_search(params, text, name, data, work, log, source=source, compared=len(names) > 1)

@@ -67,7 +67,7 @@ def with_new_keys(tree: Any, renames: Mapping[str, str] = RENAMED_KEYS) -> Any:
 
 def with_old_keys(tree: Any, renames: Mapping[str, str] = RENAMED_KEYS) -> Any:
     """The inverse of `with_new_keys`, for plans and other texts whose hashes were made with the old names."""
-    sections_first = {new: old for old, new in reversed(renames.items())}
+    sections_first = {new: old for old, new in reversed(tuple(renames.items()))}
     return with_new_keys(tree, sections_first)
 
 

@@ -26,7 +26,7 @@ class DaskConfig(Section):
     workers: Positive = 2
 
     @property
-    def elsewhere(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether tasks may run on other machines."""
         return self.scheduler not in ("none", "local")
 

@@ -44,7 +44,7 @@ class RandomResizedCrop:
         assert 0 < self.scale[0] <= self.scale[1] <= 1, self.scale
         assert 0 < self.ratio[0] <= self.ratio[1], self.ratio
 
-    def draw(self, sample_id: int, epoch: int) -> tuple[Callable[[int, int], CropBox], bool]:
+    def sample(self, sample_id: int, epoch: int) -> tuple[Callable[[int, int], CropBox], bool]:
         """A function from width and height to the rectangle, in whole pixels; whether to mirror it."""
         rng = np.random.default_rng([self.seed, _RESIZED_CROP_TAG, epoch, sample_id])
         # A fixed count in a fixed order: the mirror does not depend on the image's size.

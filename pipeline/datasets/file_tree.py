@@ -29,7 +29,7 @@ class FileTree:
     folders: tuple[str, ...]
 
     @classmethod
-    def of(cls, files: Iterable[str], folders: Iterable[str]) -> "FileTree":
+    def from_names(cls, files: Iterable[str], folders: Iterable[str]) -> "FileTree":
         """Complete and sort the names: each file's and folder's parents are folders too."""
         files, every = sorted(files), set(folders)
         for name in [*files, *every]:
@@ -123,7 +123,7 @@ class ArchiveMembers:
         (self._files if kind == "file" else self._folders).add(name)
 
     def tree(self) -> FileTree:
-        return FileTree.of(self._files, self._folders - {"."})
+        return FileTree.from_names(self._files, self._folders - {"."})
 
 
 def normalize_name(raw_name: str) -> str:
@@ -174,7 +174,7 @@ class FolderSource:
             folder_names[:] = [name for name in folder_names if not is_hidden(name)]
             folders.extend(self._checked(base / name, is_folder=True) for name in folder_names)
             files.extend(self._checked(base / name, is_folder=False) for name in file_names if not is_hidden(name))
-        return FileTree.of(files, folders)
+        return FileTree.from_names(files, folders)
 
     def read(self, names: Set[str], max_bytes: int) -> Iterator[tuple[str, bytes | UnreadableError]]:
         for name in sorted(names):

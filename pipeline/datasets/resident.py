@@ -83,7 +83,7 @@ class ResidentImages:
         self._n_offsets = padded - crop_size + 1
         self._flip, self._seed = flip, seed
         self._draws: dict[int, AugmentationParams] = {}
-        self._normalise = Normalization(mean, std, width=crop_size, device=device)
+        self._normalize = Normalization(mean, std, width=crop_size, device=device)
 
     def __len__(self) -> int:
         return len(self._pixels)
@@ -110,13 +110,13 @@ class ResidentImages:
 
     def evaluation_batch(self, ids: NDArray[np.int64]) -> Tensor:
         """Centre crops of the given sample ids (B,)."""
-        centre = np.full((len(ids), 2), (self._n_offsets - 1) // 2, dtype=np.int64)
-        return self._crop(ids, centre, np.zeros(len(ids), dtype=np.bool_))
+        center = np.full((len(ids), 2), (self._n_offsets - 1) // 2, dtype=np.int64)
+        return self._crop(ids, center, np.zeros(len(ids), dtype=np.bool_))
 
     def _crop(self, ids: NDArray[np.int64], offsets: NDArray[np.int64], flips: NDArray[np.bool_]) -> Tensor:
         device = self._pixels.device
         if self._n_offsets == 1 and not flips.any():
-            return self._normalise(self._pixels[torch.from_numpy(ids).to(device)])
+            return self._normalize(self._pixels[torch.from_numpy(ids).to(device)])
         side = np.arange(self._crop_size)
         rows = offsets[:, :1] + side
         columns = offsets[:, 1:] + np.where(flips[:, None], side[::-1], side)
@@ -124,7 +124,7 @@ class ResidentImages:
             torch.from_numpy(index).to(device, non_blocking=True)
             for index in (ids[:, None, None], rows[:, :, None], columns[:, None, :])
         )
-        return self._normalise(self._pixels[image, row, column])
+        return self._normalize(self._pixels[image, row, column])
 
     def _augmentation_for(self, epoch: int) -> AugmentationParams:
         if epoch not in self._draws:

@@ -18,21 +18,21 @@ _PART, _TEST, _VAL, _FOLDS = "part", "test", "val", "folds"
 
 def subset_mask(paths: Sequence[str], labels: Sequence[int], share: float, *, seed: int) -> NDArray[np.bool_]:
     """Which training rows take part at all; see `_draw`. At least two of a class where it has two."""
-    return _draw(paths, labels, share, f"{seed}/{_PART}", least=2, rest=0)
+    return _draw(paths, labels, share, f"{seed}/{_PART}", min_count=2, min_rest=0)
 
 
 def test_mask(
     paths: Sequence[str], labels: Sequence[int] | NDArray[np.int64], share: float, *, seed: int
 ) -> NDArray[np.bool_]:
     """Which rows to hold out for testing; see `_draw`. At least two of a class stay where it has three."""
-    return _draw(paths, labels, share, f"{seed}/{_TEST}", rest=2)
+    return _draw(paths, labels, share, f"{seed}/{_TEST}", min_rest=2)
 
 
 def val_mask(
     paths: Sequence[str], labels: Sequence[int] | NDArray[np.int64], share: float, *, seed: int
 ) -> NDArray[np.bool_]:
     """Which training rows to flag `val`; see `_draw`. At least one of a class stays where it has two."""
-    return _draw(paths, labels, share, f"{seed}/{_VAL}", rest=1)
+    return _draw(paths, labels, share, f"{seed}/{_VAL}", min_rest=1)
 
 
 def assign_folds(
@@ -68,10 +68,10 @@ def _draw(
     share: float,
     key: str,
     *,
-    least: int = 1,
-    rest: int,
+    min_count: int = 1,
+    min_rest: int,
 ) -> NDArray[np.bool_]:
-    """Flag round(share * n) of each class of n rows, `least` or more, and leave `rest` unless that takes from `least`.
+    """Flag round(share * n) of each class of n rows, `min_count` or more, and leave `min_rest` unless that takes from `min_count`.
 
     Images are ranked by a hash of their path, so that one image more or less moves at most one other
     of its class across the border, and none of another class: a test split outlives additions.
@@ -81,7 +81,7 @@ def _draw(
     flags = np.zeros(len(of_class), dtype=np.bool_)
     for label in np.unique(of_class):
         rows = np.flatnonzero(of_class == label)
-        count = max(least, min(round(share * len(rows)), len(rows) - rest))
+        count = max(min_count, min(round(share * len(rows)), len(rows) - min_rest))
         flags[rows[np.argsort(hashes[rows], kind="stable")[:count]]] = True
     return flags
 

@@ -35,7 +35,7 @@ def store_images(
     open_images: Callable[[frozenset[str]], ImageSet],
     arrays: Mapping[str, Path],
     *,
-    replaced: Sequence[Path],
+    stale_files: Sequence[Path],
     source: str,
     image_size: int,
     skip_unreadable: bool,
@@ -48,7 +48,7 @@ def store_images(
 
     Args:
         open_images: gives the data set without the paths it receives.
-        replaced: files that belong to earlier arrays; deleted when the new ones appear, so that a
+        stale_files: files that belong to earlier arrays; deleted when the new ones appear, so that a
             run killed before it wrote theirs leaves none that does not fit.
         source: what to call the data set in messages.
 
@@ -60,7 +60,7 @@ def store_images(
         images = open_images(frozenset(unreadable))
         check_classes(images, source)
         try:
-            sha256 = _write(images, arrays, replaced, image_size, progress)
+            sha256 = _write(images, arrays, stale_files, image_size, progress)
         except _UnreadableImagesError as error:
             if not skip_unreadable:
                 raise InputError(_describe(error.reasons, source)) from None
@@ -78,7 +78,7 @@ class _UnreadableImagesError(Exception):
 def _write(
     images: ImageSet,
     arrays: Mapping[str, Path],
-    replaced: Sequence[Path],
+    stale_files: Sequence[Path],
     image_size: int,
     progress: ProgressFactory,
 ) -> dict[str, list[str]]:
@@ -104,7 +104,7 @@ def _write(
         if reasons:
             raise _UnreadableImagesError(reasons)
         assert all(all(hashes) for hashes in sha256.values()), "an image was not decoded"
-        for path in replaced:
+        for path in stale_files:
             path.unlink(missing_ok=True)
     return sha256
 

@@ -31,7 +31,7 @@ from pipeline.datasets.resident import Normalization
 from pipeline.datasets.sources import BatchRequest
 from pipeline.errors import DataError
 
-# Stands for an epoch where the centre is wanted.
+# Stands for an epoch where the center is wanted.
 _EVALUATION = -1
 
 
@@ -74,14 +74,14 @@ class StreamingImages:
         self._files = files
         self._crop_size = crop_size
         self._random_crop = random_crop
-        self._centre = partial(center_box, crop_size=crop_size)
+        self._center = partial(center_box, crop_size=crop_size)
         # Its threads end with this object.
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="decode") if workers else None
         self._batches_ahead = batches_ahead
         self._requests: Iterator[BatchRequest] = iter(())
         self._announced: deque[_DecodingBatch] = deque()
         self._device = device
-        self._normalise = Normalization(mean, std, width=crop_size, device=device)
+        self._normalize = Normalization(mean, std, width=crop_size, device=device)
 
     def __len__(self) -> int:
         return len(self._files)
@@ -99,7 +99,7 @@ class StreamingImages:
         Raises:
             InputError: a file is missing or has changed; names it.
         """
-        return self._normalise(self._pixels(ids, epochs))
+        return self._normalize(self._pixels(ids, epochs))
 
     def evaluation_batch(self, ids: NDArray[np.int64]) -> Tensor:
         """Centre crops of the given sample ids (B,), of the image scaled to a short side of C * 256 / 224.
@@ -107,7 +107,7 @@ class StreamingImages:
         Raises:
             InputError: a file is missing or has changed; names it.
         """
-        return self._normalise(self._pixels(ids, np.full(len(ids), _EVALUATION)))
+        return self._normalize(self._pixels(ids, np.full(len(ids), _EVALUATION)))
 
     @contextmanager
     def prefetch(self, requests: Iterable[BatchRequest]) -> Iterator[None]:
@@ -175,7 +175,7 @@ class StreamingImages:
     def _decode(self, sample_id: int, epoch: int, out: NDArray[np.uint8]) -> None:
         """Write one image to `out` (C, C, 3)."""
         training = epoch != _EVALUATION
-        region, mirror = self._random_crop.draw(sample_id, epoch) if training else (self._centre, False)
+        region, mirror = self._random_crop.sample(sample_id, epoch) if training else (self._center, False)
         content = self._files.read(sample_id)
         try:
             # Its size was checked when it was prepared.

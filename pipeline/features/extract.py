@@ -48,7 +48,7 @@ def features_cache_key(values: Mapping[str, Any], *, module: str, ranks: World) 
     job = {
         **values,
         "ranks": ranks.count,
-        "code": code_digest(module, passive=_EXCLUDED),
+        "code": code_digest(module, exclude=_EXCLUDED),
         "versions": {package: metadata.version(package) for package in _PACKAGES},
     }
     return RunKey(job=job, machine=worker_machine_info(ranks.device, torch.get_num_threads())).key

@@ -49,7 +49,7 @@ class PairedSums:
         squares = [np.vdot(x, x), np.vdot(y, y)]
         self.values += np.concatenate([[len(x)], x.sum(0), y.sum(0), squares, (x.T @ y).ravel()])
 
-    def centred(self) -> tuple[Float, Float, Float, float, float]:
+    def centered(self) -> tuple[Float, Float, Float, float, float]:
         """Mean source (D,) and target (D,); of the centred rows, cross products (D, D) and sums of squares."""
         d = self._dimensions
         count, (source, target) = self.values[0], self.values[1 : 1 + 2 * d].reshape(2, d) / self.values[0]
@@ -97,7 +97,7 @@ def fit_similarity(sums: PairedSums) -> SimilarityTransform:
     Raises:
         ValueError: the sources are all alike, or the targets are.
     """
-    source_mean, target_mean, cross, source_squares, target_squares = sums.centred()
+    source_mean, target_mean, cross, source_squares, target_squares = sums.centered()
     # Below what rounding leaves of the sums of equal numbers, there is no spread.
     noise = np.finfo(np.float64).eps * sums.values[0] * len(source_mean)
     for mean, squares in ((source_mean, source_squares), (target_mean, target_squares)):

@@ -60,7 +60,7 @@ def input_files(data: DataPaths, network: str) -> list[Path]:
         data.training_confidence(network),
         data.embedding(network),
         data.components(network),
-        data.maps(network),
+        data.embeddings(network),
     ]
 
 
@@ -106,7 +106,9 @@ def load_network_data(data: DataPaths, network: str) -> NetworkData:
         images=images,
         evidence=ScorerInputs(
             labels=labels,
-            maps=_finite(open_array(data.maps(network), dtype=np.float32, ndim=3), 1, data.maps(network), n),
+            maps=_finite(
+                open_array(data.embeddings(network), dtype=np.float32, ndim=3), 1, data.embeddings(network), n
+            ),
             components=_finite(
                 open_array(data.components(network), dtype=np.float32, ndim=2, rows=n), 0, data.components(network), n
             ),

@@ -39,10 +39,10 @@ class GroupedBatchNorm2d(nn.BatchNorm2d):
         if not self.training:
             return super().forward(input)
         if len(self.group_sizes) < 2:
-            return self._normalise(input)
-        return torch.cat([self._normalise(group) for group in input.split(list(self.group_sizes))])
+            return self._normalize(input)
+        return torch.cat([self._normalize(group) for group in input.split(list(self.group_sizes))])
 
-    def _normalise(self, group: Tensor) -> Tensor:
+    def _normalize(self, group: Tensor) -> Tensor:
         mean = variance = None
         if self.collected is not None:
             # With a momentum of 1 the "running" values are this group's own.

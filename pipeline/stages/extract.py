@@ -41,7 +41,7 @@ def extract(context: StageContext, ranks: World) -> None:
     _check_fits(context, extractor, data)
     if ranks.is_main:
         remove_leftovers(paths.features(name).parent)
-    finished = FileCache(context.work.finished(context.name))
+    finished = FileCache(context.work.file_cache(context.name))
     files, key = _files(paths, name), _key(context, ranks) if ranks.is_main else ""
     start = time.monotonic()
     # Rank 0's disk decides.
@@ -58,7 +58,7 @@ def extract(context: StageContext, ranks: World) -> None:
     if not ranks.is_main:
         return
     if before_s is None:
-        finished.keep(key, files, seconds=time.monotonic() - start)
+        finished.put(key, files, seconds=time.monotonic() - start)
     else:
         context.log.info(f"{name}: features were extracted before; the same files are written")
         context.earlier_seconds.append(before_s)

@@ -70,7 +70,7 @@ def finetune(context: StageContext, ranks: World) -> None:
         outputs=[path, context.data.training_confidence(name), context.data.finetune_metrics(name)],
     )
     remove_stale_checkpoints(context.work.checkpoints(context.name), max_age_s=STALE_AFTER_S)
-    NetworkCache(context.work.finished(context.name)).clear(max_age_s=STALE_AFTER_S)
+    NetworkCache(context.work.file_cache(context.name)).clear(max_age_s=STALE_AFTER_S)
     top1 = np.mean([result.top1 for result in results])
     context.log.info(f"{name}: top-1 {top1:.4f} on the {len(data.test.labels)} test images")
 
@@ -132,7 +132,7 @@ def _train_all(
         load_images(data.train.source, settings[0], training=True, device=ranks.device),
         torch.from_numpy(data.train.labels).to(ranks.device),
         folder=context.work.checkpoints(context.name),
-        kept=NetworkCache(context.work.finished(context.name)),
+        kept=NetworkCache(context.work.file_cache(context.name)),
         data_digest=distributed.broadcast(_digest(context, config.weights) if ranks.is_main else ""),
         interval=config.checkpoint,
         micro_batch=config.micro_batch,
@@ -166,7 +166,7 @@ def _fit_heads(
         )
     settings = _settings(context, data, n)
     keys = _head_keys(context, settings, members, ranks) if ranks.is_main else [""] * len(members)
-    kept = NetworkCache(context.work.finished(context.name))
+    kept = NetworkCache(context.work.file_cache(context.name))
     found = distributed.broadcast(_kept_heads(kept, keys) if ranks.is_main else [])
     context.images.append(n)
     if found:
@@ -199,7 +199,7 @@ def _fit_heads(
                 confidence=np.full(n, np.nan, dtype=np.float32),  # a head is fitted, not trained step by step
             )  # fmt: skip
             if ranks.is_main:
-                kept.keep(keys[number], fitted_head, steps=0)
+                kept.put(keys[number], fitted_head, steps=0)
             yield _head_extractor(fitted_head, settings, rows, ranks)
 
 

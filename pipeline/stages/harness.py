@@ -92,9 +92,9 @@ def run_stage(
         back_up_dvc_lock(WorkPaths(root=arguments.work))
         with measure_energy() as meter:
             context = replace(make_context(stage, item, arguments), joules=meter.read)
-            if stage in _STAGES_WITH_TASKS and context.dask.elsewhere:
+            if stage in _STAGES_WITH_TASKS and context.dask.is_remote:
                 context.extra_joules.append(Energy(gpu=0.0))
-            with metered(context), hold_lock(context):
+            with record_resources(context), hold_lock(context):
                 body(context)
 
 
@@ -103,11 +103,11 @@ def parse_arguments(stage: str, item: str | None, argv: Sequence[str] | None) ->
     parser = argparse.ArgumentParser(prog=f"python -m pipeline.stages.{stage}")
     if item:
         parser.add_argument(f"--{item}", required=True)
-    add_folders(parser)
+    add_path_arguments(parser)
     return parser.parse_args(argv)
 
 
-def add_folders(parser: argparse.ArgumentParser) -> None:
+def add_path_arguments(parser: argparse.ArgumentParser) -> None:
     """`--params`, `--data` and `--work`."""
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file")
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of all artefacts")
@@ -160,7 +160,7 @@ def exit_codes() -> Iterator[None]:
 
 
 @contextmanager
-def metered(context: StageContext) -> Iterator[None]:
+def record_resources(context: StageContext) -> Iterator[None]:
     """Record wall time, memory, energy and images/s of the block, log how it failed if it does, and close the log."""
     meter = ResourceMeter()
     try:
@@ -186,12 +186,12 @@ def hold_lock(context: StageContext) -> Iterator[None]:
     """Keep a second run of the same stage out."""
     # All studies share one ledger.
     path = context.work.lock("train" if context.stage == "train" else context.name)
-    with locked(path, context.name):
+    with file_lock(path, context.name):
         yield
 
 
 @contextmanager
-def locked(path: Path, name: str) -> Iterator[None]:
+def file_lock(path: Path, name: str) -> Iterator[None]:
     """Hold the lock file `path`; the kernel frees it when the process dies.
 
     Raises:

@@ -47,13 +47,13 @@ def prepare(context: StageContext) -> None:
         if config.train_size is not None:
             images, others = subsample(images, config.train_size, seed=config.seed)
             exclude |= others
-        return relabel(images, labels, left_out=exclude) if labels else images
+        return relabel(images, labels, excluded=exclude) if labels else images
 
     remove_leftovers(data.prepare_metrics.parent)
     stored = store_images(
         open_images,
         {split: data.images(split) for split in SPLITS},
-        replaced=[data.manifest("train"), data.manifest("test"), data.prepare_metrics, data.provenance("prepare")],
+        stale_files=[data.manifest("train"), data.manifest("test"), data.prepare_metrics, data.provenance("prepare")],
         source=_source(config),
         image_size=config.stored_size,
         skip_unreadable=config.unreadable == "skip",

@@ -47,7 +47,7 @@ def train_study(context: StageContext, ranks: World) -> None:
     keys = run_key_digests(identities)
     if ranks.is_main:
         _state_plans(context)
-    ledger = RunCache(context.work.cells)
+    ledger = RunCache(context.work.run_cache)
     n_test, ran = len(data.test.labels), []
     # Rank 0's disk decides.
     while todo := distributed.broadcast(next_runs(context, cells, keys, ledger, n_test) if ranks.is_main else []):
@@ -182,8 +182,8 @@ def _run(
         class_names=data.class_names,
     )
     if ranks.is_main:
-        context.work.cells.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(context.work.cells)
+        context.work.run_cache.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(context.work.run_cache)
     recipe, agreement = _recipe(context), stop_and_save_flags()
     for count, i in enumerate(todo, start=1):
         settings, identity = cells[i].settings, identities[i]
@@ -191,7 +191,7 @@ def _run(
         what = f"{cells[i].arm} of {cells[i].filter_network}, batch {settings.batch_size}, seed {settings.seed}"
         title = f"{context.name} {count}/{len(todo)}: {what}"
         kept = _keeps_weights(cells[i], cells, context.params.studies[str(context.item)].keep_weights)
-        weights = context.work.cells / f".{identity.key}.weights.{os.getpid()}.tmp" if kept else None
+        weights = context.work.run_cache / f".{identity.key}.weights.{os.getpid()}.tmp" if kept else None
         folder = context.work.checkpoints(context.name) / checkpoint_folder_name(identity.key)
         resumed = has_checkpoints(folder)
         pauses = make_checkpointer(recipe.checkpoint, folder, agreement, ranks)

@@ -108,7 +108,7 @@ def train_folds(
                     state=run.model.state_dict(), train_loss=loss, confidence=run.confidence,
                     seconds=run.earlier_seconds + time.monotonic() - start,
                 )  # fmt: skip
-                kept.keep(key, network, steps=own.steps)
+                kept.put(key, network, steps=own.steps)
             pauses.finished()
         train_loss = math.nan if loss is None else loss
         yield FoldResult(

@@ -172,7 +172,7 @@ def round_inputs(params: Params, data: DataPaths, network: str, first: RoundResu
         "data/filter": hashlib.sha256(decided.tobytes()).hexdigest(),
         "data/overrides.csv": sha256_of_file(data.overrides),
         "finetune.weights": sha256_of_file(weights) if weights.is_file() else None,
-        "the code of the stages": [code_digest(f"pipeline.stages.{stage}", passive=_NOT_DECIDING) for stage in STAGES],
+        "the code of the stages": [code_digest(f"pipeline.stages.{stage}", exclude=_NOT_DECIDING) for stage in STAGES],
     }
 
 

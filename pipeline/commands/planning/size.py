@@ -159,7 +159,7 @@ def plan_from_ledger(params: Params, name: str, data: DataPaths, work: WorkPaths
     ranks = World(rank=0, count=workers, device=planned_device(workers))
     prepared = load_prepared(data, folder=context.image_folder)
     cells, _, identities = resolve_runs(context, prepared, ranks, threads=thread_count(recipe))
-    keys, ledger = run_key_digests(identities), RunCache(work.cells)
+    keys, ledger = run_key_digests(identities), RunCache(work.run_cache)
     complete = not next_runs(context, cells, keys, ledger, len(prepared.test.labels))
     todo = [] if complete else missing_runs(cells, keys, ledger, params.studies[name].keep_weights)
     return StudyPlan(

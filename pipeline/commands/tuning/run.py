@@ -143,7 +143,7 @@ def search_key(params: Params, tuning: Tuning, inputs: SearchInputs) -> str:
 def tuning_code() -> str:
     """Digest of the syntax trees of the modules that decide a search beside the training code."""
     module = "pipeline.tuning.search"
-    return code_digest(module, passive=frozenset(import_closure(module)) - _DECIDING)
+    return code_digest(module, exclude=frozenset(import_closure(module)) - _DECIDING)
 
 
 # Taken when the code is loaded: files may change while a search runs.

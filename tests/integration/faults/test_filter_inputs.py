@@ -112,7 +112,7 @@ def test_reduce(
     start: str,
 ) -> None:
     data = _project(tmp_path)
-    for path in (data.embedding(NETWORK), data.components(NETWORK), data.maps(NETWORK)):
+    for path in (data.embedding(NETWORK), data.components(NETWORK), data.embeddings(NETWORK)):
         path.unlink()
     _change(tmp_path, data, change)
     _fails("reduce", reduce, tmp_path, capsys, start)

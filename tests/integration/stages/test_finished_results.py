@@ -72,7 +72,7 @@ def test_finished_stages_compute_nothing_and_write_the_same_bytes(
     monkeypatch.setattr(folds, "train", _never)
     assert stage("finetune", project) == 0
     assert _bytes(project / "data/finetune") == _bytes(made / "data/finetune")
-    (entry,) = WorkPaths(root=project / "work").finished(f"extract@{NETWORK}").glob("*/entry.json")
+    (entry,) = WorkPaths(root=project / "work").file_cache(f"extract@{NETWORK}").glob("*/entry.json")
     write_json(entry, {**read_json(entry), "seconds": 1e6})
     monkeypatch.setattr(extract, "_extract_train", _never)
     assert stage("extract", project) == 0
@@ -160,7 +160,7 @@ def test_what_decides_features_extracts_again(trained: Path, change: str, monkey
 
 @pytest.mark.parametrize("name", ["finetune", "extract"])
 def test_a_damaged_entry_is_refused_in_one_line(trained: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    finished = WorkPaths(root=trained / "work").finished(f"{name}@{NETWORK}")
+    finished = WorkPaths(root=trained / "work").file_cache(f"{name}@{NETWORK}")
     for path in finished.rglob("*.*"):
         path.write_bytes(b"damaged")
     assert stage(name, trained) == 2

@@ -98,7 +98,7 @@ def test_labels_from_a_file_are_those_of_images_in_files(tmp_path: Path) -> None
     labels = tmp_path / "labels.csv"
     labels.write_text("path,label\ntrain/cat/03.JPEG,dog\n")
     images = _photos(tmp_path / "photos")
-    _parameters(tmp_path, images, {}, labels=str(labels))
+    _parameters(tmp_path, images, {}, label_file=str(labels))
     _prepare(tmp_path)
     prepared = load_prepared(DataPaths(root=tmp_path / "data"), folder=images)
     assert prepared.train.labels.tolist() == [int(row == 3 or row >= N_TRAIN // 2) for row in range(N_TRAIN)]

@@ -44,7 +44,7 @@ def test_what_takes_no_part_need_not_be_readable(tmp_path: Path) -> None:
     (images / others[0]).write_bytes(b"no picture")
     file = tmp_path / "labels.csv"
     file.write_text(f"path,label\n{others[1]},dog\n{kept[0]},dog\n")
-    again = _prepare(tmp_path / "again", images, train_size=0.4, labels=str(file))
+    again = _prepare(tmp_path / "again", images, train_size=0.4, label_file=str(file))
     assert _paths(again, "train") == kept
     assert read_json(again.prepare_metrics)["n_relabelled"] == 1
 

@@ -178,7 +178,7 @@ def test_ledger_says_which_cells_are_left(tmp_path: Path) -> None:
     assert len(plan_from_ledger(params, "tiny", data, work).missing) == 3
     assert run_stage("train", tmp_path) == 0
     assert plan_from_ledger(params, "tiny", data, work).missing == []
-    next(work.cells.glob("[0-9a-f]*")).rename(tmp_path / "lost")
+    next(work.run_cache.glob("[0-9a-f]*")).rename(tmp_path / "lost")
     assert len(plan_from_ledger(params, "tiny", data, work).missing) == 1
     write_project(tmp_path, study={"seeds": [0], "learning_rates": [0.123]})
     assert len(plan_from_ledger(load_params(tmp_path / "params.yaml"), "tiny", data, work).missing) == 3

@@ -81,7 +81,9 @@ def test_every_published_accuracy_has_a_setting(path: Path) -> None:
             or point.batch_size not in study.batch_sizes
             or not {*point.weight_decays} & {*study.weight_decays}
         }
-        cut = {("filtered", 128), ("random", 128), ("random", 256)} if study.paper_figure == "gahlot-2020-fig6" else set()
+        cut = (
+            {("filtered", 128), ("random", 128), ("random", 256)} if study.paper_figure == "gahlot-2020-fig6" else set()
+        )
         assert missing == (cut if path == _SMALL else set())
 
 

@@ -28,7 +28,7 @@ def _network(seed: int = 7) -> CachedNetwork:
 def test_a_network_comes_back(tmp_path: Path) -> None:
     kept, network = NetworkCache(tmp_path), _network()
     assert kept.find(KEY) is None
-    kept.keep(KEY, network, steps=9)
+    kept.put(KEY, network, steps=9)
     found = kept.find(KEY)
     assert found is not None
     assert (found.train_loss, found.seconds) == (1 / 3, 2.5)
@@ -54,7 +54,7 @@ _DAMAGE: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("damage", _DAMAGE)
 def test_a_damaged_network_is_named(tmp_path: Path, damage: str) -> None:
     kept = NetworkCache(tmp_path)
-    kept.keep(KEY, _network(), steps=9)
+    kept.put(KEY, _network(), steps=9)
     (path,) = (tmp_path / KEY).iterdir()
     _DAMAGE[damage](path)
     with pytest.raises(InputError) as raised:
@@ -65,7 +65,7 @@ def test_a_damaged_network_is_named(tmp_path: Path, damage: str) -> None:
 def test_what_nobody_used_for_long_is_removed(tmp_path: Path) -> None:
     kept = NetworkCache(tmp_path)
     for key in ("old", "used"):
-        kept.keep(key, _network(), steps=9)
+        kept.put(key, _network(), steps=9)
         os.utime(tmp_path / key, (0, 0))
     assert kept.find("used") is not None
     kept.clear(max_age_s=60)

@@ -120,8 +120,8 @@ def test_evidence_is_that_of_the_points_or_none(data: DataPaths, source: Source,
     np.testing.assert_array_equal(evidence.points("embedding"), points.coordinates)
     assert source.evidence(points) is evidence
     # `reduce` has run again, `filter` not yet.
-    maps = np.load(data.maps(NETWORK))
-    write_array(data.maps(NETWORK), maps + 1)
+    maps = np.load(data.embeddings(NETWORK))
+    write_array(data.embeddings(NETWORK), maps + 1)
     for ask in (
         lambda: source.evidence(points),
         lambda: make_map_state(source, NETWORK, {"judge": "dbscan-components"}),
@@ -129,7 +129,7 @@ def test_evidence_is_that_of_the_points_or_none(data: DataPaths, source: Source,
         with pytest.raises(InputError) as refused:
             ask()
         assert refused.value.key == str(data.points(NETWORK))
-    write_array(data.maps(NETWORK), maps)
+    write_array(data.embeddings(NETWORK), maps)
     np.testing.assert_array_equal(source.evidence(points).points("embedding"), points.coordinates)
 
 
@@ -173,7 +173,7 @@ def _run_stages(data: DataPaths, made: DataPaths, stop: threading.Event) -> None
     """Run `reduce` and `filter` again and again; DVC removes what a stage has written before it runs."""
     write_prepared(made)
     stages = (
-        [data.maps(NETWORK), data.components(NETWORK), data.embedding(NETWORK)],
+        [data.embeddings(NETWORK), data.components(NETWORK), data.embedding(NETWORK)],
         [data.points(NETWORK), data.filter_metrics(NETWORK)],
     )
     for generation in itertools.count(1):
