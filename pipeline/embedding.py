@@ -1,4 +1,4 @@
-"""From features to principal components, neighbours and t-SNE maps: what the filter looks at."""
+"""Features to principal components, nearest neighbors and t-SNE embeddings: the input of the filter."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,25 +29,25 @@ from pipeline.typing import MapFn
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingResult:
-    """What is known of N images by their features.
+    """Components, neighbors and embeddings of N images.
 
     Attributes:
-        axes: None without PCA.
+        axes: the fitted PCA; None without PCA.
         components: (N, d) float32, mapped from its file.
-        maps: the main one, and those of `reduce.extra_embeddings`.
-        metrics: how good and by which settings, for people.
+        embeddings: the main one, then those of `reduce.extra_embeddings`.
+        metrics: quality and effective settings, as plain values.
     """
 
     axes: FittedPca | None
     components: NDArray[np.float32]
-    maps: list[TsneResult]
+    embeddings: list[TsneResult]
     neighbours: Neighbors
     metrics: dict[str, Any]
 
     @property
     def coordinates(self) -> NDArray[np.float32]:
-        """(M, N, 2) of all maps."""
-        return np.stack([mapped.coordinates for mapped in self.maps])
+        """(M, N, 2) of all embeddings."""
+        return np.stack([mapped.coordinates for mapped in self.embeddings])
 
 
 def embed(
@@ -59,26 +59,26 @@ def embed(
     log: RunLog,
     run: MapFn,
 ) -> EmbeddingResult:
-    """Principal components, nearest others and maps of features (N, D).
+    """Principal components, nearest neighbors and t-SNE embeddings of features (N, D).
 
     Args:
-        labels: (N,), for the choice of landmarks and for figures of quality alone.
-        components_file: where the components are written; later steps map it.
-        run: the map function of tasks.
+        labels: (N,), used for the choice of landmarks and for quality metrics alone.
+        components_file: file for the components, which later steps memory-map.
+        run: map function that runs tasks.
 
     Raises:
-        InputError: the settings do not fit so many images.
+        InputError: the settings do not fit the number of images.
     """
     landmarks = check_reduction(config, features, labels)
     axes = _axes(features, config, log, run)
     write_array(components_file, axes.project(features, run=run) if axes else features)
     components = open_array(components_file, dtype=np.float32, ndim=2, rows=len(features))
-    maps = _training_maps(components, labels, config, landmarks, log, run)
+    maps = _training_embeddings(components, labels, config, landmarks, log, run)
     neighbours = nearest_neighbors(components, config.n_neighbors, seed=config.tsne.random_state)
     quality = _quality(components, maps[0], neighbours, labels)
     log.info(
-        f"map of {len(features)} images: KL divergence {maps[0].kl_divergence:.3f}, "
-        f"{quality['neighbour_preservation']:.1%} of {config.n_neighbors} nearest neighbours preserved"
+        f"embedding of {len(features)} images: KL divergence {maps[0].kl_divergence:.3f}, "
+        f"{quality['neighbour_preservation']:.1%} of {config.n_neighbors} nearest neighbors preserved"
     )
     metrics = {
         "pca": _pca_metrics(axes),
@@ -86,13 +86,13 @@ def embed(
         **quality,
         "neighbour_search": neighbours.search,
         "tsne": {"requested": config.tsne.model_dump(), "effective": maps[0].effective},
-        "maps": _map_metrics(config, maps, landmarks),
+        "maps": _embedding_metrics(config, maps, landmarks),
     }
-    return EmbeddingResult(axes=axes, components=components, maps=maps, neighbours=neighbours, metrics=metrics)
+    return EmbeddingResult(axes=axes, components=components, embeddings=maps, neighbours=neighbours, metrics=metrics)
 
 
 def check_reduction(config: ReduceConfig, features: NDArray[np.float32], labels: NDArray[np.int64]) -> int | None:
-    """Refuse settings that the training images cannot meet; returns the number of landmarks, if there are to be any."""
+    """Check the settings against the training images; returns the number of landmarks, None without landmarks."""
     n = len(labels)
     check_settings(*features.shape, n_components=config.pca.n_components, neighbors=config.n_neighbors)
     landmarks = landmark_count(config.landmarks, n)
@@ -107,7 +107,7 @@ def check_reduction(config: ReduceConfig, features: NDArray[np.float32], labels:
 
 
 def tsne_with_progress(points: NDArray[np.float32], tsne: TsneConfig, log: RunLog, name: str) -> TsneResult:
-    """t-SNE of points (N, d), with its progress under `name`."""
+    """t-SNE of points (N, d), with a progress bar called `name`."""
     with log.progress(name, _iterations(tsne), "iterations") as bar:
 
         def report(done: int, divergence: float) -> None:
@@ -121,13 +121,13 @@ def _axes(features: NDArray[np.float32], config: ReduceConfig, log: RunLog, run:
         return None
     axes = fit_pca(features, config.pca.n_components, run=run)
     log.info(
-        f"PCA: {config.pca.n_components} components of {features.shape[1]} features hold "
+        f"PCA: {config.pca.n_components} components of {features.shape[1]} features explain "
         f"{axes.explained_variance_ratio.sum():.1%} of the variance"
     )
     return axes
 
 
-def _training_maps(
+def _training_embeddings(
     components: NDArray[np.float32],
     labels: NDArray[np.int64],
     config: ReduceConfig,
@@ -135,33 +135,33 @@ def _training_maps(
     log: RunLog,
     run: MapFn,
 ) -> list[TsneResult]:
-    """The main map, made here, and then the further ones, which workers may have begun before."""
-    further = [config.embedding_settings(number).model_dump() for number in range(1, 1 + len(config.extra_embeddings))]
-    begun = run(partial(fit_training_tsne, components, labels, landmarks=landmarks), further)
-    maps = [_main_map(components, labels, config.tsne, landmarks, log)]
-    if further:
-        with log.progress("further t-SNE maps", len(further), "maps") as bar:
-            for number in range(len(further)):
-                maps.append(_further_map(begun, number))
+    """The main embedding, computed in this process, then the extra ones, which workers may compute meanwhile."""
+    extra = [config.embedding_settings(number).model_dump() for number in range(1, 1 + len(config.extra_embeddings))]
+    results = run(partial(fit_training_tsne, components, labels, landmarks=landmarks), extra)
+    maps = [_main_embedding(components, labels, config.tsne, landmarks, log)]
+    if extra:
+        with log.progress("extra t-SNE embeddings", len(extra), "embeddings") as bar:
+            for number in range(len(extra)):
+                maps.append(_extra_embedding(results, number))
                 bar.update(1, f"KL {maps[-1].kl_divergence:.3f}")
     return maps
 
 
-def _further_map(begun: Iterator[TsneResult], number: int) -> TsneResult:
+def _extra_embedding(results: Iterator[TsneResult], number: int) -> TsneResult:
     try:
-        return next(begun)
+        return next(results)
     except InputError as error:
         raise InputError(f"reduce.extra_embeddings[{number}]: {error}") from None
 
 
-def _main_map(
+def _main_embedding(
     components: NDArray[np.float32], labels: NDArray[np.int64], tsne: TsneConfig, landmarks: int | None, log: RunLog
 ) -> TsneResult:
     if landmarks is None:
         return tsne_with_progress(components, tsne, log, "t-SNE of the training images")
     with (
         log.progress("t-SNE of the landmarks", _iterations(tsne), "iterations") as bar,
-        log.progress("images placed", len(labels) - landmarks, "images") as placed,
+        log.progress("images embedded", len(labels) - landmarks, "images") as placed,
     ):
         return fit_training_tsne(
             components,
@@ -180,7 +180,7 @@ def _iterations(tsne: TsneConfig) -> int:
 def _quality(
     components: NDArray[np.float32], mapped: TsneResult, neighbours: Neighbors, labels: NDArray[np.int64]
 ) -> dict[str, Any]:
-    """Shares, 0 to 1, over a fixed sample of images and their exact nearest neighbours (Euclidean)."""
+    """Fractions, 0 to 1, over a fixed sample of images and their exact nearest neighbors (Euclidean)."""
     rows, k = quality_sample(len(labels)), neighbours.rows.shape[1]
     before = exact_neighbors(components, rows, k)
     after = exact_neighbors(mapped.coordinates, rows, k)
@@ -196,8 +196,8 @@ def _quality(
     }
 
 
-def _map_metrics(config: ReduceConfig, maps: Sequence[TsneResult], landmarks: int | None) -> list[dict[str, Any]]:
-    """Of every map its settings, its divergence, and the landmarks: how many and the seed that draws them."""
+def _embedding_metrics(config: ReduceConfig, maps: Sequence[TsneResult], landmarks: int | None) -> list[dict[str, Any]]:
+    """Settings, KL divergence, and count and seed of the landmarks of every embedding."""
     settings = [config.embedding_settings(number) for number in range(len(maps))]
     return [
         {

@@ -1,4 +1,4 @@
-"""`filter`: which training images to drop, and why, by one network's features, map and predictions."""
+"""Stage `filter`: choose the training images to drop from one network's features, embedding and predictions."""
 
 from dataclasses import replace
 
@@ -20,14 +20,14 @@ def filter_images(context: StageContext) -> None:
     data, config, network = context.data, context.params.filter, context.item
     remove_leftovers(data.points(network).parent)
     inputs = load_filter_inputs(data, network)
-    known = FilterContext(
+    filter_context = FilterContext(
         network=network, names=inputs.class_names, overrides=inputs.overrides, draw=replicate_number(network)
     )
-    # One thread for every task, wherever it runs: the number decides bits.
+    # One thread per task on every machine: the number changes the bits.
     with fan_out(context.dask.scheduler, workers=context.dask.workers, threads=1) as run:
-        sieved = sieve(replace(inputs.evidence, each=run), config, known)
+        sieved = sieve(replace(inputs.evidence, each=run), config, filter_context)
     points = points_table(inputs.images, inputs.evidence, sieved)
-    metrics = filter_metrics(inputs.evidence, sieved, config, known)
+    metrics = filter_metrics(inputs.evidence, sieved, config, filter_context)
     kept, dropped = kept_and_dropped(points, inputs.n_planted)
     write_parquet(data.points(network), points)
     write_csv(data.kept(network), kept)
