@@ -193,8 +193,8 @@ def _check_head(key: str, params: Params) -> None:
         missing := [one.name for one in scorers if one.name in NEEDS_TRAINING_CONFIDENCE]
     ):
         raise InputError(
-            f"{key}: {missing[0]} needs confidences recorded in training, which finetune.trainable: head does not make; use "
-            "smoothed_confidence"
+            f"{key}: {missing[0]} needs confidences recorded in training, which finetune.trainable: head does "
+            "not make; use smoothed_confidence"
         )
 
 

@@ -132,7 +132,7 @@ _EXTRACT_CHANGES: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
     "batch size": lambda folder, _: write_project(folder, finetune=_FINETUNE, extract={"batch_size": 7}),
     "code": lambda _, patch: patch.setattr(features_extract, "code_digest", lambda *_, **__: "another"),
     "machine": lambda _, patch: patch.setattr(run_key, "cpu_arithmetic", lambda: "another"),
-    "package": lambda _, patch: patch.setattr("pipeline.features.identity.metadata.version", lambda _: "0"),
+    "package": lambda _, patch: patch.setattr("pipeline.features.extract.metadata.version", lambda _: "0"),
     "images": lambda folder, _: _other_images(folder),
     "network": lambda folder, _: _other_network(folder),
 }

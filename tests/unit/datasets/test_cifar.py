@@ -90,7 +90,7 @@ def test_nothing_is_unpickled_before_the_checksum_is_right(archive: Path, monkey
         raise AssertionError("unpickled")
 
     monkeypatch.setattr(pickle, "Unpickler", never)
-    monkeypatch.setattr("pipeline.datasets.cifar.load_plain_pickle", never)
+    monkeypatch.setattr("pipeline.datasets.builtin.load_plain_pickle", never)
     with pytest.raises(InputError) as refused:
         open_cifar(CIFAR10, dataset_options(archive))
     assert CIFAR10.sha256 in str(refused.value)

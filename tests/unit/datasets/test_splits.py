@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pipeline.datasets.splits import assign_folds, test_mask, val_mask
+from pipeline.datasets.splits import assign_folds, val_mask
+from pipeline.datasets.splits import test_mask as held_out_mask
 
 Draw = Callable[..., NDArray[np.bool_]]
 
@@ -27,7 +28,7 @@ def test_a_tenth_of_each_class() -> None:
 @given(
     labels=st.lists(st.integers(0, 4), min_size=1, max_size=80), share=st.floats(0.01, 0.99), seed=st.integers(0, 99)
 )
-@pytest.mark.parametrize(("draw", "rest"), [(val_mask, 1), (test_mask, 2)])
+@pytest.mark.parametrize(("draw", "rest"), [(val_mask, 1), (held_out_mask, 2)])
 def test_counts_of_each_class(draw: Draw, rest: int, labels: list[int], share: float, seed: int) -> None:
     """Never none; never so many that too few are left, where there are enough; else the rounded share."""
     flags = draw(_names(len(labels)), labels, share, seed=seed)
@@ -39,7 +40,7 @@ def test_counts_of_each_class(draw: Draw, rest: int, labels: list[int], share: f
         assert count in (round(share * total), 1, total - rest)
 
 
-@pytest.mark.parametrize("draw", [test_mask, val_mask])
+@pytest.mark.parametrize("draw", [held_out_mask, val_mask])
 def test_reproducible_and_different_for_another_seed(draw: Draw) -> None:
     labels, names = np.arange(400) % 4, _names(400)
     np.testing.assert_array_equal(draw(names, labels, 0.2, seed=1), draw(names, labels, 0.2, seed=1))
@@ -48,13 +49,13 @@ def test_reproducible_and_different_for_another_seed(draw: Draw) -> None:
 
 def test_draws_for_testing_and_validation_are_independent() -> None:
     labels, names = np.arange(400) % 4, _names(400)
-    both = test_mask(names, labels, 0.5, seed=1) & val_mask(names, labels, 0.5, seed=1)
+    both = held_out_mask(names, labels, 0.5, seed=1) & val_mask(names, labels, 0.5, seed=1)
     assert 60 < both.sum() < 140  # a quarter is expected; one being the other's copy would give a half
 
 
 @settings(deadline=None)
 @given(n=st.integers(10, 60), where=st.integers(0, 60), share=st.floats(0.1, 0.6), seed=st.integers(0, 99))
-@pytest.mark.parametrize("draw", [test_mask, val_mask])
+@pytest.mark.parametrize("draw", [held_out_mask, val_mask])
 def test_an_added_image_moves_one_other_at_most(draw: Draw, n: int, where: int, share: float, seed: int) -> None:
     names, labels = _names(2 * n), [0] * n + [1] * n
     before = dict(zip(names, draw(names, labels, share, seed=seed), strict=True))

@@ -77,7 +77,7 @@ def test_the_fit_is_that_of_scipy_and_no_other_is_closer(seed: int, n: int, d: i
 
 
 def test_rows_are_replaced_in_place_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.features.alignment._ROWS", 3)
+    monkeypatch.setattr("pipeline.features.trained._ROWS", 3)
     rng = np.random.default_rng(0)
     source, target = _spread(rng, 20, 4), _spread(rng, 20, 4)
     fitted, changed = fit_similarity(_sums(source, target)), source.copy()
