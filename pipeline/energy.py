@@ -40,7 +40,7 @@ class Energy:
 
     @classmethod
     def from_record(cls, record: Mapping[str, float | None] | None) -> "Energy":
-        """From the values that `vars` gave; of a record that has none, untold."""
+        """From the values of `vars`; unknown for a record without them."""
         return UNKNOWN_ENERGY if record is None else cls(**record)
 
     def __sub__(self, earlier: "Energy") -> "Energy":
@@ -53,11 +53,11 @@ class Energy:
 
 DEVICE_KINDS = tuple(kind.name for kind in fields(Energy))
 UNKNOWN_ENERGY = Energy()
-"""What nobody measured."""
+"""Energy that was not measured."""
 
 
 def total_energy(parts: Iterable[Energy]) -> Energy:
-    """The sum, of each kind untold as soon as a part is; 0 of no parts."""
+    """The sum by kind; unknown for a kind if any part is unknown; 0 without parts."""
     return _by_kind(lambda *joules: sum(joules, start=0.0), *parts)
 
 
@@ -87,7 +87,7 @@ class EnergyCounter:
         return self._wraps_at is not None
 
     def joules(self) -> float | None:
-        """Since it was made; None for good once a reading failed, or came so late that wraps may have gone unseen."""
+        """Joules since construction; None after a failed read or a possible missed counter wrap."""
         if self._microjoules is None:
             return None
         try:
@@ -100,7 +100,7 @@ class EnergyCounter:
             seen = at - self._at <= self._wraps_at / 1e6 / _MAX_WATTS
             gained += self._wraps_at if gained < 0 else 0
         else:
-            seen = gained >= 0  # else the driver was loaded anew
+            seen = gained >= 0  # else the driver was reloaded
         self._last, self._at = now, at
         self._microjoules = self._microjoules + gained if seen else None
         return None if self._microjoules is None else self._microjoules / 1e6
@@ -111,7 +111,7 @@ EnergyCounters = Mapping[str, Sequence[EnergyCounter] | None]
 
 
 class EnergyMeter:
-    """What some counters have told since they were made. May be asked from any thread."""
+    """Energy of some counters since construction. Thread-safe."""
 
     def __init__(self, counters: EnergyCounters) -> None:
         self._counters = counters
@@ -167,8 +167,8 @@ def _sample(meter: EnergyMeter, ended: threading.Event) -> None:
 
 
 def _sum(counters: Sequence[EnergyCounter] | None) -> float | None:
-    told = None if counters is None else [counter.joules() for counter in counters]
-    return None if told is None or None in told else sum((joules or 0.0 for joules in told), start=0.0)
+    joules = None if counters is None else [counter.joules() for counter in counters]
+    return None if joules is None or None in joules else sum((value or 0.0 for value in joules), start=0.0)
 
 
 def _rapl_counters(powercap: Path) -> dict[str, list[EnergyCounter] | None]:

@@ -1,4 +1,4 @@
-"""What a long run says while it works: a log file, progress with time left, memory and wall time."""
+"""Log files and progress of long runs, and records of wall time, memory and energy."""
 
 import platform
 import resource

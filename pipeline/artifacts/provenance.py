@@ -1,4 +1,4 @@
-"""Where results come from: digests of files, parameters and code."""
+"""Provenance of results: digests of files, parameters and code."""
 
 import ast
 import hashlib
@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts.files import write_json
-
-# What a module's results depend on in this repository: its import closure and a digest of it.
-
 
 _PROJECT = Path(__file__).resolve().parents[2]
 _OWN_PACKAGES = ("pipeline", "viz")
@@ -95,11 +92,8 @@ def _is_text(statement: ast.stmt) -> bool:
     )
 
 
-# Which versions, parameters and inputs made a set of files.
-
-
-# The packages that decide the content of some artefact. Python's own version decides none, and differs where
-# requirements.lock is installed: it stands with the costs, so that equal results are equal files.
+# Packages that affect the content of an artifact. The version of Python affects none, and it varies where
+# requirements.lock is installed: it is recorded with the costs, so that equal results are equal files.
 _PACKAGES = ("numpy", "opentsne", "pillow", "pyarrow", "scikit-learn", "scipy", "timm", "torch", "torchvision")
 
 

@@ -1,4 +1,4 @@
-"""Image folders and their layouts."""
+"""Image folders and archives of them: recognize the layout, list the images by split and class."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +11,6 @@ from pipeline.datasets.image_set import SPLITS, DatasetOptions, DecodedImage, Im
 from pipeline.datasets.labels import class_name
 from pipeline.datasets.splits import test_mask
 from pipeline.errors import InputError
-
-# Which folders of an image folder are splits and which are classes.
-
 
 _EXPECTED = "expected <class>/<image>, or train/<class>/<image> and test/<class>/<image> (or val/)"
 
@@ -35,7 +32,7 @@ class Layout:
 
 
 def find_layout(tree: FileTree, label: str) -> Layout:
-    """Recognise the two layouts.
+    """Recognize the two layouts.
 
     Args:
         label: what to call the folder or archive in messages.
@@ -94,11 +91,11 @@ def _check_splits(tree: FileTree, tops: Sequence[str], folders: Mapping[str, str
     for folder in folders.values():
         if not _folders(tree.below(folder)):
             raise InputError(f"prepare.path: {label}: there are no class folders in {folder}/; {_EXPECTED}")
-    # An empty test/, or one of loose files without labels, may lie beside train/ and val/.
+    # An empty test/, or one of loose files without labels, may be next to train/ and val/.
     others = [name for name in tops if name not in (*folders.values(), *SPLITS)]
     if others:
         raise InputError(
-            f"prepare.path: {label}: folder {others[0]} beside train/ and {folders['test']}/ belongs to neither; "
+            f"prepare.path: {label}: folder {others[0]} next to train/ and {folders['test']}/ belongs to neither; "
             "move or remove it"
         )
     _refuse_loose_images(tree, label)
@@ -124,7 +121,7 @@ def _classes(tree: FileTree, label: str) -> dict[str, list[str]]:
 
 
 def _refuse_loose_images(tree: FileTree, label: str) -> None:
-    """Notes and licences may lie beside the class folders; an image there has no class."""
+    """Notes and licenses may be next to the class folders; an image there has no class."""
     loose = _loose_images(tree)
     if loose:
         more = f" (and {len(loose) - 1} more images)" if len(loose) > 1 else ""
@@ -137,9 +134,6 @@ def _loose_images(tree: FileTree) -> list[str]:
 
 def _folders(tree: FileTree) -> list[str]:
     return [name for name in tree.folders if "/" not in name]
-
-
-# A folder of images by class, or an archive of one.
 
 
 # A file of more bytes than 16-bit RGBA pixels and ample metadata take is no sensible image.

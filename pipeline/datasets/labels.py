@@ -11,29 +11,27 @@ from pathlib import Path, PurePosixPath
 from pipeline.datasets.image_set import ImageSet
 from pipeline.errors import InputError
 
-# CSV files in which people give labels: their records, and the one spelling of a class name or path.
-
 
 def class_name(text: str) -> str:
-    """A class name as all are compared: composed (NFC), without white space around it."""
+    """The canonical form of a class name: NFC, stripped of white space."""
     return unicodedata.normalize("NFC", text).strip()
 
 
 def path_key(path: str) -> str:
-    """A path as all are compared: composed (NFC); macOS writes some decomposed."""
+    """The canonical form of a path: NFC; macOS writes some paths decomposed."""
     return unicodedata.normalize("NFC", path)
 
 
 def read_label_records(
     file: Path, *, source: str, required: Sequence[str], optional: Sequence[str] = (), allow_extra: bool = False
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line where it begins, from 1, and fields by column, of each record of a UTF-8 CSV; blank lines are no records.
+    """First line, from 1, and fields by column of each record of a UTF-8 CSV; blank lines are skipped.
 
     Args:
-        source: what to call the file in messages.
-        required: columns that must be there, in any order.
-        optional: columns that are passed on where they are there.
-        allow_extra: whether there may be more columns, which are not passed on.
+        source: name of the file in messages.
+        required: required columns, in any order.
+        optional: columns that are returned if present.
+        allow_extra: whether other columns are allowed; they are not returned.
 
     Raises:
         InputError: the file is missing, empty or not UTF-8 CSV, lacks a column, has one twice or one
@@ -67,18 +65,18 @@ def _records(file: Path, source: str, required: Sequence[str]) -> Iterator[tuple
         columns = f"columns {','.join(required)}" if len(required) > 1 else f"column {required[0]}"
         raise InputError(f"{source} does not exist; give a CSV with the {columns}") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{source}: cannot be read as UTF-8 CSV ({error}); mend it, or save it as UTF-8") from None
+        raise InputError(f"{source}: cannot be read as UTF-8 CSV ({error}); fix it, or save it as UTF-8") from None
 
 
 def _columns(
     header: list[str], where: str, required: Sequence[str], optional: Sequence[str], allow_extra: bool
 ) -> dict[str, int]:
-    """Column -> its place among the fields."""
+    """Column -> index of its field."""
     missing = [name for name in required if name not in header]
     if missing:
         close = difflib.get_close_matches(missing[0], header, n=1)
-        mend = f"rename {close[0]!r}" if close else "add it"
-        raise InputError(f"{where}: has no column {missing[0]} among {','.join(header)!r}; {mend}")
+        fix = f"rename {close[0]!r}" if close else "add it"
+        raise InputError(f"{where}: has no column {missing[0]} among {','.join(header)!r}; {fix}")
     used = [name for name in (*required, *optional) if name in header]
     if not allow_extra and len(header) > len(used):
         raise InputError(f"{where}: has the columns {','.join(header)!r}; leave {' and '.join(used)} alone")
@@ -86,9 +84,6 @@ def _columns(
     if twice:
         raise InputError(f"{where}: has the column {twice[0]} twice; remove or rename one of the two")
     return {name: header.index(name) for name in used}
-
-
-# `prepare.label_file`: a CSV of labels that stand before those of the data set, such as an annotator's.
 
 
 _COLUMNS = ("path", "label")
@@ -153,12 +148,12 @@ def locate_labels(
     test_paths: Set[str],
     excluded: Set[str] = frozenset(),
 ) -> dict[int, int]:
-    """Row of a training image -> class number that the file gives it.
+    """Row of a training image -> its class number in the file.
 
     Args:
         paths: of the training images, row by row.
         class_names: by class number.
-        excluded: images that the data set has and that are not used; lines about them are passed over.
+        excluded: paths of unused images of the data set; lines for them are ignored.
 
     Raises:
         InputError: a line about a test image, or about no image or class of the data set.
@@ -193,7 +188,7 @@ def relabel(images: ImageSet, file: LabelFile, *, excluded: Set[str]) -> ImageSe
     """The data set with the file's labels for the training images that it lists.
 
     Args:
-        excluded: images that were found unreadable and are not in `images` any more.
+        excluded: paths of unreadable images, which are not in `images`.
 
     Raises:
         InputError: as `locate_labels`.

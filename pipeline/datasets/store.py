@@ -1,4 +1,4 @@
-"""Prepared images on disk, and their summary."""
+"""Write the pixels of a data set into memory-mapped files, and summarize them: counts, statistics, duplicates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from pipeline.artifacts.files import create_array
 from pipeline.datasets.image_set import SPLITS, ImageSet, ProgressFactory, Sample, UnreadableImage, check_classes
 from pipeline.errors import InputError
-
-# Writing a data set's pixels: row by row into memory-mapped files, or nothing at all.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,12 +111,9 @@ def _describe(reasons: Mapping[str, str], source: str) -> str:
     path = min(reasons)
     more = f" (and {len(reasons) - 1} more unreadable files)" if len(reasons) > 1 else ""
     return (
-        f"{source}: {path}: {reasons[path]}{more}; mend or remove it, "
+        f"{source}: {path}: {reasons[path]}{more}; fix or remove it, "
         "or set `prepare.unreadable: skip` to leave such files out"
     )
-
-
-# Figures about a prepared data set: counts, channel statistics, exact duplicates.
 
 
 _MAX_PAIRS = 20
@@ -146,7 +141,7 @@ def summarize(stored: StoredImages, train_pixels: NDArray[np.uint8]) -> dict[str
 
 
 def channel_statistics(pixels: NDArray[np.uint8]) -> tuple[list[float], list[float]]:
-    """Mean and (population) standard deviation per channel, over all images and places, in 0 to 1.
+    """Mean and (population) standard deviation per channel, over all images and pixels, in 0 to 1.
 
     Args:
         pixels: (N, H, W, 3), read in blocks of bounded size.

@@ -178,12 +178,12 @@ def _fit_heads(
             yield _head_extractor(one, settings, rows, ranks)
         return
     start = time.monotonic()
-    initialise = _weight_initializer(config.weights, settings.network, ranks)
-    assert initialise is not None, "the configuration asks for weights"
+    initialize = _weight_initializer(config.weights, settings.network, ranks)
+    assert initialize is not None, "the configuration requires weights"
     with context.log.progress(context.name, len(rank_rows(n, ranks)), "images") as progress:
         fitted = fit_frozen_networks(
             settings,
-            initialise,
+            initialize,
             data.train.source,
             labels,
             members,
@@ -247,10 +247,10 @@ def _weight_initializer(weights: str, network: str, ranks: World) -> Callable[[N
     """One process downloads; the others find the file in the cache."""
     if not ranks.is_main:
         distributed.barrier()
-    initialise = weight_initializer(weights, network)
+    initialize = weight_initializer(weights, network)
     if ranks.is_main:
         distributed.barrier()
-    return initialise
+    return initialize
 
 
 def _check_finite(loss: float, learning_rate: float, network: str) -> None:
