@@ -1,9 +1,9 @@
-"""Energy that the devices of this machine draw, by their own counters, in joules.
+"""Energy of the devices of this machine, in joules, from their hardware counters.
 
 GPUs: NVML's total energy of the whole board (nvmlDeviceGetTotalEnergyConsumption, Volta and later). Processors: the
 running average power limit (RAPL) counters of Intel and AMD, as Linux shows them in its powercap tree
-(Documentation/power/powercap/powercap.rst); many systems let root alone read those. A device does not tell for whom
-it works: the energy is that of all processes, idle power too.
+(Documentation/power/powercap/powercap.rst); many systems let root alone read those. A device does not separate
+processes: the energy includes all processes and idle power.
 """
 
 import platform
@@ -26,7 +26,7 @@ _MAX_WATTS = 1000.0
 
 @dataclass(frozen=True, kw_only=True)
 class Energy:
-    """Joules by kind of device, never of one kind in the place of another; None where no counter tells all of a kind.
+    """Joules by kind of device; None if the counters do not cover all devices of a kind.
 
     Attributes:
         gpu: boards of the GPUs that the work is done on; 0 where it uses none.
@@ -47,7 +47,7 @@ class Energy:
         return _by_kind(lambda later, before: later - before, self, earlier)
 
     def rounded(self) -> dict[str, float | None]:
-        """To a tenth of a joule, finer than counters are."""
+        """Round to a tenth of a joule, finer than the counters' resolution."""
         return {kind: None if joules is None else round(joules, 1) for kind, joules in vars(self).items()}
 
 
@@ -67,7 +67,7 @@ def _by_kind(combine: Callable[..., float], *parts: Energy) -> Energy:
 
 
 class EnergyCounter:
-    """Counts on from 0 what a device's own counter gains, over its wraps.
+    """Energy since construction from a device's counter, across its wraps.
 
     Args:
         read: the device's counter, in microjoules.
@@ -107,7 +107,7 @@ class EnergyCounter:
 
 
 EnergyCounters = Mapping[str, Sequence[EnergyCounter] | None]
-"""Kind -> its counters; empty where there is no such device to count, None where there is one that does not tell."""
+"""Kind -> its counters; empty without such a device, None if one has no readable counter."""
 
 
 class EnergyMeter:
@@ -119,18 +119,18 @@ class EnergyMeter:
 
     @property
     def wraps(self) -> bool:
-        """Whether it must be asked every now and then."""
+        """Whether it must be read regularly, because a counter wraps."""
         return any(counter.wraps for counters in self._counters.values() for counter in counters or ())
 
     def read(self) -> Energy:
-        """So far; the energy between two moments is the difference of their readings."""
+        """Energy so far; the difference of two readings is the energy between them."""
         with self._lock:
             return Energy(**{kind: _sum(counters) for kind, counters in self._counters.items()})
 
 
 @contextmanager
 def measure_energy(*, gpu: str | None = None, node: bool = True, powercap: Path = POWERCAP) -> Iterator[EnergyMeter]:
-    """A meter that begins at 0; within the block a thread looks at the counters that wrap.
+    """A meter that starts at 0; within the block a thread reads the counters that wrap.
 
     Args:
         gpu: UUID of the GPU that this process works on, as NVML writes it, `GPU-...`; None: on none.
