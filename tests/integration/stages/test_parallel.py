@@ -38,7 +38,7 @@ def test_every_node_is_counted_by_one_of_its_ranks(monkeypatch: pytest.MonkeyPat
         said.append(value)
         return [value]
 
-    monkeypatch.setattr(parallel, "metering", metering)
+    monkeypatch.setattr(parallel, "measure_energy", metering)
     monkeypatch.setattr(distributed, "all_gather", all_gather)
     for rank in range(len(nodes)):
         ranks = World(rank=rank, count=len(nodes), device=torch.device("cpu"))

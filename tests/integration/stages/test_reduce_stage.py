@@ -181,7 +181,7 @@ def test_out_of_memory_names_the_settings(
         np.empty(2**50, dtype=np.uint8)
 
     _project(tmp_path)
-    monkeypatch.setattr(module, "map_images", embed)
+    monkeypatch.setattr(module, "embed", embed)
     with pytest.raises(SystemExit) as ended:
         _run(tmp_path)
     assert ended.value.code == 2
