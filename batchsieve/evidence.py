@@ -116,7 +116,7 @@ def tsne_coordinates(
 def train_mask(scorer: Mapping[str, object]) -> Iterable[Mapping[str, object]]:
     """A scorer's own settings and, of an ensemble, those of its members."""
     yield scorer
-    of = scorer.get("of", ())
+    of = scorer.get("scorers", ())
     assert isinstance(of, list | tuple)
     yield from of
 

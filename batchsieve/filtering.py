@@ -37,7 +37,7 @@ _FOLDS = 5
 _VOTING_NEIGHBORS = 10
 
 # Keys of params.yaml in messages -> arguments of `sieve`.
-_ARGUMENTS = {"filter.drop_share": "drop_fraction", "filter.quota": "allocation", "filter.": ""}
+_ARGUMENTS = {"filter.drop_fraction": "drop_fraction", "filter.allocation": "allocation", "filter.": ""}
 
 
 def sieve(
@@ -115,7 +115,7 @@ def sieve(
     needs = _needs(settings)
     components = components_of(values[order], n_components)
     maps = neighbors = probabilities = None
-    if "map" in needs:
+    if "embedding" in needs:
         embedded = tsne_coordinates(components, ordered.codes, perplexity=perplexity, n_jobs=n_jobs, seed=seed)
         maps = embedded[None]
     if "neighbors" in needs:
@@ -177,10 +177,10 @@ def _config(
         raise InputError(f"allocation: {allocation} divides a drop_fraction; give one, or leave allocation out")
     tree = {
         "scorer": options,
-        "drop_share": None if drop_fraction is None else float(drop_fraction),
+        "drop_fraction": None if drop_fraction is None else float(drop_fraction),
         "eps": eps if eps is None or isinstance(eps, str) else float(eps),
         "threshold": None if threshold is None else float(threshold),
-        "quota": allocation,
+        "allocation": allocation,
         "allow_empty": allow_empty,
     }
     try:

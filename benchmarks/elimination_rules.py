@@ -1,7 +1,7 @@
 """What other rules would have saved in a search: replayed on the curves of its trials, nothing is trained.
 
 Trials run side by side, so that a rule's course depends on the accuracies alone. Only trials whose whole curve is known
-take part: those that ran to the end, and those that `finish` trained there afterwards. For each rule: the epochs it
+take part: those that ran to the end, and those that `resume_pruned` trained there later. For each rule: the epochs it
 trains, the share it saves of all, and how far the accuracy of its winner, at the end, lies below the best one there.
 
     python -m benchmarks.elimination_rules data/tune/sgd/curves.csv data/tune/lamb/curves.csv
@@ -48,7 +48,7 @@ def whole_curves(path: Path, epochs: int) -> NDArray[np.float64]:
     if len(whole) < 2:
         raise InputError(
             f"{path}: {len(whole)} of {len(curves)} trials were trained for {epochs} epochs, which leaves no rule a "
-            "choice; search with a larger `finish`"
+            "choice; search with a larger `resume_pruned`"
         )
     return np.array(whole)
 

@@ -30,11 +30,11 @@ from pipeline.scoring.decision import ShareRule, decide
 from pipeline.scoring.registry import SCORERS
 from pipeline.scoring.thresholds import curve_thresholds, jaccard, shares_above, threshold_for_share
 
-DBSCAN = {"name": "dbscan", "space": "map", "min_samples": 5}
+DBSCAN = {"name": "dbscan", "space": "embedding", "min_samples": 5}
 CHOICES: Mapping[str, Mapping[str, Any]] = {
     "dbscan, map": DBSCAN,
     "dbscan, components": {**DBSCAN, "space": "components"},
-    "hdbscan, map": {"name": "hdbscan", "space": "map", "min_cluster_size": 20, "min_samples": 5},
+    "hdbscan, map": {"name": "hdbscan", "space": "embedding", "min_cluster_size": 20, "min_samples": 5},
     "knn_agreement": {"name": "knn_agreement", "k": 25},
     "knn_distance": {"name": "knn_distance", "k": 10},
     "centroid": {"name": "centroid"},
@@ -45,7 +45,7 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
     "margin": {"name": "margin"},
     "el2n": {"name": "el2n"},
     "confident_learning": {"name": "confident_learning"},
-    "ensemble": {"name": "ensemble", "of": [{"name": "self_confidence"}, {"name": "knn_agreement", "k": 25}]},
+    "ensemble": {"name": "ensemble", "scorers": [{"name": "self_confidence"}, {"name": "knn_agreement", "k": 25}]},
     "grid": {"name": "grid", "cells": 20, "seed": 0},
     "random": {"name": "random", "seed": 0},
 }
@@ -74,7 +74,7 @@ def gallery(images: NDArray[np.uint8], inputs: FilterInputs, suspects: Mapping[s
 
 def share_of_eps(evidence: ScorerInputs) -> Figure:
     """The whole curve, and the radii that reach the paper's shares."""
-    radii = SCORERS["dbscan"].values(evidence, space="map", min_samples=DBSCAN["min_samples"])
+    radii = SCORERS["dbscan"].values(evidence, space="embedding", min_samples=DBSCAN["min_samples"])
     eps = curve_thresholds(radii)
     shares = 100 * shares_above(radii, eps)
     with matplotlib_style():

@@ -80,7 +80,7 @@ def planted_features(folder: Path, n: int, dimensions: int, n_classes: int) -> d
 
 
 SCORERS: Mapping[str, Mapping[str, Any]] = {
-    "dbscan": {"name": "dbscan", "space": "map", "min_samples": 5},
+    "dbscan": {"name": "dbscan", "space": "embedding", "min_samples": 5},
     "knn_agreement": {"name": "knn_agreement", "k": 25},
 }
 
@@ -148,8 +148,8 @@ def measure(folder: Path, config: ReduceConfig) -> dict[str, Any]:
         neighbors = nearest_neighbors(components, config.neighbors, seed=config.tsne.random_state)
         steps.begin("quality")
         rows = quality_sample(len(labels))
-        exact = exact_neighbors(components, rows, config.neighbors)
-        after = exact_neighbors(mapped.coordinates, rows, config.neighbors)
+        exact = exact_neighbors(components, rows, config.n_neighbors)
+        after = exact_neighbors(mapped.coordinates, rows, config.n_neighbors)
         names = [f"class {label}" for label in range(int(labels.max()) + 1)]
         evidence = ScorerInputs(
             labels=labels,

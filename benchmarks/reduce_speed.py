@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--reference-size", type=int, default=5000, help="images for the comparison")
     parser.add_argument("--jobs", type=int, default=2, help="threads of everything")
-    parser.add_argument("--drop-share", type=float, default=0.0512)
+    parser.add_argument("--drop-fraction", type=float, default=0.0512)
     arguments = parser.parse_args()
     tsne = TsneConfig(n_jobs=arguments.jobs)
     small = min(arguments.reference_size, arguments.n)
@@ -138,12 +138,12 @@ def main() -> None:
         )
         ours, theirs = our_steps, sklearn_steps
         results = {
-            f"ours, {arguments.n}": measure(features, labels, ours(labels, tsne, arguments.drop_share)),
+            f"ours, {arguments.n}": measure(features, labels, ours(labels, tsne, arguments.drop_fraction)),
         }
         peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
         part, part_labels = features[:small], labels[:small]
         for name, steps in ((f"ours, {small} (again)", ours), (f"scikit-learn, {small}", theirs)):
-            results[name] = measure(part, part_labels, steps(part_labels, tsne, arguments.drop_share))
+            results[name] = measure(part, part_labels, steps(part_labels, tsne, arguments.drop_fraction))
     columns = [*STEPS, "total", "noise_share", "map_knn_accuracy"]
     print(f"{'':24}" + "".join(f"{column:>18}" for column in columns))
     for name, row in results.items():

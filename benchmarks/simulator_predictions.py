@@ -167,7 +167,7 @@ class Jobs:
 
 def predicted_seconds(cell: MeasuredSetting, constants: Constants) -> float:
     """Of a step; ranks are nodes of one GPU, and a ring of two is what gloo's all-reduce is."""
-    pair = Machine(nodes=RANKS, gpus_per_node=1, inside=NO_LINK, between=constants.link(cell.cable))
+    pair = Machine(nodes=RANKS, gpus_per_node=1, intra_node=NO_LINK, inter_node=constants.link(cell.cable))
     job = cell.job
     if constants.beside == "wire" and cell.ranks > 1:
         job = _with_host_work(job, constants.host_seconds)

@@ -1,7 +1,7 @@
 """How fast do batches come from JPEG files, against torchvision's ImageFolder and a DataLoader?
 
 Both decode the same files with the same number of workers, threads here and processes there, and
-make the same batches of them: random resized crop, mirror, normalisation; float32, channels last, on
+make the same batches of them: random resized crop, mirror, normalization; float32, channels last, on
 the device.
 Nothing is computed with the batches, so that loading alone is timed; the files are in the page cache.
 A round is one epoch of each, and the ratio is taken within it, so that a machine whose speed drifts

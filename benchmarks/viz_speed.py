@@ -67,7 +67,7 @@ def write_points(data: DataPaths, n: int, n_classes: int) -> NDArray[np.float32]
         "neighbours": list_array(rng.integers(0, n, (n, 10)).astype(np.int32)), "keep": ~noise,
     }  # fmt: skip
     write_parquet(data.points(NETWORK), pa.table({**identity, **filtered}))
-    scorer = {"name": "dbscan", "space": "map", "min_samples": 5}
+    scorer = {"name": "dbscan", "space": "embedding", "min_samples": 5}
     write_json(data.filter_metrics(NETWORK), {"eps": 1.0, "settings": {"scorer": scorer}})
     return xy
 

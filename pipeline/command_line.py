@@ -1,4 +1,4 @@
-"""How a command of this project starts and ends, whatever its name: exit codes, and errors as one line."""
+"""Run a command of this project: exit codes, and errors as one line."""
 
 from __future__ import annotations
 

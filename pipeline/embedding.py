@@ -101,11 +101,11 @@ def check_reduction(config: ReduceConfig, features: NDArray[np.float32], labels:
         InputError: naming the key, its value and a fix.
     """
     n = len(labels)
-    check_settings(*features.shape, n_components=config.pca.n_components, neighbors=config.neighbors)
+    check_settings(*features.shape, n_components=config.pca.n_components, neighbors=config.n_neighbors)
     landmarks = landmark_count(config.landmarks, n)
-    for number in range(1 + len(config.more_maps)):
+    for number in range(1 + len(config.extra_embeddings)):
         settings = config.embedding_settings(number)
-        key = f"reduce.more_maps[{number - 1}]" if number else "reduce.tsne"
+        key = f"reduce.extra_embeddings[{number - 1}]" if number else "reduce.tsne"
         check_perplexity(landmarks or n, settings.perplexity, key=f"{key}.perplexity")
         if landmarks:
             n_classes = len(np.unique(labels))
@@ -128,7 +128,7 @@ def _axes(features: NDArray[np.float32], config: ReduceConfig, log: RunLog, map_
         return None
     axes = fit_pca(features, config.pca.n_components, map_fn=map_fn)
     log.info(
-        f"PCA: {config.pca.n_components} components of {features.shape[1]} features hold "
+        f"PCA: {config.pca.n_components} components of {features.shape[1]} features explain "
         f"{axes.explained_variance_ratio.sum():.1%} of the variance"
     )
     return axes
@@ -158,7 +158,7 @@ def _next_embedding(results: Iterator[TsneResult], number: int) -> TsneResult:
     try:
         return next(results)
     except InputError as error:
-        raise InputError(f"reduce.more_maps[{number}]: {error}") from None
+        raise InputError(f"reduce.extra_embeddings[{number}]: {error}") from None
 
 
 def _fit_main_embedding(

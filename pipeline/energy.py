@@ -1,9 +1,9 @@
-"""Energy that the devices of this machine draw, by their own counters, in joules.
+"""Energy of the devices of this machine, in joules, from their hardware counters.
 
 GPUs: NVML's total energy of the whole board (nvmlDeviceGetTotalEnergyConsumption, Volta and later). Processors: the
 running average power limit (RAPL) counters of Intel and AMD, as Linux shows them in its powercap tree
-(Documentation/power/powercap/powercap.rst); many systems let root alone read those. A device does not tell for whom
-it works: the energy is that of all processes, idle power too.
+(Documentation/power/powercap/powercap.rst); many systems let root alone read those. A device does not separate
+processes: the energy includes all processes and idle power.
 """
 
 import platform
@@ -26,7 +26,7 @@ _MAX_WATTS = 1000.0
 
 @dataclass(frozen=True, kw_only=True)
 class Energy:
-    """Joules by kind of device, never of one kind in the place of another; None where no counter tells all of a kind.
+    """Joules by kind of device; None if the counters do not cover all devices of a kind.
 
     Attributes:
         gpu: boards of the GPUs that the work is done on; 0 where it uses none.
@@ -40,24 +40,24 @@ class Energy:
 
     @classmethod
     def from_record(cls, record: Mapping[str, float | None] | None) -> "Energy":
-        """From the values that `vars` gave; of a record that has none, untold."""
+        """From the values of `vars`; unknown for a record without them."""
         return UNKNOWN_ENERGY if record is None else cls(**record)
 
     def __sub__(self, earlier: "Energy") -> "Energy":
         return _by_kind(lambda later, before: later - before, self, earlier)
 
     def rounded(self) -> dict[str, float | None]:
-        """To a tenth of a joule, finer than counters are."""
+        """Round to a tenth of a joule, finer than the counters' resolution."""
         return {kind: None if joules is None else round(joules, 1) for kind, joules in vars(self).items()}
 
 
 DEVICE_KINDS = tuple(kind.name for kind in fields(Energy))
 UNKNOWN_ENERGY = Energy()
-"""What nobody measured."""
+"""Energy that was not measured."""
 
 
 def total_energy(parts: Iterable[Energy]) -> Energy:
-    """The sum, of each kind untold as soon as a part is; 0 of no parts."""
+    """The sum by kind; unknown for a kind if any part is unknown; 0 without parts."""
     return _by_kind(lambda *joules: sum(joules, start=0.0), *parts)
 
 
@@ -67,7 +67,7 @@ def _by_kind(combine: Callable[..., float], *parts: Energy) -> Energy:
 
 
 class EnergyCounter:
-    """Counts on from 0 what a device's own counter gains, over its wraps.
+    """Energy since construction from a device's counter, across its wraps.
 
     Args:
         read: the device's counter, in microjoules.
@@ -87,7 +87,7 @@ class EnergyCounter:
         return self._wraps_at is not None
 
     def joules(self) -> float | None:
-        """Since it was made; None for good once a reading failed, or came so late that wraps may have gone unseen."""
+        """Joules since construction; None after a failed read or a possible missed counter wrap."""
         if self._microjoules is None:
             return None
         try:
@@ -100,37 +100,37 @@ class EnergyCounter:
             seen = at - self._at <= self._wraps_at / 1e6 / _MAX_WATTS
             gained += self._wraps_at if gained < 0 else 0
         else:
-            seen = gained >= 0  # else the driver was loaded anew
+            seen = gained >= 0  # else the driver was reloaded
         self._last, self._at = now, at
         self._microjoules = self._microjoules + gained if seen else None
         return None if self._microjoules is None else self._microjoules / 1e6
 
 
 EnergyCounters = Mapping[str, Sequence[EnergyCounter] | None]
-"""Kind -> its counters; empty where there is no such device to count, None where there is one that does not tell."""
+"""Kind -> its counters; empty without such a device, None if one has no readable counter."""
 
 
 class EnergyMeter:
-    """What some counters have told since they were made. May be asked from any thread."""
+    """Energy of some counters since construction. Thread-safe."""
 
     def __init__(self, counters: EnergyCounters) -> None:
         self._counters = counters
-        self._asking = threading.Lock()
+        self._lock = threading.Lock()
 
     @property
     def wraps(self) -> bool:
-        """Whether it must be asked every now and then."""
+        """Whether it must be read regularly, because a counter wraps."""
         return any(counter.wraps for counters in self._counters.values() for counter in counters or ())
 
     def read(self) -> Energy:
-        """So far; the energy between two moments is the difference of their readings."""
-        with self._asking:
+        """Energy so far; the difference of two readings is the energy between them."""
+        with self._lock:
             return Energy(**{kind: _sum(counters) for kind, counters in self._counters.items()})
 
 
 @contextmanager
 def measure_energy(*, gpu: str | None = None, node: bool = True, powercap: Path = POWERCAP) -> Iterator[EnergyMeter]:
-    """A meter that begins at 0; within the block a thread looks at the counters that wrap.
+    """A meter that starts at 0; within the block a thread reads the counters that wrap.
 
     Args:
         gpu: UUID of the GPU that this process works on, as NVML writes it, `GPU-...`; None: on none.
@@ -167,8 +167,8 @@ def _sample(meter: EnergyMeter, ended: threading.Event) -> None:
 
 
 def _sum(counters: Sequence[EnergyCounter] | None) -> float | None:
-    told = None if counters is None else [counter.joules() for counter in counters]
-    return None if told is None or None in told else sum((joules or 0.0 for joules in told), start=0.0)
+    joules = None if counters is None else [counter.joules() for counter in counters]
+    return None if joules is None or None in joules else sum((value or 0.0 for value in joules), start=0.0)
 
 
 def _rapl_counters(powercap: Path) -> dict[str, list[EnergyCounter] | None]:

@@ -1,4 +1,4 @@
-"""The one exception that means "the user can mend this": a single line and exit code 2."""
+"""Errors that the user can fix: one line with the fix, and exit code 2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIX_HINTS = {
     errno.EISDIR: "a folder stands where a file is needed; move it away",
 }
 
-# "Out of memory" in the words of CUDA and cuBLAS, of cuDNN before and since version 9, of torch's
+# Out-of-memory messages of CUDA and cuBLAS, of cuDNN before and since version 9, of torch's
 # allocator on CPUs, of the system and of C++. torch has a type of error for its own allocator on GPUs alone.
 _NO_MEMORY = (
     "out of memory",
@@ -33,7 +33,7 @@ _NO_MEMORY = (
 class InputError(ValueError):
     """Bad input from outside: a parameter, a file, a data set, an installation.
 
-    The message is one line that names the key or file, the value found and the mend. Stages and
+    The message is one line that names the key or file, the value and the fix. Stages and
     commands print it without a traceback and exit with code 2; anything else is a bug and keeps
     its traceback.
     """
@@ -43,40 +43,40 @@ class InputError(ValueError):
 
     @property
     def key(self) -> str:
-        """What the message names before its first ": ": a key, a file or an option; all of it where it has no ": "."""
+        """The key, file or option before the first ": " of the message; the whole message without ": "."""
         return str(self).partition(": ")[0]
 
 
 class DataError(InputError):
-    """Of a file of the data, and of no setting: it is missing or damaged, or not the one that it was."""
+    """A data file is missing, damaged or changed; no setting is at fault."""
 
 
 class MachineError(InputError):
-    """Of this machine and what is installed or runs on it, and of no setting: another machine does the same well."""
+    """This machine, its installation or its processes are at fault, and no setting."""
 
 
 class OutOfMemory(InputError):  # noqa: N818 - as torch's own
-    """Memory, of the device or the machine, is too small for the work, or others hold it."""
+    """The memory of the device or the machine is too small, or other programs hold it."""
 
 
 class Terminated(BaseException):
-    """The process was asked to end, and its work is saved: the same command goes on."""
+    """The process was told to end and has saved its state: the same command resumes it."""
 
 
 def fix_hint(error: BaseException) -> str | None:
-    """One line for what the file system or the memory refused, or None if the error is not the user's to mend."""
+    """A one-line message with the fix for an out-of-memory or file system error; None for other errors."""
     if is_out_of_memory(error):
-        said = (str(error).splitlines() or [""])[0][:200]
-        return f"out of memory ({type(error).__name__}: {said}); end other programs, or use a machine with more"
+        detail = (str(error).splitlines() or [""])[0][:200]
+        return f"out of memory ({type(error).__name__}: {detail}); end other programs, or use a machine with more"
     if not isinstance(error, OSError):
         return None
-    mend = _FIX_HINTS.get(error.errno or 0)
-    return f"{error.filename or 'writing'}: {error.strerror}; {mend}" if mend else None
+    fix = _FIX_HINTS.get(error.errno or 0)
+    return f"{error.filename or 'writing'}: {error.strerror}; {fix}" if fix else None
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` says that memory could not be had, of a GPU or of the machine, by whatever library."""
-    # torch's own, by its name: this module comes without torch.
+    """Whether `error` is an out-of-memory error, of a GPU or of the machine, of any library."""
+    # torch's class, by name: this module does not import torch.
     if isinstance(error, (OutOfMemory, MemoryError)) or type(error).__name__ == "OutOfMemoryError":
         return True
     if isinstance(error, OSError):
@@ -86,15 +86,15 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def explain_out_of_memory(message: str) -> Iterator[None]:
-    """Say `message` where memory runs out in the block.
+    """Replace out-of-memory errors of the block by one with `message`.
 
     Raises:
-        OutOfMemory: in place of any other error that `is_out_of_memory`; one from further inside stays as it is.
+        OutOfMemory: with `message`; an InputError from inside the block passes unchanged.
     """
     try:
         yield
     except Exception as error:
         if isinstance(error, InputError) or not is_out_of_memory(error):
             raise
-        # Without its cause, whose traceback holds on to the tensors of the block.
+        # Without its cause, whose traceback keeps the tensors of the block alive.
         raise OutOfMemory(message) from None

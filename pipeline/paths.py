@@ -1,4 +1,4 @@
-"""Where every artefact lives. dvc.yaml declares the same paths; a test keeps the two equal."""
+"""Paths of all artifacts. dvc.yaml declares the same paths; a test keeps the two equal."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,8 +61,8 @@ class DataPaths:
         """Principal components, float32 (N, n_components), of the training features."""
         return self.root / "reduce" / f"{network}.pca.npy"
 
-    def maps(self, network: str) -> Path:
-        """All maps of the training images, float32 (1 + M, N, 2); the first is the main one."""
+    def embeddings(self, network: str) -> Path:
+        """All embeddings of the training images, float32 (1 + M, N, 2); the first is the main one."""
         return self.root / "reduce" / f"{network}.maps.npy"
 
     def reduce_metrics(self, network: str) -> Path:
@@ -103,7 +103,7 @@ class DataPaths:
         return self.root / "train" / study / "best.pt"
 
     def provenance(self, stage: str, item: str | None = None) -> Path:
-        """Where a stage says which versions, parameters and inputs made its files."""
+        """The versions, parameters and inputs of a stage's files."""
         if stage == "filter":
             return self.root / stage / str(item) / "provenance.json"
         return self.root / stage / (f"{item}.provenance.json" if item else "provenance.json")
@@ -115,12 +115,12 @@ class DataPaths:
 
     @property
     def report_document(self) -> Path:
-        """The page's text and tables as Markdown; its figures are those of `figures`."""
+        """Text and tables of the page as Markdown, with the figures of `figures`."""
         return self.root / "report" / "report.md"
 
     @property
     def summary(self) -> Path:
-        """Every number that the page shows, but for those of landscapes."""
+        """All numbers of the page, except those of landscapes."""
         return self.root / "report" / "summary.json"
 
     @property
@@ -138,35 +138,35 @@ class DataPaths:
         """The same for people, by arm too; not tracked by DVC either."""
         return self.root / "report" / "costs.html"
 
-    # what `python -m pipeline recurse` writes; no stage depends on it
+    # output of `python -m pipeline recurse`; no stage depends on it
     def recursive_rounds(self, network: str) -> Path:
-        """What each round of filtering and training again kept."""
+        """The images that each round of filtering and retraining kept."""
         return self.root / "recursive" / network / "rounds.json"
 
     def recursive_overrides(self, network: str) -> Path:
         """In the format of `overrides`: with these, `filter` keeps what the last round keeps."""
         return self.root / "recursive" / network / "overrides.csv"
 
-    # what `python -m pipeline landscape` writes; no stage depends on it
+    # output of `python -m pipeline landscape`; no stage depends on it
     def landscape(self, study: str) -> Path:
-        """One row a network: curvature and slices of the loss around its weights."""
+        """One row per network: curvature and slices of the loss around its weights."""
         return self.root / "landscape" / f"{study}.parquet"
 
     def landscape_figure(self, study: str) -> Path:
         return self.root / "landscape" / f"{study}.svg"
 
-    # what `python -m pipeline tune` writes; no stage depends on it
+    # output of `python -m pipeline tune`; no stage depends on it
     def leaderboard(self, search: str) -> Path:
-        """One row a trial, the best first."""
+        """One row per trial, the best first."""
         return self.root / "tune" / search / "leaderboard.csv"
 
     @property
     def tuning_comparison(self) -> Path:
-        """Of the searches of one `python -m pipeline tune` side by side, csv."""
+        """Comparison of the searches of one `python -m pipeline tune`, CSV."""
         return self.root / "tune" / "comparison.csv"
 
     def tuning_curves(self, search: str) -> Path:
-        """One row an epoch of a trial."""
+        """One row per trial and epoch."""
         return self.root / "tune" / search / "curves.csv"
 
     def tuning_summary(self, search: str) -> Path:
@@ -191,30 +191,30 @@ class DataPaths:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkPaths:
-    """What is needed to resume or to look back: ignored by git and DVC, safe to delete."""
+    """Files for resuming and diagnosis: ignored by git and DVC, safe to delete."""
 
     root: Path = Path(".work")
 
     @property
-    def cells(self) -> Path:
-        """The ledger of finished training cells, one folder per fingerprint."""
+    def run_cache(self) -> Path:
+        """The cache of finished training runs, one folder per run key."""
         return self.root / "cells"
 
     @property
     def plans_folder(self) -> Path:
-        """In the ledger, beside its entries."""
-        return self.cells / "plans"
+        """The registered plans, in the folder of the cache of runs."""
+        return self.run_cache / "plans"
 
     def plans(self, study: str) -> Path:
-        """The plans of a study as they were stated, a file each, and when its runs were recorded."""
+        """The registered plans of a study, a file each, and the dates of its runs."""
         return self.plans_folder / study
 
     def checkpoints(self, stage: str) -> Path:
-        """A folder a run, named by its fingerprint and code, of what unfinished runs of the stage can go on from."""
+        """Checkpoints of unfinished runs of the stage, a folder for each, named by run key and code."""
         return self.root / "checkpoints" / stage
 
-    def finished(self, stage: str) -> Path:
-        """A folder for each result of the stage that is kept, named by all that decides its bits."""
+    def file_cache(self, stage: str) -> Path:
+        """The cache of the stage's results, a folder for each, named by its cache key."""
         return self.root / "finished" / stage
 
     def recursion(self, network: str) -> Path:
@@ -233,13 +233,13 @@ class WorkPaths:
         return self.root / "landscape"
 
     @property
-    def simulated(self) -> Path:
-        """What `python -m pipeline simulate` writes, unless told where."""
+    def simulation_results(self) -> Path:
+        """The default output folder of `python -m pipeline simulate`."""
         return self.root / "simulated"
 
     @property
     def downloads(self) -> Path:
-        """Archives fetched from the network, kept for the next time."""
+        """Downloaded archives."""
         return self.root / "downloads"
 
     def log(self, stage: str) -> Path:
@@ -255,7 +255,7 @@ class WorkPaths:
 
     @property
     def damaged_dvc_lock(self) -> Path:
-        """What `python -m pipeline repair` replaced."""
+        """The files that `python -m pipeline repair` replaced."""
         return self.root / "dvc.lock.damaged"
 
     def lock(self, stage: str) -> Path:

@@ -20,7 +20,7 @@ def set_parent_death_signal(sent: signal.Signals) -> None:
 
 
 def disable_malloc_trim() -> None:
-    """Have freed memory used again rather than given back to Linux, which would fault each page in anew.
+    """Have freed memory used again rather than given back to Linux, which would fault each page in again.
 
     Training on a CPU frees and allocates the same large tensors at every step: it is a tenth faster
     so. What was free once stays with this process until it ends. Does nothing where the C library is not glibc.

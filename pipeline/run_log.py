@@ -1,4 +1,4 @@
-"""What a long run says while it works: a log file, progress with time left, memory and wall time."""
+"""Log files and progress of long runs, and records of wall time, memory and energy."""
 
 import platform
 import resource
@@ -91,14 +91,14 @@ class _LineProgress:
     def __init__(self, stream: TextIO, description: str, total: int, unit: str) -> None:
         self._stream, self._description, self._total, self._unit = stream, description, total, unit
         self._done = 0
-        self._start = self._said = time.monotonic()
+        self._start = self._printed_at = time.monotonic()
 
     def update(self, n: int = 1, note: str = "") -> None:
         self._done += n
         now = time.monotonic()
-        if now - self._said < _LINE_INTERVAL_S or not self._done:
+        if now - self._printed_at < _LINE_INTERVAL_S or not self._done:
             return
-        self._said = now
+        self._printed_at = now
         left = (now - self._start) / self._done * (self._total - self._done)
         said = f"{self._description}: {self._done}/{self._total} {self._unit}, {left:.0f} s left"
         print(f"{said}, {note}" if note else said, file=self._stream, flush=True)

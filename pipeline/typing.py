@@ -1,4 +1,4 @@
-"""Rows in blocks, as independent tasks."""
+"""The type of map functions that run independent tasks, and blocks of rows for them."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, ValidationError, model_validator
 
 from pipeline.artifacts.files import read_json
+from pipeline.config.renamed_keys import with_new_keys
 from pipeline.errors import InputError
 
 
@@ -31,6 +32,12 @@ class Settings(_Content):
     """Of the filter."""
 
     scorer: FilterScorer
+
+    @model_validator(mode="before")
+    @classmethod
+    def _translate_old_keys(cls, settings: Any) -> Any:
+        """Packed results have the keys of their time."""
+        return with_new_keys({"filter": settings})["filter"]
 
 
 class FilterMetrics(_Content):

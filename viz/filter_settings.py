@@ -24,7 +24,7 @@ AS_FILTERED = "written"
 _EXCLUDED_SCORERS = {"confident_learning", "ensemble", "random"}
 SCORER_CHOICES: Mapping[str, str] = {
     AS_FILTERED: "as the filter did",
-    "dbscan": f"DBSCAN {SPACE_NAMES['map']}",
+    "dbscan": f"DBSCAN {SPACE_NAMES['embedding']}",
     "dbscan-components": f"DBSCAN {SPACE_NAMES['components']}",
 } | {name: name.replace("_", " ") for name in SCORERS if name not in {"dbscan", *_EXCLUDED_SCORERS}}
 """Who says how suspect an image is: key -> in words."""
@@ -66,7 +66,7 @@ class FilterSettings:
     @property
     def space(self) -> Space | None:
         """Where DBSCAN looks; None for other judges."""
-        return {"dbscan": "map", "dbscan-components": "components"}.get(self.judge)  # type: ignore[return-value]
+        return {"dbscan": "embedding", "dbscan-components": "components"}.get(self.judge)  # type: ignore[return-value]
 
     @property
     def scorer(self) -> dict[str, Any]:

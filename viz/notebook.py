@@ -75,7 +75,7 @@ class Explorer:
 
 def start(network: str | None, *, params: Path, data: Path, height: int, port: int | None) -> Explorer:
     """See `viz.explore`."""
-    networks = load_params(params).networks
+    networks = load_params(params, accept_old_keys=True).networks
     if network is not None and network not in networks:
         raise InputError(f"network: {network} is none of {params}; give one of {', '.join(networks)}")
     return Explorer(network or networks[0], data=DataPaths(root=data), params_file=params, height=height, port=port)

@@ -90,23 +90,23 @@ def changes_for(
     scorer: Mapping[str, Any],
     *,
     eps: float | None = None,
-    drop_share: float | None = None,
+    drop_fraction: float | None = None,
     threshold: float | None = None,
 ) -> dict[str, object]:
     """The changes by which the `filter` section says what is tried out.
 
-    Exactly one of the three rules is given; the other two are removed, and `quota` too: what is tried out
+    Exactly one of the three rules is given; the other two are removed, and `allocation` too: what is tried out
     is one limit for all classes. Numbers are rounded to 6 significant digits.
 
     Args:
         scorer: its name and options, as in params.yaml.
         eps: radius, in units of what the scorer dbscan looks at; greater than 0.
-        drop_share: of all images, for every network; 0 to less than 1.
+        drop_fraction: of all images, for every network; 0 to less than 1.
         threshold: in the scorer's own unit; greater than 0.
     """
-    rules = {"eps": eps, "drop_share": drop_share, "threshold": threshold}
+    rules = {"eps": eps, "drop_fraction": drop_fraction, "threshold": threshold}
     assert sum(value is not None for value in rules.values()) == 1, rules
-    changes: dict[str, object] = {"filter.scorer": dict(scorer), "filter.quota": None}
+    changes: dict[str, object] = {"filter.scorer": dict(scorer), "filter.allocation": None}
     for rule, value in rules.items():
         changes[f"filter.{rule}"] = None if value is None else float(f"{value:.6g}")
     return changes

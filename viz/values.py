@@ -93,7 +93,7 @@ def _per_class(
     _, space, _, label = key
 
     def make() -> NDArray[np.float64]:
-        places = points.coordinates if space == "map" else source.evidence(points).points(space)
+        places = points.coordinates if space == "embedding" else source.evidence(points).points(space)
         rows = slice(None) if label is None else points.labels == label
         # Searching for neighbours lets other threads run.
         with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -45,7 +45,7 @@ def main() -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     """Train, score, print the tables and one line of JSON."""
-    neighbours, frozen = load_params(arguments.params).reduce.neighbors, "frozen" in arguments.variants
+    neighbours, frozen = load_params(arguments.params).reduce.n_neighbors, "frozen" in arguments.variants
     names = scorers_of(arguments.scorers, frozen=frozen)
     check_names(names, arguments.default, neighbours=neighbours, frozen=frozen)
     results = []

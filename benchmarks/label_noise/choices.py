@@ -13,8 +13,8 @@ from pipeline.reduction.neighbors import exact_neighbors
 from pipeline.scoring.base import ScorerInputs
 from pipeline.scoring.registry import SCORERS
 
-_DBSCAN = {"name": "dbscan", "space": "map", "min_samples": 5}
-_HDBSCAN = {"name": "hdbscan", "space": "map", "min_cluster_size": 20, "min_samples": 5}
+_DBSCAN = {"name": "dbscan", "space": "embedding", "min_samples": 5}
+_HDBSCAN = {"name": "hdbscan", "space": "embedding", "min_cluster_size": 20, "min_samples": 5}
 _KNN = {"name": "knn_agreement", "k": 25}
 _CONFIDENCE = {"name": "self_confidence"}
 _MARGIN = {"name": "margin"}
@@ -33,10 +33,10 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
     "margin": _MARGIN,
     "el2n": {"name": "el2n"},
     "confident_learning": {"name": "confident_learning"},
-    "confidence_and_knn": {"name": "ensemble", "of": [_CONFIDENCE, _KNN]},
-    "margin_and_knn": {"name": "ensemble", "of": [_MARGIN, _KNN]},
-    "confidence_and_dbscan": {"name": "ensemble", "of": [_CONFIDENCE, _DBSCAN]},
-    "confidence_knn_and_dbscan": {"name": "ensemble", "of": [_CONFIDENCE, _KNN, _DBSCAN]},
+    "confidence_and_knn": {"name": "ensemble", "scorers": [_CONFIDENCE, _KNN]},
+    "margin_and_knn": {"name": "ensemble", "scorers": [_MARGIN, _KNN]},
+    "confidence_and_dbscan": {"name": "ensemble", "scorers": [_CONFIDENCE, _DBSCAN]},
+    "confidence_knn_and_dbscan": {"name": "ensemble", "scorers": [_CONFIDENCE, _KNN, _DBSCAN]},
     "grid": {"name": "grid", "cells": 20, "seed": 0},
     "random": {"name": "random", "seed": 0},
 }
@@ -101,7 +101,7 @@ def check_names(names: tuple[str, ...], default: str, *, neighbours: int, frozen
     """Refuse scorers that cannot run here, and a default that is not among them, before anything is trained.
 
     Args:
-        neighbours: `reduce.neighbors`.
+        neighbours: `reduce.n_neighbors`.
         frozen: whether some extractor is a fitted head alone.
     """
     if default not in names:
@@ -119,7 +119,7 @@ def check_names(names: tuple[str, ...], default: str, *, neighbours: int, frozen
         )
         if asked > neighbours:
             raise InputError(
-                f"--scorers: {name} looks at {asked} neighbours, and reduce.neighbors is {neighbours}; raise it, or "
+                f"--scorers: {name} looks at {asked} neighbours, and reduce.n_neighbors is {neighbours}; raise it, or "
                 "name the others alone"
             )
 
@@ -130,7 +130,7 @@ def _reads_training(name: str) -> bool:
 
 def _members(name: str) -> Iterator[Mapping[str, Any]]:
     if name in CHOICES:
-        yield from CHOICES[name].get("of", [CHOICES[name]])
+        yield from CHOICES[name].get("scorers", [CHOICES[name]])
 
 
 def _probabilities(evidence: ScorerInputs) -> NDArray[np.float64]:

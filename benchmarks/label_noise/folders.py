@@ -91,7 +91,7 @@ def case_params(params: Params, case: Case, *, steps: int | None, weights: Path 
     finetune = {
         **tree["finetune"],
         "folds": case.folds,
-        "trained": "head" if case.variant == "frozen" else "all",
+        "trainable": "head" if case.variant == "frozen" else "all",
         "weights": str(weights.resolve()) if weights else "none",
         "workers": 1,
     }

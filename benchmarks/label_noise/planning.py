@@ -20,7 +20,7 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 
 # A case has these of its own, and by one process as its speed is measured.
-_OF_CASES = {"budget", "schedule", "folds", "trained", "weights", "workers"}
+_OF_CASES = {"budget", "schedule", "folds", "trainable", "weights", "workers"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ _LEAST_TIMED_S = 1.0
 def seconds_per_step(params: Params, data: Path) -> float:
     """Wall seconds of one step of `finetune` on the prepared images in `data`, by one process.
 
-    Weights and normalisation decide none of it, so they are left at random and the data set's own.
+    Weights and normalization decide none of it, so they are left at random and the data set's own.
 
     Raises:
         InputError: as the stage would.

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic writes, JSON with deterministic bytes, and memory-mapped NumPy files."""
 
 import errno
 import json
@@ -17,15 +17,13 @@ from numpy.typing import DTypeLike, NDArray
 
 from pipeline.errors import InputError
 
-# Files that are either complete or absent.
-
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success its content appears there at once.
+    """Yield a temporary path in the folder of `path`; on success it replaces `path` in one step.
 
-    On any exception the temporary file is removed and an earlier `path` stays as it was. The data
-    reach the disk before the name does, so a power cut leaves the old file or the new one.
+    On any exception the temporary file is removed and an earlier `path` is unchanged. The data
+    are flushed to the disk before the rename, so a power cut leaves the old file or the new one.
 
     Raises:
         InputError: the disk is full.
@@ -40,10 +38,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, content: bytes | memoryview) -> None:
-    """Write `content`, atomically, for callers that can do without the file.
+    """Write `content` atomically, for callers that can continue without the file.
 
     Raises:
-        OSError: as the system gave it, a full disk too; `errno` and `filename` say what and where.
+        OSError: the error of the system, including a full disk, with `errno` and `filename`.
     """
     try:
         with _replacing(path) as temporary:
@@ -60,7 +58,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete the temporary files and folders of killed processes in `folder`; living ones keep theirs."""
+    """Delete the temporary files and folders of killed processes in `folder`, but not those of running ones."""
     for leftover in folder.glob(".*.tmp"):
         pid = leftover.name.split(".")[-2]
         if pid.isdigit() and Path("/proc", pid).exists():
@@ -92,16 +90,17 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-# JSON whose bytes depend on its values alone.
-
-
 def write_json(path: Path, value: Any) -> None:
     """Write `value` with sorted keys, atomically. NaN and infinity become null."""
     write_text(path, json.dumps(_finite(value), indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """Raises InputError if the file is missing or not JSON."""
+    """Read a JSON file.
+
+    Raises:
+        InputError: the file is missing or not JSON.
+    """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -122,14 +121,11 @@ def _finite(value: Any) -> Any:
             return value
 
 
-# NumPy files, always memory-mapped: larger arrays than memory are no special case.
-
-
 @contextmanager
 def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> Iterator[np.memmap]:
     """Yield a writable memory map that becomes `path` when the block ends without an exception.
 
-    The space is allocated first, so a full disk is met here and not by a bus error later.
+    The space is allocated first: a full disk raises here, instead of a bus error later.
 
     Raises:
         InputError: the disk has no room for the array.
@@ -150,13 +146,13 @@ def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> Iterat
 
 
 def write_array(path: Path, array: NDArray[Any]) -> None:
-    """Write a whole array, atomically."""
+    """Write an array atomically."""
     with create_array(path, array.shape, array.dtype) as out:
         out[...] = array
 
 
 def open_array(path: Path, *, dtype: DTypeLike, ndim: int, rows: int | None = None) -> np.memmap:
-    """Map a .npy file read-only and check it against what the caller expects.
+    """Memory-map a .npy file read-only and check its type and shape.
 
     Raises:
         InputError: missing, truncated, not an array file, or of another type, rank or length.
@@ -166,7 +162,7 @@ def open_array(path: Path, *, dtype: DTypeLike, ndim: int, rows: int | None = No
     except FileNotFoundError:
         raise InputError(f"{path}: missing; run `dvc repro`") from None
     except (ValueError, OSError, EOFError, BadZipFile) as error:
-        raise InputError(f"{path}: not a sound .npy file ({error}); delete it and run `dvc repro`") from None
+        raise InputError(f"{path}: not a valid .npy file ({error}); delete it and run `dvc repro`") from None
     if not isinstance(array, np.memmap):
         array.close()
         raise InputError(f"{path}: an .npz archive, not a .npy file; delete it and run `dvc repro`")

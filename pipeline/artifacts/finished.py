@@ -1,4 +1,4 @@
-"""Files of finished work, kept under a key of all that decides their bits, so that nothing is computed twice."""
+"""Cache of result files, under a key of everything that determines their bits."""
 
 import errno
 import os
@@ -13,25 +13,25 @@ from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.errors import InputError
 
 _RECORD = "entry.json"
-# Where a file system has no hard links, or the folders are on two.
+# The file system has no hard links, or the folders are on two file systems.
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK)
 
 
 class FileCache:
-    """The entries under one folder, a folder each.
+    """A cache in one folder, with a folder for each entry.
 
-    An entry appears by a single rename, so a killed process leaves a whole one or none.
+    An entry appears by a single rename, so a killed process leaves a complete entry or none.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def keep(self, key: str, files: Mapping[str, Path], *, seconds: float) -> None:
-        """Add an entry: hard links to `files`, or copies; an older entry is replaced.
+    def put(self, key: str, files: Mapping[str, Path], *, seconds: float) -> None:
+        """Add or replace an entry: hard links to `files`, or copies.
 
         Args:
-            files: by the name that each has in the entry.
-            seconds: wall time that they took.
+            files: name in the entry -> file.
+            seconds: wall time of their computation.
         """
         self._root.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self._root)
@@ -50,7 +50,7 @@ class FileCache:
         """Write an entry's files to `files`, each atomically.
 
         Returns:
-            The seconds that they took; None where there is no such entry, and nothing is written.
+            Seconds of their computation; None without such an entry, when nothing is written.
 
         Raises:
             InputError: the entry is damaged.
@@ -68,7 +68,7 @@ class FileCache:
         return float(record["seconds"])
 
     def clear(self, *, max_age_s: float) -> None:
-        """Remove the entries that were neither made nor restored for so many seconds."""
+        """Remove entries that were neither added nor restored in the last `max_age_s` seconds."""
         for folder in self._root.glob("[0-9a-f]*"):
             if folder.stat().st_mtime <= time.time() - max_age_s:
                 shutil.rmtree(folder)
@@ -79,8 +79,8 @@ def _read_record(folder: Path) -> dict[str, Any]:
         record = read_json(folder / _RECORD)
     except InputError:
         raise _damaged(folder) from None
-    whole = isinstance(record, dict) and isinstance(record.get("sha256"), dict)
-    if not whole or not isinstance(record.get("seconds"), int | float):
+    valid = isinstance(record, dict) and isinstance(record.get("sha256"), dict)
+    if not valid or not isinstance(record.get("seconds"), int | float):
         raise _damaged(folder)
     return dict(record)
 

@@ -87,11 +87,11 @@ def locate_overrides(
         row = rows.get(override.path)
         where = f"{file}: line {override.line}: {override.path!r}"
         if row is None:
-            raise InputError(f"{where} is not among the training images; mend the path or remove the line")
+            raise InputError(f"{where} is not among the training images; fix the path or remove the line")
         if sha256[row] != override.sha256:
             raise InputError(
                 f"{where} has sha256 {override.sha256!r}, the image now has {sha256[row]}; "
-                "decide anew and write that one, or remove the line"
+                "decide again and write that one, or remove the line"
             )
         located[row] = override
     return located
@@ -111,7 +111,7 @@ def _records(file: Path) -> Iterator[Override]:
     except FileNotFoundError:
         raise InputError(f"{file}: missing; make it with the one line {header}") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{file}: cannot be read as UTF-8 CSV ({error}); mend or restore it") from None
+        raise InputError(f"{file}: cannot be read as UTF-8 CSV ({error}); fix or restore it") from None
 
 
 def _override(file: Path, line: int, fields: list[str]) -> Override:

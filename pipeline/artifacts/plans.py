@@ -1,4 +1,4 @@
-"""Plans of studies as they were stated, in the ledger: one file for each statement, which nothing replaces."""
+"""Registered plans of studies: one immutable file for each registration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _RUNS = "runs.json"
 
 @dataclass(frozen=True, kw_only=True)
 class RegisteredPlan:
-    """A plan, and when it was stated.
+    """A plan and the date of its registration.
 
     Attributes:
         date: UTC, as `2026-11-23T18:45:12.000000Z`.
@@ -31,7 +31,7 @@ class RegisteredPlan:
 
 
 def utc_timestamp(now: datetime) -> str:
-    """UTC to the microsecond; such texts sort as their dates do.
+    """UTC to the microsecond; these texts sort by date.
 
     Args:
         now: with a time zone.
@@ -41,10 +41,10 @@ def utc_timestamp(now: datetime) -> str:
 
 
 def register_plan(folder: Path, plan: Mapping[str, Any], now: datetime) -> bool:
-    """Add `plan` to the statements of a study in `folder`; returns whether the newest was another one.
+    """Register `plan` in the folder of a study, if it differs from the newest; returns whether it does.
 
     Raises:
-        InputError: a statement is damaged.
+        InputError: a registered plan is damaged.
     """
     remove_leftovers(folder)
     earlier = read_registered_plans(folder)
@@ -58,27 +58,27 @@ def register_plan(folder: Path, plan: Mapping[str, Any], now: datetime) -> bool:
 
 
 def read_registered_plans(folder: Path) -> list[RegisteredPlan]:
-    """All statements of a study, the oldest first.
+    """All registered plans of a study, the oldest first.
 
     Raises:
-        InputError: one is damaged, or its plan is not the one that its hash was made of.
+        InputError: one is damaged, or does not match its hash.
     """
-    found = []
+    plans = []
     for path in sorted(folder.glob("2*.json")):
         record = read_json(path)
         try:
-            statement = RegisteredPlan(date=record["date"], plan=record["plan"])
-            whole = statement.sha256 == record["sha256"]
+            registered = RegisteredPlan(date=record["date"], plan=record["plan"])
+            valid = registered.sha256 == record["sha256"]
         except (TypeError, KeyError, AttributeError):
-            whole = False
-        if not whole:
-            raise InputError(f"{path}: damaged plan, or changed by hand; restore the file from a copy of the ledger")
-        found.append(statement)
-    return sorted(found, key=lambda statement: statement.date)
+            valid = False
+        if not valid:
+            raise InputError(f"{path}: damaged plan, or changed by hand; restore the file from a copy")
+        plans.append(registered)
+    return sorted(plans, key=lambda registered: registered.date)
 
 
 def copy_registered_plans(source: Path, target: Path) -> int:
-    """Add the statements of all studies below `source` to those below `target`; returns how many were new.
+    """Copy the registered plans of all studies in `source` to `target`; returns the number of new ones.
 
     Raises:
         InputError: one is damaged.
@@ -87,28 +87,28 @@ def copy_registered_plans(source: Path, target: Path) -> int:
     for folder in sorted(path for path in source.glob("*") if path.is_dir()):
         read_registered_plans(folder)
         for path in sorted(folder.glob("2*.json")):
-            place = target / folder.name / path.name
-            if not place.exists():
-                write_bytes(place, path.read_bytes())
+            copy = target / folder.name / path.name
+            if not copy.exists():
+                write_bytes(copy, path.read_bytes())
                 new += 1
     return new
 
 
 def write_run_dates(folder: Path, recorded: Mapping[str, str | None]) -> None:
-    """Keep when each run of a study was recorded.
+    """Write when each run of a study was recorded.
 
     Args:
-        recorded: fingerprint -> UTC date, None where it is not known.
+        recorded: fingerprint -> UTC date, None if unknown.
     """
     write_json(folder / _RUNS, recorded)
 
 
 def read_run_dates(folder: Path) -> dict[str, str | None]:
-    """As written; empty where no run is recorded yet."""
+    """Run key -> UTC date or None; empty before the first run."""
     dates: dict[str, str | None] = read_json(folder / _RUNS) if (folder / _RUNS).exists() else {}
     return dates
 
 
 def plan_files(folder: Path) -> list[Path]:
-    """The statements of a study and the dates of its runs, for an archive."""
+    """The files of a study's registered plans and dates of runs, for an archive."""
     return sorted(folder.glob("*.json"))

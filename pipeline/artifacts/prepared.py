@@ -1,4 +1,4 @@
-"""Reading what `prepare` wrote."""
+"""Readers of the output of `prepare`, and of labels that it changed on purpose."""
 
 import hashlib
 from dataclasses import dataclass
@@ -15,26 +15,23 @@ from pipeline.artifacts.tables import read_parquet
 from pipeline.errors import DataError, InputError
 from pipeline.paths import DataPaths
 
-# Labels that are wrong on purpose: how many, which, and the words in which every output says so.
-
-
 TRUE_LABEL = "true_label"
-"""Column of data/prepare/train.parquet, int64, only where labels were planted."""
+"""Column of data/prepare/train.parquet, int64, only if labels were changed on purpose."""
 
 PLANTED_COLUMN = "labels_changed_on_purpose"
-"""Column of tables for people: in every row, how many of all training labels were changed on purpose."""
+"""Column of tables for people: in every row, the number of training labels that were changed on purpose."""
 
 
 def planted_note(n_planted: int) -> str:
-    """The words that stand in reports, pages, figures and logs."""
+    """The note in reports, pages, figures and logs."""
     return f"labels changed on purpose: {n_planted:,}"
 
 
 def count_planted(data: DataPaths, among: NDArray[np.bool_] | None = None) -> int | None:
-    """How many training labels `prepare` changed on purpose; None where it changed none.
+    """Number of training labels that `prepare` changed on purpose; None if it changed none.
 
     Args:
-        among: (N,) the training images to count; None for all. A part needs the manifest too.
+        among: (N,) mask of the training images to count; None for all. A mask needs the manifest too.
 
     Raises:
         InputError: a file of `prepare` is missing or damaged.
@@ -46,19 +43,19 @@ def count_planted(data: DataPaths, among: NDArray[np.bool_] | None = None) -> in
 
 
 def read_true_labels(data: DataPaths) -> NDArray[np.int64] | None:
-    """(N,) of the training images, for what reports on a filter; None where no label was changed on purpose.
+    """(N,) true labels of the training images; None if no label was changed on purpose.
 
-    No stage that makes a result may call this: only the report, the visualizer and benchmarks do.
+    Only the report, the visualizer and benchmarks may call this, and no stage that computes a result.
 
     Raises:
-        InputError: the manifest is missing or damaged, or not of the metrics of `prepare`.
+        InputError: the manifest is missing, damaged or contradicts the metrics of `prepare`.
     """
     n_planted = count_planted(data)
     return None if n_planted is None else _read_wrong(data, n_planted)[0]
 
 
 def _read_wrong(data: DataPaths, n_planted: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """(N,) true labels, and (N,) whether the label is another one, as `n_planted` of them are."""
+    """(N,) true labels, and (N,) whether the label differs, as it does for `n_planted` of them."""
     file = data.manifest("train")
     manifest = read_parquet(file, {"label": pa.int64(), TRUE_LABEL: pa.int64()})
     true_labels: NDArray[np.int64] = manifest[TRUE_LABEL].to_numpy()
@@ -75,25 +72,25 @@ class ImageFiles:
     """Images that stay in their files, by sample id.
 
     Args:
-        folder: that `names` are relative to.
-        names: (N,) text, as the manifest has it.
-        sha256: (N,) text, of each file's bytes when it was prepared.
+        folder: base of `names`.
+        names: (N,) text, column `path` of the manifest.
+        sha256: (N,) text, of the bytes of each file when it was prepared.
     """
 
     def __init__(self, folder: Path, names: pa.ChunkedArray, sha256: pa.ChunkedArray) -> None:
-        # Columns of the manifest as they are: a million Python strings would take 0.2 GB a process.
+        # Arrow columns of the manifest: a million Python strings would take 0.2 GB a process.
         self._folder, self._names, self._sha256 = folder, names, sha256
 
     def __len__(self) -> int:
         return len(self._names)
 
     def path(self, sample_id: int) -> Path:
-        """Where the image is."""
+        """Path of the image."""
         name: str = self._names[sample_id].as_py()
         return self._folder / name
 
     def read(self, sample_id: int) -> bytes:
-        """The file's content, as it was when it was prepared.
+        """The content of the file, unchanged since it was prepared.
 
         Raises:
             DataError: the file is missing, unreadable, or has changed.
@@ -119,8 +116,8 @@ class PreparedSplit:
     """One split.
 
     Attributes:
-        images: uint8 (N, H, W, 3) mapped from disk; small pictures for people where `files` is given.
-        files: the images themselves where `prepare.storage` is `files`.
+        images: uint8 (N, H, W, 3), memory-mapped; thumbnails if `files` is set.
+        files: the images if `prepare.storage` is `files`.
         labels: int64 (N,).
     """
 
@@ -130,7 +127,7 @@ class PreparedSplit:
 
     @property
     def source(self) -> ImageSource:
-        """What networks are to see."""
+        """The images for networks."""
         return self.images if self.files is None else self.files
 
 

@@ -1,4 +1,4 @@
-"""Where results come from: digests of files, parameters and code."""
+"""Provenance of results: digests of files, parameters and code."""
 
 import ast
 import hashlib
@@ -11,27 +11,24 @@ from typing import Any
 
 from pipeline.artifacts.files import write_json
 
-# What a module's results depend on in this repository: its import closure and a digest of it.
-
-
 _PROJECT = Path(__file__).resolve().parents[2]
 _OWN_PACKAGES = ("pipeline", "viz")
 
 
-def import_closure(module: str, *, passive: frozenset[str] = frozenset()) -> dict[str, Path]:
+def import_closure(module: str, *, exclude: frozenset[str] = frozenset()) -> dict[str, Path]:
     """All modules of this project that importing and running `module` can import, with their files.
 
     Imports inside functions count; packages' `__init__` files too.
 
     Args:
-        passive: modules left out, with what they alone import.
+        exclude: modules left out, with what they alone import.
     """
     closure: dict[str, Path] = {}
     waiting = [module]
     while waiting:
         name = waiting.pop()
         path = _module_file(name)
-        if path is None or name in closure or name in passive:
+        if path is None or name in closure or name in exclude:
             continue
         closure[name] = path
         waiting.extend(_imports(path.read_text(encoding="utf-8")))
@@ -39,14 +36,14 @@ def import_closure(module: str, *, passive: frozenset[str] = frozenset()) -> dic
     return dict(sorted(closure.items()))
 
 
-def code_digest(module: str, *, passive: frozenset[str] = frozenset()) -> str:
+def code_digest(module: str, *, exclude: frozenset[str] = frozenset()) -> str:
     """SHA-256 over the syntax trees of the closure, without docstrings and comments.
 
     Args:
-        passive: modules left out, with what they alone import: they cannot change a result.
+        exclude: modules left out, with what they alone import: they cannot change a result.
     """
     digest = hashlib.sha256()
-    for name, path in import_closure(module, passive=passive).items():
+    for name, path in import_closure(module, exclude=exclude).items():
         digest.update(f"{name}\n{_without_docstrings(path.read_text(encoding='utf-8'))}\n".encode())
     return digest.hexdigest()
 
@@ -95,11 +92,8 @@ def _is_text(statement: ast.stmt) -> bool:
     )
 
 
-# Which versions, parameters and inputs made a set of files.
-
-
-# The packages that decide the content of some artefact. Python's own version decides none, and differs where
-# requirements.lock is installed: it stands with the costs, so that equal results are equal files.
+# Packages that affect the content of an artifact. The version of Python affects none, and it varies where
+# requirements.lock is installed: it is recorded with the costs, so that equal results are equal files.
 _PACKAGES = ("numpy", "opentsne", "pillow", "pyarrow", "scikit-learn", "scipy", "timm", "torch", "torchvision")
 
 

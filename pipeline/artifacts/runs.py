@@ -1,4 +1,4 @@
-"""Tables of runs and of tuning trials."""
+"""Readers of the tables of runs that the train stage writes."""
 
 import json
 import math
@@ -13,18 +13,15 @@ from pipeline.config.prepare import Storage
 from pipeline.config.study import Arm
 from pipeline.errors import InputError
 
-# A study's finished runs with all that may tell them from runs of other studies.
-
-
 _COLUMNS = (
     "study", "fingerprint", "status", "arm", "filter_network", "model", "batch_size", "learning_rate", "weight_decay",
     "bn_group", "seed", "steps", "epochs", "top1", "settings",
 )  # fmt: skip
-_AS_THEY_ARE = (
+_COPIED_COLUMNS = (
     "study", "fingerprint", "arm", "model", "batch_size", "learning_rate", "weight_decay", "bn_group", "seed",
     "steps", "epochs", "top1",
 )  # fmt: skip
-# Of the settings: what has a column or a key of its own here, and what does not decide how good a network gets.
+# Settings that have a separate column or key here, or that do not affect the accuracy.
 _NOT_RECIPE = frozenset(
     {
         "network", "batch_size", "weight_decay", "bn_group", "simulated_workers", "seed", "steps", "crop_padding",
@@ -35,37 +32,35 @@ _NOT_RECIPE = frozenset(
 
 
 def read_run_records(runs: Path, storage: Storage) -> list[dict[str, Any]]:
-    """The finished cells of data/train/<study>.parquet, in the order of the file.
+    """The finished runs of data/train/<study>.parquet, in the order of the file.
 
     Returns:
-        Columns of the file; `extractor` and `draw` (which replicate) of the filter's network, `augmented` (whether
-        images are cropped at random or flipped) and `recipe` (the other settings, the peak learning rate among them).
+        Columns of the file; `extractor` and `draw` (number of the replicate) of the filter's network; `augmented`
+        (whether images are randomly cropped or flipped); `recipe` (the other settings, including the peak learning
+        rate).
 
     Raises:
-        InputError: the file is missing or damaged, or its settings are none.
+        InputError: the file is missing or damaged, or its settings are unreadable.
     """
     rows = read_parquet(runs, _COLUMNS).to_pylist()
-    return [_trial(row, runs, storage) for row in rows if row["status"] == "finished"]
+    return [_run_record(row, runs, storage) for row in rows if row["status"] == "finished"]
 
 
-def _trial(row: dict[str, Any], path: Path, storage: Storage) -> dict[str, Any]:
+def _run_record(row: dict[str, Any], path: Path, storage: Storage) -> dict[str, Any]:
     try:
         settings: dict[str, Any] = json.loads(row["settings"])
-        seen, padding = settings["format"], settings["crop_padding"]
-        cropped = storage == "files" or seen["crop_size"] < seen["image_size"] + 2 * padding
+        image_format, padding = settings["format"], settings["crop_padding"]
+        cropped = storage == "files" or image_format["crop_size"] < image_format["image_size"] + 2 * padding
     except (TypeError, KeyError, ValueError):
         raise InputError(f"{path}: a run whose settings cannot be read; run `dvc repro --force`") from None
     recipe = {key: value for key, value in settings.items() if key not in _NOT_RECIPE}
     return {
-        **{name: row[name] for name in _AS_THEY_ARE},
+        **{name: row[name] for name in _COPIED_COLUMNS},
         "extractor": base_architecture(row["filter_network"]),
         "draw": replicate_number(row["filter_network"]),
         "augmented": bool(cropped or settings["flip"]),
         "recipe": json.dumps(recipe, sort_keys=True),
     }
-
-
-# A study's two tables, one row a cell and its curve, read together and checked against each other.
 
 
 _RUN_COLUMNS = (
@@ -95,16 +90,16 @@ _LATER_HISTORY_COLUMNS = ("test_loss", "step")
 
 
 def read_runs(runs: Path, history: Path) -> list[dict[str, Any]]:
-    """The cells in a study's two tables, in the order of the file.
+    """The runs of a study, from its table of runs and its table of histories, in the order of the file.
 
     Returns:
-        The columns named above; `history`: (training images processed, training loss in nats or None where it was
+        The columns named above; `history`: (training images processed, training loss in nats or None if it was
         not finite), ascending; `history_steps`: the optimizer steps of these, empty unless the batch grew;
         `accuracy` and `test_loss`: (training images processed, top-1 or test loss in nats) where that was measured.
 
     Raises:
-        InputError: a file is missing or damaged, holds values that no study can give, or the two are of
-            different runs of the study, as while its stage replaces one after the other.
+        InputError: a file is missing or damaged, holds impossible values, or the two belong to
+            different runs of the study, as while its stage replaces them.
     """
     rows, curves = read_parquet(runs, _RUN_COLUMNS).to_pylist(), _read_curves(history)
     if not rows:
@@ -122,7 +117,7 @@ def read_runs(runs: Path, history: Path) -> list[dict[str, Any]]:
 
 
 def _has_result(row: Mapping[str, Any]) -> bool:
-    """Whether its top-1 is a share and its loss a number."""
+    """Whether top-1 is within 0 to 1 and the loss finite."""
     values = row["top1"], row["loss"]
     return all(value is not None and math.isfinite(value) for value in values) and 0 <= row["top1"] <= 1
 

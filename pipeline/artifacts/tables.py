@@ -108,7 +108,7 @@ def read_csv(path: Path, columns: dict[str, pa.DataType], *, optional: Sequence[
         table = pyarrow.csv.read_csv(path, convert_options=convert, parse_options=parse)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"{path}: not readable as CSV ({reason}); mend that line") from None
+        raise InputError(f"{path}: not readable as CSV ({reason}); fix that line") from None
     if sorted(name for name in table.column_names if name not in optional) != sorted(columns):
         raise InputError(f"{path}: has the columns {table.column_names}; give exactly {list(columns)}")
     return table.select(list(columns))

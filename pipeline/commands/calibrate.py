@@ -2,7 +2,7 @@
 
 The objective is stated and needs no test image: 5 % of the training images are given to another
 class, five times anew, and DBSCAN has to find them (`selection.calibration`). Every map of
-`reduce.more_maps`, so every t-SNE setting that has been computed, and the principal components are
+`reduce.extra_embeddings`, so every t-SNE setting that has been computed, and the principal components are
 tried with each of `--min-samples`.
 """
 
@@ -107,7 +107,7 @@ def _print(rows: Sequence[Mapping[str, Any]]) -> None:
             f"{row['eps']:9.4g} {row['drops']:7.2%} {row['knee_eps']:9.4g} {row['knee_drops']:7.2%}"
         )
     best = rows[0]
-    space = "components" if best["space"] == "components" else "map"
+    space = "components" if best["space"] == "components" else "embedding"
     print(
         f"\nbest: filter: {{scorer: {{name: dbscan, space: {space}, min_samples: {best['min_samples']}}}, eps: tuned}}"
     )

@@ -54,8 +54,8 @@ def main(argv: Sequence[str]) -> int:
     """Write the same tables as the stage, and say how many rows stay."""
     arguments = make_parser().parse_args(argv)
     params = load_params(arguments.params)
-    if isinstance(params.filter.drop_share, dict):
-        raise InputError(f"{arguments.params}: filter.drop_share: is by network, and there is none; give one number")
+    if isinstance(params.filter.drop_fraction, dict):
+        raise InputError(f"{arguments.params}: filter.drop_fraction: is by network, and there is none; give one number")
     if arguments.out.exists() and not arguments.out.is_dir():
         raise InputError(f"--out {arguments.out}: is no folder; give another, or move the file away")
     _run(read_external_features(arguments.features, arguments.labels, arguments.probabilities), params, arguments)
@@ -90,7 +90,7 @@ def _run(given: ExternalFeatures, params: Params, arguments: argparse.Namespace)
 
 def _folds(given: ExternalFeatures, scorer: Mapping[str, Any]) -> NDArray[np.int64] | None:
     """(N,) of a linear probe, where a scorer needs class probabilities and none were given."""
-    needs = {need for member in (scorer, *scorer.get("of", ())) for need in SCORERS[member["name"]].needs}
+    needs = {need for member in (scorer, *scorer.get("scorers", ())) for need in SCORERS[member["name"]].needs}
     if given.probabilities is not None or "probabilities" not in needs or len(given.names) < 2:
         return None
     return probe_folds(given.labels, _PROBE_FOLDS, seed=0)
@@ -151,7 +151,7 @@ def _write(
 
 def _print_summary(out: Path, metrics: Mapping[str, Any]) -> None:
     if metrics["share_note"]:
-        print(f"filter.drop_share: {metrics['share_note']}")
+        print(f"filter.drop_fraction: {metrics['share_note']}")
     if (agree := metrics["probabilities_agree"]) is not None:
         whose = metrics["probabilities"]
         print(f"probabilities ({whose}): the most probable class is the label in {agree:.2%} of the rows")

@@ -27,7 +27,7 @@ from pipeline.figures.run_curves import slice_figure
 from pipeline.landscape.study import SCHEMA, SPLITS, Method, NetworkMeasurer, measured_rows
 from pipeline.paths import DataPaths
 from pipeline.reporting.landscape import slice_panels
-from pipeline.stages.harness import StageContext, exit_codes, locked, make_context
+from pipeline.stages.harness import StageContext, exit_codes, file_lock, make_context
 from pipeline.training.result_cache import RunCache
 
 _IMAGES = 500
@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
             if given is not None and given < least:
                 raise InputError(f"--{key} {given}: too few; give {least} or more")
         context = make_context("landscape", "study", arguments)
-        with closing(context.log), locked(context.work.lock(context.name), context.name):
+        with closing(context.log), file_lock(context.work.lock(context.name), context.name):
             data = load_prepared(context.data, folder=context.image_folder)
             splits = dict(zip(SPLITS, (data.train, data.test), strict=True))
             method = _method(arguments, {split: len(images.labels) for split, images in splits.items()})
@@ -95,7 +95,7 @@ def _method(arguments: argparse.Namespace, sizes: Mapping[str, int]) -> Method:
 
 
 def _measure(context: StageContext, splits: Mapping[str, PreparedSplit], method: Method) -> list[dict[str, Any]]:
-    study, ledger = str(context.item), RunCache(context.work.cells)
+    study, ledger = str(context.item), RunCache(context.work.run_cache)
     runs = read_parquet(context.data.runs(study)).to_pylist()
     measurer = NetworkMeasurer(
         splits,
@@ -110,7 +110,7 @@ def _measure(context: StageContext, splits: Mapping[str, PreparedSplit], method:
         rows = measured_rows(runs, ledger.weights, measurer, progress.update)
     if not rows:
         raise InputError(
-            f"{context.work.cells}: has no weights of study {study}; run `dvc repro` here, or bring cells in with "
+            f"{context.work.run_cache}: has no weights of study {study}; run `dvc repro` here, or bring cells in with "
             "`python -m pipeline runs import`"
         )
     return rows

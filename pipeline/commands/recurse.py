@@ -29,7 +29,7 @@ from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import stderr_log
-from pipeline.stages.harness import exit_codes, locked
+from pipeline.stages.harness import exit_codes, file_lock
 
 # Heading -> key and format.
 _COLUMNS = {
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
         _check(arguments, params)
         data, work = DataPaths(root=arguments.data), WorkPaths(root=arguments.work)
         name = f"recurse@{arguments.network}"
-        with locked(work.lock(name), name):
+        with file_lock(work.lock(name), name):
             try:
                 place = RoundsDir(data=data, work=work, network=arguments.network, finetune=params.finetune)
                 lines = _recurse(arguments, params, place)

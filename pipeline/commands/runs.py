@@ -29,7 +29,7 @@ from pipeline.config.params import Params, load_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.reporting.inputs import report_input_files, stage_names
-from pipeline.stages.harness import locked
+from pipeline.stages.harness import file_lock
 from pipeline.training.code_families import code_name
 from pipeline.training.result_cache import RunCache
 from pipeline.training.run_key import RunKey, machine_info, training_code_digest, worker_machine_info
@@ -49,7 +49,7 @@ def pack(target: Path, *, params: Path, data: DataPaths, work: WorkPaths) -> int
     Raises:
         InputError: a file of a network or study of the parameter file is missing.
     """
-    chosen = load_params(params)
+    chosen = load_params(params, accept_old_keys=True)
     files = {Path("data") / path.relative_to(data.root): path for path in report_input_files(chosen, data)}
     missing = sorted(str(path) for path in files.values() if not path.exists())
     if missing:
@@ -86,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
     """Copy what the work folder given has and this one does not, or write an archive."""
     arguments = make_parser().parse_args(argv)
     if arguments.action == "import":
-        import_runs(arguments.folder, arguments.work, load_params(arguments.params))
+        import_runs(arguments.folder, arguments.work, load_params(arguments.params, accept_old_keys=True))
         return 0
     if not arguments.file.name.endswith(".tar.xz"):
         raise InputError(f"{arguments.file}: gets a tar archive compressed by xz; give a name that ends in .tar.xz")
@@ -103,7 +103,7 @@ def import_runs(source: Path, target: Path, params: Params) -> None:
         InputError: there are none, one is damaged, none is of this version of the code, or a study
             is being trained here.
     """
-    theirs = WorkPaths(root=source).cells
+    theirs = WorkPaths(root=source).run_cache
     if not theirs.is_dir():
         raise InputError(f"{source}: has no {theirs.name}/ with finished cells; give the work folder of the other node")
     here = WorkPaths(root=target)
@@ -121,7 +121,7 @@ def import_runs(source: Path, target: Path, params: Params) -> None:
         )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # A study that is being trained here writes to the same ledger.
-    with locked(here.lock("train"), "train or runs import"):
+    with file_lock(here.lock("train"), "train or runs import"):
         new = sum([_import_run(ours, other, identity, params, device) for identity in usable])
         plans = copy_registered_plans(WorkPaths(root=source).plans_folder, here.plans_folder)
     print(f"{source}: {len(found)} cells, {new} imported, {len(usable) - new} known already", end="")

@@ -81,8 +81,12 @@ def simulate_parser(description: str | None) -> argparse.ArgumentParser:
         "--hold-out", choices=["workers", "n_bytes"],
         help="what --fit predicts from the others: each number of workers, or each size (default: workers)",
     )  # fmt: skip
-    parser.add_argument("--link", choices=["inside", "between"], help="of the machine, that takes the fitted constants")
-    parser.add_argument("--out", type=Path, default=WorkPaths().simulated, help="folder of the JSON and SVG files")
+    parser.add_argument(
+        "--link", choices=["intra_node", "inter_node"], help="of the machine, that takes the fitted constants"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=WorkPaths().simulation_results, help="folder of the JSON and SVG files"
+    )
     return parser
 
 
@@ -166,7 +170,7 @@ def main(argv: Sequence[str]) -> int:
     device = local_device() if arguments.measure else None
     job = _job(arguments, device)
     sent = grid.communication_variants(arguments, job)
-    cluster = machine(**described.model_dump(exclude={"guessed", "measured"}))
+    cluster = machine(**described.model_dump(exclude={"assumed", "measured"}))
     try:
         rows = simulate_all(
             cluster,

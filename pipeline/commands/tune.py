@@ -14,11 +14,11 @@ from importlib.util import find_spec
 
 from pipeline.commands import command_parser
 from pipeline.config.params import check_params, parse_params, read_params_text
-from pipeline.config.tuning import check_space
+from pipeline.config.tuning_checks import check_space
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import stderr_log
-from pipeline.stages.harness import exit_codes, exit_with_dvc, locked
+from pipeline.stages.harness import exit_codes, exit_with_dvc, file_lock
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -48,10 +48,10 @@ def main(argv: Sequence[str]) -> int:
                 raise InputError(f"tune {name}: not in {source}; {has}")
             tuning = params.tuning[name]
             check_space(f"{source}: tuning.{name}", tuning, params.studies[tuning.study], params.train)
-            if tuning.way == "parallel" and params.dask.scheduler == "none":
+            if tuning.scheduler == "parallel" and params.dask.scheduler == "none":
                 raise InputError(
-                    f"tuning.{name}.way: parallel trains on Dask's workers, and dask.scheduler is none; set "
-                    "dask.scheduler: local, or the address of a scheduler, or way: round_robin, of the same result"
+                    f"tuning.{name}.scheduler: parallel trains on Dask's workers, and dask.scheduler is none; set "
+                    "dask.scheduler: local or an address, or scheduler: round_robin (the same result)"
                 )
         if find_spec("optuna") is None:
             raise InputError("tune: needs Optuna; pip install -e '.[tuning]'")
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
         searches = {}
         for name in names:
             with (
-                locked(work.lock(f"tune@{name}"), f"tune {name}"),
+                file_lock(work.lock(f"tune@{name}"), f"tune {name}"),
                 closing(stderr_log(work.log(f"tune@{name}"))) as log,
             ):
                 found = run_search(params, text, name, data, work, log, source=source, compared=len(names) > 1)

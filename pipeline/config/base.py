@@ -1,4 +1,4 @@
-"""What all sections of params.yaml share: models, durations, messages."""
+"""Base models, durations and error messages of all sections of params.yaml."""
 
 import difflib
 import json
@@ -7,17 +7,15 @@ from typing import Annotated, Any, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-# What all sections of params.yaml share: strict types, closed keys, frozen values.
-
 
 class Section(BaseModel):
-    """A part of params.yaml. Unknown keys are errors and nothing changes after validation."""
+    """A section of params.yaml: strict types, unknown keys are errors, values are frozen after validation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 def _float_to_int(value: Any) -> Any:
-    """Let `1e4` stand where an integer is expected; YAML reads it as a float."""
+    """Accept `1e4` as an integer; YAML reads it as a float."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -28,15 +26,12 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 UnitFraction = Annotated[float, Field(ge=0, lt=1)]
 MAX_SEED = 2**32 - 1
-"""The largest that NumPy's legacy generators, which openTSNE uses, take."""
+"""The largest seed of NumPy's legacy generators, which openTSNE uses."""
 Seed = Annotated[Int, Field(ge=0, le=MAX_SEED)]
 
 
-# Lengths of training, always with their unit in the key.
-
-
 class Duration(Section):
-    """Exactly one of `epochs` (may be fractional), `steps` or `examples`."""
+    """A length of training, the unit as the key: exactly one of `epochs` (may be fractional), `steps`, `examples`."""
 
     epochs: NonNegativeFloat | None = None
     steps: Int | None = None
@@ -44,39 +39,36 @@ class Duration(Section):
 
     @model_validator(mode="after")
     def _one_unit(self) -> Self:
-        given = [value for value in (self.epochs, self.steps, self.examples) if value is not None]
-        if len(given) != 1:
+        values = [value for value in (self.epochs, self.steps, self.examples) if value is not None]
+        if len(values) != 1:
             raise ValueError("give exactly one of epochs, steps or examples")
-        if given[0] < 0:
+        if values[0] < 0:
             raise ValueError("a duration cannot be negative")
         return self
 
 
-def _more_than_nothing(duration: Duration) -> Duration:
+def _check_positive(duration: Duration) -> Duration:
     if not (duration.epochs or duration.steps or duration.examples):
         raise ValueError("must be more than 0")
     return duration
 
 
-Budget = Annotated[Duration, AfterValidator(_more_than_nothing)]
-
-
-# Pydantic's validation errors as one line a person can act on.
+Budget = Annotated[Duration, AfterValidator(_check_positive)]
 
 
 def describe_validation_error(error: ValidationError, tree: Any, model: type[BaseModel]) -> str:
-    """The first problem of `error` as `key.path: value is wrong: mend`.
+    """The first problem of a pydantic error as one line: `key.path: value is not allowed: fix`.
 
     Args:
-        error: raised when `model` was validated on `tree`.
+        error: raised when `tree` was validated as `model`.
     """
-    # A misspelt key is also a missing one; its own name says more.
+    # A misspelled key is also a missing one; the unknown name is the better message.
     problems = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden")
-    places = [_written_keys(problem["loc"], tree, missing=problem["type"] == "missing") for problem in problems]
-    problem, keys = problems[0], places[0]
+    paths = [_written_keys(problem["loc"], tree, missing=problem["type"] == "missing") for problem in problems]
+    problem, keys = problems[0], paths[0]
     where = ".".join(str(key) for key in keys) or "(top level)"
     # A value that fits no member of a union has one problem for each of them.
-    same = [other for other, place in zip(problems, places, strict=True) if place == keys]
+    same = [other for other, path in zip(problems, paths, strict=True) if path == keys]
     more = f" (and {len(problems) - len(same)} more)" if len(problems) > len(same) else ""
     match problem["type"]:
         case "extra_forbidden":
@@ -84,17 +76,17 @@ def describe_validation_error(error: ValidationError, tree: Any, model: type[Bas
         case "missing":
             return f"{where}: missing; add it{more}"
         case "union_tag_not_found":
-            return f"{where}: says no {problem['ctx']['discriminator']}; add it{more}"
+            return f"{where}: has no {problem['ctx']['discriminator']}; add it{more}"
         case "value_error":
             return f"{where}: {problem['msg'].removeprefix('Value error, ')}{more}"
         case _:
             value = json.dumps(problem["input"], default=str)[:80]
-            mend = ", or ".join(dict.fromkeys(other["msg"] for other in same))
-            return f"{where}: {value} is not allowed: {mend}{more}"
+            fix = ", or ".join(dict.fromkeys(other["msg"] for other in same))
+            return f"{where}: {value} is not allowed: {fix}{more}"
 
 
 def _written_keys(location: tuple[int | str, ...], tree: Any, *, missing: bool) -> list[int | str]:
-    """The parts of a location that stand in the file; pydantic adds the names of union members."""
+    """The parts of a location that are keys of the file; pydantic adds the names of union members."""
     keys: list[int | str] = []
     for part in location:
         written = part in tree if isinstance(tree, dict) else isinstance(tree, list) and isinstance(part, int)
@@ -114,15 +106,15 @@ def _suggestion(keys: list[int | str], model: type[BaseModel]) -> str:
                 candidate.model_fields[str(key)].annotation if str(key) in candidate.model_fields else candidate
             )
         ]
-    known = sorted({name for candidate in candidates for name in candidate.model_fields})
-    if str(keys[-1]) in known:
-        return "; it does not belong to the variant that this section names"
-    close = difflib.get_close_matches(str(keys[-1]), known, n=1)
-    return f"; did you mean `{close[0]}`?" if close else f"; known here: {', '.join(known)}"
+    names = sorted({name for candidate in candidates for name in candidate.model_fields})
+    if str(keys[-1]) in names:
+        return "; it does not belong to the variant named in this section"
+    close = difflib.get_close_matches(str(keys[-1]), names, n=1)
+    return f"; did you mean `{close[0]}`?" if close else f"; allowed here: {', '.join(names)}"
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """All section models that a type annotation speaks of, in unions and containers too."""
+    """All section models in a type annotation, including those in unions and containers."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):

@@ -1,4 +1,4 @@
-"""Networks, and what is extracted from them."""
+"""Names of the extractor networks, and the `extract` section."""
 
 import re
 from typing import Annotated, Literal, get_args
@@ -7,22 +7,19 @@ from pydantic import AfterValidator, WithJsonSchema
 
 from pipeline.config.base import Positive, Section
 
-# Names of extractors: an architecture, or a replicate of it with everything random drawn anew.
-
-
 Architecture = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
-"""What extractors can be, by torchvision's names."""
+"""Architectures of extractors, by torchvision's names."""
 
 _ARCHITECTURES: tuple[str, ...] = get_args(Architecture)
 _REPLICATE = r"-r[1-9][0-9]?"
 _NAME = re.compile(f"({'|'.join(_ARCHITECTURES)})({_REPLICATE})?")
 
 
-def _known(name: str) -> str:
+def _check_name(name: str) -> str:
     if not _NAME.fullmatch(name):
-        known = ", ".join(_ARCHITECTURES[:-1])
+        names = ", ".join(_ARCHITECTURES[:-1])
         raise ValueError(
-            f'"{name}" is not allowed: Input should be {known} or {_ARCHITECTURES[-1]}, '
+            f'"{name}" is not allowed: Input should be {names} or {_ARCHITECTURES[-1]}, '
             "or a replicate of one from -r1 to -r99, such as resnet18-r1"
         )
     return name
@@ -30,10 +27,10 @@ def _known(name: str) -> str:
 
 NetworkName = Annotated[
     str,
-    AfterValidator(_known),
+    AfterValidator(_check_name),
     WithJsonSchema({"anyOf": [{"enum": list(_ARCHITECTURES)}, {"type": "string", "pattern": f"^{_NAME.pattern}$"}]}),
 ]
-"""An extractor: `resnet18` is one, and `resnet18-r1`, `resnet18-r2`, ... are replicates of it."""
+"""An extractor: an architecture such as `resnet18`, or a replicate of it with other random numbers (`resnet18-r1`)."""
 
 
 def base_architecture(network: str) -> str:
@@ -47,22 +44,19 @@ def replicate_number(network: str) -> int:
 
 
 def _parts(network: str) -> tuple[str, str | None]:
-    found = _NAME.fullmatch(network)
-    assert found is not None, network
-    return found[1], found[2]
-
-
-# `extract`: penultimate features of all images.
+    match = _NAME.fullmatch(network)
+    assert match is not None, network
+    return match[1], match[2]
 
 
 class ExtractConfig(Section):
-    """The `extract` section.
+    """The `extract` section: penultimate features of all images.
 
     Attributes:
         batch_size: images per forward pass; bounds the memory.
-        mirror: pass each image and its mirror image, and take the means of their features and
-            probabilities, at twice the time; for pictures whose left and right mean nothing.
+        flip_tta: average the features and probabilities of each image and its mirror image (test-time augmentation),
+            in twice the time; for images without a meaningful left and right.
     """
 
     batch_size: Positive = 256
-    mirror: bool = False
+    flip_tta: bool = False

@@ -1,4 +1,4 @@
-"""Which images are dropped: scorers and thresholds."""
+"""The `filter` section: scorers and thresholds that decide which images are dropped."""
 
 from typing import Annotated, Literal, Self
 
@@ -6,27 +6,28 @@ from pydantic import Field, model_validator
 
 from pipeline.config.base import Positive, PositiveFloat, Section, Seed, UnitFraction
 
-# Scorers and their options; `selection/` computes them.
-
 
 class _Clustering(Section):
-    """`space`: `map` (t-SNE) or `components` (PCA)."""
+    """Scorers on `space`: `embedding` (t-SNE) or `components` (PCA)."""
 
-    space: Literal["map", "components"] = "map"
+    space: Literal["embedding", "components"] = "embedding"
 
 
 class DbscanScorer(_Clustering):
-    """Release radius of DBSCAN per class. `min_samples`: DBSCAN's; an image counts itself."""
+    """DBSCAN per class: the smallest radius at which the image is not noise.
+
+    `min_samples` is DBSCAN's parameter; an image counts itself.
+    """
 
     name: Literal["dbscan"]
     min_samples: Positive = 5
 
 
 class HdbscanScorer(_Clustering):
-    """1 - strength of membership in HDBSCAN's clusters per class; above 1 for its noise.
+    """1 - membership strength in HDBSCAN's clusters per class; above 1 for noise.
 
-    `min_cluster_size` should be more than the wrong labels that one class has in another: as many as
-    that make a cluster of their own.
+    `min_cluster_size` should exceed the number of wrong labels that one class has in another: that many form a
+    cluster.
     """
 
     name: Literal["hdbscan"]
@@ -35,14 +36,14 @@ class HdbscanScorer(_Clustering):
 
 
 class KnnAgreementScorer(Section):
-    """Share of the `k` nearest neighbours that have another label; `k` is at most `reduce.neighbors`."""
+    """Share of the `k` nearest neighbors that have another label; `k` is at most `reduce.n_neighbors`."""
 
     name: Literal["knn_agreement"]
     k: Positive = 25
 
 
 class KnnDistanceScorer(Section):
-    """Distance to the `k`-th nearest of the same class."""
+    """Distance to the `k`-th nearest neighbor of the same class."""
 
     name: Literal["knn_distance"]
     k: Positive = 10
@@ -55,14 +56,14 @@ class CentroidScorer(Section):
 
 
 class SelfConfidenceScorer(Section):
-    """1 - probability that the network gives to the label."""
+    """1 - predicted probability of the label."""
 
     name: Literal["self_confidence"]
 
 
 class SmoothedConfidenceScorer(Section):
-    """1 - probability of the label, averaged over the image and its `k` nearest neighbours; `k` is at most
-    `reduce.neighbors`.
+    """1 - probability of the label, averaged over the image and its `k` nearest neighbors; `k` is at most
+    `reduce.n_neighbors`.
     """
 
     name: Literal["smoothed_confidence"]
@@ -76,15 +77,16 @@ class MeanConfidenceScorer(Section):
 
 
 class LabelOddsScorer(Section):
-    """How many times more probable than the label the strongest other class is; of the label's probability, the mean of
-    the trained network's and of that in training.
+    """Ratio of the probability of the strongest other class to that of the label.
+
+    The label's probability is the mean of the trained network's prediction and of the predictions during training.
     """
 
     name: Literal["label_odds"]
 
 
 class MarginScorer(Section):
-    """By how much the network prefers another class."""
+    """Probability of the strongest other class minus that of the label."""
 
     name: Literal["margin"]
 
@@ -96,13 +98,13 @@ class ConfidentLearningScorer(Section):
 
 
 class El2nScorer(Section):
-    """Length of the network's error."""
+    """EL2N: the L2 norm of the error vector, probabilities minus the one-hot label."""
 
     name: Literal["el2n"]
 
 
 class GridScorer(Section):
-    """Stratified sampling by the cells of a grid on the map. `cells`: along each side."""
+    """Stratified sampling over the cells of a grid on the embedding. `cells`: number along each side."""
 
     name: Literal["grid"]
     cells: Positive = 20
@@ -110,7 +112,7 @@ class GridScorer(Section):
 
 
 class RandomScorer(Section):
-    """Chance."""
+    """Uniform random scores."""
 
     name: Literal["random"]
     seed: Seed = 0
@@ -136,58 +138,58 @@ SingleScorer = Annotated[_Single, Field(discriminator="name")]
 
 
 class EnsembleScorer(Section):
-    """Mean rank over the scorers in `of`; those that look at the map, over all maps of `reduce.more_maps`."""
+    """Mean rank over `scorers`.
+
+    A scorer that uses the embedding takes part once with each embedding of `reduce.extra_embeddings` too.
+    """
 
     name: Literal["ensemble"]
-    of: Annotated[tuple[SingleScorer, ...], Field(min_length=1)]
+    scorers: Annotated[tuple[SingleScorer, ...], Field(min_length=1)]
 
 
 ScorerConfig = Annotated[_Single | EnsembleScorer, Field(discriminator="name")]
 
 NEEDS_TRAINING_CONFIDENCE = ("label_odds", "mean_confidence")
-"""Names of those that read what `finetune` notes of the labels while it trains a network on them."""
-
-
-# `filter`: which images to drop.
+"""Scorers that need the label confidences recorded during fine-tuning."""
 
 
 class FilterConfig(Section):
-    """The `filter` section: how suspect each image is, and how many go.
+    """The `filter` section: which images are removed.
 
-    Exactly one of `drop_share`, `eps` and `threshold` is given.
+    Set exactly one of `drop_fraction`, `eps` and `threshold`.
 
     Attributes:
-        scorer: says how suspect each image is.
-        drop_share: share of all images to drop; one for all networks, or network -> share.
-        quota: how `drop_share` is divided. `overall`: the most suspect go, whatever their class;
-            `per_class`: each class loses that share; `balanced`: what is left is as even over the
-            classes as their sizes allow.
-        eps: radius of the scorer dbscan, the same for all classes: a number, in units of the map or of
-            the principal components; `knee` of the k-distance curve; or `tuned`, the radius that best
-            finds images planted in other classes.
-        threshold: for the other scorers: drop what exceeds it, in the scorer's own unit.
+        scorer: computes a suspicion score for each image.
+        drop_fraction: fraction of all images to drop, 0 to less than 1: one for all networks, or network -> fraction.
+        allocation: how `drop_fraction` is divided among the classes. `overall`: the highest scores, regardless of
+            class; `per_class`: the same fraction of each class; `balanced`: the remaining class counts are as equal
+            as the class sizes allow.
+        eps: radius of the scorer dbscan, the same for all classes: a number, in units of the embedding or of the
+            principal components; `knee` of the k-distance curve; or `tuned`, the radius that best detects images
+            planted in other classes.
+        threshold: for the other scorers: drop images with a higher score, in the scorer's unit.
         allow_empty: whether a class may lose all its images.
     """
 
     scorer: ScorerConfig = LabelOddsScorer(name="label_odds")
-    drop_share: UnitFraction | dict[str, UnitFraction] | None = None
-    quota: Literal["overall", "per_class", "balanced"] = "overall"
+    drop_fraction: UnitFraction | dict[str, UnitFraction] | None = None
+    allocation: Literal["overall", "per_class", "balanced"] = "overall"
     eps: PositiveFloat | Literal["knee", "tuned"] | None = None
     threshold: PositiveFloat | None = None
     allow_empty: bool = False
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:
-        given = [key for key in ("drop_share", "eps", "threshold") if getattr(self, key) is not None]
-        if len(given) != 1:
+        rules = [key for key in ("drop_fraction", "eps", "threshold") if getattr(self, key) is not None]
+        if len(rules) != 1:
             raise ValueError(
-                "give exactly one of `drop_share` (e.g. 0.0512), `eps` (a radius for dbscan) and `threshold` (for "
-                f"other scorers); there are {given or 'none'}"
+                "give exactly one of `drop_fraction` (e.g. 0.0512), `eps` (a radius for dbscan) and `threshold` (for "
+                f"other scorers); there are {rules or 'none'}"
             )
         wrong = {"eps": self.scorer.name != "dbscan", "threshold": self.scorer.name == "dbscan"}
-        if wrong.get(given[0]):
-            other = {"eps": "threshold", "threshold": "eps"}[given[0]]
-            raise ValueError(f"{given[0]} is not a rule of {self.scorer.name}; give `{other}` or `drop_share`")
-        if self.quota != "overall" and self.drop_share is None:
-            raise ValueError(f"quota: {self.quota} divides a drop_share; give one, or remove quota")
+        if wrong.get(rules[0]):
+            other = {"eps": "threshold", "threshold": "eps"}[rules[0]]
+            raise ValueError(f"{rules[0]} is not a rule of {self.scorer.name}; give `{other}` or `drop_fraction`")
+        if self.allocation != "overall" and self.drop_fraction is None:
+            raise ValueError(f"allocation: {self.allocation} divides a drop_fraction; give one, or remove allocation")
         return self

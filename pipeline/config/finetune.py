@@ -1,4 +1,4 @@
-"""`finetune`: the extractor networks, one training run or one for each fold for each of `networks`."""
+"""The `finetune` section: training of the extractor networks, with one run per network or per network and fold."""
 
 from typing import Literal, Self
 
@@ -9,31 +9,30 @@ from pipeline.config.recipe import OptimizedRun
 
 
 class FinetuneConfig(OptimizedRun):
-    """The `finetune` section: a recipe, where the weights start, and which images they see.
+    """The `finetune` section: a recipe, the initial weights, and cross-validation folds.
 
     Attributes:
-        folds: K; the training images are cut into K parts, and network k is trained on all but part
-            k, so that what is said of an image comes from a network that never saw it (one that
-            did memorises wrong labels too). An epoch is one of its own images. 1: one network on all
-            images, as the paper has it.
-        trained: `all` weights, by the recipe; or the `head` alone, on a backbone that stays as
-            `weights` has it, statistics of BatchNorm included. The head is then a logistic regression
-            on standardised features of images without augmentation, which takes no optimizer: of the
-            other keys `weights`, `stem`, `normalisation`, `folds`, `seed` (of the folds alone),
-            `augmentation.crop_size`, `eval_batch_size`, `simulated_workers`, `workers` and
-            `threads_per_worker` (who computes) apply, and the rest describe a run that is not made.
-        weights: `imagenet` (torchvision's, downloaded), `none` (from scratch), or the path of a
-            state dict; `{network}` in it stands for the architecture.
-        normalisation: `dataset` (mean and spread of the training images) or `imagenet` (those that
+        folds: K, the number of parts of the training images. Network k is trained on all parts but part k, so that
+            the predictions for an image come from a network that was not trained on it (otherwise it also memorizes
+            wrong labels). An epoch is one pass over the images of a network. 1: one network on all images, as in the
+            paper.
+        trainable: `all` weights, by the recipe; or the `head` alone, on a frozen backbone with the statistics of
+            BatchNorm of `weights`. The head is then a logistic regression on standardized features of images without
+            augmentation, fitted without an optimizer. Of the other keys, `weights`, `stem`, `normalization`, `folds`,
+            `seed` (of the folds), `augmentation.crop_size`, `eval_batch_size`, `simulated_workers`, `workers` and
+            `threads_per_worker` apply, and the rest are unused.
+        weights: `imagenet` (torchvision's, downloaded), `none` (from scratch), or the path of a state dict, in which
+            `{network}` is replaced by the architecture.
+        normalization: `dataset` (mean and standard deviation of the training images) or `imagenet` (those that
             ImageNet weights were trained with).
-        seed: of the head's or the network's initialisation, the order and the augmentation; the number
-            of a replicate is added to it.
+        seed: of the initialization of the network or head, the order and the augmentation; the number of a replicate
+            is added to it.
     """
 
     folds: Positive = 1
-    trained: Literal["all", "head"] = "all"
+    trainable: Literal["all", "head"] = "all"
     weights: str
-    normalisation: Literal["dataset", "imagenet"] = "dataset"
+    normalization: Literal["dataset", "imagenet"] = "dataset"
     seed: Seed = 0
 
     @model_validator(mode="after")
@@ -44,8 +43,6 @@ class FinetuneConfig(OptimizedRun):
 
     @model_validator(mode="after")
     def _a_frozen_backbone_is_pretrained(self) -> Self:
-        if self.trained == "head" and self.weights == "none":
-            raise ValueError(
-                "trained: head leaves the backbone as it is, and weights: none is a random one; give weights"
-            )
+        if self.trainable == "head" and self.weights == "none":
+            raise ValueError("trainable: head freezes the backbone, and weights: none is a random one; give weights")
         return self

@@ -1,4 +1,4 @@
-"""The whole of params.yaml: one validated, frozen object."""
+"""params.yaml as one validated, frozen object, and the rules between its sections."""
 
 import json
 from collections.abc import Sequence
@@ -17,12 +17,13 @@ from pipeline.config.optimization import order_conflict
 from pipeline.config.prepare import PrepareConfig
 from pipeline.config.recipe import Recipe
 from pipeline.config.reduce import ReduceConfig, TsneConfig
+from pipeline.config.renamed_keys import renamed_key_error, with_new_keys
 from pipeline.config.runtime import DaskConfig, ReportConfig
 from pipeline.config.study import Study, TrainConfig
 from pipeline.config.tuning import Tuning
 from pipeline.errors import InputError
 
-# The name of a study or a search becomes part of file names, a study's of DVC's stage names too.
+# Names of studies and searches become part of file names, names of studies also of DVC stage names.
 StudyName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", max_length=60)]
 
 
@@ -31,7 +32,7 @@ class Params(Section):
 
     Attributes:
         networks: the extractors. `resnet18-r1`, `resnet18-r2`, ... are replicates of `resnet18`: the
-            same architecture with everything random drawn anew.
+            same architecture with other random numbers.
     """
 
     prepare: PrepareConfig
@@ -53,17 +54,21 @@ class Params(Section):
         return self
 
 
-def load_params(path: Path | str = "params.yaml") -> Params:
-    """Read and check the whole of a parameter file.
+def load_params(path: Path | str = "params.yaml", *, accept_old_keys: bool = False) -> Params:
+    """Read and check a parameter file.
+
+    Args:
+        accept_old_keys: translate renamed keys, for parameters that were stored with results.
 
     Raises:
-        InputError: naming the file, the key path, the value and the mend.
+        InputError: with the file, the key path, the value and the fix.
     """
-    return check_params(parse_params(read_params_text(Path(path)), source=str(path)), source=str(path))
+    tree = parse_params(read_params_text(Path(path)), source=str(path))
+    return check_params(with_new_keys(tree) if accept_old_keys else tree, source=str(path))
 
 
 def read_params_text(path: Path) -> str:
-    """The text of a parameter file, with its line ends.
+    """The text of a parameter file, with its line endings.
 
     Raises:
         InputError: the file is missing, cannot be read or is not UTF-8.
@@ -77,25 +82,31 @@ def read_params_text(path: Path) -> str:
 
 
 def parse_params(text: str, *, source: str) -> Any:
-    """The keys and values of a parameter file's text, not yet checked; `source` is named in errors.
+    """The keys and values of a parameter file, not validated; errors name `source`.
 
     Raises:
-        InputError: the text is not YAML, or gives a key twice.
+        InputError: the text is not YAML, or a key occurs twice.
     """
     try:
-        # YAML 1.2: `1e-3` is a number, `no` is a string, and a key given twice is an error.
+        # YAML 1.2: `1e-3` is a number, `no` is a string, and a repeated key is an error.
         return YAML(typ="safe", pure=True).load(text)
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}" if mark else "somewhere"
+        where = f"line {mark.line + 1}" if mark else "an unknown line"
         problem = getattr(error, "problem", None) or "cannot be parsed"
         raise InputError(f"{source}: not valid YAML at {where}: {problem}") from None
 
 
 def check_params(tree: Any, *, source: str) -> Params:
-    """Validate a parsed parameter file; `source` is named in errors."""
+    """Validate a parsed parameter file; errors name `source`.
+
+    Raises:
+        InputError: a key is unknown or renamed, a value is not allowed, or two keys contradict each other.
+    """
+    if renamed := renamed_key_error(tree):
+        raise InputError(f"{source}: {renamed}")
     try:
-        # The JSON mode of strict validation is the one that takes lists for tuples.
+        # Strict validation takes lists for tuples in its JSON mode alone.
         params = Params.model_validate_json(json.dumps(tree, default=str))
     except ValidationError as error:
         raise InputError(f"{source}: {describe_validation_error(error, tree, Params)}") from None
@@ -106,14 +117,14 @@ def check_params(tree: Any, *, source: str) -> Params:
 
 
 def _check_across_sections(params: Params, source: str) -> None:
-    if isinstance(params.filter.drop_share, dict):
-        missing = [network for network in params.networks if network not in params.filter.drop_share]
+    if isinstance(params.filter.drop_fraction, dict):
+        missing = [network for network in params.networks if network not in params.filter.drop_fraction]
         if missing:
             raise InputError(
-                f"{source}: filter.drop_share: has no share for {missing[0]}; add it, or give one number for all"
+                f"{source}: filter.drop_fraction: has no entry for {missing[0]}; add it, or give one number for all"
             )
     _check_head(f"{source}: filter.scorer", params)
-    _check_maps(f"{source}: reduce", params.reduce)
+    _check_embeddings(f"{source}: reduce", params.reduce)
     _check_recipe(f"{source}: finetune", params.finetune, params.prepare)
     _check_batch(f"{source}: finetune.batch_size", params.finetune.batch_size, params.finetune)
     _check_batch_stages(f"{source}: finetune", params.finetune.batch_size, params.finetune)
@@ -124,7 +135,11 @@ def _check_across_sections(params: Params, source: str) -> None:
         key = f"{source}: studies.{name}"
         for network in study.filter_networks:
             if network not in params.networks:
-                which = "filter_network" if network == study.filter_network else f"filter_draws: {study.filter_draws}"
+                which = (
+                    "filter_network"
+                    if network == study.filter_network
+                    else f"filter_replicates: {study.filter_replicates}"
+                )
                 raise InputError(
                     f"{key}.{which}: {network} is not one of networks "
                     f"{list(params.networks)}; add it there or choose one of them"
@@ -146,13 +161,13 @@ def _check_across_sections(params: Params, source: str) -> None:
             _check_batch_stages(section, batch, recipe)
         if study.accuracy_every and recipe.post_local_sgd:
             raise InputError(
-                f"{key}.accuracy_every: with post_local_sgd workers have weights of their own between averages; "
-                "remove one of the two"
+                f"{key}.accuracy_every: with post_local_sgd each worker has its own weights between averages; remove "
+                "one of the two"
             )
     if params.report.target_top1 is not None and not any(study.accuracy_every for study in params.studies.values()):
         raise InputError(
-            f"{source}: report.target_top1: {params.report.target_top1:g}, but no study measures accuracy while it "
-            "trains; give one accuracy_every, or remove the key"
+            f"{source}: report.target_top1: {params.report.target_top1:g}, but no study measures accuracy during "
+            "training; set accuracy_every in one, or remove the key"
         )
     for name, tuning in params.tuning.items():
         if tuning.study not in params.studies:
@@ -166,34 +181,36 @@ def _check_replicates(key: str, seed: int, networks: Sequence[str]) -> None:
     last = max(networks, key=replicate_number)
     largest = MAX_SEED - replicate_number(last)
     if seed > largest:
-        raise InputError(f"{key}: {seed} + {replicate_number(last)} of {last} is no seed; give at most {largest}")
+        raise InputError(
+            f"{key}: {seed} + {replicate_number(last)} of {last} is too large a seed; give at most {largest}"
+        )
 
 
 def _check_head(key: str, params: Params) -> None:
     scorer = params.filter.scorer
-    members = scorer.of if isinstance(scorer, EnsembleScorer) else (scorer,)
-    if params.finetune.trained == "head" and (
-        lacking := [one.name for one in members if one.name in NEEDS_TRAINING_CONFIDENCE]
+    scorers = scorer.scorers if isinstance(scorer, EnsembleScorer) else (scorer,)
+    if params.finetune.trainable == "head" and (
+        missing := [one.name for one in scorers if one.name in NEEDS_TRAINING_CONFIDENCE]
     ):
         raise InputError(
-            f"{key}: {lacking[0]} reads how sure the network was while it trained, and finetune.trained: head trains "
-            "none; take smoothed_confidence"
+            f"{key}: {missing[0]} needs confidences recorded in training, which finetune.trainable: head does "
+            "not make; use smoothed_confidence"
         )
 
 
-def _check_maps(section: str, reduce: ReduceConfig) -> None:
-    made: list[TsneConfig] = []
-    for number in range(1 + len(reduce.more_maps)):
-        key = f"{section}.more_maps[{number - 1}]"
+def _check_embeddings(section: str, reduce: ReduceConfig) -> None:
+    previous: list[TsneConfig] = []
+    for number in range(1 + len(reduce.extra_embeddings)):
+        key = f"{section}.extra_embeddings[{number - 1}]"
         try:
             settings = reduce.embedding_settings(number)
         except ValidationError as error:
             raise InputError(
-                f"{key}.{describe_validation_error(error, reduce.more_maps[number - 1], TsneConfig)}"
+                f"{key}.{describe_validation_error(error, reduce.extra_embeddings[number - 1], TsneConfig)}"
             ) from None
-        if settings in made:
-            raise InputError(f"{key}: {reduce.more_maps[number - 1]} makes a map that is there already; remove it")
-        made.append(settings)
+        if settings in previous:
+            raise InputError(f"{key}: {reduce.extra_embeddings[number - 1]} repeats an earlier embedding; remove it")
+        previous.append(settings)
 
 
 def _check_recipe(key: str, recipe: Recipe, prepare: PrepareConfig) -> None:
@@ -201,12 +218,12 @@ def _check_recipe(key: str, recipe: Recipe, prepare: PrepareConfig) -> None:
     if prepare.storage == "files" and augmentation.crop_padding:
         raise InputError(
             f"{key}.augmentation.crop_padding: {augmentation.crop_padding}, but with prepare.storage files crops are "
-            "random-resized ones; remove the key, crop_area says how small they may be"
+            "random-resized; remove the key, or set crop_area"
         )
     if prepare.storage == "array" and augmentation.crop_area is not None:
         raise InputError(
-            f"{key}.augmentation.crop_area: {augmentation.crop_area:g}, but random-resized crops are of large images "
-            "in files; remove the key, or set prepare.storage: files"
+            f"{key}.augmentation.crop_area: {augmentation.crop_area:g}, but random-resized crops need images in "
+            "files; remove the key, or set prepare.storage: files"
         )
     if augmentation.crop_size is not None and augmentation.crop_size > size:
         raise InputError(
@@ -215,7 +232,7 @@ def _check_recipe(key: str, recipe: Recipe, prepare: PrepareConfig) -> None:
         )
     if augmentation.crop_padding >= size:
         raise InputError(
-            f"{key}.augmentation.crop_padding: {augmentation.crop_padding} leaves crops without image; "
+            f"{key}.augmentation.crop_padding: {augmentation.crop_padding} leaves crops that show no image; "
             f"give less than prepare.image_size {size}"
         )
     simulated = recipe.simulated_workers
@@ -223,7 +240,7 @@ def _check_recipe(key: str, recipe: Recipe, prepare: PrepareConfig) -> None:
     divisors = [count for count in range(1, simulated + 1) if simulated % count == 0]
     fitting = [count for count in divisors if not tree or count == 1 or (simulated // count).bit_count() == 1]
     if recipe.workers != "auto" and recipe.workers not in fitting:
-        how = "take a power of two each of the" if tree else "divide"
+        how = "give each process a power of two of the" if tree else "divide"
         raise InputError(
             f"{key}.workers: {recipe.workers} does not {how} simulated_workers {simulated}; "
             f"use one of {fitting} or auto"
@@ -231,10 +248,12 @@ def _check_recipe(key: str, recipe: Recipe, prepare: PrepareConfig) -> None:
 
 
 def _check_budget(key: str, recipe: Recipe, budget: Duration) -> None:
-    """What holds for every data set and batch; units that differ, and LEGW, are compared in steps by the stages."""
-    if recipe.batch_schedule is not None and (short := order_conflict(budget, recipe.batch_schedule.stages[-1].until)):
+    """Check durations in the same unit. The stages compare other units, and LEGW, in steps."""
+    if recipe.batch_schedule is not None and (
+        conflict := order_conflict(budget, recipe.batch_schedule.stages[-1].until)
+    ):
         raise InputError(
-            f"{key}.batch_schedule: the budget of {short} of the last stage, so that no step has the whole batch; "
+            f"{key}.batch_schedule: the budget of {conflict} of the last stage, so that no step has the whole batch; "
             "shorten the stages or lengthen the budget"
         )
     warmup: Duration | None = getattr(recipe.schedule, "warmup", None)
@@ -268,13 +287,13 @@ def _check_batch(key: str, batch: int, recipe: Recipe) -> None:
             f"{key}: {batch} does not split into {workers} simulated workers of 2 images or more; "
             f"use a multiple of {workers} from {2 * workers} on, or another simulated_workers"
         )
-    share = batch // workers
-    if recipe.bn_group is not None and recipe.bn_group > share:
+    per_worker = batch // workers
+    if recipe.bn_group is not None and recipe.bn_group > per_worker:
         raise InputError(
-            f"{key}: {batch} gives each of {workers} simulated workers {share} images, fewer than bn_group "
-            f"{recipe.bn_group}; BatchNorm over several workers is not of this job: lower bn_group or simulated_workers"
+            f"{key}: {batch} gives each of {workers} simulated workers {per_worker} images, fewer than bn_group "
+            f"{recipe.bn_group}; BatchNorm does not span workers: lower bn_group or simulated_workers"
         )
-    group = -(-share // max(1, share // recipe.bn_group)) if recipe.bn_group else share
+    group = -(-per_worker // max(1, per_worker // recipe.bn_group)) if recipe.bn_group else per_worker
     if recipe.micro_batch != "auto" and recipe.micro_batch < group:
         raise InputError(
             f"{key}: {batch} has BatchNorm groups of {group} images, more than micro_batch {recipe.micro_batch}; "

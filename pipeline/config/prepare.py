@@ -1,4 +1,4 @@
-"""`prepare`: which images, at which size, split how."""
+"""The `prepare` section: the data set, the image size and the splits."""
 
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -25,7 +25,7 @@ class LabelNoiseConfig(Section):
         kind: `symmetric` gives an image any other class, each equally likely. `pair` gives it the class after its
             own. `instance` gives it a class that depends on its pixels, by a random projection for each class
             (Xia et al. 2020, arXiv 2006.07836).
-        seed: of the draw.
+        seed: of the random choice of labels.
         on_own_data: true allows this on images of your own (`dataset: image_folder`).
     """
 
@@ -42,37 +42,35 @@ class PrepareConfig(Section):
         dataset: `digits` (scikit-learn's 1,797 images), `cifar10`, `cifar100` (downloaded, or the
             archive at `path`), or `image_folder` (the folder or archive at `path`).
         path: a local folder or archive; required by `image_folder`, not allowed for `digits`.
-        labels: a CSV with the columns path (as in data/prepare/train.parquet) and label (a class's
-            name) that stands before the data set's own labels of the training images it lists, to
-            audit those of an annotator. Test images keep theirs. Like `path` it is not watched by
-            DVC: after changing the file, run `dvc repro --force prepare`. Null: no such file.
-        plant_label_noise: changes training labels on purpose, to see how many of them the filter finds. The true
-            ones are kept in the manifest (`true_label`). Null: no label is changed.
-        image_size: side of the square images that everything later sees, in pixels.
-        storage: `array` decodes every image once to that size, into one file that later stages
-            map. `files` leaves large images where they are, in the folder `path`: networks see
-            random-resized crops of them while they train and the centre otherwise, decoded as
-            they are used; people see small pictures.
-        test_share: share of each class held out for testing; used by `digits` and by an
-            `image_folder` without train/ and test/, null otherwise.
-        train_share: share of each class's training images that take part; of one seed, a smaller share is
-            part of a larger one. Null: all.
-        val_share: share of each class's training images flagged `val` for tuning.
-        unreadable: `error` stops at the first unreadable files; `skip` leaves them out and lists
+        label_file: a CSV with the columns path (as in data/prepare/train.parquet) and label (a class name) that
+            replaces the labels of the training images it lists, to audit an annotator's labels. Test images keep
+            theirs. DVC does not watch it, nor `path`: after changing the file, run `dvc repro --force prepare`. Null:
+            no such file.
+        plant_label_noise: changes training labels on purpose, to measure how many the filter detects. The true
+            ones are in the manifest (`true_label`). Null: no label is changed.
+        image_size: side of the square images that later stages use, in pixels.
+        storage: `array` decodes every image once to that size, into one memory-mapped file. `files` leaves large
+            images in the folder `path`: networks decode random-resized crops of them in training and center crops
+            otherwise; the pictures for people are thumbnails.
+        test_size: fraction of each class held out for testing; for `digits` and an `image_folder` without train/
+            and test/, null otherwise.
+        train_size: fraction of each class's training images to use; with one seed, a smaller subset is part of a larger
+            one. Null: all.
+        val_size: fraction of each class's training images flagged `val` for tuning.
+        unreadable: `error` stops at the first unreadable files; `skip` excludes them and lists
             them in the metrics.
-        max_megapixels: larger images are refused before they are decoded. Pillow itself refuses
-            more than 178 megapixels.
+        max_megapixels: larger images are refused before decoding. Pillow refuses more than 178 megapixels.
         seed: of the splits.
     """
 
     dataset: Literal["digits", "cifar10", "cifar100", "image_folder"]
     path: str | None = None
-    labels: Annotated[str, Field(min_length=1)] | None = None
+    label_file: Annotated[str, Field(min_length=1)] | None = None
     plant_label_noise: LabelNoiseConfig | None = None
     image_size: Annotated[Positive, Field(ge=8, le=512)]
-    test_share: Annotated[float, Field(gt=0, lt=1)] | None = None
-    train_share: Annotated[float, Field(gt=0, lt=1)] | None = None
-    val_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    test_size: Annotated[float, Field(gt=0, lt=1)] | None = None
+    train_size: Annotated[float, Field(gt=0, lt=1)] | None = None
+    val_size: Annotated[float, Field(gt=0, lt=1)] = 0.1
     storage: Storage = "array"
     unreadable: Literal["error", "skip"] = "error"
     max_megapixels: Annotated[float, Field(gt=0, le=178)] = 64.0
@@ -80,17 +78,17 @@ class PrepareConfig(Section):
 
     @property
     def folder(self) -> Path | None:
-        """`path`, as a place."""
+        """`path` as a path."""
         return Path(self.path).expanduser() if self.path else None
 
     @property
-    def label_file(self) -> Path | None:
-        """`labels`, as a place."""
-        return Path(self.labels).expanduser() if self.labels else None
+    def label_path(self) -> Path | None:
+        """`label_file` as a path."""
+        return Path(self.label_file).expanduser() if self.label_file else None
 
     @property
     def stored_size(self) -> int:
-        """Side in pixels of what lies in data/prepare: the images, or small pictures for people."""
+        """Side in pixels of the images in data/prepare: the data set itself, or thumbnails with `storage: files`."""
         return self.image_size if self.storage == "array" else min(_THUMBNAIL_SIZE, self.image_size)
 
     @model_validator(mode="after")
@@ -101,18 +99,18 @@ class PrepareConfig(Section):
             raise ValueError(f"storage files needs dataset image_folder, {self.dataset} has none: use storage: array")
         if self.dataset == "digits" and self.path is not None:
             raise ValueError("dataset digits is built in: remove `path`")
-        if self.dataset == "digits" and self.test_share is None:
-            raise ValueError("dataset digits has no test split of its own: give `test_share`, e.g. 0.2")
-        if self.dataset in ("cifar10", "cifar100") and self.test_share is not None:
-            raise ValueError(f"dataset {self.dataset} has its own test split: remove `test_share`")
+        if self.dataset == "digits" and self.test_size is None:
+            raise ValueError("dataset digits has no test split: give `test_size`, e.g. 0.2")
+        if self.dataset in ("cifar10", "cifar100") and self.test_size is not None:
+            raise ValueError(f"dataset {self.dataset} has a test split: remove `test_size`")
         return self
 
     @model_validator(mode="after")
     def _has_labels_to_plant_on(self) -> Self:
         noise = self.plant_label_noise
-        if noise and self.labels:
+        if noise and self.label_file:
             raise ValueError(
-                "plant_label_noise needs labels that are right, and those of `labels` are yet to be audited: remove one"
+                "plant_label_noise needs correct labels, and those of `label_file` are yet to be audited: remove one"
             )
         if noise and self.dataset not in BUILT_IN and not noise.on_own_data:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""How a network is trained: the part that `finetune` and `train` share."""
+"""The training recipe that `finetune` and `train` share."""
 
 from typing import Annotated, Literal, Self
 
@@ -17,11 +17,11 @@ from pipeline.config.base import (
 from pipeline.config.optimization import BatchSchedule, ConstantSchedule, OptimizerConfig, ScheduleConfig, SgdConfig
 
 ModelName = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "small_cnn"]
-"""What studies can train."""
+"""Models that studies can train."""
 
 
 class LrScaling(Section):
-    """How the learning rate follows the batch size: lr x (batch / reference_batch_size) ** p.
+    """Scaling of the learning rate with the batch size: lr x (batch / reference_batch_size) ** p.
 
     `linear` has p = 1, `sqrt` p = 1/2. `legw` has p = 1/2 too, and the warm-up, which must be given
     in epochs for the reference batch, grows in proportion to the batch (You et al. 2019,
@@ -36,7 +36,7 @@ class Augmentation(Section):
     """Random crop and flip.
 
     Attributes:
-        crop_size: side of the crop in pixels; evaluation takes the centre crop. Null: image_size.
+        crop_size: side of the crop in pixels; evaluation uses the center crop. Null: image_size.
         crop_padding: zero pixels added on every side before the random crop.
         crop_area: smallest share of an image's area that a random-resized crop may show (Szegedy et
             al. 2015, Going deeper with convolutions); for `prepare.storage: files`, whose crops are
@@ -54,8 +54,8 @@ class PostLocalSgd(Section):
     """Post-local SGD (Lin et al. 2020, Don't Use Large Mini-Batches, Use Local SGD).
 
     Attributes:
-        start: until here gradients are exchanged at every step.
-        period: from then on every worker steps alone, and weights are averaged after so many steps.
+        start: before it, gradients are exchanged at every step.
+        period: afterwards each worker steps alone, and weights are averaged every `period` steps.
     """
 
     start: Duration
@@ -63,25 +63,25 @@ class PostLocalSgd(Section):
 
 
 class CommunicationConfig(Section):
-    """How gradients go from worker to worker.
+    """How workers exchange gradients.
 
-    `library`, `bucket_mib`, `overlap` and `hierarchical` change a result by rounding alone, the others make it another.
+    `library`, `bucket_mib`, `overlap` and `hierarchical` change a result by rounding alone; the others change it.
 
     Attributes:
         library: `ddp`, torch's DistributedDataParallel; or `horovod`, whose coordinator decides at every step which
-            gradients make a message, so that last digits may differ from run to run. It has to be built by hand
-            (docs/guides/clusters.md), and goes with none of the other keys.
-        bucket_mib: MiB of gradients in a message, while the backward pass goes on. 25 is torch's own choice, with
+            gradients make a message, so that last digits may differ from run to run. It must be built by hand
+            (docs/guides/clusters.md), and excludes the other keys.
+        bucket_mib: MiB of gradients in a message, sent during the backward pass. 25 is torch's default, with
             a first message of 1 MiB.
         overlap: false sends all gradients in one message after the backward pass.
-        compression: what is sent of a gradient. `bf16` or `fp16`: its numbers in 16 bits. `powersgd`: matrices as
-            products of two of `powersgd_rank` columns, and what is left out with the next gradient (Vogels et al.
+        compression: form of the gradients sent. `bf16` or `fp16`: 16-bit numbers. `powersgd`: matrices as products of
+            two with `powersgd_rank` columns, with the residual added to the next gradient (Vogels et al.
             2019, PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization), without overlap.
-            Each worker compresses a gradient of its own, so there must be a process for every simulated worker.
-        powersgd_rank: with `powersgd` alone.
-        hierarchical: sum gradients inside each node, average over nodes, and hand the mean back inside.
-        workers_per_node: with `hierarchical` and `compression` alone, which then acts between nodes and not inside
-            them: the result belongs to simulated nodes of so many workers, and every node must run as many processes.
+            Each worker compresses its own gradient, so there must be one process per simulated worker.
+        powersgd_rank: required with `powersgd`, not allowed otherwise.
+        hierarchical: sum gradients inside each node, average over nodes, and broadcast the mean inside each node.
+        workers_per_node: required with `hierarchical` and `compression`, which then acts between nodes only: the result
+            is that of simulated nodes with so many workers, and every node must run that many processes.
     """
 
     library: Literal["ddp", "horovod"] = "ddp"
@@ -98,7 +98,7 @@ class CommunicationConfig(Section):
             name for name in type(self).model_fields if name != "library" and getattr(self, name) != _default(name)
         ]
         if self.library == "horovod" and others:
-            raise ValueError(f"{others[0]}: horovod knows only its own way to send gradients; remove the key")
+            raise ValueError(f"{others[0]}: does not apply to horovod; remove the key")
         low_rank = self.compression == "powersgd"
         if low_rank != (self.powersgd_rank is not None):
             raise ValueError(
@@ -125,7 +125,7 @@ def _default(name: str) -> object:
 
 
 class CheckpointInterval(Section):
-    """How much work a killed run may lose: exactly one of `seconds` or optimizer `steps`."""
+    """Interval of checkpoints: exactly one of `seconds` or optimizer `steps`."""
 
     seconds: PositiveFloat | None = None
     steps: Positive | None = None
@@ -160,30 +160,32 @@ def _tree_is_alone(recipe: "Recipe") -> None:
         raise ValueError("micro_batch: reduction tree runs one simulated worker at a time; remove the key")
     if recipe.reduction == "tree" and recipe.communication != CommunicationConfig():
         raise ValueError(
-            "communication: reduction tree has one way to exchange gradients, on which its bits depend; remove one of "
+            "communication: reduction tree has a fixed exchange of gradients, on which its bits depend; remove one of "
             "the two"
         )
     if recipe.reduction == "tree" and recipe.compile:
-        raise ValueError("compile: reduction tree promises bits, which a compiler does not; remove one of the two")
+        raise ValueError(
+            "compile: reduction tree guarantees equal bits, which a compiler does not; remove one of the two"
+        )
 
 
 def _noise_has_parts(recipe: "Recipe") -> None:
     alone = recipe.simulated_workers == 1 and (recipe.reduction == "tree" or recipe.bn_group is None)
     if recipe.noise_scale_steps is not None and alone:
         raise ValueError(
-            "noise_scale_steps: needs gradients of two sizes, of parts of a batch and of the whole; give 2 or more "
+            "noise_scale_steps: needs gradients of two batch sizes, of parts and of the whole; give 2 or more "
             "simulated_workers, or with reduction ddp a bn_group"
         )
 
 
 def _post_local_fits(recipe: "Recipe") -> None:
-    """Workers that step alone have no common gradient, and cannot be stood in for."""
+    """Workers that step alone have no common gradient, so one process cannot simulate several."""
     if recipe.post_local_sgd is None:
         return
     if recipe.workers not in ("auto", recipe.simulated_workers):
         raise ValueError(
-            f"post_local_sgd: {recipe.workers} workers cannot stand in for simulated_workers "
-            f"{recipe.simulated_workers}, since each steps on weights of its own; make the two equal"
+            f"post_local_sgd: {recipe.workers} workers cannot simulate simulated_workers "
+            f"{recipe.simulated_workers}, since each has its own weights; make the two equal"
         )
     if recipe.precision == "fp16":
         raise ValueError("precision: fp16 scales one loss for all workers, post_local_sgd has one each; use bf16")
@@ -195,7 +197,7 @@ def _post_local_fits(recipe: "Recipe") -> None:
 
 
 def _compression_fits(recipe: "Recipe") -> None:
-    """Each worker compresses a gradient of its own, so none can be stood in for."""
+    """Each worker compresses its own gradient, so one process cannot simulate several."""
     communication, simulated = recipe.communication, recipe.simulated_workers
     kind = communication.compression
     if kind == "none":
@@ -204,8 +206,8 @@ def _compression_fits(recipe: "Recipe") -> None:
         raise ValueError(f"communication.compression: {kind}, but a single worker sends nothing; remove it")
     if recipe.workers not in ("auto", simulated):
         raise ValueError(
-            f"communication.compression: {recipe.workers} workers cannot stand in for simulated_workers {simulated}, "
-            "since each compresses a gradient of its own; make the two equal"
+            f"communication.compression: {recipe.workers} workers cannot simulate simulated_workers {simulated}, "
+            "since each compresses its own gradient; make the two equal"
         )
     if communication.workers_per_node is not None and (
         simulated % communication.workers_per_node or simulated == communication.workers_per_node

@@ -1,4 +1,4 @@
-"""`reduce`: PCA and one joint t-SNE of all classes."""
+"""The `reduce` section: PCA and one joint t-SNE of all classes."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -9,17 +9,17 @@ from pipeline.config.base import NonNegative, NonNegativeFloat, Positive, Positi
 
 
 class PcaConfig(Section):
-    """`n_components`: dimensions kept before t-SNE; null feeds the features to it as they are."""
+    """`n_components`: dimensions kept before t-SNE; null applies t-SNE to the features."""
 
     n_components: Annotated[Positive, Field(ge=2)] | None = 50
 
 
 class TsneConfig(Section):
-    """Every parameter of `openTSNE.TSNE`, by its own name and with its own default.
+    """Every parameter of `openTSNE.TSNE`, with its name and default.
 
-    Only `n_jobs` and `random_state` differ: both decide the map's bits, so neither is left to the
-    machine. The map of 1 job is not that of 2, but repeats with the same number are equal. The number
-    of a replicate is added to `random_state`.
+    Only `n_jobs` and `random_state` have other defaults: both change the bits of the embedding, so neither may depend
+    on the machine. Repeats with the same number of jobs are equal. The number of a replicate is added to
+    `random_state`.
     """
 
     perplexity: PositiveFloat = 30.0
@@ -51,23 +51,22 @@ class ReduceConfig(Section):
     """The `reduce` section.
 
     Attributes:
-        neighbors: nearest others in PCA space recorded for every training image.
-        landmarks: training images to which t-SNE is fitted, the same share of every class; the others
-            are placed among them. `auto` takes 100,000 where there are more than 200,000 images,
-            and all of them otherwise; `none` takes all.
-        more_maps: further maps of the training images, each the `tsne` section with these keys laid
-            over it, for figures of stability and for ensembles.
+        n_neighbors: nearest neighbors in PCA space, recorded for every training image.
+        landmarks: training images to which t-SNE is fitted, the same share of every class; the others are embedded
+            relative to them. `auto`: 100,000 if there are more than 200,000 images, otherwise all; `none`: all.
+        extra_embeddings: further embeddings of the training images, each the `tsne` section updated with these keys,
+            to measure stability and for ensembles.
     """
 
     pca: PcaConfig = PcaConfig()
     tsne: TsneConfig = TsneConfig()
-    neighbors: Positive = 25
+    n_neighbors: Positive = 25
     landmarks: Literal["auto", "none"] | Annotated[Positive, Field(ge=4)] = "auto"
-    more_maps: tuple[dict[str, Any], ...] = ()
+    extra_embeddings: tuple[dict[str, Any], ...] = ()
 
     def embedding_settings(self, number: int) -> TsneConfig:
-        """Of the main map, which is number 0, or of `more_maps[number - 1]`."""
+        """Settings of the main embedding, number 0, or of `extra_embeddings[number - 1]`."""
         if number == 0:
             return self.tsne
-        merged = {**self.tsne.model_dump(mode="json"), **self.more_maps[number - 1]}
+        merged = {**self.tsne.model_dump(mode="json"), **self.extra_embeddings[number - 1]}
         return TsneConfig.model_validate_json(json.dumps(merged))

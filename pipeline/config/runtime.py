@@ -1,4 +1,4 @@
-"""dask and the report."""
+"""The `dask` and `report` sections."""
 
 from typing import Annotated, Literal
 
@@ -6,14 +6,11 @@ from pydantic import Field, StringConstraints
 
 from pipeline.config.base import Positive, PositiveFloat, Section
 
-# `dask`: where independent tasks run. It changes no result, so no stage depends on it.
-
-
 SchedulerAddress = Annotated[str, StringConstraints(pattern=r"^tcp://(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):[0-9]{1,5}$")]
 
 
 class DaskConfig(Section):
-    """The `dask` section.
+    """The `dask` section: where independent tasks run. It changes no result, so no stage depends on it.
 
     Attributes:
         scheduler: `none`, a plain loop in the stage's own process; `local`, processes on this machine;
@@ -26,26 +23,25 @@ class DaskConfig(Section):
     workers: Positive = 2
 
     @property
-    def elsewhere(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether tasks may run on other machines."""
         return self.scheduler not in ("none", "local")
 
 
-# `report`: what decides whether filtering helped, stated before the runs, and what the page shows.
-
-
 class ReportConfig(Section):
-    """The `report` section. `margin`, `primary` and `confidence` are chosen before the runs are seen.
+    """The `report` section: the decision rule, and the content of the page.
+
+    Choose `margin`, `primary` and `confidence` before the results are known.
 
     Attributes:
-        margin: percentage points of top-1; differences nearer to 0 do not matter, and arms are called
-            equivalent where theirs is sure to be.
-        primary: the arm that `filtered` is compared with in each study's one primary test; what is found
-            against other arms is secondary.
-        confidence: of the intervals; 1 - confidence is the level of each test: the chance that it finds what is not
-            there.
+        margin: percentage points of top-1; smaller differences do not matter, and arms are called equivalent
+            if their difference is within it with confidence.
+        primary: the arm that `filtered` is compared with in each study's one primary test; comparisons
+            with other arms are secondary.
+        confidence: of the intervals; 1 - confidence is the level of each test: the probability of a
+            false positive.
         target_train_loss: nats; the report says after how many steps and images each run's training loss reaches it.
-            Chosen before the runs are seen, as the three above; without it nothing is said of convergence.
+            Choose it before the results are known too. Null: no section on convergence.
         target_top1: the same for the accuracy on test images, 0 to 1, of studies with `accuracy_every`.
         gallery_images: dropped images shown per network, the most suspect first.
     """

@@ -1,4 +1,4 @@
-"""Studies and their plans."""
+"""The sections `train` and `studies`, and the plan of a study: what is decided before its first run, with a hash."""
 
 import hashlib
 import itertools
@@ -11,10 +11,8 @@ from pydantic import Field, StringConstraints, model_validator
 from pipeline.config.base import Budget, Duration, NonNegativeFloat, Positive, PositiveFloat, Section, Seed
 from pipeline.config.extractors import NetworkName
 from pipeline.config.recipe import ModelName, Recipe
+from pipeline.config.renamed_keys import with_old_keys
 from pipeline.config.runtime import ReportConfig
-
-# `train` and `studies`: the common recipe, and the named grids that are trained with it.
-
 
 Arm = Literal["full", "filtered", "random", "random_uniform"]
 KeepWeights = Literal["first_seed", "all"]
@@ -29,18 +27,18 @@ PaperFigure = Literal[
     "mccord-2021-fig6-7",
     "mccord-2021-fig8",
 ]
-"""Published figures and tables that a study can be held beside; `reporting/published.py` has their numbers."""
+"""Published figures and tables to compare a study with; `pipeline/replication/published.py` has their numbers."""
 
 
 class TrainConfig(Recipe):
-    """The `train` section: what all studies share unless their own `recipe` says otherwise."""
+    """The `train` section: the recipe of all studies, which the `recipe` of a study can change."""
 
 
 Prose = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class PlanText(Section):
-    """What a preregistration says in words; everything else of a study's plan is in its other keys.
+    """The prose of a preregistration; the other keys of the study are the rest of its plan.
 
     Attributes:
         question: the research question.
@@ -54,38 +52,38 @@ class PlanText(Section):
 
 
 class Study(Section):
-    """One grid: every model x arm x batch size x learning rate x weight decay x seed is a cell.
+    """One grid: every model x arm x batch size x learning rate x weight decay x seed is a run.
 
     Attributes:
         filter_network: whose kept images make the `filtered` arm and size the random ones.
-        needs: the folder in data/ that must be finished before the study runs, which dvc.yaml reads: `filter/<network>`
-            with one draw of the filter, `filter` with several, `prepare` with `arms: [full]`, which no filter changes.
-            `dvc repro` needs the key; null only where the stage is started by hand.
-        filter_draws: how many filters drawn anew the study compares: that of `filter_network` and of its
-            replicates -r1, -r2, ... in `networks`. With one, results are conditional on it.
-        arms: `full`; `filtered`; `random` (as many of each class as the filter kept, drawn anew
-            for every seed); `random_uniform` (as many in all, classes ignored).
+        needs: the folder in data/ that the study depends on, which dvc.yaml reads: `filter/<network>` with one
+            filter, `filter` with several, `prepare` with `arms: [full]`. `dvc repro` needs the key; null only if the
+            stage is started by hand.
+        filter_replicates: number of filters that the study compares: that of `filter_network` and of its replicates
+            -r1, -r2, ... in `networks`. With one, results are conditional on it.
+        arms: `full`; `filtered`; `random` (as many images of each class as the filter kept, sampled again for every
+            seed); `random_uniform` (as many in all, regardless of class).
         looks: numbers of seeds, ascending, at which the primary comparison (`report.primary`) is tested; the study
-            stops at the first look that decides it. The last is that of all `seeds`. Start at 6 or more: with fewer,
-            skewed differences err more often. null: all seeds are trained.
-        budget: how long each cell trains.
+            stops at the first look that decides. The last look has all `seeds`. Start at 6 or more: with fewer, skewed
+            differences err more often. Null: all seeds are trained.
+        budget: length of training of each run.
         match: `steps` gives every arm the steps that the full data set needs for the budget;
             `epochs` lets a smaller arm take fewer steps.
-        keep_weights: `first_seed` keeps the trained networks of the first seed, enough to hand out; `all` those of
-            every seed, for `python -m pipeline landscape`. In .work/cells, a ResNet-18 takes 45 MB a cell. Cells
-            that finished without their weights are trained again.
-        accuracy_every: how often a cell classifies the test images while it trains, for their accuracy and loss with
-            the weights that it would end with there; each time costs one pass over them. It changes no weight.
-            null: after the last step alone.
+        keep_weights: `first_seed` keeps the trained networks of the first seed, to publish them; `all` those of
+            every seed, for `python -m pipeline landscape`. In .work/cells, a ResNet-18 takes 45 MB per run. Runs that
+            finished without their weights are trained again.
+        accuracy_every: interval at which a run measures accuracy and loss on the test images during training, with the
+            weights that it would have if it ended there. Each time costs one pass over them. It changes no weight.
+            Null: after the last step alone.
         recipe: keys of the `train` section that differ in this study.
-        figure: the published figure that the report holds the study beside; null: none. It changes no cell.
-        plan: the words of the study's plan, which the train stage writes to the ledger before the first run; with them
-            the report says when the plan was stated and what changed since. Null: no words. It changes no run.
+        paper_figure: the published figure that the report compares the study with; null: none. It changes no run.
+        plan: the prose of the study's plan, which the train stage registers before the first run. The report then says
+            when the plan was registered and what changed since. Null: no prose. It changes no run.
     """
 
     filter_network: NetworkName
     needs: str | None = None
-    filter_draws: Positive = 1
+    filter_replicates: Positive = 1
     models: Annotated[tuple[ModelName, ...], Field(min_length=1)]
     arms: Annotated[tuple[Arm, ...], Field(min_length=1)]
     batch_sizes: Annotated[tuple[Annotated[Positive, Field(ge=2)], ...], Field(min_length=1)]
@@ -98,7 +96,7 @@ class Study(Section):
     keep_weights: KeepWeights = "first_seed"
     accuracy_every: Budget | None = None
     recipe: dict[str, Any] = Field(default={})
-    figure: PaperFigure | None = None
+    paper_figure: PaperFigure | None = None
     plan: PlanText | None = None
 
     @model_validator(mode="after")
@@ -120,10 +118,10 @@ class Study(Section):
             raise ValueError(f"looks: the last is {looks[-1]} and seeds has {len(self.seeds)}; make them equal")
         if list(self.seeds) != sorted(self.seeds):
             raise ValueError(f"looks: take the seeds in ascending order; sort seeds {list(self.seeds)}")
-        if self.filter_draws > 1:
+        if self.filter_replicates > 1:
             raise ValueError(
-                f"looks: count seeds of one draw of the filter, and filter_draws is {self.filter_draws}; set it to 1 "
-                "or remove looks"
+                f"looks: count seeds of one filter, and filter_replicates is {self.filter_replicates}; set it to 1 or "
+                "remove looks"
             )
         return self
 
@@ -132,26 +130,26 @@ class Study(Section):
         if self.needs not in (None, *self.possible_needs):
             raise ValueError(
                 f"needs: {self.needs} is not what arms {list(self.arms)} of filter_network {self.filter_network} and "
-                f"filter_draws {self.filter_draws} need; write `needs: {self.possible_needs[0]}`"
+                f"filter_replicates {self.filter_replicates} need; write `needs: {self.possible_needs[0]}`"
             )
         return self
 
     @property
     def possible_needs(self) -> tuple[str, ...]:
-        """What `needs` may be, the least first."""
+        """Valid values of `needs`, the smallest dependency first."""
         least = ("prepare",) if set(self.arms) == {"full"} else ()
-        of_one = (f"filter/{self.filter_network}",) if least or self.filter_draws == 1 else ()
+        of_one = (f"filter/{self.filter_network}",) if least or self.filter_replicates == 1 else ()
         return (*least, *of_one, "filter")
 
     @property
     def filter_networks(self) -> tuple[NetworkName, ...]:
-        """Whose filters the study draws on, `filter_network` first."""
-        return (self.filter_network, *(f"{self.filter_network}-r{draw}" for draw in range(1, self.filter_draws)))
+        """The networks whose filters the study compares, `filter_network` first."""
+        return (self.filter_network, *(f"{self.filter_network}-r{draw}" for draw in range(1, self.filter_replicates)))
 
     def effective_recipe(self, train: TrainConfig) -> TrainConfig:
-        """The `train` section with this study's `recipe` laid over it, key by key and section by section.
+        """The `train` section, updated with this study's `recipe` key by key and section by section.
 
-        A section that names another variant (`schedule: {name: ...}`) replaces the old one whole, and a
+        A section that names another variant (`schedule: {name: ...}`) replaces the old section, and a
         duration in one unit replaces one in another.
         """
         merged = _merge_overrides(train.model_dump(mode="json"), self.recipe)
@@ -170,9 +168,6 @@ def _merge_overrides(base: dict[str, Any], changes: dict[str, Any]) -> dict[str,
     return merged
 
 
-# A study's plan: what is decided before its first run, as plain values with a hash.
-
-
 _FROM_STUDY = (
     "models",
     "arms",
@@ -189,16 +184,17 @@ _FROM_STUDY = (
 
 
 def build_plan(name: str, study: Study, train: TrainConfig, report: ReportConfig) -> dict[str, Any]:
-    """Everything that a reader of the result wants to know was decided before.
+    """The plan of a study: its decisions before the first run, as plain values.
 
-    Keys that are null are left out, so that a key which a later version adds changes no plan where it is not used.
+    Keys that are null are omitted, so that a key of a later version changes no plan that does not use it.
 
     Args:
         name: of the study.
-        train: the section whose keys `study.recipe` changes.
+        train: the section that `study.recipe` updates.
         report: margin in percentage points of top-1, confidence, and the arm of the primary comparison.
     """
-    values = study.model_dump(mode="json")
+    # Registered plans are hashed with the names that keys had then.
+    values = with_old_keys({"studies": {name: study.model_dump(mode="json")}})["studies"][name]
     compared = {"filtered", report.primary} <= set(study.arms)
     plan = {
         "study": name,
@@ -212,10 +208,10 @@ def build_plan(name: str, study: Study, train: TrainConfig, report: ReportConfig
 
 
 def _primary_test(study: Study, report: ReportConfig) -> dict[str, Any]:
-    """docs/statistics.md says how each test is made."""
+    """docs/statistics.md describes each test."""
     return {
         "arms": ["filtered", report.primary],
-        "paired_by": "draw of the filter" if study.filter_draws > 1 else "seed",
+        "paired_by": "draw of the filter" if study.filter_replicates > 1 else "seed",
         "difference": "t test" if study.looks else "t test and sign-flip test",
         "equivalence": "two one-sided t tests at the margin",
         "margin": report.margin,

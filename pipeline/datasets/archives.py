@@ -1,4 +1,4 @@
-"""Archives: download with checksums, read in place."""
+"""Archives: safe unpickling, downloads with checksums, and tar and zip files read in place."""
 
 import errno
 import hashlib
@@ -25,23 +25,22 @@ from pipeline.datasets.file_tree import ArchiveMembers, FileTree, explain_damage
 from pipeline.datasets.image_set import ProgressFactory
 from pipeline.errors import InputError
 
-# Pickles of plain data: numbers, text, bytes, lists, dictionaries and NumPy arrays, nothing else.
-
-
 _PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, np.ndarray)
 
 
 def load_plain_pickle(data: bytes, *, source: str) -> Any:
-    """Unpickle without ever importing or calling what a pickle names, NumPy's array rebuilder excepted.
+    """Unpickle plain data: numbers, text, bytes, lists, dictionaries and NumPy arrays.
 
-    Python 2's strings become bytes.
+    It imports and calls nothing that the pickle names, except NumPy's array constructor.
+
+    Strings of Python 2 become bytes.
 
     Raises:
-        InputError: not a pickle, or one that asks for more.
+        InputError: not a pickle, or one of other objects.
     """
     try:
         loaded = _PlainUnpickler(io.BytesIO(data), encoding="bytes").load()
-        # One that ends early may leave what rebuilds an array.
+        # A truncated pickle may leave the array constructor.
         if not isinstance(loaded, _PLAIN):
             raise pickle.UnpicklingError(f"it holds a {type(loaded).__name__}")
         return loaded
@@ -62,52 +61,48 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it names {module}.{name}")
 
 
-# Files from the network, accepted only with the right content.
-
-
 _DOWNLOAD_CHUNK_BYTES = 1 << 20
 _TIMEOUT_S = 60.0
-"""Longest silence of the server."""
+"""Timeout of a network read."""
 
 
 def fetch(url: str, path: Path, *, sha256: str, progress: ProgressFactory) -> None:
-    """Download `url` to `path` unless the right file is there already.
+    """Download `url` to `path` unless the file is there with the right hash.
 
-    The file appears only when it is whole and its hash is right, so an interrupted download
-    leaves nothing behind that could be taken for one.
+    The file appears only when it is complete and its hash is right.
 
     Raises:
-        InputError: no network, or other content than expected; says where to put a copy.
+        InputError: no network, or a wrong hash; the message says where to put a copy.
     """
     if path.is_file() and sha256_of_file(path) == sha256:
         return
-    mend = f"get it by other means and give its location as prepare.path, or put it at {path}"
+    fix = f"get it by other means and set prepare.path to it, or put it at {path}"
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent)
     with atomic_path(path) as temporary:
         try:
-            found = _download(url, temporary, progress)
+            digest = _download(url, temporary, progress)
         except (OSError, http.client.HTTPException) as error:
             if _is_local(error):
                 raise
-            raise InputError(f"{url}: cannot be downloaded ({error}); {mend}") from None
-        if found != sha256:
-            raise InputError(f"{url}: the download has the SHA-256 {found}, expected {sha256}; {mend}")
+            raise InputError(f"{url}: cannot be downloaded ({error}); {fix}") from None
+        if digest != sha256:
+            raise InputError(f"{url}: the download has the SHA-256 {digest}, expected {sha256}; {fix}")
 
 
 def check_sha256(path: Path, sha256: str, url: str) -> None:
     """Raises InputError unless `path` is a file with this content."""
     if not path.is_file():
         raise InputError(f"prepare.path: {path} is not a file; give a copy of {url}, or remove the key to download it")
-    found = sha256_of_file(path)
-    if found != sha256:
+    digest = sha256_of_file(path)
+    if digest != sha256:
         raise InputError(
-            f"prepare.path: {path} has the SHA-256 {found}, expected {sha256}; it is no whole copy of {url}"
+            f"prepare.path: {path} has the SHA-256 {digest}, expected {sha256}; it is no complete copy of {url}"
         )
 
 
 def _download(url: str, path: Path, progress: ProgressFactory) -> str:
-    """Returns the SHA-256 of what came."""
+    """Returns the SHA-256 of the content."""
     digest = hashlib.sha256()
     with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response, path.open("wb") as file:
         total = int(response.headers.get("Content-Length") or 0)
@@ -120,11 +115,8 @@ def _download(url: str, path: Path, progress: ProgressFactory) -> str:
 
 
 def _is_local(error: Exception) -> bool:
-    """Whether the disk is at fault and not the network."""
+    """Whether the disk is at fault, not the network."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-# Tar and zip archives as sources of files, read in place: nothing is ever unpacked to disk.
 
 
 _ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")

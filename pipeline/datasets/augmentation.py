@@ -1,4 +1,4 @@
-"""Random crops and flips."""
+"""Random crops and flips for training, and center crops for evaluation."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,13 +10,10 @@ from numpy.typing import NDArray
 
 from pipeline.datasets.decode import CropBox
 
-# Which part of a large image a network sees: a random one for training, the centre for evaluation.
-
-
 # Keeps these random numbers apart from the others of the same seed.
 _RESIZED_CROP_TAG = 3
 _ATTEMPTS = 10
-# Short side of the scaled image per side of the crop in evaluation; 256 and 224 are the field's habit.
+# Short side of the scaled image per side of the crop in evaluation; 256 and 224 are the usual sizes.
 _EVALUATION_SCALE = 256 / 224
 
 
@@ -26,13 +23,13 @@ class RandomResizedCrop:
 
     Szegedy et al. 2015 (Going deeper with convolutions, section 6), with the distribution of
     torchvision's `RandomResizedCrop`: the area is uniform in `scale`, the aspect ratio log-uniform
-    in `ratio`; after ten rectangles that do not fit, the largest central one within `ratio`.
+    in `ratio`; after ten rectangles that do not fit, the largest center rectangle within `ratio`.
 
     Attributes:
         scale: smallest and largest share of the image's area, above 0, at most 1.
         ratio: smallest and largest width over height.
         flip: mirror half of the images.
-        seed: what happens to an image depends on (seed, epoch, sample id) and its size alone.
+        seed: the augmentation of an image depends on (seed, epoch, sample id) and its size alone.
     """
 
     scale: tuple[float, float] = (0.08, 1.0)
@@ -44,7 +41,7 @@ class RandomResizedCrop:
         assert 0 < self.scale[0] <= self.scale[1] <= 1, self.scale
         assert 0 < self.ratio[0] <= self.ratio[1], self.ratio
 
-    def draw(self, sample_id: int, epoch: int) -> tuple[Callable[[int, int], CropBox], bool]:
+    def sample(self, sample_id: int, epoch: int) -> tuple[Callable[[int, int], CropBox], bool]:
         """A function from width and height to the rectangle, in whole pixels; whether to mirror it."""
         rng = np.random.default_rng([self.seed, _RESIZED_CROP_TAG, epoch, sample_id])
         # A fixed count in a fixed order: the mirror does not depend on the image's size.
@@ -65,9 +62,9 @@ class RandomResizedCrop:
 
 
 def center_box(width: int, height: int, *, crop_size: int) -> CropBox:
-    """What a centre crop sees after the short side was scaled to crop_size * 256 / 224.
+    """The region of a center crop after the short side was scaled to crop_size * 256 / 224.
 
-    The part of the image that torchvision's `Resize` and `CenterCrop` leave, their rounding included.
+    It equals that of torchvision's `Resize` and `CenterCrop`, including their rounding.
     """
     short = round(crop_size * _EVALUATION_SCALE)
     scaled_width, scaled_height = (int(short * side / min(width, height)) for side in (width, height))
@@ -78,12 +75,6 @@ def center_box(width: int, height: int, *, crop_size: int) -> CropBox:
 
 def _placed(left: int, top: int, width: int, height: int) -> CropBox:
     return left, top, left + width, top + height
-
-
-# Random crops and flips, drawn for the whole data set at once.
-#
-# What happens to an image depends on (seed, epoch, sample id) alone: not on the batch size, on the
-# arm, or on how many processes share the work.
 
 
 _CROP_FLIP_TAG = 2
@@ -98,10 +89,13 @@ class AugmentationParams:
 
 
 def sample_augmentation(n: int, *, seed: int, epoch: int, n_offsets: int, flip: bool) -> AugmentationParams:
-    """Draw for all `n` images of the data set.
+    """Sample crop offsets and flips for all `n` images of the data set.
+
+    The augmentation of an image depends on (seed, epoch, sample id) alone: not on the batch size, the arm or the number
+    of processes.
 
     Args:
-        n_offsets: possible crop positions on each axis; 1 means no freedom.
+        n_offsets: possible crop positions on each axis, >= 1.
         flip: whether an image is mirrored with probability one half.
     """
     rng = np.random.default_rng([seed, _CROP_FLIP_TAG, epoch])

@@ -1,4 +1,4 @@
-"""CIFAR and digits."""
+"""Built-in data sets: CIFAR-10 and CIFAR-100 (Krizhevsky 2009), and the digits of scikit-learn."""
 
 import hashlib
 import tarfile
@@ -18,17 +18,15 @@ from pipeline.datasets.decode import resize
 from pipeline.datasets.image_set import SPLITS, DatasetOptions, DecodedImage, ImageSet, Sample
 from pipeline.datasets.splits import choose_test_rows
 
-# CIFAR-10 and CIFAR-100 from their authors' archive.
-#
-# Krizhevsky, "Learning multiple layers of features from tiny images", 2009.
-
-
 _SIDE = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class CifarArchive:
-    """Where an archive is, its SHA-256, its members and the keys of their dictionaries."""
+    """An archive of Krizhevsky 2009, Learning multiple layers of features from tiny images.
+
+    Its URL, SHA-256, members and the keys of their dictionaries.
+    """
 
     name: str
     url: str
@@ -94,7 +92,7 @@ def open_cifar(archive: CifarArchive, options: DatasetOptions) -> ImageSet:
 
 
 def _samples(archive: CifarArchive, split: str, labels: dict[str, list[int]]) -> dict[str, list[Sample]]:
-    """By member; numbered on through the members in their published order."""
+    """Samples by member, numbered through the members in their published order."""
     numbers = count()
     return {
         member: [
@@ -121,7 +119,7 @@ def _decode(
 
 
 def _members(file: Path, archive: CifarArchive) -> Iterator[tuple[str, dict[bytes, Any]]]:
-    """The unpickled members in the order in which they lie in the archive: going back would unpack it again."""
+    """The unpickled members in the order of the archive: going back would decompress it again."""
     wanted = {archive.names_member, *archive.members["train"], *archive.members["test"]}
     with tarfile.open(file) as tar:
         for entry in tar:
@@ -132,18 +130,18 @@ def _members(file: Path, archive: CifarArchive) -> Iterator[tuple[str, dict[byte
                 yield member, load_plain_pickle(stream.read(), source=f"{file}: {member}")
 
 
-# scikit-learn's bundled handwritten digits: 1,797 real images that need no download.
-
-
 _WHITE = 16
-"""The brightest value of the original pixels."""
+"""Largest value of the original pixels."""
 
 
 def open_digits(options: DatasetOptions) -> ImageSet:
-    """The digits, `test_share` of each class held out; `sha256` is of the 8x8 original values."""
+    """The 1,797 handwritten digits of scikit-learn, which need no download.
+
+    `test_size` of each class is held out. `sha256` is of the original 8x8 values.
+    """
     from sklearn.datasets import load_digits  # a second to import; only this data set pays it
 
-    assert options.test_share is not None
+    assert options.test_size is not None
     bunch = load_digits()
     values: NDArray[np.uint8] = bunch.images.astype(np.uint8)
     samples = [Sample(path=f"digits/{i:04d}", label=int(label)) for i, label in enumerate(bunch.target)]

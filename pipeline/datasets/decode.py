@@ -1,4 +1,4 @@
-"""Decoding of image files into arrays."""
+"""Decode image files to RGB arrays of one size, on all cores in bounded memory."""
 
 import hashlib
 import io
@@ -14,9 +14,6 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from pipeline.datasets.image_set import DecodedImage, UnreadableImage
-
-# Any image file to RGB pixels of one size, or the reason why not.
-
 
 # Left, top, right and bottom edges, in pixels of the upright image; need not be whole numbers.
 CropBox = tuple[float, float, float, float]
@@ -127,7 +124,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "F":
         raise UnreadableError("floating-point pixels, whose white is not defined")
     if image.has_transparency_data:
-        # Dropping the alpha channel would bring up whatever colour lies under transparent pixels.
+        # Dropping the alpha channel would show the color under transparent pixels.
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
     return image.convert("RGB")
@@ -137,9 +134,6 @@ def _upper_byte(pixels: NDArray[np.integer]) -> NDArray[np.uint8]:
     if pixels.min() < 0 or pixels.max() > 0xFFFF:
         raise UnreadableError("32-bit pixels, whose white is not defined")
     return (pixels >> 8).astype(np.uint8)
-
-
-# Many image files on all cores, in a bounded amount of memory.
 
 
 # Each thread may hold one decoded image of `max_megapixels`.

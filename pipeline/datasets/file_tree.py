@@ -1,4 +1,4 @@
-"""Files of a folder or archive, listed safely."""
+"""List the files of a folder or archive, and refuse unsafe or ambiguous names."""
 
 import os
 import stat
@@ -12,10 +12,7 @@ from typing import NoReturn, Protocol
 from pipeline.datasets.decode import UnreadableError
 from pipeline.errors import InputError
 
-# The names in a folder or an archive, and which of them count.
-
-
-# Written by desktops and packers beside the files that a person put there.
+# Files that desktops and archivers add.
 _CLUTTER = frozenset(("__MACOSX", "Thumbs.db", "desktop.ini"))
 # Control characters, halves of surrogate pairs (bytes that are no UTF-8), line and paragraph separators.
 _FORBIDDEN_CATEGORIES = frozenset(("Cc", "Cs", "Zl", "Zp"))
@@ -29,7 +26,7 @@ class FileTree:
     folders: tuple[str, ...]
 
     @classmethod
-    def of(cls, files: Iterable[str], folders: Iterable[str]) -> "FileTree":
+    def from_names(cls, files: Iterable[str], folders: Iterable[str]) -> "FileTree":
         """Complete and sort the names: each file's and folder's parents are folders too."""
         files, every = sorted(files), set(folders)
         for name in [*files, *every]:
@@ -89,9 +86,6 @@ def _strip(names: Iterable[str], prefix: str) -> Iterator[str]:
     return (name.removeprefix(prefix) for name in names if name.startswith(prefix))
 
 
-# Which members of an archive are safe: plain files and folders with plain relative names, each once.
-
-
 class ArchiveMembers:
     """Collects an archive's members and refuses, by name, what must not be there."""
 
@@ -123,7 +117,7 @@ class ArchiveMembers:
         (self._files if kind == "file" else self._folders).add(name)
 
     def tree(self) -> FileTree:
-        return FileTree.of(self._files, self._folders - {"."})
+        return FileTree.from_names(self._files, self._folders - {"."})
 
 
 def normalize_name(raw_name: str) -> str:
@@ -156,9 +150,6 @@ def _unsafe(raw_name: str) -> str:
     return ""
 
 
-# A folder on disk as a source of files.
-
-
 class FolderSource:
     """`FileSource` of a folder. Links may lead to files inside it, nowhere else."""
 
@@ -174,7 +165,7 @@ class FolderSource:
             folder_names[:] = [name for name in folder_names if not is_hidden(name)]
             folders.extend(self._checked(base / name, is_folder=True) for name in folder_names)
             files.extend(self._checked(base / name, is_folder=False) for name in file_names if not is_hidden(name))
-        return FileTree.of(files, folders)
+        return FileTree.from_names(files, folders)
 
     def read(self, names: Set[str], max_bytes: int) -> Iterator[tuple[str, bytes | UnreadableError]]:
         for name in sorted(names):
@@ -200,4 +191,4 @@ class FolderSource:
         return name
 
     def _refuse(self, error: OSError) -> NoReturn:
-        raise InputError(f"prepare.path: {error.filename} cannot be listed ({error.strerror}); mend its permissions")
+        raise InputError(f"prepare.path: {error.filename} cannot be listed ({error.strerror}); fix its permissions")

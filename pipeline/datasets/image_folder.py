@@ -1,4 +1,4 @@
-"""Image folders and their layouts."""
+"""Image folders and archives of them: recognize the layout, list the images by split and class."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +11,6 @@ from pipeline.datasets.image_set import SPLITS, DatasetOptions, DecodedImage, Im
 from pipeline.datasets.labels import class_name
 from pipeline.datasets.splits import choose_test_rows
 from pipeline.errors import InputError
-
-# Which folders of an image folder are splits and which are classes.
-
 
 _EXPECTED = "expected <class>/<image>, or train/<class>/<image> and test/<class>/<image> (or val/)"
 
@@ -35,7 +32,7 @@ class Layout:
 
 
 def find_layout(tree: FileTree, label: str) -> Layout:
-    """Recognise the two layouts.
+    """Recognize the two layouts.
 
     Args:
         label: what to call the folder or archive in messages.
@@ -94,11 +91,11 @@ def _check_splits(tree: FileTree, tops: Sequence[str], folders: Mapping[str, str
     for folder in folders.values():
         if not _folders(tree.below(folder)):
             raise InputError(f"prepare.path: {label}: there are no class folders in {folder}/; {_EXPECTED}")
-    # An empty test/, or one of loose files without labels, may lie beside train/ and val/.
+    # An empty test/, or one of loose files without labels, may be next to train/ and val/.
     others = [name for name in tops if name not in (*folders.values(), *SPLITS)]
     if others:
         raise InputError(
-            f"prepare.path: {label}: folder {others[0]} beside train/ and {folders['test']}/ belongs to neither; "
+            f"prepare.path: {label}: folder {others[0]} next to train/ and {folders['test']}/ belongs to neither; "
             "move or remove it"
         )
     _refuse_loose_images(tree, label)
@@ -124,7 +121,7 @@ def _classes(tree: FileTree, label: str) -> dict[str, list[str]]:
 
 
 def _refuse_loose_images(tree: FileTree, label: str) -> None:
-    """Notes and licences may lie beside the class folders; an image there has no class."""
+    """Notes and licenses may be next to the class folders; an image there has no class."""
     loose = _loose_images(tree)
     if loose:
         more = f" (and {len(loose) - 1} more images)" if len(loose) > 1 else ""
@@ -139,21 +136,18 @@ def _folders(tree: FileTree) -> list[str]:
     return [name for name in tree.folders if "/" not in name]
 
 
-# A folder of images by class, or an archive of one.
-
-
 # A file of more bytes than 16-bit RGBA pixels and ample metadata take is no sensible image.
 _BYTES_PER_PIXEL = 8
 _METADATA_BYTES = 1 << 22
 
 
 def open_image_folder(options: DatasetOptions) -> ImageSet:
-    """train/<class>/* and test/<class>/*, or <class>/* of which `test_share` is held out.
+    """train/<class>/* and test/<class>/*, or <class>/* of which `test_size` is held out.
 
     The order is that of the sorted paths, whatever the file system's or the archive's is.
 
     Raises:
-        InputError: missing, damaged or unsafe; another layout; `test_share` missing or needless.
+        InputError: missing, damaged or unsafe; another layout; `test_size` missing or needless.
     """
     assert options.path is not None
     source = _open_source(options.path.expanduser())
@@ -194,14 +188,14 @@ def _split(
 ) -> tuple[Sequence[Sample], Sequence[Sample]]:
     """Training and test samples."""
     if "train" in splits:
-        if options.test_share is not None:
+        if options.test_size is not None:
             raise InputError(
-                f"prepare.test_share: {options.test_share:g} is given, but {label} has train/ and test/; remove the key"
+                f"prepare.test_size: {options.test_size:g} is given, but {label} has train/ and test/; remove the key"
             )
         return splits["train"], splits["test"]
-    if options.test_share is None:
+    if options.test_size is None:
         raise InputError(
-            f"prepare.test_share: missing, and {label} has no train/ and test/; "
+            f"prepare.test_size: missing, and {label} has no train/ and test/; "
             "give the share of each class to hold out, e.g. 0.2"
         )
     samples = splits[""]

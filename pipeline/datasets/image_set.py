@@ -1,4 +1,4 @@
-"""What every data set offers: names and labels first, pixels one by one."""
+"""The interface of data sets: names and labels first, then pixels one image at a time."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -89,22 +89,22 @@ class ProgressFactory(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetOptions:
-    """What a data set needs to know. Each reads what concerns it.
+    """Options of a data set. Each data set reads those that apply.
 
     Attributes:
         path: the local folder or archive, if one is given.
         image_size: side of the decoded images in pixels.
-        test_share: share of each class to hold out, where the data set has no test split.
+        test_size: fraction of each class to hold out, if the data set has no test split.
         max_megapixels: larger images are unreadable.
         seed: of the split.
         downloads: folder for fetched archives.
         progress: shows downloads.
-        exclude: paths that were found unreadable and shall be left out.
+        exclude: paths of unreadable images to leave out.
     """
 
     path: Path | None
     image_size: int
-    test_share: float | None
+    test_size: float | None
     max_megapixels: float
     seed: int
     downloads: Path

@@ -11,39 +11,37 @@ from pathlib import Path, PurePosixPath
 from pipeline.datasets.image_set import ImageSet
 from pipeline.errors import InputError
 
-# CSV files in which people give labels: their records, and the one spelling of a class name or path.
-
 
 def class_name(text: str) -> str:
-    """A class name as all are compared: composed (NFC), without white space around it."""
+    """The canonical form of a class name: NFC, stripped of white space."""
     return unicodedata.normalize("NFC", text).strip()
 
 
 def path_key(path: str) -> str:
-    """A path as all are compared: composed (NFC); macOS writes some decomposed."""
+    """The canonical form of a path: NFC; macOS writes some paths decomposed."""
     return unicodedata.normalize("NFC", path)
 
 
 def read_label_records(
-    file: Path, *, source: str, needs: Sequence[str], optional: Sequence[str] = (), others: bool = False
+    file: Path, *, source: str, required: Sequence[str], optional: Sequence[str] = (), allow_extra: bool = False
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line where it begins, from 1, and fields by column, of each record of a UTF-8 CSV; blank lines are no records.
+    """First line, from 1, and fields by column of each record of a UTF-8 CSV; blank lines are skipped.
 
     Args:
-        source: what to call the file in messages.
-        needs: columns that must be there, in any order.
-        optional: columns that are passed on where they are there.
-        others: whether there may be more columns, which are not passed on.
+        source: name of the file in messages.
+        required: required columns, in any order.
+        optional: columns that are returned if present.
+        allow_extra: whether other columns are allowed; they are not returned.
 
     Raises:
         InputError: the file is missing, empty or not UTF-8 CSV, lacks a column, has one twice or one
             too many, or a record of another number of fields.
     """
-    records = _records(file, source, needs)
+    records = _records(file, source, required)
     line, header = next(records, (1, []))
     if not header:
-        raise InputError(f"{source}: is empty; give it the header {','.join(needs)} and a line per image")
-    columns = _columns(header, f"{source}: line {line}", needs, optional, others)
+        raise InputError(f"{source}: is empty; give it the header {','.join(required)} and a line per image")
+    columns = _columns(header, f"{source}: line {line}", required, optional, allow_extra)
     for line, fields in records:
         if len(fields) != len(header):
             raise InputError(
@@ -53,7 +51,7 @@ def read_label_records(
         yield line, {name: fields[place] for name, place in columns.items()}
 
 
-def _records(file: Path, source: str, needs: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+def _records(file: Path, source: str, required: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
     try:
         # A spreadsheet may have written a byte order mark.
         with file.open(encoding="utf-8-sig", newline="") as text:
@@ -64,31 +62,28 @@ def _records(file: Path, source: str, needs: Sequence[str]) -> Iterator[tuple[in
                     yield line, fields
                 line = reader.line_num + 1
     except FileNotFoundError:
-        columns = f"columns {','.join(needs)}" if len(needs) > 1 else f"column {needs[0]}"
+        columns = f"columns {','.join(required)}" if len(required) > 1 else f"column {required[0]}"
         raise InputError(f"{source} does not exist; give a CSV with the {columns}") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{source}: cannot be read as UTF-8 CSV ({error}); mend it, or save it as UTF-8") from None
+        raise InputError(f"{source}: cannot be read as UTF-8 CSV ({error}); fix it, or save it as UTF-8") from None
 
 
 def _columns(
-    header: list[str], where: str, needs: Sequence[str], optional: Sequence[str], others: bool
+    header: list[str], where: str, required: Sequence[str], optional: Sequence[str], allow_extra: bool
 ) -> dict[str, int]:
-    """Column -> its place among the fields."""
-    missing = [name for name in needs if name not in header]
+    """Column -> index of its field."""
+    missing = [name for name in required if name not in header]
     if missing:
         close = difflib.get_close_matches(missing[0], header, n=1)
-        mend = f"rename {close[0]!r}" if close else "add it"
-        raise InputError(f"{where}: has no column {missing[0]} among {','.join(header)!r}; {mend}")
-    used = [name for name in (*needs, *optional) if name in header]
-    if not others and len(header) > len(used):
+        fix = f"rename {close[0]!r}" if close else "add it"
+        raise InputError(f"{where}: has no column {missing[0]} among {','.join(header)!r}; {fix}")
+    used = [name for name in (*required, *optional) if name in header]
+    if not allow_extra and len(header) > len(used):
         raise InputError(f"{where}: has the columns {','.join(header)!r}; leave {' and '.join(used)} alone")
     twice = [name for name in used if header.count(name) > 1]
     if twice:
         raise InputError(f"{where}: has the column {twice[0]} twice; remove or rename one of the two")
     return {name: header.index(name) for name in used}
-
-
-# `prepare.labels`: a CSV of labels that stand before those of the data set, such as an annotator's.
 
 
 _COLUMNS = ("path", "label")
@@ -132,7 +127,7 @@ def read_label_file(file: Path, *, key: str) -> LabelFile:
     """
     source = f"{key}: {file}"
     labels: dict[str, LabelRecord] = {}
-    for line, record in read_label_records(file, source=source, needs=_COLUMNS):
+    for line, record in read_label_records(file, source=source, required=_COLUMNS):
         given = LabelRecord(path=record["path"], name=record["label"], line=line)
         earlier = labels.setdefault(path_key(given.path), given)
         if earlier is not given:
@@ -151,21 +146,21 @@ def locate_labels(
     paths: Sequence[str],
     class_names: Sequence[str],
     test_paths: Set[str],
-    left_out: Set[str] = frozenset(),
+    excluded: Set[str] = frozenset(),
 ) -> dict[int, int]:
-    """Row of a training image -> class number that the file gives it.
+    """Row of a training image -> its class number in the file.
 
     Args:
         paths: of the training images, row by row.
         class_names: by class number.
-        left_out: images that the data set has and that are not used; lines about them are passed over.
+        excluded: paths of unused images of the data set; lines for them are ignored.
 
     Raises:
         InputError: a line about a test image, or about no image or class of the data set.
     """
     rows = _rows_by_path(paths)
     numbers = {class_name(name): number for number, name in enumerate(class_names)}
-    of_test, unused = ({path_key(path) for path in some} for some in (test_paths, left_out))
+    of_test, unused = ({path_key(path) for path in some} for some in (test_paths, excluded))
     located = {}
     for given in file.labels:
         where, path = f"{file.source}: line {given.line}", path_key(given.path)
@@ -189,11 +184,11 @@ def locate_labels(
     return located
 
 
-def relabel(images: ImageSet, file: LabelFile, *, left_out: Set[str]) -> ImageSet:
+def relabel(images: ImageSet, file: LabelFile, *, excluded: Set[str]) -> ImageSet:
     """The data set with the file's labels for the training images that it lists.
 
     Args:
-        left_out: images that were found unreadable and are not in `images` any more.
+        excluded: paths of unreadable images, which are not in `images`.
 
     Raises:
         InputError: as `locate_labels`.
@@ -203,7 +198,7 @@ def relabel(images: ImageSet, file: LabelFile, *, left_out: Set[str]) -> ImageSe
         paths=[sample.path for sample in images.train],
         class_names=images.class_names,
         test_paths={sample.path for sample in images.test},
-        left_out=left_out,
+        excluded=excluded,
     )
     train = tuple(replace(sample, label=located.get(row, sample.label)) for row, sample in enumerate(images.train))
     changed = sum(new.label != old.label for new, old in zip(train, images.train, strict=True))

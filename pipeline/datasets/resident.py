@@ -1,4 +1,4 @@
-"""Small images as one uint8 tensor on the device; batches are cut from it by indexing."""
+"""Small images as one uint8 tensor on the device, from which batches are indexed."""
 
 import copy
 from collections.abc import Iterable, Sequence
@@ -45,16 +45,16 @@ class Normalization:
 
 
 class ResidentImages:
-    """Images on the device, cropped, flipped and normalised a batch at a time.
+    """Images on the device, cropped, flipped and normalized a batch at a time.
 
-    Batches come out as float32 (B, 3, C, C) in channels-last memory order: the pixels of an image
-    are stored channel by channel innermost, so no copy is made for it.
+    Batches come out as float32 (B, 3, C, C) in channels-last memory order: channels are
+    the innermost axis of the storage, so no copy is needed.
 
     Args:
         images: uint8 (N, H, W, 3); copied to `device`.
         mean, std: per channel, in units of 0 to 1.
         crop_size: side C of what the network sees.
-        crop_padding: zero pixels around the image that random crops may reach into.
+        crop_padding: zero pixels around the image, for random crops.
         flip: mirror half of the training images.
         seed: of the augmentation.
     """
@@ -82,8 +82,8 @@ class ResidentImages:
         self._crop_size = crop_size
         self._n_offsets = padded - crop_size + 1
         self._flip, self._seed = flip, seed
-        self._draws: dict[int, AugmentationParams] = {}
-        self._normalise = Normalization(mean, std, width=crop_size, device=device)
+        self._augmentations: dict[int, AugmentationParams] = {}
+        self._normalize = Normalization(mean, std, width=crop_size, device=device)
 
     def __len__(self) -> int:
         return len(self._pixels)
@@ -91,15 +91,15 @@ class ResidentImages:
     def with_seed(self, seed: int) -> Self:
         """The same pixels, not copied, with the augmentation of another seed."""
         other = copy.copy(self)
-        other._seed, other._draws = seed, {}
+        other._seed, other._augmentations = seed, {}
         return other
 
     def prefetch(self, requests: Iterable[BatchRequest]) -> AbstractContextManager[None]:  # noqa: ARG002 - as others need it
-        """Nothing: they are all here."""
+        """Do nothing: all images are on the device."""
         return nullcontext()
 
     def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
-        """Augmented images of the given sample ids, each with the draws of its epoch; both (B,)."""
+        """Augmented images of the given sample ids, each with the augmentation of its epoch; both (B,)."""
         offsets = np.empty((len(ids), 2), dtype=np.int64)
         flips = np.empty(len(ids), dtype=np.bool_)
         for epoch in np.unique(epochs):
@@ -109,14 +109,14 @@ class ResidentImages:
         return self._crop(ids, offsets, flips)
 
     def evaluation_batch(self, ids: NDArray[np.int64]) -> Tensor:
-        """Centre crops of the given sample ids (B,)."""
-        centre = np.full((len(ids), 2), (self._n_offsets - 1) // 2, dtype=np.int64)
-        return self._crop(ids, centre, np.zeros(len(ids), dtype=np.bool_))
+        """Center crops of the given sample ids (B,)."""
+        center = np.full((len(ids), 2), (self._n_offsets - 1) // 2, dtype=np.int64)
+        return self._crop(ids, center, np.zeros(len(ids), dtype=np.bool_))
 
     def _crop(self, ids: NDArray[np.int64], offsets: NDArray[np.int64], flips: NDArray[np.bool_]) -> Tensor:
         device = self._pixels.device
         if self._n_offsets == 1 and not flips.any():
-            return self._normalise(self._pixels[torch.from_numpy(ids).to(device)])
+            return self._normalize(self._pixels[torch.from_numpy(ids).to(device)])
         side = np.arange(self._crop_size)
         rows = offsets[:, :1] + side
         columns = offsets[:, 1:] + np.where(flips[:, None], side[::-1], side)
@@ -124,12 +124,12 @@ class ResidentImages:
             torch.from_numpy(index).to(device, non_blocking=True)
             for index in (ids[:, None, None], rows[:, :, None], columns[:, None, :])
         )
-        return self._normalise(self._pixels[image, row, column])
+        return self._normalize(self._pixels[image, row, column])
 
     def _augmentation_for(self, epoch: int) -> AugmentationParams:
-        if epoch not in self._draws:
-            self._draws = {old: draws for old, draws in self._draws.items() if old >= epoch - 1}
-            self._draws[epoch] = sample_augmentation(
+        if epoch not in self._augmentations:
+            self._augmentations = {old: draws for old, draws in self._augmentations.items() if old >= epoch - 1}
+            self._augmentations[epoch] = sample_augmentation(
                 len(self), seed=self._seed, epoch=epoch, n_offsets=self._n_offsets, flip=self._flip
             )
-        return self._draws[epoch]
+        return self._augmentations[epoch]

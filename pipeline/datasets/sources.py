@@ -1,4 +1,4 @@
-"""Sources of training batches."""
+"""The interface of training images, and synthetic images for timing."""
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -8,9 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-
-# What training and evaluation need of images, wherever they are.
-
 
 BatchRequest = tuple[NDArray[np.int64], NDArray[np.int64] | None]
 """Sample ids and the epoch of each, both (B,); None for evaluation."""
@@ -26,7 +23,7 @@ class TrainingImages(Protocol):
         ...
 
     def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
-        """Augmented, each with the draws of its epoch; a function of seed, epoch and id alone."""
+        """Augmented, each with the augmentation of its epoch; a function of seed, epoch and id alone."""
         ...
 
     def evaluation_batch(self, ids: NDArray[np.int64]) -> Tensor:
@@ -34,18 +31,17 @@ class TrainingImages(Protocol):
         ...
 
     def prefetch(self, requests: Iterable[BatchRequest]) -> AbstractContextManager[None]:
-        """While active, prepare the announced batches ahead, in their order."""
+        """Prepare the requested batches ahead, in order, while the context is active."""
         ...
 
 
-# Images that cost nothing to read: the same random numbers for every batch, already on the device.
-
-
 class SyntheticImages:
-    """With the methods of `TrainingImages`; what a training takes longer with real ones is their reading.
+    """`TrainingImages` at no reading cost: every batch has the same random numbers, already on the device.
+
+    The extra time of a training run with real images is that of reading them.
 
     Args:
-        n: images there seem to be.
+        n: apparent number of images.
         crop_size: side C of what the network sees.
     """
 
@@ -57,11 +53,11 @@ class SyntheticImages:
         return self._n
 
     def with_seed(self, seed: int) -> Self:  # noqa: ARG002 - as others need it
-        """The same: there is no augmentation."""
+        """Returns itself: there is no augmentation."""
         return self
 
     def prefetch(self, requests: Iterable[BatchRequest]) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Nothing: there is nothing to prepare."""
+        """Do nothing."""
         return nullcontext()
 
     def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:  # noqa: ARG002
@@ -69,7 +65,7 @@ class SyntheticImages:
         return self.evaluation_batch(ids)
 
     def evaluation_batch(self, ids: NDArray[np.int64]) -> Tensor:
-        """As `training_batch`."""
+        """The same batch as `training_batch`."""
         if len(ids) > len(self._batch):
             self._batch = self._random(len(ids))
         return self._batch[: len(ids)]

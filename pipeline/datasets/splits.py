@@ -1,4 +1,4 @@
-"""Splits into training, validation and test rows."""
+"""Stratified, reproducible splits: training, validation and test rows, folds and subsets."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -9,30 +9,27 @@ from numpy.typing import NDArray
 
 from pipeline.datasets.image_set import DecodedImage, ImageSet, UnreadableImage
 
-# Stratified draws: the same share of every class, reproducible from a seed and the images' names.
-
-
-# Keep the draws for different purposes independent of each other under one seed.
+# Make the splits for different purposes independent under one seed.
 _PART, _TEST, _VAL, _FOLDS = "part", "test", "val", "folds"
 
 
 def subset_mask(paths: Sequence[str], labels: Sequence[int], share: float, *, seed: int) -> NDArray[np.bool_]:
-    """Which training rows take part at all; see `_draw`. At least two of a class where it has two."""
-    return _draw(paths, labels, share, f"{seed}/{_PART}", least=2, rest=0)
+    """Training rows to use; see `_sample`. At least two of a class where it has two."""
+    return _sample(paths, labels, share, f"{seed}/{_PART}", min_count=2, min_rest=0)
 
 
 def choose_test_rows(
     paths: Sequence[str], labels: Sequence[int] | NDArray[np.int64], share: float, *, seed: int
 ) -> NDArray[np.bool_]:
-    """Which rows to hold out for testing; see `_draw`. At least two of a class stay where it has three."""
-    return _draw(paths, labels, share, f"{seed}/{_TEST}", rest=2)
+    """Rows to hold out for testing; see `_sample`. At least two of a class stay where it has three."""
+    return _sample(paths, labels, share, f"{seed}/{_TEST}", min_rest=2)
 
 
 def choose_val_rows(
     paths: Sequence[str], labels: Sequence[int] | NDArray[np.int64], share: float, *, seed: int
 ) -> NDArray[np.bool_]:
-    """Which training rows to flag `val`; see `_draw`. At least one of a class stays where it has two."""
-    return _draw(paths, labels, share, f"{seed}/{_VAL}", rest=1)
+    """Training rows to flag `val`; see `_sample`. At least one of a class stays where it has two."""
+    return _sample(paths, labels, share, f"{seed}/{_VAL}", min_rest=1)
 
 
 def assign_folds(
@@ -43,18 +40,18 @@ def assign_folds(
     seed: int,
     contents: Sequence[str],
 ) -> NDArray[np.int32]:
-    """The part, 0 to `count` - 1, that each row is in: (N,) int32.
+    """The fold, 0 to `count` - 1, of each row: (N,) int32.
 
     Each class is cut along the ranking of its images by a hash of their paths, into parts that
     differ by one image at most. So one image more or less moves at most one other of its class
     across each cut, and none of another class. Then copies join the first image of their `contents`
     (hashes), whatever their labels: a network that has seen a copy has seen the image.
     """
-    of_class = np.asarray(labels, dtype=np.int64)
+    classes = np.asarray(labels, dtype=np.int64)
     hashes = _hashes(paths, f"{seed}/{_FOLDS}")
-    parts = np.zeros(len(of_class), dtype=np.int32)
-    for label in np.unique(of_class):
-        rows = np.flatnonzero(of_class == label)
+    parts = np.zeros(len(classes), dtype=np.int32)
+    for label in np.unique(classes):
+        rows = np.flatnonzero(classes == label)
         ranked = rows[np.argsort(hashes[rows], kind="stable")]
         # Classes begin at different parts, or the first part would get the odd image of each.
         parts[ranked] = (np.arange(len(rows)) * count // len(rows) + label) % count
@@ -62,26 +59,28 @@ def assign_folds(
     return parts[firsts[group]]
 
 
-def _draw(
+def _sample(
     paths: Sequence[str],
     labels: Sequence[int] | NDArray[np.int64],
     share: float,
     key: str,
     *,
-    least: int = 1,
-    rest: int,
+    min_count: int = 1,
+    min_rest: int,
 ) -> NDArray[np.bool_]:
-    """Flag round(share * n) of each class of n rows, `least` or more, and leave `rest` unless that takes from `least`.
+    """Flag round(share * n) of the n rows of each class.
 
-    Images are ranked by a hash of their path, so that one image more or less moves at most one other
-    of its class across the border, and none of another class: a test split outlives additions.
+    At least `min_count` are flagged. At least `min_rest` are not, unless that contradicts `min_count`.
+
+    Images are ranked by a hash of their path. One image more or less then moves at most one other image of its class
+    across the border, and none of another class: a test split is stable under additions.
     """
-    of_class = np.asarray(labels, dtype=np.int64)
+    classes = np.asarray(labels, dtype=np.int64)
     hashes = _hashes(paths, key)
-    flags = np.zeros(len(of_class), dtype=np.bool_)
-    for label in np.unique(of_class):
-        rows = np.flatnonzero(of_class == label)
-        count = max(least, min(round(share * len(rows)), len(rows) - rest))
+    flags = np.zeros(len(classes), dtype=np.bool_)
+    for label in np.unique(classes):
+        rows = np.flatnonzero(classes == label)
+        count = max(min_count, min(round(share * len(rows)), len(rows) - min_rest))
         flags[rows[np.argsort(hashes[rows], kind="stable")[:count]]] = True
     return flags
 
@@ -90,11 +89,8 @@ def _hashes(paths: Sequence[str], key: str) -> NDArray[np.str_]:
     return np.array([hashlib.sha256(f"{key}/{path}".encode()).hexdigest() for path in paths], dtype="U64")
 
 
-# A share of the training images of each class, for a first look or a small machine.
-
-
 def subsample(images: ImageSet, share: float, *, seed: int) -> tuple[ImageSet, frozenset[str]]:
-    """The data set with that share of each class's training images, and the paths of the others.
+    """The data set with a share of each class's training images, and the paths of the others.
 
     A smaller share of the same seed is a part of a larger one. Test images stay.
 
@@ -102,11 +98,11 @@ def subsample(images: ImageSet, share: float, *, seed: int) -> tuple[ImageSet, f
         share: above 0 and below 1; at least two images of a class stay where it has two, to train and to tune on.
     """
     paths = [sample.path for sample in images.train]
-    drawn = subset_mask(paths, [sample.label for sample in images.train], share, seed=seed)
-    left_out = frozenset(path for path, stays in zip(paths, drawn, strict=True) if not stays)
+    selected = subset_mask(paths, [sample.label for sample in images.train], share, seed=seed)
+    excluded = frozenset(path for path, stays in zip(paths, selected, strict=True) if not stays)
 
     def decode() -> Iterator[DecodedImage | UnreadableImage]:
-        return (image for image in images.decode() if image.path not in left_out)
+        return (image for image in images.decode() if image.path not in excluded)
 
-    train = tuple(sample for sample in images.train if sample.path not in left_out)
-    return replace(images, train=train, decode=decode), left_out
+    train = tuple(sample for sample in images.train if sample.path not in excluded)
+    return replace(images, train=train, decode=decode), excluded

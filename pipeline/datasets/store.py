@@ -1,4 +1,4 @@
-"""Prepared images on disk, and their summary."""
+"""Write the pixels of a data set into memory-mapped files, and summarize them: counts, statistics, duplicates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from pipeline.artifacts.files import create_array
 from pipeline.datasets.image_set import SPLITS, ImageSet, ProgressFactory, Sample, UnreadableImage, check_classes
 from pipeline.errors import InputError
-
-# Writing a data set's pixels: row by row into memory-mapped files, or nothing at all.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +33,7 @@ def store_images(
     open_images: Callable[[frozenset[str]], ImageSet],
     arrays: Mapping[str, Path],
     *,
-    replaced: Sequence[Path],
+    stale_files: Sequence[Path],
     source: str,
     image_size: int,
     skip_unreadable: bool,
@@ -48,7 +46,7 @@ def store_images(
 
     Args:
         open_images: gives the data set without the paths it receives.
-        replaced: files that belong to earlier arrays; deleted when the new ones appear, so that a
+        stale_files: files that belong to earlier arrays; deleted when the new ones appear, so that a
             run killed before it wrote theirs leaves none that does not fit.
         source: what to call the data set in messages.
 
@@ -60,7 +58,7 @@ def store_images(
         images = open_images(frozenset(unreadable))
         check_classes(images, source)
         try:
-            sha256 = _write(images, arrays, replaced, image_size, progress)
+            sha256 = _write(images, arrays, stale_files, image_size, progress)
         except _UnreadableImagesError as error:
             if not skip_unreadable:
                 raise InputError(_describe(error.reasons, source)) from None
@@ -78,7 +76,7 @@ class _UnreadableImagesError(Exception):
 def _write(
     images: ImageSet,
     arrays: Mapping[str, Path],
-    replaced: Sequence[Path],
+    stale_files: Sequence[Path],
     image_size: int,
     progress: ProgressFactory,
 ) -> dict[str, list[str]]:
@@ -104,7 +102,7 @@ def _write(
         if reasons:
             raise _UnreadableImagesError(reasons)
         assert all(all(hashes) for hashes in sha256.values()), "an image was not decoded"
-        for path in replaced:
+        for path in stale_files:
             path.unlink(missing_ok=True)
     return sha256
 
@@ -113,12 +111,9 @@ def _describe(reasons: Mapping[str, str], source: str) -> str:
     path = min(reasons)
     more = f" (and {len(reasons) - 1} more unreadable files)" if len(reasons) > 1 else ""
     return (
-        f"{source}: {path}: {reasons[path]}{more}; mend or remove it, "
+        f"{source}: {path}: {reasons[path]}{more}; fix or remove it, "
         "or set `prepare.unreadable: skip` to leave such files out"
     )
-
-
-# Figures about a prepared data set: counts, channel statistics, exact duplicates.
 
 
 _MAX_PAIRS = 20
@@ -146,7 +141,7 @@ def summarize(stored: StoredImages, train_pixels: NDArray[np.uint8]) -> dict[str
 
 
 def channel_statistics(pixels: NDArray[np.uint8]) -> tuple[list[float], list[float]]:
-    """Mean and (population) standard deviation per channel, over all images and places, in 0 to 1.
+    """Mean and (population) standard deviation per channel, over all images and pixels, in 0 to 1.
 
     Args:
         pixels: (N, H, W, 3), read in blocks of bounded size.

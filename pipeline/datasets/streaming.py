@@ -31,12 +31,12 @@ from pipeline.datasets.resident import Normalization
 from pipeline.datasets.sources import BatchRequest
 from pipeline.errors import DataError
 
-# Stands for an epoch where the centre is wanted.
+# Epoch value that means the center crop.
 _EVALUATION = -1
 
 
 class StreamingImages:
-    """Images in files, cropped, scaled, flipped and normalised; with the methods of `ResidentImages`.
+    """Images in files, cropped, scaled, flipped and normalized; with the methods of `ResidentImages`.
 
     Batches are float32 (B, 3, C, C) on the device in channels-last memory order. Their bits depend
     on files, settings, sample ids and epochs alone: not on `workers`, on what was announced, or on
@@ -54,7 +54,7 @@ class StreamingImages:
         crop_size: side C of what the network sees.
         random_crop: of the training images; holds their seed.
         workers: decoding threads; 0 decodes in the caller's thread, nothing ahead.
-        batches_ahead: announced batches in memory at a time, the one in use included, as uint8.
+        batches_ahead: requested batches in memory at a time, the one in use included, as uint8.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class StreamingImages:
         self._files = files
         self._crop_size = crop_size
         self._random_crop = random_crop
-        self._centre = partial(center_box, crop_size=crop_size)
+        self._center = partial(center_box, crop_size=crop_size)
         # Its threads end with this object.
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="decode") if workers else None
         self._batches_ahead = batches_ahead
         self._requests: Iterator[BatchRequest] = iter(())
         self._announced: deque[_DecodingBatch] = deque()
         self._device = device
-        self._normalise = Normalization(mean, std, width=crop_size, device=device)
+        self._normalize = Normalization(mean, std, width=crop_size, device=device)
 
     def __len__(self) -> int:
         return len(self._files)
@@ -94,24 +94,24 @@ class StreamingImages:
         return other
 
     def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
-        """Augmented images of the given sample ids, each with the draws of its epoch; both (B,).
+        """Augmented images of the given sample ids, each with the augmentation of its epoch; both (B,).
 
         Raises:
             InputError: a file is missing or has changed; names it.
         """
-        return self._normalise(self._pixels(ids, epochs))
+        return self._normalize(self._pixels(ids, epochs))
 
     def evaluation_batch(self, ids: NDArray[np.int64]) -> Tensor:
-        """Centre crops of the given sample ids (B,), of the image scaled to a short side of C * 256 / 224.
+        """Center crops of the given sample ids (B,), of the image scaled to a short side of C * 256 / 224.
 
         Raises:
             InputError: a file is missing or has changed; names it.
         """
-        return self._normalise(self._pixels(ids, np.full(len(ids), _EVALUATION)))
+        return self._normalize(self._pixels(ids, np.full(len(ids), _EVALUATION)))
 
     @contextmanager
     def prefetch(self, requests: Iterable[BatchRequest]) -> Iterator[None]:
-        """Decode the announced batches ahead, in their order; may be endless, and is read as needed.
+        """Decode the requested batches ahead, in order; `requests` may be endless and is read lazily.
 
         Images that are asked for out of this order are decoded when asked for. May be nested: an
         evaluation in the middle of training announces its own batches.
@@ -162,7 +162,7 @@ class StreamingImages:
 
     def _start(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> "_DecodingBatch":
         shape = (len(ids), self._crop_size, self._crop_size, 3)
-        # The copy to a GPU runs beside the computation only from pinned memory.
+        # The copy to a GPU overlaps the computation only from pinned memory.
         pixels = torch.empty(shape, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
         jobs: list[Future[None]] = []
         for sample_id, epoch, row in zip(ids.tolist(), epochs.tolist(), pixels.numpy(), strict=True):
@@ -175,7 +175,7 @@ class StreamingImages:
     def _decode(self, sample_id: int, epoch: int, out: NDArray[np.uint8]) -> None:
         """Write one image to `out` (C, C, 3)."""
         training = epoch != _EVALUATION
-        region, mirror = self._random_crop.draw(sample_id, epoch) if training else (self._centre, False)
+        region, mirror = self._random_crop.sample(sample_id, epoch) if training else (self._center, False)
         content = self._files.read(sample_id)
         try:
             # Its size was checked when it was prepared.

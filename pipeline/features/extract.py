@@ -1,4 +1,4 @@
-"""From images to features: evaluation mode, no augmentation, one batch in memory at a time."""
+"""Extraction of penultimate features and class probabilities, in evaluation mode without augmentation."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
@@ -21,10 +21,7 @@ from pipeline.training.evaluation import evaluation_images, rank_rows
 from pipeline.training.run_key import RunKey, worker_machine_info
 from pipeline.training.weights import TrainedNetwork
 
-# What extracted features, and heads fitted on them, are recognized by.
-
-
-# Plumbing, words for people, and settings, whose values are in the key.
+# Modules that cannot change a result, and settings, whose values are in the key.
 _EXCLUDED = frozenset({"pipeline", "pipeline.stages"}) | frozenset(
     f"pipeline.{name}"
     for name in (
@@ -33,22 +30,22 @@ _EXCLUDED = frozenset({"pipeline", "pipeline.stages"}) | frozenset(
         "training.settings",
     )
 )  # fmt: skip
-# Beyond those of training.
+# Packages that change features, in addition to those that change training.
 _PACKAGES = ("pillow", "pyarrow", "scikit-learn", "scipy")
 
 
 def features_cache_key(values: Mapping[str, Any], *, module: str, ranks: World) -> str:
-    """Hex digest of all that decides the bits.
+    """Hex digest of everything that determines the bits of features, or of heads fitted on them.
 
     Args:
-        values: plain; settings and digests of what is read.
-        module: whose syntax trees, with those of what it imports, turn them into the result.
-        ranks: that share the images; their number decides which images pass together.
+        values: plain values: settings and digests of the inputs.
+        module: the module whose import closure computes the result.
+        ranks: their number determines which images form a batch.
     """
     job = {
         **values,
         "ranks": ranks.count,
-        "code": code_digest(module, passive=_EXCLUDED),
+        "code": code_digest(module, exclude=_EXCLUDED),
         "versions": {package: metadata.version(package) for package in _PACKAGES},
     }
     return RunKey(job=job, machine=worker_machine_info(ranks.device, torch.get_num_threads())).key
@@ -66,13 +63,13 @@ def extract_features(
     probabilities: NDArray[np.float32],
     *,
     batch_size: int,
-    mirror: bool = False,
+    flip_tta: bool = False,
     ranks: World,
     progress: Progress,
 ) -> None:
-    """Write the penultimate features of all images, and how sure the networks are of each class.
+    """Write the penultimate features of all images, and their class probabilities.
 
-    Each rank writes its own rows and leaves the others alone.
+    Each rank writes its own rows only.
 
     Args:
         networks: the first gives the features, all together the mean of their probabilities.
@@ -80,14 +77,14 @@ def extract_features(
         out: float32 (N, D), writable.
         probabilities: float32 (N, n_classes), writable.
         batch_size: images per forward pass.
-        mirror: give the means of each image and its mirror image.
+        flip_tta: average over each image and its mirror image.
 
     Raises:
         InputError: a network gives features that are not finite.
     """
     rows = rank_rows(len(images), ranks)
     for where, batch in _batches(images, networks[0], batch_size, rows, ranks.device):
-        outputs = [_outputs(network, batch, mirror=mirror) for network in networks]
+        outputs = [_outputs(network, batch, flip_tta=flip_tta) for network in networks]
         out[where] = outputs[0][0]
         probabilities[where] = np.mean([sure for _, sure in outputs], axis=0, dtype=np.float32)
         progress.update(len(batch))
@@ -102,21 +99,21 @@ def extract_by_fold(
     probabilities: NDArray[np.float32],
     *,
     batch_size: int,
-    mirror: bool = False,
+    flip_tta: bool = False,
     ranks: World,
     progress: Progress,
 ) -> list[float]:
-    """As `extract_features`, each image by the network of its fold, which was not trained on it.
+    """Extract the features of each image with the network of its fold, which was not trained on it.
 
-    The features of network k are brought into the space of network 0's by the similarity that fits
-    best on all images (see `alignment`), for which every network sees all of them once.
+    The features of network k are aligned with those of network 0 by the similarity transform that fits best on all
+    images (`fit_similarity`); therefore every network processes all images once.
 
     Args:
         folds: (N,), 0 to len(networks) - 1.
 
     Returns:
-        For each network but the first, the share of variance of the first one's features that its
-        own have after the fit, 0 to 1.
+        For each network but the first, the fraction of the variance of the first one's features that
+        its aligned features explain, 0 to 1.
 
     Raises:
         InputError: a network gives features that are not finite, or the same for all images.
@@ -124,7 +121,7 @@ def extract_by_fold(
     sums = [PairedSums(out.shape[1]) for _ in networks[1:]]
     own = rank_rows(len(images), ranks)
     for where, batch in _batches(images, networks[0], batch_size, own, ranks.device):
-        outputs = [_outputs(network, batch, mirror=mirror) for network in networks]
+        outputs = [_outputs(network, batch, flip_tta=flip_tta) for network in networks]
         for pairs, (features, _) in zip(sums, outputs[1:], strict=True):
             pairs.add(features, outputs[0][0])
         held_out = folds[where], np.arange(len(batch))
@@ -140,22 +137,22 @@ def extract_by_fold(
 
 
 def _outputs(
-    network: TrainedNetwork, batch: Tensor, *, mirror: bool
+    network: TrainedNetwork, batch: Tensor, *, flip_tta: bool
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Features (B, D) and probabilities (B, n_classes) of one batch (B, 3, C, C)."""
-    views = [batch, batch.flip(3)] if mirror else [batch]
+    views = [batch, batch.flip(3)] if flip_tta else [batch]
     outputs = []
     for view in views:
         features = network.model.features(view)
         outputs.append((features.float(), network.model.classify(features).softmax(1).float()))
-    given, sure = (torch.stack(values).mean(0).cpu().numpy() for values in zip(*outputs, strict=True))
-    if not np.isfinite(given).all():
+    averaged, sure = (torch.stack(values).mean(0).cpu().numpy() for values in zip(*outputs, strict=True))
+    if not np.isfinite(averaged).all():
         raise InputError("features: the network gives NaN or infinity; lower finetune.learning_rate")
-    return given, sure
+    return averaged, sure
 
 
 def _fitted(pairs: PairedSums, fold: int, ranks: World) -> SimilarityTransform:
-    """The fit over the rows of all ranks; each makes it from the same sums."""
+    """The fit over the rows of all ranks; each rank computes it from the same sums."""
     pairs.values = distributed.all_reduce_sum_(torch.from_numpy(pairs.values).to(ranks.device)).cpu().numpy()
     try:
         return fit_similarity(pairs)
@@ -166,7 +163,7 @@ def _fitted(pairs: PairedSums, fold: int, ranks: World) -> SimilarityTransform:
 def _batches(
     images: ImageSource, network: TrainedNetwork, batch_size: int, rows: NDArray[np.int64], device: torch.device
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Contiguous `rows` in batches (B, 3, C, C) on the device, and where they belong."""
+    """Contiguous `rows` in batches (B, 3, C, C) on the device, and their slices of the output."""
     if isinstance(images, ImageFiles):
         yield from _loaded(evaluation_images(images, network.format, device), rows, batch_size, first=0)
         return

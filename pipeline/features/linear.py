@@ -1,4 +1,4 @@
-"""Linear classifiers on frozen features."""
+"""Linear classifiers on frozen features: heads, cross-validated probes and networks with a frozen backbone."""
 
 import warnings
 from dataclasses import dataclass
@@ -14,22 +14,19 @@ from sklearn.preprocessing import StandardScaler
 
 from pipeline.errors import InputError
 
-# A linear classifier on features of a frozen network: what its last layer can be without an optimizer's run.
-
-
 MAX_ITERATIONS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearHead:
-    """Logits are `features @ weight.T + bias`.
+    """A linear classifier: logits are `features @ weight.T + bias`.
 
     Attributes:
         weight: (n_classes, D) float64.
         bias: (n_classes,) float64.
         train_loss: mean cross-entropy on the images of the fit, in nats.
         iterations: of L-BFGS.
-        converged: False where it stopped after `MAX_ITERATIONS`.
+        converged: False if it stopped after `MAX_ITERATIONS`.
     """
 
     weight: NDArray[np.float64]
@@ -40,9 +37,9 @@ class LinearHead:
 
 
 def fit_head(features: NDArray[np.float32], labels: NDArray[np.int64]) -> LinearHead:
-    """Multinomial logistic regression on standardised features, with scikit-learn's own L2 penalty (C = 1).
+    """Multinomial logistic regression on standardized features, with scikit-learn's default L2 penalty (C = 1).
 
-    The standardisation is part of the returned layer. Equal inputs give equal results.
+    The standardization is part of the returned layer. Equal inputs give equal results.
 
     Args:
         features: (N, D).
@@ -56,7 +53,7 @@ def fit_head(features: NDArray[np.float32], labels: NDArray[np.int64]) -> Linear
         model.fit(exact, labels)
     coefficients, intercepts = regression.coef_, regression.intercept_
     if len(coefficients) == 1:
-        # Of two classes it gives the difference of their logits.
+        # For two classes, scikit-learn fits the difference of their logits.
         coefficients, intercepts = (np.concatenate([-half, half]) for half in (coefficients / 2, intercepts / 2))
     weight = coefficients / scaler.scale_
     iterations = int(regression.n_iter_.max())
@@ -69,20 +66,14 @@ def fit_head(features: NDArray[np.float32], labels: NDArray[np.int64]) -> Linear
     )
 
 
-# Class probabilities where no network gives any: a cross-validated logistic regression on the components.
-#
-# A linear probe is how representations are usually judged (Alain and Bengio, 2016, arXiv:1610.01644);
-# out of fold, no image has a say in its own probabilities.
-
-
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """What the regressions say, and how they ended.
+    """Out-of-fold predictions of a linear probe.
 
     Attributes:
-        probabilities: (N, n_classes) float32, rows sum to 1; 0 for a class that the other folds do not have.
+        probabilities: (N, n_classes) float32, rows sum to 1; 0 for a class that is missing in the other folds.
         iterations: of L-BFGS, by fold.
-        converged: whether every fold's regression did.
+        converged: whether the regressions of all folds did.
     """
 
     probabilities: NDArray[np.float32]
@@ -98,11 +89,11 @@ def probe_folds(
     key: str = "filter.scorer",
     fix: str = "give --probabilities, or take knn_agreement",
 ) -> NDArray[np.int64]:
-    """(N,) fold of each row: every class is dealt out in a drawn order, so that folds differ by one image a class.
+    """(N,) fold of each row, stratified in random order: folds differ by at most one image of each class.
 
     Args:
-        key: what an error names.
-        fix: what to do about it.
+        key: key in error messages.
+        fix: fix in error messages.
 
     Raises:
         InputError: there are fewer images than folds, or the images outside a fold are of one class.
@@ -114,7 +105,7 @@ def probe_folds(
     dealt = 0
     for label in np.unique(labels):
         rows = rng.permutation(np.flatnonzero(labels == label))
-        # Classes go on where the one before ended, so that small ones do not all meet in the first fold.
+        # A class starts where the one before ended, so that small classes do not all land in the first fold.
         folds[rows] = (dealt + np.arange(len(rows))) % n_folds
         dealt += len(rows)
     for fold in range(n_folds):
@@ -128,12 +119,15 @@ def probe_folds(
 def cross_validated_probabilities(
     components: NDArray[np.float32], labels: NDArray[np.int64], *, folds: NDArray[np.int64], n_classes: int
 ) -> ProbeResult:
-    """Probabilities of each fold's images by a regression on those of the others.
+    """Class probabilities of each fold's images, by a logistic regression on the other folds.
+
+    A linear probe evaluates representations (Alain and Bengio, 2016, arXiv:1610.01644). Out of fold, an image does not
+    affect its own probabilities.
 
     Args:
-        components: (N, d); they are standardised.
+        components: (N, d); they are standardized.
         labels: (N,), 0 to `n_classes` - 1.
-        folds: (N,), of `probe_folds`.
+        folds: (N,), from `probe_folds`.
     """
     probabilities = np.zeros((len(labels), n_classes), dtype=np.float32)
     heads = []

@@ -1,4 +1,4 @@
-"""Trained extractors, and the alignment of several."""
+"""Trained extractors: their metrics, and the alignment of their feature spaces."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,15 +15,6 @@ from pipeline.models.resnet import Network
 from pipeline.training.evaluation import Evaluation
 from pipeline.training.settings import TrainSettings
 
-# Bringing the features of one network into the space of another.
-#
-# Two networks of one recipe find much the same features in another order and basis. The orthogonal
-# Procrustes problem (Schoenemann 1966, A generalized solution of the orthogonal Procrustes problem;
-# with scaling and centring, Schoenemann & Carroll 1970) is to find the rotation, scale and shift that
-# bring the features of the same images closest to each other in the sum of squares. Distances between
-# images of one network stay as they were, but for the scale.
-
-
 Float = NDArray[np.float64]
 
 # Rows transformed at a time, in double precision.
@@ -31,11 +22,11 @@ _ROWS = 4096
 
 
 class PairedSums:
-    """Sums over pairs of rows, all that a fit needs of them; rows may come in any blocks.
+    """Sufficient statistics of a similarity fit over pairs of rows, added in any blocks.
 
     Attributes:
         values: (1 + 2 D + 2 + D * D,) float64: pairs, the sums of the sources and of the targets, their sums of
-            squares, and the cross products. One array, so that sums of several processes add up as such.
+            squares, and the cross products. One array, so that several processes can add theirs.
     """
 
     def __init__(self, dimensions: int) -> None:
@@ -43,14 +34,14 @@ class PairedSums:
         self.values = np.zeros(1 + 2 * dimensions + 2 + dimensions**2)
 
     def add(self, source: NDArray[np.floating], target: NDArray[np.floating]) -> None:
-        """Count in the pairs of rows of `source` and `target`, both (B, D)."""
+        """Add the pairs of rows of `source` and `target`, both (B, D)."""
         assert source.shape == target.shape == (len(source), self._dimensions), (source.shape, target.shape)
         x, y = source.astype(np.float64), target.astype(np.float64)
         squares = [np.vdot(x, x), np.vdot(y, y)]
         self.values += np.concatenate([[len(x)], x.sum(0), y.sum(0), squares, (x.T @ y).ravel()])
 
-    def centred(self) -> tuple[Float, Float, Float, float, float]:
-        """Mean source (D,) and target (D,); of the centred rows, cross products (D, D) and sums of squares."""
+    def centered(self) -> tuple[Float, Float, Float, float, float]:
+        """Mean source (D,) and target (D,); of the centered rows, cross products (D, D) and sums of squares."""
         d = self._dimensions
         count, (source, target) = self.values[0], self.values[1 : 1 + 2 * d].reshape(2, d) / self.values[0]
         source_squares, target_squares = self.values[1 + 2 * d : 3 + 2 * d]
@@ -70,7 +61,7 @@ class SimilarityTransform:
 
     Attributes:
         rotation: (D, D), orthogonal; may reflect.
-        explained: share of the target's variance that the transformed source has, 0 to 1.
+        explained: fraction of the target's variance that the transformed source explains, 0 to 1.
     """
 
     rotation: Float
@@ -92,13 +83,17 @@ class SimilarityTransform:
 
 
 def fit_similarity(sums: PairedSums) -> SimilarityTransform:
-    """The rotation, scale and shift that bring the sources closest to their targets, in the sum of squares.
+    """The rotation, scale and shift that minimize the sum of squared distances of sources to targets.
+
+    Two networks of one recipe learn similar features in another order and basis. This is the orthogonal Procrustes
+    problem (Schoenemann 1966, A generalized solution of the orthogonal Procrustes problem; with scaling and centering,
+    Schoenemann & Carroll 1970). Distances between images of one network change by the scale alone.
 
     Raises:
         ValueError: the sources are all alike, or the targets are.
     """
-    source_mean, target_mean, cross, source_squares, target_squares = sums.centred()
-    # Below what rounding leaves of the sums of equal numbers, there is no spread.
+    source_mean, target_mean, cross, source_squares, target_squares = sums.centered()
+    # Below the rounding error of sums of equal numbers, there is no variance.
     noise = np.finfo(np.float64).eps * sums.values[0] * len(source_mean)
     for mean, squares in ((source_mean, source_squares), (target_mean, target_squares)):
         if squares <= noise * (mean @ mean):
@@ -113,9 +108,6 @@ def fit_similarity(sums: PairedSums) -> SimilarityTransform:
     )
 
 
-# Trained extractors, and what is told of them together.
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainedExtractor:
     """A network of one fold, or of all images.
@@ -123,7 +115,7 @@ class TrainedExtractor:
     Attributes:
         n_train: images that it was trained on.
         train_loss: in nats.
-        confidence: (N,) float32, how sure it was of each image's label while it trained; NaN where it was not.
+        confidence: (N,) float32, mean confidence in each image's label during training; NaN for other images.
     """
 
     model: Network
@@ -134,7 +126,7 @@ class TrainedExtractor:
 
 
 def mean_confidence(networks: Sequence[TrainedExtractor]) -> NDArray[np.float32]:
-    """(N,) float32: over the networks that trained on the image; NaN where none did."""
+    """(N,) float32: mean over the networks that trained on the image; NaN without one."""
     stacked = np.stack([trained.confidence for trained in networks])
     passes = np.isfinite(stacked).sum(axis=0)
     return np.where(passes > 0, np.nansum(stacked, axis=0) / np.maximum(passes, 1), np.nan).astype(np.float32)
@@ -143,10 +135,10 @@ def mean_confidence(networks: Sequence[TrainedExtractor]) -> NDArray[np.float32]
 def extractor_metrics(
     config: FinetuneConfig, data: PreparedData, networks: Sequence[TrainedExtractor], results: Sequence[Evaluation]
 ) -> dict[str, Any]:
-    """Means over folds, and the same of each, on the test images."""
+    """Metrics on the test images: means over folds, and those of each fold."""
     labels = data.test.labels
     settings = dataclasses.asdict(networks[0].settings)
-    if config.trained == "head":
+    if config.trainable == "head":
         settings = {key: settings[key] for key in ("network", "stem", "n_classes", "format", "seed")}
     folds: list[dict[str, Any]] = [
         {
@@ -166,7 +158,7 @@ def extractor_metrics(
         **means,
         "recall_per_class": recalls,
         "folds": [{**fold, "n_train": trained.n_train} for fold, trained in zip(folds, networks, strict=True)],
-        "trained": config.trained,
+        "trained": config.trainable,
         "weights": config.weights,
         "settings": settings,
     }

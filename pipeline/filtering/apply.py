@@ -168,7 +168,7 @@ def _check_no_class_is_empty(
 
 
 def _rule_key(config: FilterConfig) -> str:
-    return next(key for key in ("drop_share", "eps", "threshold") if getattr(config, key) is not None)
+    return next(key for key in ("drop_fraction", "eps", "threshold") if getattr(config, key) is not None)
 
 
 def _reasons(inputs: ScorerInputs, config: FilterConfig, decision: FilterDecision, context: FilterContext) -> list[str]:

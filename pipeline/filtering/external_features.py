@@ -100,7 +100,9 @@ def _floats(option: str, path: Path, shape: str) -> NDArray[np.float32]:
 def _labels(path: Path, n: int) -> tuple[NDArray[np.int64], list[str], list[str] | None]:
     source = f"--labels {path}"
     given, paths = [], []
-    for line, record in read_label_records(path, source=source, needs=["label"], optional=["path"], others=True):
+    for line, record in read_label_records(
+        path, source=source, required=["label"], optional=["path"], allow_extra=True
+    ):
         name = class_name(record["label"])
         if not name:
             raise InputError(

@@ -61,7 +61,7 @@ def input_files(data: DataPaths, network: str) -> list[Path]:
         data.training_confidence(network),
         data.embedding(network),
         data.components(network),
-        data.maps(network),
+        data.embeddings(network),
     ]
 
 

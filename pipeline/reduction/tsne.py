@@ -83,7 +83,7 @@ def check_settings(n: int, dimensions: int, *, n_components: int | None, neighbo
         )
     if neighbors > n - 1:
         raise InputError(
-            f"reduce.neighbors: {neighbors} is too many for {n} training images; give at most {max(n - 1, 0)}"
+            f"reduce.n_neighbors: {neighbors} is too many for {n} training images; give at most {max(n - 1, 0)}"
         )
 
 

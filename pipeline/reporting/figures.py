@@ -122,7 +122,7 @@ def _eps_curves(summary: Summary) -> tuple[dict[str, Any], dict[str, tuple[float
 def _unit(network: Summary) -> str:
     if network["scorer"] != "dbscan":
         return f"threshold of {network['scorer']}"
-    units = {"map": "map units", "components": "units of the components"}
+    units = {"embedding": "map units", "components": "units of the components"}
     return f"eps ({units[network['space']]})"
 
 

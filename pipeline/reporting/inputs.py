@@ -14,6 +14,7 @@ from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.artifacts.runs import read_run_records, read_runs
 from pipeline.artifacts.tables import read_parquet
 from pipeline.config.params import Params
+from pipeline.config.renamed_keys import with_new_keys
 from pipeline.config.study import Study
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
@@ -142,6 +143,12 @@ def stage_names(params: Params) -> list[str]:
     return [f"{stage}@{item}" if item else stage for stage, item in items]
 
 
+def _read_filter_metrics(path: Path) -> dict[str, Any]:
+    """The metrics of the filter; packed ones have the keys of their time."""
+    metrics: dict[str, Any] = read_json(path)
+    return {**metrics, "settings": with_new_keys({"filter": metrics["settings"]})["filter"]}
+
+
 def _load_network(name: str, data: PreparedData, paths: DataPaths) -> NetworkInputs:
     points = read_parquet(paths.points(name), _POINT_COLUMNS)
     test = read_parquet(paths.embedding(name, "test"), ("x", "y"))
@@ -159,7 +166,7 @@ def _load_network(name: str, data: PreparedData, paths: DataPaths) -> NetworkInp
         path=points["path"].to_pylist(),
         finetune=read_json(paths.finetune_metrics(name)),
         reduce=read_json(paths.reduce_metrics(name)),
-        filter=read_json(paths.filter_metrics(name)),
+        filter=_read_filter_metrics(paths.filter_metrics(name)),
         labels=points["label"].to_numpy(),
         predicted=points["predicted"].to_numpy(),
         threshold=points["eps"].to_numpy(),

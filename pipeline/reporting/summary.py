@@ -29,7 +29,7 @@ def agreements(networks: Sequence[NetworkInputs]) -> list[dict[str, Any]]:
     """Return the Jaccard index of the images dropped by each pair of filters, and that of chance, 0 to 1.
 
     What goes is the filter's own decision, before people's overrides. A further map of
-    `reduce.more_maps` is compared with the first one of its network.
+    `reduce.extra_embeddings` is compared with the first one of its network.
     """
     return [*_between_networks(networks), *_between_maps(networks)]
 
@@ -51,7 +51,7 @@ def _between_maps(networks: Sequence[NetworkInputs]) -> Iterable[dict[str, Any]]
         for index, value in enumerate(network.filter["stability_over_maps"], start=1):
             yield {
                 "first": network.name,
-                "second": f"{network.name}, map {index} of reduce.more_maps",
+                "second": f"{network.name}, map {index} of reduce.extra_embeddings",
                 "jaccard": float(value),
                 "chance": _chance(share, share),
             }
@@ -151,7 +151,7 @@ def _study(study: StudyInputs, inputs: ReportInputs) -> Summary:
         for comparison in comparisons(study.runs, study.plan)
     ]
     pooled = [{**row, "images": values} for row, values in zip(found["pooled"], images, strict=True)]
-    figure = study.study.figure
+    figure = study.study.paper_figure
     return {
         **found,
         "pooled": pooled,
@@ -211,7 +211,7 @@ def _default_kept_share(network: NetworkInputs) -> float | None:
     None for a filter whose values are not these radii.
     """
     scorer = network.filter["settings"]["scorer"]
-    if (scorer["name"], scorer.get("space"), scorer.get("min_samples")) != ("dbscan", "map", DEFAULT_MIN_SAMPLES):
+    if (scorer["name"], scorer.get("space"), scorer.get("min_samples")) != ("dbscan", "embedding", DEFAULT_MIN_SAMPLES):
         return None
     return float((suspicion_from_score(network.score, network.threshold) <= DEFAULT_EPS).mean())
 

@@ -30,7 +30,7 @@ def warmup_laws(studies: Sequence[StudyInputs], train: TrainConfig, confidence: 
     siblings: dict[str, dict[float, list[StudyInputs]]] = defaultdict(lambda: defaultdict(list))
     for study in studies:
         warmup = _warmup_epochs(study.study, train)
-        if warmup is not None and study.study.filter_draws == 1:
+        if warmup is not None and study.study.filter_replicates == 1:
             siblings[_all_but_the_warmup(study.study, train)][warmup].append(study)
     groups = [dict(sorted(group.items())) for group in siblings.values() if len(group) > 1]
     return [law for group in groups for law in _laws(group, confidence)]
@@ -42,7 +42,7 @@ def _warmup_epochs(study: Study, train: TrainConfig) -> float | None:
 
 
 def _all_but_the_warmup(study: Study, train: TrainConfig) -> str:
-    grid = study.model_dump(mode="json", exclude={"recipe", "figure", "batch_sizes"})
+    grid = study.model_dump(mode="json", exclude={"recipe", "paper_figure", "batch_sizes"})
     recipe = study.effective_recipe(train).model_dump(mode="json")
     recipe["schedule"].pop("warmup")
     return json.dumps([grid, recipe], sort_keys=True)

@@ -11,6 +11,7 @@ from pydantic import ValidationError, model_validator
 
 from pipeline.config.base import NonNegativeFloat, Positive, PositiveFloat, Section, describe_validation_error
 from pipeline.config.params import parse_params, read_params_text
+from pipeline.config.renamed_keys import RENAMED_MACHINE_KEYS, renamed_key_error
 from pipeline.errors import InputError
 
 # A cluster as the model sees it: nodes of some GPUs, a link inside each node and one between nodes.
@@ -52,14 +53,14 @@ class Machine:
 
     Attributes:
         nodes, gpus_per_node: >= 1.
-        inside: between two GPUs of a node.
-        between: between two nodes, with all network adapters of a node together. Its GPUs share it.
+        intra_node: between two GPUs of a node.
+        inter_node: between two nodes, with all network adapters of a node together. Its GPUs share it.
     """
 
     nodes: int
     gpus_per_node: int
-    inside: NetworkLink
-    between: NetworkLink
+    intra_node: NetworkLink
+    inter_node: NetworkLink
 
     def __post_init__(self) -> None:
         assert min(self.nodes, self.gpus_per_node) >= 1, self
@@ -83,22 +84,22 @@ def machine(
     *,
     nodes: int,
     gpus_per_node: int,
-    inside: Mapping[str, Any] | None,
-    between: Mapping[str, Any] | None,
+    intra_node: Mapping[str, Any] | None,
+    inter_node: Mapping[str, Any] | None,
 ) -> Machine:
     """The machine that a file in machines/ describes, by the names of its keys.
 
     Args:
-        inside: as `NetworkLink`; None: nodes have one GPU.
-        between: the same, of one network adapter, with `adapters_per_node`; None: there is one node.
+        intra_node: as `NetworkLink`; None: nodes have one GPU.
+        inter_node: the same, of one network adapter, with `adapters_per_node`; None: there is one node.
     """
-    assert (inside is None) == (gpus_per_node == 1), (inside, gpus_per_node)
-    assert (between is None) == (nodes == 1), (between, nodes)
+    assert (intra_node is None) == (gpus_per_node == 1), (intra_node, gpus_per_node)
+    assert (inter_node is None) == (nodes == 1), (inter_node, nodes)
     return Machine(
         nodes=nodes,
         gpus_per_node=gpus_per_node,
-        inside=_link(**inside) if inside else NO_LINK,
-        between=_link(**between) if between else NO_LINK,
+        intra_node=_link(**intra_node) if intra_node else NO_LINK,
+        inter_node=_link(**inter_node) if inter_node else NO_LINK,
     )
 
 
@@ -136,45 +137,45 @@ class MachineConfig(Section):
     """A cluster of equal nodes, with one worker on each GPU.
 
     Attributes:
-        inside: null for nodes of one GPU.
-        between: null for a machine of one node.
-        guessed, measured: keys whose figures are assumptions, or were measured on the machine itself; the others are
+        intra_node: null for nodes of one GPU.
+        inter_node: null for a machine of one node.
+        assumed, measured: keys whose figures are assumptions, or were measured on the machine itself; the others are
             given by its makers or operators.
     """
 
     nodes: Positive
     gpus_per_node: Positive
-    inside: LinkConfig | None
-    between: NetworkConfig | None
-    guessed: tuple[str, ...] = ()
+    intra_node: LinkConfig | None
+    inter_node: NetworkConfig | None
+    assumed: tuple[str, ...] = ()
     measured: tuple[str, ...] = ()
 
     @property
-    def origins(self) -> dict[str, Literal["given", "guessed", "measured"]]:
+    def origins(self) -> dict[str, Literal["given", "assumed", "measured"]]:
         """Key path of every figure -> where it comes from."""
         keys = ["nodes", "gpus_per_node"]
-        for name, link in (("inside", self.inside), ("between", self.between)):
+        for name, link in (("intra_node", self.intra_node), ("inter_node", self.inter_node)):
             figures = link.model_dump(exclude_none=True) if link else {}
             keys += [f"{name}.{key}" for key in figures]
         return {
-            key: "guessed" if key in self.guessed else "measured" if key in self.measured else "given" for key in keys
+            key: "assumed" if key in self.assumed else "measured" if key in self.measured else "given" for key in keys
         }
 
     @model_validator(mode="after")
     def _origins_are_of_figures(self) -> Self:
-        named = [*self.guessed, *self.measured]
+        named = [*self.assumed, *self.measured]
         for key in named:
             if key not in self.origins:
-                raise ValueError(f"guessed, measured: no figure is called {key}; here are {', '.join(self.origins)}")
+                raise ValueError(f"assumed, measured: no figure is called {key}; here are {', '.join(self.origins)}")
             if named.count(key) > 1:
-                raise ValueError(f"guessed, measured: {key} stands there twice; a figure has one origin")
+                raise ValueError(f"assumed, measured: {key} stands there twice; a figure has one origin")
         return self
 
     @model_validator(mode="after")
     def _links_are_where_they_are_needed(self) -> Self:
         for key, link, counted, count in (
-            ("inside", self.inside, "gpus_per_node", self.gpus_per_node),
-            ("between", self.between, "nodes", self.nodes),
+            ("intra_node", self.intra_node, "gpus_per_node", self.gpus_per_node),
+            ("inter_node", self.inter_node, "nodes", self.nodes),
         ):
             if link is None and count > 1:
                 raise ValueError(f"{key} is null, but {counted} is {count}; describe the link")
@@ -192,6 +193,8 @@ def load_machine(path: Path) -> MachineConfig:
     if not path.is_file():
         raise InputError(f"{path}: no such file; give a machine's description, such as machines/summit.yaml")
     tree = parse_params(read_params_text(path), source=str(path))
+    if renamed := renamed_key_error(tree, RENAMED_MACHINE_KEYS):
+        raise InputError(f"{path}: {renamed}")
     try:
         # As for params.yaml: whole numbers and lists of YAML are strict in the JSON mode.
         return MachineConfig.model_validate_json(json.dumps(tree, default=str))

@@ -52,36 +52,36 @@ def tree_seconds(n_bytes: float, workers: int, link: NetworkLink) -> float:
 def _ring(n_bytes: float, workers: int, machine: Machine) -> float:
     per_node, nodes = machine.placement(workers)
     # A byte's way round passes between nodes 2(nodes - 1) times, and for the rest inside them.
-    inside = 2 * (workers - nodes) * machine.inside.latency_seconds
-    between = 2 * (nodes - 1) * machine.between.latency_seconds
-    return inside + between + 2 * (workers - 1) / workers * n_bytes / _slowest(machine, per_node, nodes)
+    intra = 2 * (workers - nodes) * machine.intra_node.latency_seconds
+    inter = 2 * (nodes - 1) * machine.inter_node.latency_seconds
+    return intra + inter + 2 * (workers - 1) / workers * n_bytes / _slowest(machine, per_node, nodes)
 
 
 def _tree(n_bytes: float, workers: int, machine: Machine) -> float:
     per_node, nodes = machine.placement(workers)
     if workers == 1:
         return 0.0
-    inside = 2 * (per_node - 1) * machine.inside.tree_hop_seconds
-    between = 2 * _depth(nodes) * machine.between.tree_hop_seconds
-    return inside + between + 2 * n_bytes / _slowest(machine, per_node, nodes)
+    intra = 2 * (per_node - 1) * machine.intra_node.tree_hop_seconds
+    inter = 2 * _depth(nodes) * machine.inter_node.tree_hop_seconds
+    return intra + inter + 2 * n_bytes / _slowest(machine, per_node, nodes)
 
 
 def _hierarchical_ring(n_bytes: float, workers: int, machine: Machine) -> float:
     per_node, nodes = machine.placement(workers)
-    return ring_seconds(n_bytes, per_node, machine.inside) + ring_seconds(n_bytes, nodes, machine.between)
+    return ring_seconds(n_bytes, per_node, machine.intra_node) + ring_seconds(n_bytes, nodes, machine.inter_node)
 
 
 def _hierarchical_tree(n_bytes: float, workers: int, machine: Machine) -> float:
     per_node, nodes = machine.placement(workers)
-    return ring_seconds(n_bytes, per_node, machine.inside) + tree_seconds(n_bytes, nodes, machine.between)
+    return ring_seconds(n_bytes, per_node, machine.intra_node) + tree_seconds(n_bytes, nodes, machine.inter_node)
 
 
 def _leader(n_bytes: float, workers: int, machine: Machine) -> float:
     per_node, nodes = machine.placement(workers)
     to_leader = 0.0
     if per_node > 1:
-        to_leader = (per_node - 1) * machine.inside.latency_seconds + n_bytes / machine.inside.bytes_per_second
-    return 2 * to_leader + ring_seconds(n_bytes, nodes, machine.between)
+        to_leader = (per_node - 1) * machine.intra_node.latency_seconds + n_bytes / machine.intra_node.bytes_per_second
+    return 2 * to_leader + ring_seconds(n_bytes, nodes, machine.inter_node)
 
 
 ALL_REDUCE: Mapping[str, Callable[[float, int, Machine], float]] = {
@@ -103,7 +103,7 @@ def _depth(workers: int) -> int:
 
 
 def _slowest(machine: Machine, per_node: int, nodes: int) -> float:
-    used = [link for link, count in ((machine.inside, per_node), (machine.between, nodes)) if count > 1]
+    used = [link for link, count in ((machine.intra_node, per_node), (machine.inter_node, nodes)) if count > 1]
     return min((link.bytes_per_second for link in used), default=float("inf"))
 
 

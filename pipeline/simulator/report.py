@@ -49,7 +49,7 @@ def undivided_lines(rows: Sequence[SimulatedRun], batch_sizes: Sequence[int]) ->
 
 
 Constants = Mapping[str, tuple[object, str]]
-"""Name -> value and origin: given, guessed or measured."""
+"""Name -> value and origin: given, assumed or measured."""
 
 
 def machine_constants(described: MachineConfig, origins: Mapping[str, str]) -> Constants:
@@ -76,9 +76,9 @@ def job_constants(arguments: argparse.Namespace, job: Job, timed: str | None) ->
         "bytes of the gradients": (sum(job.layer_bytes), "given"),
         "times of forward and backward, and of each layer": (
             f"those of {timed}" if timed else "1 : 2, by multiplications",
-            "measured" if timed else "guessed",
+            "measured" if timed else "assumed",
         ),
-        "times at other local batches": ("in proportion", "guessed"),
+        "times at other local batches": ("in proportion", "assumed"),
         "images over all epochs": (arguments.examples, "given"),
     }
     if arguments.price_per_gpu_hour is not None:
@@ -91,7 +91,7 @@ def job_constants(arguments: argparse.Namespace, job: Job, timed: str | None) ->
 
 def constant_lines(constants: Constants) -> Iterator[str]:
     """A line for each origin."""
-    for origin in ("measured", "given", "guessed"):
+    for origin in ("measured", "given", "assumed"):
         named = [
             f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
             for name, (value, of) in constants.items()

@@ -41,7 +41,7 @@ def extract(context: StageContext, ranks: World) -> None:
     _check_fits(context, extractor, data)
     if ranks.is_main:
         remove_leftovers(paths.features(name).parent)
-    finished = FileCache(context.work.finished(context.name))
+    finished = FileCache(context.work.file_cache(context.name))
     files, key = _files(paths, name), _key(context, ranks) if ranks.is_main else ""
     start = time.monotonic()
     # Rank 0's disk decides.
@@ -53,12 +53,12 @@ def extract(context: StageContext, ranks: World) -> None:
         ):
             _extract_train(context, ranks, extractor, data)
             _extract_test(context, ranks, extractor, data)
-    passes = len(extractor.networks) * (2 if context.params.extract.mirror else 1)
+    passes = len(extractor.networks) * (2 if context.params.extract.flip_tta else 1)
     context.images.append((len(data.train.labels) + len(data.test.labels)) * passes)
     if not ranks.is_main:
         return
     if before_s is None:
-        finished.keep(key, files, seconds=time.monotonic() - start)
+        finished.put(key, files, seconds=time.monotonic() - start)
     else:
         context.log.info(f"{name}: features were extracted before; the same files are written")
         context.earlier_seconds.append(before_s)
@@ -116,7 +116,7 @@ def _extract_train(context: StageContext, ranks: World, extractor: FoldNetworks,
             out,
             sure,
             batch_size=context.params.extract.batch_size,
-            mirror=context.params.extract.mirror,
+            flip_tta=context.params.extract.flip_tta,
             ranks=ranks,
             progress=progress,
         )
@@ -144,7 +144,7 @@ def _extract_test(context: StageContext, ranks: World, extractor: FoldNetworks, 
             out,
             sure,
             batch_size=context.params.extract.batch_size,
-            mirror=context.params.extract.mirror,
+            flip_tta=context.params.extract.flip_tta,
             ranks=ranks,
             progress=progress,
         )

@@ -1,4 +1,4 @@
-"""`filter`: which training images to drop, and why, by one network's features, map and predictions."""
+"""Stage `filter`: choose the training images to drop from one network's features, embedding and predictions."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ def filter_images(context: StageContext) -> None:
     if inputs.n_planted is not None:
         context.log.info(f"{network}: {planted_note(inputs.n_planted)}")
     if metrics["share_note"]:
-        context.log.info(f"filter.drop_share: {metrics['share_note']}")
+        context.log.info(f"filter.drop_fraction: {metrics['share_note']}")
     context.log.info(
         f"{network}: {metrics['n_kept']} of {metrics['n_total']} images kept ({metrics['kept_share']:.2%}); "
         f"{metrics['n_noise']} are suspect by {config.scorer.name}, {len(inputs.overrides)} decided by hand"

@@ -50,7 +50,7 @@ def finetune(context: StageContext, ranks: World) -> None:
     data = load_prepared(context.data, folder=context.image_folder)
     folds = _folds(context, data)
     members = [folds != fold for fold in range(config.folds)] if config.folds > 1 else [folds == 0]
-    make = _train_all if config.trained == "all" else _fit_heads
+    make = _train_all if config.trainable == "all" else _fit_heads
     networks: list[TrainedExtractor] = []
     results: list[Evaluation] = []
     test = None
@@ -78,7 +78,7 @@ def finetune(context: StageContext, ranks: World) -> None:
         outputs=[path, context.data.training_confidence(name), context.data.finetune_metrics(name)],
     )
     remove_stale_checkpoints(context.work.checkpoints(context.name), max_age_s=STALE_AFTER_S)
-    NetworkCache(context.work.finished(context.name)).clear(max_age_s=STALE_AFTER_S)
+    NetworkCache(context.work.file_cache(context.name)).clear(max_age_s=STALE_AFTER_S)
     top1 = np.mean([result.top1 for result in results])
     context.log.info(f"{name}: top-1 {top1:.4f} on the {len(data.test.labels)} test images")
 
@@ -106,7 +106,7 @@ def _seed(context: StageContext) -> int:
 
 def _settings(context: StageContext, data: PreparedData, n_train: int) -> TrainSettings:
     config = context.params.finetune
-    as_imagenet = config.normalisation == "imagenet"
+    as_imagenet = config.normalization == "imagenet"
     return effective_settings(
         config,
         DatasetInfo(
@@ -173,12 +173,12 @@ def _fit_heads(
     counts = np.bincount(labels, minlength=len(data.class_names))
     if counts.min() == 0 or len(counts) < 2:
         raise InputError(
-            f"finetune.trained: head, which needs images of two classes and of each, and there are {counts.tolist()}; "
+            f"finetune.trainable: head needs images of every class and two classes, and there are {counts.tolist()}; "
             "set trained: all, or give training images of every class"
         )
     settings = _settings(context, data, n)
     keys = _head_keys(context, settings, members, ranks) if ranks.is_main else [""] * len(members)
-    kept = NetworkCache(context.work.finished(context.name))
+    kept = NetworkCache(context.work.file_cache(context.name))
     found = distributed.broadcast(_kept_heads(kept, keys) if ranks.is_main else [])
     context.images.append(n)
     if found:

@@ -1,4 +1,4 @@
-"""What every stage does around its work: arguments, parameters, lock, log, resources, exit code."""
+"""The harness of all stages: arguments, parameters, lock, log, resources, exit code."""
 
 import argparse
 import fcntl
@@ -22,16 +22,16 @@ from pipeline.processes import set_parent_death_signal
 from pipeline.run_log import ResourceMeter, RunLog, stderr_log
 
 _LOCK_GRACE_S = 5.0
-# Those that read `StageContext.dask`.
+# Stages that read `StageContext.dask`.
 _STAGES_WITH_TASKS = ("reduce", "filter")
 
 EX_TEMPFAIL = os.EX_TEMPFAIL
-"""Exit status of a run that can go on where it stopped."""
+"""Exit status of a run that can resume."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageContext:
-    """What a stage's body receives; `item` is its network or study, if it has one."""
+    """Input of a stage; `item` is its network or study, if it has one."""
 
     stage: str
     item: str | None
@@ -40,33 +40,33 @@ class StageContext:
     work: WorkPaths
     log: RunLog
     images: list[int] = field(default_factory=list)
-    """The body may append how many images it processed; they become images/s."""
+    """Numbers of images processed, appended by the stage; they become images/s."""
     earlier_seconds: list[float] = field(default_factory=list)
-    """And what parts of the work took that an earlier, interrupted run had finished."""
+    """Seconds of parts that an earlier, interrupted run had finished."""
     gpu_bytes: list[int] = field(default_factory=list)
-    """And the peak of each GPU's memory."""
+    """Peak memory of each GPU, bytes."""
     arm_seconds: dict[str, float] = field(default_factory=dict)
-    """And what the runs of each arm took."""
+    """Seconds of the runs of each arm."""
     joules: Callable[[], Energy] = lambda: UNKNOWN_ENERGY
-    """Energy since the stage began, of the devices of all ranks, who ask together; untold where nobody measures."""
+    """Energy since the stage began, of the devices of all ranks; a collective call. Unknown without a meter."""
     extra_joules: list[Energy] = field(default_factory=list)
-    """The body may append what parts of the work drew that were not done, or not only, since the stage began here."""
+    """Energy of parts that were done at least partly before or outside this process."""
     arm_joules: dict[str, Energy] = field(default_factory=dict)
-    """And what the runs of each arm drew."""
+    """Energy of the runs of each arm."""
 
     @property
     def image_folder(self) -> Path | None:
-        """Where images are that stayed in their files; a place that decides nothing, since their hashes are known."""
+        """Folder of images that stay in their files. It changes no result, since their hashes are checked."""
         return self.params.prepare.folder
 
     @property
     def dask(self) -> DaskConfig:
-        """Where independent tasks run, which decides nothing either."""
+        """Where independent tasks run. It changes no result."""
         return self.params.dask
 
     @property
     def name(self) -> str:
-        """As DVC calls it: `extract@resnet18`."""
+        """The DVC stage name: `extract@resnet18`."""
         return f"{self.stage}@{self.item}" if self.item else self.stage
 
 
@@ -80,11 +80,11 @@ def run_stage(
     """Run a stage's `body` and exit the process.
 
     Args:
-        item: name of the stage's own argument, `network` or `study`.
-        argv: command line; the process's own by default.
+        item: name of the argument of a matrix stage, `network` or `study`.
+        argv: command line; default: that of the process.
 
-    Exit codes: 0; 2 with one line for bad input; 75 (EX_TEMPFAIL) when terminated by SIGTERM with
-    the state saved; 130 when interrupted.
+    Exit codes: 0; 2 with one line for bad input; 75 (EX_TEMPFAIL) after SIGTERM with the state
+    saved; 130 when interrupted.
     """
     with exit_codes():
         exit_with_dvc()
@@ -92,25 +92,25 @@ def run_stage(
         back_up_dvc_lock(WorkPaths(root=arguments.work))
         with measure_energy() as meter:
             context = replace(make_context(stage, item, arguments), joules=meter.read)
-            if stage in _STAGES_WITH_TASKS and context.dask.elsewhere:
+            if stage in _STAGES_WITH_TASKS and context.dask.is_remote:
                 context.extra_joules.append(Energy(gpu=0.0))
-            with metered(context), hold_lock(context):
+            with record_resources(context), hold_lock(context):
                 body(context)
 
 
 def parse_arguments(stage: str, item: str | None, argv: Sequence[str] | None) -> argparse.Namespace:
-    """The arguments that all stages take, and `--<item>`."""
+    """Parse the arguments of all stages, and `--<item>`."""
     parser = argparse.ArgumentParser(prog=f"python -m pipeline.stages.{stage}")
     if item:
         parser.add_argument(f"--{item}", required=True)
-    add_folders(parser)
+    add_path_arguments(parser)
     return parser.parse_args(argv)
 
 
-def add_folders(parser: argparse.ArgumentParser) -> None:
-    """`--params`, `--data` and `--work`."""
+def add_path_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add `--params`, `--data` and `--work`."""
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="parameter file")
-    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of all artefacts")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of all artifacts")
     parser.add_argument("--work", type=Path, default=Path(".work"), help="folder for logs and resuming")
 
 
@@ -118,13 +118,14 @@ def make_context(stage: str, item: str | None, arguments: argparse.Namespace, *,
     """Read and check the parameter file and open the stage's log.
 
     Raises:
-        InputError: a bad parameter file, or an item that it does not have.
+        InputError: the parameter file is invalid, or does not have the item.
     """
-    params = load_params(arguments.params)
+    # The report also reads packed results, whose keys are those of their time.
+    params = load_params(arguments.params, accept_old_keys=stage == "report")
     value: str | None = getattr(arguments, item) if item else None
-    known: dict[str, list[str]] = {"network": [*params.networks], "study": [*params.studies]}
-    if item and value not in known[item]:
-        raise InputError(f"--{item} {value}: not in {arguments.params}; it has {known[item]}")
+    names: dict[str, list[str]] = {"network": [*params.networks], "study": [*params.studies]}
+    if item and value not in names[item]:
+        raise InputError(f"--{item} {value}: not in {arguments.params}; it has {names[item]}")
     work = WorkPaths(root=arguments.work)
     name = f"{stage}@{value}" if value else stage
     return StageContext(
@@ -139,17 +140,17 @@ def make_context(stage: str, item: str | None, arguments: argparse.Namespace, *,
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """Turn bad input into one line and exit code 2, and a saved ending into 75; leave bugs their traceback."""
+    """Exit with one line and code 2 for bad input, and with 75 for a saved state; bugs keep their traceback."""
     try:
         yield
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except Terminated as saved:
-        print(f"terminated: {saved}; run the same command again to go on", file=sys.stderr)
+        print(f"terminated: {saved}; run the same command again to resume", file=sys.stderr)
         sys.exit(EX_TEMPFAIL)
     except KeyboardInterrupt:
-        print("interrupted; run the same command again to go on", file=sys.stderr)
+        print("interrupted; run the same command again to resume", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
         if not (line := fix_hint(error)):
@@ -159,8 +160,8 @@ def exit_codes() -> Iterator[None]:
 
 
 @contextmanager
-def metered(context: StageContext) -> Iterator[None]:
-    """Record wall time, memory, energy and images/s of the block, log how it failed if it does, and close the log."""
+def record_resources(context: StageContext) -> Iterator[None]:
+    """Record wall time, memory, energy and images/s of the block, log its exception if any, and close the log."""
     meter = ResourceMeter()
     try:
         yield
@@ -182,23 +183,23 @@ def metered(context: StageContext) -> Iterator[None]:
 
 @contextmanager
 def hold_lock(context: StageContext) -> Iterator[None]:
-    """Keep a second run of the same stage out."""
-    # All studies share one ledger.
+    """Exclude a second run of the same stage."""
+    # All studies share one cache of runs.
     path = context.work.lock("train" if context.stage == "train" else context.name)
-    with locked(path, context.name):
+    with file_lock(path, context.name):
         yield
 
 
 @contextmanager
-def locked(path: Path, name: str) -> Iterator[None]:
+def file_lock(path: Path, name: str) -> Iterator[None]:
     """Hold the lock file `path`; the kernel frees it when the process dies.
 
     Raises:
-        InputError: another process holds it, and is said to be running `name`.
+        InputError: another process holds it; the message calls it a run of `name`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
-        if not _locked(file, within_s=_LOCK_GRACE_S):
+        if not _try_lock(file, within_s=_LOCK_GRACE_S):
             file.seek(0)
             holder = file.read().strip() or "unknown"
             raise InputError(f"{name}: already running as process {holder}; wait for it or end it")
@@ -208,8 +209,8 @@ def locked(path: Path, name: str) -> Iterator[None]:
         yield
 
 
-def _locked(file: IO[str], *, within_s: float) -> bool:
-    """Whether the lock could be had; processes that were just killed may hold it for a moment yet."""
+def _try_lock(file: IO[str], *, within_s: float) -> bool:
+    """Try to take the lock; processes that were just killed may still hold it for a moment."""
     deadline = time.monotonic() + within_s
     while True:
         try:
@@ -223,17 +224,17 @@ def _locked(file: IO[str], *, within_s: float) -> bool:
 
 
 def exit_with_dvc() -> None:
-    """Under DVC, end when DVC is killed: a stage that outlived it would race the next one."""
+    """Under DVC, exit when DVC is killed: a stage that outlives it would race with the next one."""
     if "DVC_ROOT" in os.environ:
-        # Every file is written atomically, so nothing is lost by ending at once.
+        # Every file is written atomically, so an immediate exit loses nothing.
         set_parent_death_signal(signal.SIGKILL)
-        # DVC may have died before the line above, while this process was importing.
+        # DVC may have died during the imports of this process.
         if os.getppid() == 1:
             sys.exit("DVC has ended; run `dvc repro` again")
 
 
 def back_up_dvc_lock(work: WorkPaths) -> None:
-    """Under DVC, keep a copy of dvc.lock: a DVC that is killed while it writes the file leaves a part of it."""
+    """Under DVC, copy dvc.lock: a DVC that is killed during a write leaves a partial file."""
     lock = Path("dvc.lock")
     if "DVC_ROOT" in os.environ and lock.exists():
         write_bytes(work.dvc_lock, lock.read_bytes())

@@ -19,8 +19,8 @@ from pipeline.stages.harness import (
     exit_with_dvc,
     hold_lock,
     make_context,
-    metered,
     parse_arguments,
+    record_resources,
 )
 
 
@@ -57,7 +57,7 @@ def run_parallel_stage(
                 joules()  # for rank 0's record
                 return
             context = replace(make_context(stage, item, arguments), joules=joules)
-            with metered(context), hold_lock(context):
+            with record_resources(context), hold_lock(context):
                 body(context, ranks)
                 if ranks.device.type == "cuda":
                     context.gpu_bytes.append(torch.cuda.max_memory_allocated(ranks.device))

@@ -1,4 +1,4 @@
-"""Images of one size, with labels, splits and what is worth knowing about them."""
+"""Stage `prepare`: decode the images to one size, with labels, splits and a summary of the data set."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ def prepare(context: StageContext) -> None:
     options = DatasetOptions(
         path=config.folder,
         image_size=config.stored_size,
-        test_share=config.test_share,
+        test_size=config.test_size,
         max_megapixels=config.max_megapixels,
         seed=config.seed,
         downloads=context.work.downloads,
@@ -39,21 +39,21 @@ def prepare(context: StageContext) -> None:
         raise InputError(
             f"prepare.path: {config.path} is a file, and storage files needs a folder; unpack it, or use storage: array"
         )
-    labels = read_label_file(config.label_file, key="prepare.labels") if config.label_file else None
+    labels = read_label_file(config.label_path, key="prepare.label_file") if config.label_path else None
 
     def open_images(exclude: frozenset[str]) -> ImageSet:
-        # The file is checked before anything is decoded.
+        # The label file is checked before anything is decoded.
         images = DATASETS[config.dataset](replace(options, exclude=exclude))
-        if config.train_share is not None:
-            images, others = subsample(images, config.train_share, seed=config.seed)
+        if config.train_size is not None:
+            images, others = subsample(images, config.train_size, seed=config.seed)
             exclude |= others
-        return relabel(images, labels, left_out=exclude) if labels else images
+        return relabel(images, labels, excluded=exclude) if labels else images
 
     remove_leftovers(data.prepare_metrics.parent)
     stored = store_images(
         open_images,
         {split: data.images(split) for split in SPLITS},
-        replaced=[data.manifest("train"), data.manifest("test"), data.prepare_metrics, data.provenance("prepare")],
+        stale_files=[data.manifest("train"), data.manifest("test"), data.prepare_metrics, data.provenance("prepare")],
         source=_source(config),
         image_size=config.stored_size,
         skip_unreadable=config.unreadable == "skip",
@@ -65,13 +65,13 @@ def prepare(context: StageContext) -> None:
 
 
 def _source(config: PrepareConfig) -> str:
-    """What to call the data set in messages."""
+    """Name of the data set in messages."""
     source = f"prepare.path: {config.path}" if config.path else f"prepare.dataset: {config.dataset}"
-    return f"{source} with prepare.labels: {config.labels}" if config.labels else source
+    return f"{source} with prepare.label_file: {config.label_file}" if config.label_file else source
 
 
 def _write_tables(context: StageContext, stored: StoredImages) -> dict[str, Any]:
-    """Returns the metrics."""
+    """Write the manifests, the metrics and the provenance; returns the metrics."""
     config, data = context.params.prepare, context.data
     samples = stored.images.samples("train")
     # From the labels before any is planted, so that planting changes no row's flag.
@@ -101,11 +101,11 @@ def _write_tables(context: StageContext, stored: StoredImages) -> dict[str, Any]
     write_provenance(
         data.provenance("prepare"),
         stage="prepare",
-        # The images' hashes and labels are in the manifests; where they lay on this machine is of no interest.
+        # The manifests have the hashes and labels; the folders of this machine are irrelevant.
         parameters={
             **config.model_dump(),
             "path": Path(config.path).name if config.path else None,
-            "labels": Path(config.labels).name if config.labels else None,
+            "label_file": Path(config.label_file).name if config.label_file else None,
         },
         inputs=[],
         outputs=[
@@ -118,10 +118,10 @@ def _write_tables(context: StageContext, stored: StoredImages) -> dict[str, Any]
 
 
 def _with_planted_noise(stored: StoredImages, pixels: NDArray[np.uint8], config: PrepareConfig) -> StoredImages:
-    """The same images, with labels changed where `prepare.plant_label_noise` says so.
+    """The same images, with labels changed as in `prepare.plant_label_noise`.
 
     Raises:
-        InputError: no label would change, or a class would be left with too few images.
+        InputError: no label would change, or a class would have too few images.
     """
     noise = config.plant_label_noise
     if noise is None:
@@ -153,12 +153,12 @@ def _manifest(stored: StoredImages, split: str) -> pa.Table:
 
 
 def _describe(config: PrepareConfig, metrics: dict[str, Any]) -> str:
-    counts = {name: found["count"] for name, found in metrics["duplicates"].items()}
+    counts = {name: pairs["count"] for name, pairs in metrics["duplicates"].items()}
     size, where = config.image_size, ", left in their files" if config.storage == "files" else ""
-    changed = f"labels changed by {config.labels}: {metrics['n_relabelled']}; " if config.labels else ""
+    changed = f"labels changed by {config.label_file}: {metrics['n_relabelled']}; " if config.label_file else ""
     if config.plant_label_noise:
-        own = f", the files in {config.path} as they were" if config.path else ""
-        changed = f"{planted_note(metrics['n_planted'])}{own}; "
+        unchanged = f", the files in {config.path} unchanged" if config.path else ""
+        changed = f"{planted_note(metrics['n_planted'])}{unchanged}; "
     return (
         f"prepare: {config.dataset}: {metrics['n_train']} training images ({metrics['n_val']} for tuning) and "
         f"{metrics['n_test']} test images of {len(metrics['class_names'])} classes at {size}x{size}{where}; "

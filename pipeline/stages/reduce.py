@@ -1,4 +1,4 @@
-"""`reduce`: principal components and one joint t-SNE map of all classes, for one network's features."""
+"""Stage `reduce`: principal components and one joint t-SNE of all classes, for the features of one network."""
 
 from typing import Any
 
@@ -31,14 +31,14 @@ def reduce(context: StageContext) -> None:
     test = _features(context, "test", rows=len(read_parquet(data.manifest("test"), ["label"])))
     if len(test) < _MIN_TEST_IMAGES:
         raise InputError(
-            f"{data.features(network, 'test')}: {len(test)} test images make no map; "
+            f"{data.features(network, 'test')}: {len(test)} test images are too few for t-SNE; "
             f"give the test split at least {_MIN_TEST_IMAGES}"
         )
     too_many = (
         f"reduce.landmarks: PCA and t-SNE of {len(train)} images with {train.shape[1]} features, landmarks: "
         f"{config.landmarks}, do not fit the memory; give fewer landmarks, or fewer reduce.pca.n_components"
     )
-    # Like t-SNE, BLAS gives other bits with other numbers of threads: one setting pins both.
+    # The bits of t-SNE and of BLAS depend on the number of threads: one setting fixes both.
     with (
         explain_out_of_memory(too_many),
         task_pool(context.dask.scheduler, workers=context.dask.workers, threads=config.tsne.n_jobs) as run,
@@ -59,14 +59,14 @@ def reduce(context: StageContext) -> None:
 
 
 def _replicate_config(config: ReduceConfig, number: int) -> ReduceConfig:
-    """The section with the seed of every map moved by `number`."""
+    """The section with `number` added to the seed of every embedding."""
     tsne = config.tsne.model_copy(update={"random_state": config.tsne.random_state + number})
-    # A map that names no seed takes that of `tsne`, which has been moved.
-    more_maps = tuple(
+    # An embedding without a seed takes that of `tsne`, to which it is added above.
+    extra_embeddings = tuple(
         {key: value + number if key == "random_state" else value for key, value in changes.items()}
-        for changes in config.more_maps
+        for changes in config.extra_embeddings
     )
-    return config.model_copy(update={"tsne": tsne, "more_maps": more_maps})
+    return config.model_copy(update={"tsne": tsne, "extra_embeddings": extra_embeddings})
 
 
 def _features(context: StageContext, split: str, rows: int) -> NDArray[np.float32]:
@@ -77,10 +77,10 @@ def _features(context: StageContext, split: str, rows: int) -> NDArray[np.float3
 
 
 def _test_settings(tsne: TsneConfig, n: int) -> TsneConfig:
-    """The settings of the test images' map, which serves the eye alone.
+    """Settings of the embedding of the test images, which is for display alone.
 
-    Where the test split is too small for the perplexity, its map takes the largest that works
-    instead of stopping a run whose results do not depend on it; the metrics record both.
+    If the test split is too small for the perplexity, the largest valid one is used: no result depends on it. The
+    metrics record both.
     """
     return tsne.model_copy(update={"perplexity": min(tsne.perplexity, max_perplexity(n))})
 
@@ -104,7 +104,7 @@ def _write(context: StageContext, mapped: EmbeddingResult, test_map: TsneResult,
         ],
         outputs=[
             data.components(network),
-            data.maps(network),
+            data.embeddings(network),
             data.embedding(network),
             data.embedding(network, "test"),
             data.reduce_metrics(network),

@@ -1,4 +1,4 @@
-"""Train the cells of one study that are not in the ledger yet, and write them all as tables."""
+"""Stage `train`: train the runs of one study that are not cached, and write the tables of all its runs."""
 
 import itertools
 import os
@@ -42,52 +42,52 @@ from pipeline.training.stopping import needed_seeds
 
 
 def train_study(context: StageContext, ranks: World) -> None:
-    """Run what is missing, then assemble."""
+    """Train the missing runs of `context.item`, a study, then write its tables."""
     data = load_prepared(context.data, folder=context.image_folder)
     cells, members, identities = resolve_runs(context, data, ranks)
     keys = run_key_digests(identities)
     if ranks.is_main:
-        _state_plans(context)
-    ledger = RunCache(context.work.cells)
+        _register_plans(context)
+    cache = RunCache(context.work.run_cache)
     n_test, ran = len(data.test.labels), []
-    # Rank 0's disk decides.
-    while todo := distributed.broadcast(next_runs(context, cells, keys, ledger, n_test) if ranks.is_main else []):
-        _run(todo, context, ranks, data, cells, members, identities, ledger)
+    # The disk of rank 0 is authoritative.
+    while todo := distributed.broadcast(next_runs(context, cells, keys, cache, n_test) if ranks.is_main else []):
+        _run(todo, context, ranks, data, cells, members, identities, cache)
         ran += [keys[i] for i in todo]
     if ranks.is_main:
-        used = _used_cells(context, cells, keys, ledger, n_test)
+        used = _used_cells(context, cells, keys, cache, n_test)
         cells, keys = [cells[i] for i in used], [keys[i] for i in used]
         if looks := context.params.studies[str(context.item)].looks:
             seeds = len({cell.settings.seed for cell in cells})
             context.log.info(f"{context.name}: complete with {seeds} seeds, of looks at {list(looks)}")
-        _count_work(context, cells, keys, ran, ledger)
-        _assemble(context, cells, keys, ledger)
-        # Of settings that this study no longer has.
+        _count_work(context, cells, keys, ran, cache)
+        _write_results(context, cells, keys, cache)
+        # Checkpoints of settings that the study no longer has.
         remove_stale_checkpoints(context.work.checkpoints(context.name), max_age_s=STALE_AFTER_S)
 
 
-def _state_plans(context: StageContext) -> None:
-    """State those of all studies: a run that two of them share is then older than neither plan."""
+def _register_plans(context: StageContext) -> None:
+    """Register the plans of all studies, so that a run which two studies share is older than neither plan."""
     params, now = context.params, datetime.now(UTC)
     for name, study in params.studies.items():
         plan = build_plan(name, study, params.train, params.report)
         if register_plan(context.work.plans(name), plan, now):
-            context.log.info(f"{context.name}: plan of study {name} stated, SHA-256 {plan_hash(plan)}")
+            context.log.info(f"{context.name}: plan of study {name} registered, SHA-256 {plan_hash(plan)}")
 
 
 def resolve_runs(
     context: StageContext, data: PreparedData, ranks: World, *, threads: int | None = None
 ) -> tuple[list[RunSpec], list[NDArray[np.bool_]], list[RunKey | None]]:
-    """The study's cells, the rows (N,) bool each trains on, and what it is known by, None if it is skipped.
+    """The study's runs, the rows (N,) bool that each trains on, and its key, None if it is skipped.
 
     Args:
-        threads: CPU threads of each process that trains; None: as many as this one has.
+        threads: CPU threads of each training process; None: as many as this process has.
     """
     study = context.params.studies[str(context.item)]
     n = len(data.train.labels)
     chosen = set(study.arms) != {"full"}
     keep = {network: _kept_rows(context, network, n) for network in study.filter_networks if chosen}
-    _check_draws_differ(keep, context)
+    _check_replicates_differ(keep, context)
     summary = DatasetInfo(n_classes=len(data.class_names), image_size=data.image_size, mean=data.mean, std=data.std)
     cells = expand_grid(study, context.params.train, summary, n, {name: int(rows.sum()) for name, rows in keep.items()})
     members = [train_mask(cell, data.train.labels, keep) for cell in cells]
@@ -104,44 +104,44 @@ def resolve_runs(
     return cells, members, identities
 
 
-def _check_draws_differ(keep: Mapping[str, NDArray[np.bool_]], context: StageContext) -> None:
-    """Equal filters would count as several draws, and their agreement as certainty."""
+def _check_replicates_differ(keep: Mapping[str, NDArray[np.bool_]], context: StageContext) -> None:
+    """Refuse equal filters: they would count as independent replicates."""
     for left, right in itertools.combinations(keep, 2):
         if np.array_equal(keep[left], keep[right]):
             raise InputError(
-                f"studies.{context.item}.filter_draws: the filters of {left} and {right} keep the same images, so one "
-                "is no draw of its own; lower filter_draws, or take a scorer or an extractor that is drawn anew"
+                f"studies.{context.item}.filter_replicates: {left} and {right} keep the same images, so one is no "
+                "replicate; lower filter_replicates, or use a scorer or an extractor with random parts"
             )
 
 
 def run_key_digests(identities: Sequence[RunKey | None]) -> list[str]:
-    """Names in the ledger; empty for what is skipped."""
+    """Names in the cache; empty for what is skipped."""
     return [identity.key if identity else "" for identity in identities]
 
 
-def next_runs(context: StageContext, cells: list[RunSpec], keys: list[str], ledger: RunCache, n_test: int) -> list[int]:
+def next_runs(context: StageContext, cells: list[RunSpec], keys: list[str], cache: RunCache, n_test: int) -> list[int]:
     """Which cells are to be trained before the next look, or all that are missing; none when the study is complete."""
     keep = context.params.studies[str(context.item)].keep_weights
-    used = set(_used_cells(context, cells, keys, ledger, n_test))
-    return [i for i in missing_runs(cells, keys, ledger, keep) if i in used]
+    used = set(_used_cells(context, cells, keys, cache, n_test))
+    return [i for i in missing_runs(cells, keys, cache, keep) if i in used]
 
 
 def _used_cells(
-    context: StageContext, cells: list[RunSpec], keys: list[str], ledger: RunCache, n_test: int
+    context: StageContext, cells: list[RunSpec], keys: list[str], cache: RunCache, n_test: int
 ) -> list[int]:
     """Those of the seeds up to the next look, or to the one that decided; all without looks."""
     study, report = context.params.studies[str(context.item)], context.params.report
     design = None
     if study.looks:
         design = SequentialDesign(looks=study.looks, margin=report.margin / 100, alpha=report.alpha)
-    seeds = needed_seeds(cells, keys, ledger, design=design, control=report.primary, n_images=n_test)
+    seeds = needed_seeds(cells, keys, cache, design=design, control=report.primary, n_images=n_test)
     return [i for i, cell in enumerate(cells) if cell.settings.seed in seeds]
 
 
-def missing_runs(cells: list[RunSpec], keys: list[str], ledger: RunCache, keep: KeepWeights) -> list[int]:
+def missing_runs(cells: list[RunSpec], keys: list[str], cache: RunCache, keep: KeepWeights) -> list[int]:
     """Which cells are to be trained; those that came out equal, arms included, are one run."""
     firsts = sorted({key: i for i, key in reversed(list(enumerate(keys))) if key}.values())
-    return [i for i in firsts if not ledger.has(keys[i], with_weights=_keeps_weights(cells[i], cells, keep))]
+    return [i for i in firsts if not cache.has(keys[i], with_weights=_keeps_weights(cells[i], cells, keep))]
 
 
 def _keeps_weights(cell: RunSpec, cells: list[RunSpec], keep: KeepWeights) -> bool:
@@ -173,7 +173,7 @@ def _run(
     cells: list[RunSpec],
     members: list[NDArray[np.bool_]],
     identities: list[RunKey | None],
-    ledger: RunCache,
+    cache: RunCache,
 ) -> None:
     splits = LoadedSplits(
         train_images=data.train.source,
@@ -192,7 +192,7 @@ def _run(
         what = f"{cells[i].arm} of {cells[i].filter_network}, batch {settings.batch_size}, seed {settings.seed}"
         title = f"{context.name} {count}/{len(todo)}: {what}"
         kept = _keeps_weights(cells[i], cells, context.params.studies[str(context.item)].keep_weights)
-        weights = context.work.cells / f".{identity.key}.weights.{os.getpid()}.tmp" if kept else None
+        weights = context.work.run_cache / f".{identity.key}.weights.{os.getpid()}.tmp" if kept else None
         folder = context.work.checkpoints(context.name) / checkpoint_folder_name(identity.key)
         resumed = has_checkpoints(folder)
         checkpointer = make_checkpointer(recipe.checkpoint, folder, flag_sync, ranks)
@@ -206,8 +206,8 @@ def _run(
                     checkpointer=checkpointer,
                 ),
             )  # fmt: skip
-            drawn = context.joules() - before
-            joules = UNKNOWN_ENERGY if resumed else drawn
+            used = context.joules() - before
+            joules = UNKNOWN_ENERGY if resumed else used
             result = replace(result, joules=joules, recorded=utc_timestamp(datetime.now(UTC)))
             if ranks.is_main:
                 ledger.add(identity, result, weights if result.status == "finished" else None)
@@ -216,9 +216,9 @@ def _run(
                 context.log.info(f"{title}: {shown} in {result.seconds:.1f} s")
 
 
-def _count_work(context: StageContext, cells: list[RunSpec], keys: list[str], ran: list[str], ledger: RunCache) -> None:
-    """Tell the stage's record of all the study's cells, those of earlier runs too."""
-    results = {key: ledger.get(key) for key in sorted({key for key in keys if key})}
+def _count_work(context: StageContext, cells: list[RunSpec], keys: list[str], ran: list[str], cache: RunCache) -> None:
+    """Count the images, seconds and energy of all runs of the study, including cached ones."""
+    results = {key: cache.get(key) for key in sorted({key for key in keys if key})}
     for key, result in results.items():
         context.images.append(result.history[-1].examples if result.history else 0)
         if key not in ran:
@@ -227,19 +227,19 @@ def _count_work(context: StageContext, cells: list[RunSpec], keys: list[str], ra
             context.extra_joules.append(result.joules)
     for cell, key in zip(cells, keys, strict=True):
         if key:
-            # Arms that came out equal share a run; each would have cost it.
+            # Equal arms share a run; each would have cost as much.
             context.arm_seconds[cell.arm] = context.arm_seconds.get(cell.arm, 0.0) + results[key].seconds
-            drawn = [context.arm_joules[cell.arm]] if cell.arm in context.arm_joules else []
-            context.arm_joules[cell.arm] = total_energy([*drawn, results[key].joules])
+            joules = [context.arm_joules[cell.arm]] if cell.arm in context.arm_joules else []
+            context.arm_joules[cell.arm] = total_energy([*joules, results[key].joules])
 
 
-def _assemble(context: StageContext, cells: list[RunSpec], keys: list[str], ledger: RunCache) -> None:
-    """Write the study's tables, the per-image results, the metrics and the best network, and when its runs ended."""
+def _write_results(context: StageContext, cells: list[RunSpec], keys: list[str], cache: RunCache) -> None:
+    """Write the study's tables, per-image results, metrics, best network and the dates of its runs."""
     name = str(context.item)
     study, paths = context.params.studies[name], context.data
     remove_leftovers(paths.runs(name).parent)
     remove_leftovers(paths.trained_weights(name).parent)
-    results: list[RunResult | None] = [ledger.get(key) if key else None for key in keys]
+    results: list[RunResult | None] = [cache.get(key) if key else None for key in keys]
     rows = [run_row(name, cell, key, result) for cell, key, result in zip(cells, keys, results, strict=True)]
     write_parquet(paths.runs(name), pa.Table.from_pylist(rows, schema=RUNS_SCHEMA))
     history = [
@@ -259,7 +259,7 @@ def _assemble(context: StageContext, cells: list[RunSpec], keys: list[str], ledg
     outputs = [paths.runs(name), paths.history(name), paths.correct(name), paths.train_metrics(name)]
     kept = [paths.kept(network) for network in study.filter_networks if set(study.arms) != {"full"}]
     with atomic_path(paths.trained_weights(name)) as temporary:
-        temporary.write_bytes(_best_weights(cells, keys, results, ledger))
+        temporary.write_bytes(_best_weights(cells, keys, results, cache))
     write_provenance(
         paths.provenance("train", name),
         stage=context.name,
@@ -290,21 +290,21 @@ def _accuracies(cells: list[RunSpec], results: list[RunResult | None]) -> dict[s
 
 
 def _arm(arm: str, network: str, cells: list[RunSpec]) -> str:
-    """With the filter's network only where it is not the study's first."""
+    """Arm, with the filter's network if it is not the study's first."""
     return arm if network == cells[0].filter_network else f"{arm} of {network}"
 
 
-def _best_weights(cells: list[RunSpec], keys: list[str], results: list[RunResult | None], ledger: RunCache) -> bytes:
+def _best_weights(cells: list[RunSpec], keys: list[str], results: list[RunResult | None], cache: RunCache) -> bytes:
     """The network file of the first seed of the variant with the highest mean; empty if none finished.
 
-    A variant whose first seed diverged has no file; the next best one stands in.
+    A variant whose first seed diverged has no file; then the next best one is used.
     """
     scores = _scores(cells, results)
     files = {
-        run_variant(cell): ledger.weights(key)
+        run_variant(cell): cache.weights(key)
         for cell, key in zip(cells, keys, strict=True)
-        # Another study may have left weights of other seeds; they must not change this one's result.
-        if key and cell.settings.seed == cells[0].settings.seed and ledger.weights(key).exists()
+        # Weights of other seeds, left by another study, must not change this result.
+        if key and cell.settings.seed == cells[0].settings.seed and cache.weights(key).exists()
     }
     best = max(files, key=lambda variant: float(np.mean(scores[variant])), default=None)
     return files[best].read_bytes() if best else b""

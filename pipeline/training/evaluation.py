@@ -34,7 +34,7 @@ def load_images(
     n, height, width, _ = source.shape
     with explain_out_of_memory(
         f"prepare.storage: {n:,} images of {height}x{width} pixels do not fit the memory; give files, a smaller "
-        "prepare.image_size or a prepare.train_share"
+        "prepare.image_size or a prepare.train_size"
     ):
         return ResidentImages(
             source,

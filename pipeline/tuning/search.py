@@ -63,17 +63,17 @@ class Search:
         self.reasons: list[str] = []
         """Why a trial failed, or empty."""
         self.failed_afterwards: dict[int, str] = {}
-        """Trial -> why it failed in `finish`, after it had ended."""
+        """Trial -> why it failed in `resume_pruned`, after it had ended."""
         self.epochs_afterwards = 0
-        """Trained in `finish`, those of trials that then failed too."""
+        """Trained in `resume_pruned`, those of trials that then failed too."""
 
     def run(self) -> SearchOutcome:
         """Take the course of the rule to its end."""
-        tuning, rule, trials = self._tuning, self._tuning.rule, number_of_trials(self._tuning)
+        tuning, rule, trials = self._tuning, self._tuning.pruner, number_of_trials(self._tuning)
         if rule.name in ("hyperband", "successive_halving"):
             return run_halving(self._measure, self._ended, brackets=make_brackets(tuning))
-        places = 1 if tuning.way == "sequential" else tuning.places or trials
-        tolerance = Tolerance(amount=rule.amount, kind=rule.kind) if rule.name == "lead" else None
+        places = 1 if tuning.scheduler == "sequential" else tuning.max_concurrent_trials or trials
+        tolerance = Tolerance(amount=rule.amount, kind=rule.kind) if rule.name == "threshold" else None
         return run_threshold_pruning(
             self._measure, self._ended, trials=trials, cap=tuning.epochs, places=places, tolerance=tolerance
         )  # fmt: skip
@@ -171,7 +171,7 @@ class Search:
     def _ended(self, trial: int, how: TrialStatus) -> None:
         last = self.accuracies[trial][-1] if self.accuracies[trial] else None
         self._journal.end(trial, how, last)
-        if how == "failed" or (how == "eliminated" and not self._tuning.finish):
+        if how == "failed" or (how == "eliminated" and not self._tuning.resume_pruned):
             Checkpoints(self._checkpoints / f"{trial:04d}").clear()
         self._suggestions.end(trial, how, last)
 
@@ -183,7 +183,7 @@ def number_of_trials(tuning: Tuning) -> int:
         InputError: the grid has fewer points than hyperband has trials, or TPE could learn from none of them.
     """
     size = math.prod(domain.size for domain in tuning.space.values())
-    if tuning.rule.name != "hyperband":
+    if tuning.pruner.name != "hyperband":
         return tuning.trials or int(size)
     started = [bracket[0].trials for bracket in make_brackets(tuning)]
     trials, ended = sum(started), sum(started[:-1])
@@ -192,10 +192,10 @@ def number_of_trials(tuning: Tuning) -> int:
             f"sampler: hyperband of {tuning.epochs} epochs has {trials} trials, but the grid has {size:g} points; "
             "add values, take a larger factor, or another sampler"
         )
-    if tuning.sampler.name == "tpe" and ended < tuning.sampler.startup_trials:
+    if tuning.sampler.name == "tpe" and ended < tuning.sampler.n_startup_trials:
         raise InputError(
-            f"sampler: tpe learns once {tuning.sampler.startup_trials} trials have ended, and when the last bracket of "
-            f"hyperband of {tuning.epochs} epochs starts, {ended} have; give fewer startup_trials or more epochs, or "
+            f"sampler: tpe learns from {tuning.sampler.n_startup_trials} ended trials, and when the last bracket of "
+            f"hyperband of {tuning.epochs} epochs starts, {ended} have; give fewer n_startup_trials or more epochs, or "
             "take random"
         )
     return trials
@@ -203,7 +203,7 @@ def number_of_trials(tuning: Tuning) -> int:
 
 def make_brackets(tuning: Tuning) -> list[list[Rung]]:
     """The schedule of a rule that halves."""
-    rule = tuning.rule
+    rule = tuning.pruner
     if rule.name == "hyperband":
         return hyperband(cap=tuning.epochs, factor=rule.factor)
     assert rule.name == "successive_halving", rule.name
@@ -216,7 +216,7 @@ def make_brackets(tuning: Tuning) -> list[list[Rung]]:
 def trials_to_resume(tuning: Tuning, outcome: SearchOutcome, *, compared: bool = False) -> list[int]:
     """Whose whole curves tell how many late bloomers the rule dropped: the winner's and those of eliminated trials.
 
-    Of these, all that ran to the cap before they were put out, and at most `tuning.finish` others, drawn at random by
+    Of these, all that ran to the cap before they were pruned, and at most `tuning.resume_pruned` others, sampled by
     the search's seed. Nobody, where that would mean training that was not asked for, or leave nobody to compare.
 
     Args:
@@ -227,7 +227,7 @@ def trials_to_resume(tuning: Tuning, outcome: SearchOutcome, *, compared: bool =
     whole = [trial for trial in eliminated if outcome.epochs[trial] == tuning.epochs]
     others = [trial for trial in eliminated if outcome.epochs[trial] < tuning.epochs]
     # With a larger number those of a smaller one are drawn again.
-    drawn = np.random.default_rng(tuning.seed).permutation(others)[: tuning.finish].tolist()
+    drawn = np.random.default_rng(tuning.seed).permutation(others)[: tuning.resume_pruned].tolist()
     dropped = sorted([*whole, *drawn])
-    to_end = bool(tuning.finish) or outcome.epochs[outcome.winner] == tuning.epochs
+    to_end = bool(tuning.resume_pruned) or outcome.epochs[outcome.winner] == tuning.epochs
     return [outcome.winner, *dropped] if compared or (dropped and to_end) else []

@@ -228,8 +228,8 @@ class TrialSampler:
 def _distribution(domain: Domain) -> BaseDistribution:
     if domain.choices:
         return CategoricalDistribution([_choice_name(choice) for choice in domain.choices])
-    if domain.integers:
-        return IntDistribution(*domain.integers)
+    if domain.int_uniform:
+        return IntDistribution(*domain.int_uniform)
     bounds = domain.uniform or domain.log_uniform
     assert bounds is not None
     return FloatDistribution(*bounds, log=domain.log_uniform is not None)
@@ -242,12 +242,12 @@ def _sampler(tuning: Tuning) -> BaseSampler:
         case "grid":
             return GridSampler({key: _points(domain) for key, domain in tuning.space.items()}, seed=tuning.seed)
         case "tpe":
-            return TPESampler(seed=tuning.seed, n_startup_trials=tuning.sampler.startup_trials)
+            return TPESampler(seed=tuning.seed, n_startup_trials=tuning.sampler.n_startup_trials)
 
 
 def _points(domain: Domain) -> list[Any]:
-    if domain.integers:
-        low, high = domain.integers
+    if domain.int_uniform:
+        low, high = domain.int_uniform
         return list(range(low, high + 1))
     return [_choice_name(choice) for choice in domain.choices or ()]
 

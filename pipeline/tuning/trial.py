@@ -11,7 +11,8 @@ from pipeline.config.base import Duration
 from pipeline.config.params import Params, check_params
 from pipeline.config.recipe import Recipe
 from pipeline.config.study import TrainConfig
-from pipeline.config.tuning import apply_values, process_requirement
+from pipeline.config.tuning import apply_values
+from pipeline.config.tuning_checks import process_requirement
 from pipeline.durations import to_steps
 from pipeline.errors import InputError
 from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, effective_settings
@@ -59,7 +60,7 @@ def trial_run(
     """
     tuning = params.tuning[search]
     tree = params.model_dump(mode="json", exclude={"tuning"})
-    of_trial = tuning.applied(params.studies[tuning.study], values)
+    of_trial = tuning.trial_study(params.studies[tuning.study], values)
     checked = check_params({**tree, "studies": {**tree["studies"], tuning.study: of_trial}}, source="trial")
     # If it wins, its values stand in the whole study; the search is not to find out at its end that they cannot. No
     # search has to fit the study then: that is looked at where one is run.

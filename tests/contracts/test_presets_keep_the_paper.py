@@ -23,8 +23,8 @@ def test_it_filters_as_the_paper_does(path: Path) -> None:
     params = load_params(path)
     assert params.reduce.pca is not None
     assert params.reduce.tsne is not None
-    assert params.filter.scorer.model_dump() == {"name": "dbscan", "space": "map", "min_samples": 5}
-    assert params.filter.quota == "overall"
+    assert params.filter.scorer.model_dump() == {"name": "dbscan", "space": "embedding", "min_samples": 5}
+    assert params.filter.allocation == "overall"
 
 
 def test_first_run_compares_three_arms_of_six_seeds_at_two_sizes() -> None:

@@ -77,7 +77,7 @@ def _attributes_read() -> frozenset[str]:
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
     }
     # The members of a model that read a key for others.
-    members = {Study.effective_recipe.__name__: {"recipe"}, "filter_networks": {"filter_draws"}}
+    members = {Study.effective_recipe.__name__: {"recipe"}, "filter_networks": {"filter_replicates"}}
     if "data/${item.needs}" in (ROOT / "dvc.yaml").read_text():
         found.add("needs")
     assert hasattr(Study, "filter_networks")

@@ -100,7 +100,7 @@ def _written_by(stage: str) -> set[Path]:
         + [paths.predictions(network, s) for s in splits]
         + [paths.probabilities(network), paths.extract_metrics(network)],
         "reduce": [paths.embedding(network, s) for s in splits]
-        + [paths.components(network), paths.maps(network), paths.reduce_metrics(network)],
+        + [paths.components(network), paths.embeddings(network), paths.reduce_metrics(network)],
         "filter": [paths.points(network), paths.kept(network), paths.dropped(network), paths.filter_metrics(network)],
         "train": [
             paths.runs(study),
@@ -156,7 +156,7 @@ def test_studies_wait_for_nothing_that_cannot_change_them(path: Path) -> None:
 def _code_of(stage: str) -> set[Path]:
     """What decides a stage's results: its import closure and its sections' models (their defaults)."""
     roots = [f"pipeline.stages.{stage}", *(_MODELS.get(s, f"pipeline.config.{s}") for s in _sections_of(stage))]
-    files = {path for root in roots for path in import_closure(root, passive=_PASSIVE).values()}
+    files = {path for root in roots for path in import_closure(root, exclude=_PASSIVE).values()}
     return {path for path in files if not _is_empty_package(path)}
 
 

@@ -89,7 +89,7 @@ def test_what_nobody_explained_is_one_line() -> None:
 @pytest.mark.parametrize(
     ("message", "key"),
     [
-        ("params.yaml: filter.drop_share: 2 is too much", "params.yaml"),
+        ("params.yaml: filter.drop_fraction: 2 is too much", "params.yaml"),
         ("C:/data/a\n b.npy: missing", "C:/data/a b.npy"),
         ("stopped", "stopped"),
     ],

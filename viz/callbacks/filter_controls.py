@@ -30,7 +30,7 @@ from viz.state import make_map_state, settings_from_json, settings_to_json
 
 _SLIDER_STEPS = 500
 
-UNITS: Mapping[Space, str] = {"map": "map units", "components": "units of the components"}
+UNITS: Mapping[Space, str] = {"embedding": "map units", "components": "units of the components"}
 
 
 def changed(

@@ -32,7 +32,7 @@ def propose_rule(source: Source, params: Path, network: str, kept: Mapping[str, 
     if what == "share":
         # By the rule alone: human decisions are kept apart from it.
         share = float(make_map_state(source, network, kept).verdict.noise.mean())
-        return propose(params, changes_for(scorer, drop_share=share))
+        return propose(params, changes_for(scorer, drop_fraction=share))
     others = [other for other in load_params(params).networks if other != network]
     if others:
         raise InputError(

@@ -29,7 +29,7 @@ def chosen_network(network: str | None, params: Path) -> str:
     Raises:
         InputError: the parameters are wrong, or do not name that network.
     """
-    networks = load_params(params).networks
+    networks = load_params(params, accept_old_keys=True).networks
     if network is not None and network not in networks:
         raise InputError(f"--network: {network!r} is not in {params}; choose from {', '.join(networks)}")
     return network or networks[0]

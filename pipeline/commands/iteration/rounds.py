@@ -172,13 +172,13 @@ def round_inputs(params: Params, data: DataPaths, network: str, first: RoundResu
         "data/filter": hashlib.sha256(decided.tobytes()).hexdigest(),
         "data/overrides.csv": sha256_of_file(data.overrides),
         "finetune.weights": sha256_of_file(weights) if weights.is_file() else None,
-        "the code of the stages": [code_digest(f"pipeline.stages.{stage}", passive=_NOT_DECIDING) for stage in STAGES],
+        "the code of the stages": [code_digest(f"pipeline.stages.{stage}", exclude=_NOT_DECIDING) for stage in STAGES],
     }
 
 
 def _sections(params: Params) -> dict[str, Any]:
     """What each stage writes as `parameters` to its provenance; where images and labels lie is not in it."""
-    places = {"path": params.prepare.path, "labels": params.prepare.labels}
+    places = {"path": params.prepare.path, "label_file": params.prepare.label_file}
     names = {key: Path(place).name if place else None for key, place in places.items()}
     sections = {stage: getattr(params, stage).model_dump(mode="json") for stage in ("prepare", *STAGES)}
     return {**sections, "prepare": {**sections["prepare"], **names}}

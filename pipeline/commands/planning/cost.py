@@ -169,7 +169,7 @@ def extract_cost(
     chunk = min(_CHUNK_BYTES, n * 3 * settings.format.image_size**2)
     alignment = (folds - 1) * (_PRODUCT_S * size.n_train * dimensions**2 / workers + _ROTATION_S * dimensions**3)
     weights = folds * speed.weight_bytes + (folds - 1) * 8 * dimensions**2
-    passes = folds * n * (2 if config.mirror else 1)
+    passes = folds * n * (2 if config.flip_tta else 1)
     return PlannedCost(
         seconds=_START_WITH_TORCH_S + passes / workers * speed.evaluation_s + n * size.decode_s + alignment,
         memory=_BASE_MEMORY_WITH_TORCH + weights + config.batch_size * speed.activation_bytes / 2 + chunk,
@@ -187,7 +187,7 @@ def reduce_cost(config: ReduceConfig, network: str, size: DataSize, *, cores: in
     fitted = landmark_count(config.landmarks, n) or n
     pca = 1e-11 * n * dimensions**2 + 9e-10 * dimensions**3 if config.pca.n_components else 0.0
     reading = _PASSES * 4.0 * n * dimensions / _COPY_BYTES_PER_S
-    settings = [config.embedding_settings(number) for number in range(1 + len(config.more_maps))]
+    settings = [config.embedding_settings(number) for number in range(1 + len(config.extra_embeddings))]
     maps = sum(
         tsne_seconds(points, one.early_exaggeration_iter + one.n_iter, kept)
         for points, one in (*((fitted, one) for one in settings), (size.n_test, config.tsne))
@@ -199,8 +199,8 @@ def reduce_cost(config: ReduceConfig, network: str, size: DataSize, *, cores: in
         memory=_BASE_MEMORY
         + (24.0 * dimensions**2 + 2e8 if config.pca.n_components else 0.0)
         + fitted * 40 * 3 * largest
-        + n * (8 * kept + 24 * config.neighbors + 16 * len(settings)),
-        disk=_CACHED_TWICE * n * (4 * kept + 20 + 8 * config.neighbors + 8 * len(settings)),
+        + n * (8 * kept + 24 * config.n_neighbors + 16 * len(settings)),
+        disk=_CACHED_TWICE * n * (4 * kept + 20 + 8 * config.n_neighbors + 8 * len(settings)),
     )
 
 

@@ -111,7 +111,7 @@ def stage_costs(
                 costs[stage] = cost.prepare_cost(params.prepare, size)
             case "finetune":
                 (run,) = runs[stage]
-                of_kind = cost.finetune_cost if params.finetune.trained == "all" else cost.head_cost
+                of_kind = cost.finetune_cost if params.finetune.trainable == "all" else cost.head_cost
                 costs[stage] = of_kind(
                     run.settings, speeds[run.workload], size, folds=params.finetune.folds, workers=run.workers
                 )

@@ -74,21 +74,21 @@ def data_size(config: PrepareConfig, paths: DataPaths, *, prepared: bool) -> Dat
         return DataSize(n_train=n_train, n_test=n_test, n_classes=n_classes, source="prepared")
     if config.dataset in _PUBLISHED:
         n_train, n_test, n_classes = _PUBLISHED[config.dataset]
-        n_train = round((config.train_share or 1) * n_train)
+        n_train = round((config.train_size or 1) * n_train)
         return DataSize(n_train=n_train, n_test=n_test, n_classes=n_classes, source="published")
     images = DATASETS[config.dataset](
         DatasetOptions(
             path=config.folder,
             image_size=config.image_size,
-            test_share=config.test_share,
+            test_size=config.test_size,
             max_megapixels=config.max_megapixels,
             seed=config.seed,
             downloads=Path(),
             progress=lambda *_: nullcontext(_SilentCounter()),
         )
     )
-    if config.train_share is not None:
-        images, _ = subsample(images, config.train_share, seed=config.seed)
+    if config.train_size is not None:
+        images, _ = subsample(images, config.train_size, seed=config.seed)
     return DataSize(
         n_train=len(images.train),
         n_test=len(images.test),
@@ -159,7 +159,7 @@ def plan_from_ledger(params: Params, name: str, data: DataPaths, work: WorkPaths
     ranks = World(rank=0, count=workers, device=planned_device(workers))
     prepared = load_prepared(data, folder=context.image_folder)
     cells, _, identities = resolve_runs(context, prepared, ranks, threads=thread_count(recipe))
-    keys, ledger = run_key_digests(identities), RunCache(work.cells)
+    keys, ledger = run_key_digests(identities), RunCache(work.run_cache)
     complete = not next_runs(context, cells, keys, ledger, len(prepared.test.labels))
     todo = [] if complete else missing_runs(cells, keys, ledger, params.studies[name].keep_weights)
     return StudyPlan(

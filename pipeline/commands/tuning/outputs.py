@@ -44,7 +44,7 @@ def write_outputs(found: SearchResult, params: Params, tuned: str, name: str, da
         data.tuning_provenance(name),
         stage=f"tune@{name}",
         parameters={
-            "tuning": tuning.model_dump(mode="json", exclude={"way"}),
+            "tuning": tuning.model_dump(mode="json", exclude={"scheduler"}),
             "study": study.model_dump(mode="json"),
             "train": params.train.model_dump(mode="json"),
         },
@@ -104,7 +104,7 @@ def check_values_are_writable(text: str, tuning: Tuning, *, source: str) -> None
 
 
 # What may differ: where values are looked for, how many trials are finished afterwards, and where trials run.
-_FREE = {"space", "finish", "way"}
+_FREE = {"space", "resume_pruned", "scheduler"}
 _CONFIDENCE = 0.95
 _COLUMNS = pa.schema(
     [
@@ -134,7 +134,7 @@ def check_fair(searches: Mapping[str, Tuning]) -> None:
 
 def _effort(search: Tuning) -> dict[str, object]:
     effort = search.model_dump(mode="json", exclude=_FREE)
-    return {**effort, "trials": search.n_trials, "sequential": search.way == "sequential"}
+    return {**effort, "trials": search.n_trials, "sequential": search.scheduler == "sequential"}
 
 
 def write_comparison(searches: Mapping[str, SearchResult], data: DataPaths) -> Iterator[str]:

@@ -41,7 +41,7 @@ def late_bloomers_text(summary: Mapping[str, Any]) -> str:
     if summary["winner"]["trial"] in failed:
         return "the winner failed on its way to the end, so that no eliminated trial can be held beside it"
     if late is None:
-        return "late bloomers: not looked at, as no eliminated trial was trained to the end; `finish` says how many are"
+        return "late bloomers: not looked at, as no eliminated trial was trained to the end; set `resume_pruned`"
     if not summary["eliminated"]:
         return "late bloomers: there are none, as no trial was eliminated"
     return f"of {looked_at} eliminated trials trained to the end, {len(late)} overtook the winner" + (
@@ -165,7 +165,7 @@ def _marked(domain: Domain) -> list[float]:
         powers = [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
         # Not so close to an end that one label stands on the other.
         return [low, *(one for one in powers if low * 1.5 < one < high / 1.5), high]
-    if domain.integers:
+    if domain.int_uniform:
         return list(range(low, high + 1, max(1, math.ceil((high - low) / (_TICKS - 1)))))
     return [low + (high - low) * step / (_TICKS - 1) for step in range(_TICKS)]
 

@@ -67,7 +67,7 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> SearchInputs
     judged = val_rows(data)
     if not judged.any():
         raise InputError(
-            f"{data.manifest('train')}: flags no image `val`, by which trials are judged; give prepare.val_share, "
+            f"{data.manifest('train')}: flags no image `val`, by which trials are judged; give prepare.val_size, "
             "such as 0.1, and run `dvc repro`"
         )
     # The arm's rows, as the train stage finds them; of any settings, which do not change them.
@@ -116,7 +116,7 @@ _DECIDING = frozenset(
 )  # fmt: skip
 # They say how a run is done, and no trial's accuracy.
 _PASSIVE_KEYS = ("checkpoint", "timeout_seconds", "workers")
-_PASSIVE_STUDY_KEYS = ("figure", "keep_weights", "accuracy_every", "needs", "plan")
+_PASSIVE_STUDY_KEYS = ("paper_figure", "keep_weights", "accuracy_every", "needs", "plan")
 
 
 def search_key(params: Params, tuning: Tuning, inputs: SearchInputs) -> str:
@@ -124,12 +124,12 @@ def search_key(params: Params, tuning: Tuning, inputs: SearchInputs) -> str:
 
     Of the study's lists the trials take the first values; its batch sizes and its budget say which values it can take.
     """
-    settled = tuning.model_dump(mode="json", exclude={"way", "finish"})
+    settled = tuning.model_dump(mode="json", exclude={"scheduler", "resume_pruned"})
     study = params.studies[tuning.study]
-    first: dict[str, Any] = tuning.applied(study, {})
+    first: dict[str, Any] = tuning.trial_study(study, {})
     first["recipe"] = {key: value for key, value in first["recipe"].items() if key not in _PASSIVE_KEYS}
     decides = {
-        "tuning": {**settled, "sequential": tuning.way == "sequential"},
+        "tuning": {**settled, "sequential": tuning.scheduler == "sequential"},
         "study": {key: value for key, value in first.items() if key not in _PASSIVE_STUDY_KEYS},
         "fitting": study.model_dump(mode="json", include={"batch_sizes", "budget"}),
         "train": params.train.model_dump(mode="json", exclude={*_PASSIVE_KEYS}),
@@ -143,7 +143,7 @@ def search_key(params: Params, tuning: Tuning, inputs: SearchInputs) -> str:
 def tuning_code() -> str:
     """Digest of the syntax trees of the modules that decide a search beside the training code."""
     module = "pipeline.tuning.search"
-    return code_digest(module, passive=frozenset(import_closure(module)) - _DECIDING)
+    return code_digest(module, exclude=frozenset(import_closure(module)) - _DECIDING)
 
 
 # Taken when the code is loaded: files may change while a search runs.
@@ -239,7 +239,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 def _mapping(params: Params, tuning: Tuning) -> AbstractContextManager[EpochMapFn]:
     """Where trials train: on Dask's workers side by side, or here one after another."""
-    if tuning.way == "parallel":
+    if tuning.scheduler == "parallel":
         each = trial_processes(params.studies[tuning.study].effective_recipe(params.train))
         return task_pool(
             params.dask.scheduler, workers=params.dask.workers, threads=1, gpus=split_gpus(visible_gpus(), each),

@@ -41,7 +41,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
     """The project after one `make repro`, all committed, and how many seconds that took."""
-    project = write_tiny_project(tmp_path_factory.mktemp("undisturbed"), train_share=0.15, steps=(6, 6))
+    project = write_tiny_project(tmp_path_factory.mktemp("undisturbed"), train_size=0.15, steps=(6, 6))
     _install(project)
     start = time.monotonic()
     done = subprocess.run(_MAKE, cwd=project, env=environment(), capture_output=True, text=True, timeout=_TIMEOUT_S)

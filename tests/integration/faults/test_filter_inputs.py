@@ -47,7 +47,7 @@ def _project(folder: Path) -> DataPaths:
 def _params(folder: Path, **keys: Any) -> None:
     tsne = {"perplexity": 5.0, "early_exaggeration_iter": 10, "n_iter": 10, "n_jobs": 1}
     sections: dict[str, dict[str, Any]] = {
-        "reduce": {"pca": {"n_components": 4}, "tsne": tsne, "neighbors": 5},
+        "reduce": {"pca": {"n_components": 4}, "tsne": tsne, "n_neighbors": 5},
         "filter": {"scorer": {"name": "dbscan", "min_samples": 3}},
     }
     for key, value in keys.items():
@@ -112,7 +112,7 @@ def test_reduce(
     start: str,
 ) -> None:
     data = _project(tmp_path)
-    for path in (data.embedding(NETWORK), data.components(NETWORK), data.maps(NETWORK)):
+    for path in (data.embedding(NETWORK), data.components(NETWORK), data.embeddings(NETWORK)):
         path.unlink()
     _change(tmp_path, data, change)
     _fails("reduce", reduce, tmp_path, capsys, start)
@@ -222,10 +222,10 @@ _FILTER: list[tuple[str, Callable[[DataPaths], None] | dict[str, Any], str]] = [
     ("stale override", _stale_override, "overrides.csv: line 2: "),
     (
         "empty class",
-        {"filter__drop_share": None, "filter__eps": 1e-9},
+        {"filter__drop_fraction": None, "filter__eps": 1e-9},
         "filter.eps: 1e-09 ",
     ),
-    ("share empties a class", {"filter__drop_share": 0.999}, "filter.drop_share: 0.999 "),
+    ("share empties a class", {"filter__drop_fraction": 0.999}, "filter.drop_fraction: 0.999 "),
 ]
 
 

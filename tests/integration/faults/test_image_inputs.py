@@ -146,10 +146,10 @@ _TREE = split_tree()
         pytest.param(_nothing, {}, "", id="missing"),
         pytest.param(_empty_folder, {}, "", id="empty"),
         pytest.param(_fifo, {}, "", id="pipe"),
-        pytest.param(_of(one_tree(("cat",))), {"test_share": 0.2}, ": cat", id="one class"),
+        pytest.param(_of(one_tree(("cat",))), {"test_size": 0.2}, ": cat", id="one class"),
         pytest.param(_of(split_tree(("cat",))), {}, ": cat", id="one class, split"),
-        pytest.param(_of(one_tree()), {}, "prepare.test_share", id="no test_share"),
-        pytest.param(_of(_TREE), {"test_share": 0.2}, "prepare.test_share: 0.2 ", id="needless share"),
+        pytest.param(_of(one_tree()), {}, "prepare.test_size", id="no test_size"),
+        pytest.param(_of(_TREE), {"test_size": 0.2}, "prepare.test_size: 0.2 ", id="needless share"),
         pytest.param(_of({**_TREE, "test/emu/1.png": photo(0)}), {}, "class emu ", id="class of test"),
         pytest.param(
             _of({**_TREE, "train/emu/1.png": photo(0), "train/emu/2.png": photo(1)}),
@@ -158,7 +158,7 @@ _TREE = split_tree()
             id="class of train",
         ),
         pytest.param(_of(split_tree(n_train=1)), {}, "class cat has 1 ", id="one image to train"),
-        pytest.param(_of(one_tree(n=2)), {"test_share": 0.2}, "class cat has 1 ", id="too few to split"),
+        pytest.param(_of(one_tree(n=2)), {"test_size": 0.2}, "class cat has 1 ", id="too few to split"),
         pytest.param(_tar({**_TREE, "/etc/x.png": b"x"}), {}, "'/etc/x.png' ", id="absolute"),
         pytest.param(_tar({**_TREE, "../x.png": b"x"}), {}, "'../x.png' ", id="upwards"),
         pytest.param(_tar_with(tarfile.SYMTYPE), {}, "'train/cat/bad.png' ", id="symbolic link"),
@@ -183,7 +183,7 @@ def test_bad_data_set(
 ) -> None:
     path = make(tmp_path)
     error = _error(tmp_path, path, capsys, **config)
-    assert InputError(error).key == ("prepare.test_share" if named.startswith("prepare.test_share") else "prepare.path")
+    assert InputError(error).key == ("prepare.test_size" if named.startswith("prepare.test_size") else "prepare.path")
     assert named in error
     assert str(path) in error
     assert ";" in error, "the fix"
@@ -216,7 +216,7 @@ def test_no_network(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypa
 def test_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Met when the space is allocated, whatever the file system had promised."""
     path = write_folder(tmp_path / "images", one_tree())
-    data = run_prepare(tmp_path, path, test_share=0.2)
+    data = run_prepare(tmp_path, path, test_size=0.2)
     before = _contents(data)
     capsys.readouterr()
 
@@ -225,7 +225,7 @@ def test_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypat
 
     monkeypatch.setattr(os, "posix_fallocate", no_space)
     with pytest.raises(SystemExit) as raised:
-        run_prepare(tmp_path, path, test_share=0.3)
+        run_prepare(tmp_path, path, test_size=0.3)
     assert raised.value.code == 2
     assert printed_error(capsys.readouterr().err).key == str(data.images("train"))
     assert _contents(data) == before
@@ -239,7 +239,7 @@ def test_killed_and_run_again(tmp_path: Path) -> None:
     expected = _contents(run_prepare(_made(tmp_path / "whole"), path))
 
     folder = _made(tmp_path / "killed")
-    settings = {"dataset": "image_folder", "path": str(path), "image_size": 8, "test_share": None}
+    settings = {"dataset": "image_folder", "path": str(path), "image_size": 8, "test_size": None}
     write_params(folder, prepare=settings)
     arguments = {"--params": folder / "params.yaml", "--data": folder / "data", "--work": folder / "work"}
     command = [sys.executable, "-m", "pipeline.stages.prepare", *(str(x) for pair in arguments.items() for x in pair)]

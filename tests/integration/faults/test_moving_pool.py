@@ -17,9 +17,9 @@ from tests.integration.faults.test_tune_kills import reported
 # More than they train before all have joined, however slow the machine is: a step takes a second until then.
 SEARCH: dict[str, Any] = {
     "trials": 6,
-    "places": None,
+    "max_concurrent_trials": None,
     "epochs": 6,
-    "rule": {"name": "lead", "amount": 0.4, "kind": "absolute"},
+    "pruner": {"name": "threshold", "amount": 0.4, "kind": "absolute"},
 }
 # A worker's libraries load while the others train.
 _JOINS_WITHIN_S = 600.0
@@ -50,7 +50,7 @@ def test_workers_that_join_and_leave_during_a_search_change_no_byte(tmp_path: Pa
         pool.wait()
         with Client(pool.address) as client:
             client.wait_for_workers(4, timeout=_JOINS_WITHIN_S)
-        data = write_search(folder, dask={"scheduler": pool.address}, **{**SEARCH, "way": "parallel"})
+        data = write_search(folder, dask={"scheduler": pool.address}, **{**SEARCH, "scheduler": "parallel"})
         search = start(command(folder))
 
         def until(condition: Callable[[], object]) -> None:

@@ -16,11 +16,11 @@ from tests.fixtures.training import alive, files_below, kill, run, start, wait_u
 from tests.fixtures.tuning import command, results_of, write_search
 
 SEARCH: dict[str, Any] = {
-    "sampler": {"name": "tpe", "startup_trials": 2},
+    "sampler": {"name": "tpe", "n_startup_trials": 2},
     "trials": 4,
-    "places": 2,
+    "max_concurrent_trials": 2,
     "epochs": 4,
-    "finish": 1,
+    "resume_pruned": 1,
 }
 _REPORT = 7  # Optuna's operation: an accuracy after an epoch
 
@@ -90,7 +90,7 @@ def test_killed_three_times_and_ended_by_the_same_command(uninterrupted: DataPat
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["round_robin", "parallel"])
 def test_asked_to_end_it_says_that_it_can_go_on_and_does(way: str, uninterrupted: DataPaths, tmp_path: Path) -> None:
-    data = write_search(tmp_path, dask={"scheduler": "local", "workers": 2}, **{**SEARCH, "way": way})
+    data = write_search(tmp_path, dask={"scheduler": "local", "workers": 2}, **{**SEARCH, "scheduler": way})
     process = begin(tmp_path)
     wait_until(lambda: checkpointed(tmp_path), process)
     process.send_signal(signal.SIGTERM)
@@ -111,7 +111,7 @@ def workers_of(process: "subprocess.Popen[str]") -> list[int]:
 
 @pytest.mark.slow
 def test_a_killed_worker_costs_its_task_alone(uninterrupted: DataPaths, tmp_path: Path) -> None:
-    data = write_search(tmp_path, dask={"scheduler": "local", "workers": 2}, **{**SEARCH, "way": "parallel"})
+    data = write_search(tmp_path, dask={"scheduler": "local", "workers": 2}, **{**SEARCH, "scheduler": "parallel"})
     process, workers = begin(tmp_path), []
     try:
         wait_until(lambda: len(reported(tmp_path)) >= 1, process)

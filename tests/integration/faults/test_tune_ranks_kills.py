@@ -11,7 +11,7 @@ from tests.fixtures.tuning import command, results_of, write_search
 
 SEARCH: dict[str, Any] = {
     "trials": 2,
-    "places": None,
+    "max_concurrent_trials": None,
     "epochs": 2,
     "train": {"simulated_workers": 2, "workers": 2},
 }

@@ -24,7 +24,7 @@ def _repro(project: Path, **environ: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.slow
 def test_a_kill_before_the_record_of_dvc_costs_no_training(tmp_path: Path) -> None:
     """The record of what a stage took is written after all of its files: there it is killed."""
-    project = write_tiny_project(tmp_path, train_share=0.15, steps=(6, 6))
+    project = write_tiny_project(tmp_path, train_size=0.15, steps=(6, 6))
     yaml = YAML()
     params = yaml.load(project / "params.yaml")
     params["finetune"]["checkpoint"] = {"steps": 1}

@@ -155,7 +155,7 @@ def test_features_without_pca_are_no_obstacle(project: Path) -> None:
 @pytest.mark.parametrize("stem", ["01_features_and_maps", pytest.param("02_what_was_dropped", marks=pytest.mark.slow)])
 def test_the_scorer_is_named_and_not_taken_for_granted(stem: str, project: Path) -> None:
     params = params_tree()
-    params["filter"] = {"scorer": {"name": "knn_agreement"}, "drop_share": 0.05}
+    params["filter"] = {"scorer": {"name": "knn_agreement"}, "drop_fraction": 0.05}
     YAML().dump(params, project / "params.yaml")
     write_results(DataPaths(root=project / "data"))
     notebook = execute(by_stem(stem), project)

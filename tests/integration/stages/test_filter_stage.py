@@ -51,7 +51,7 @@ def _project(
     with data.overrides.open("w", newline="") as file:
         rows = [(path, sha256_of(path), decision, note, "") for path, decision, note in overrides]
         csv.writer(file).writerows([COLUMNS, *rows])
-    write_params(folder, filter={"drop_share": 0.05, **keys}, dask={"scheduler": scheduler, "workers": 2})
+    write_params(folder, filter={"drop_fraction": 0.05, **keys}, dask={"scheduler": scheduler, "workers": 2})
     return data
 
 
@@ -89,7 +89,8 @@ def test_points_have_the_columns_of_the_contract(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "keys", [{}, {"drop_share": None, "eps": 0.7}, {"drop_share": 0.2, "scorer": {"name": "dbscan", "min_samples": 3}}]
+    "keys",
+    [{}, {"drop_fraction": None, "eps": 0.7}, {"drop_fraction": 0.2, "scorer": {"name": "dbscan", "min_samples": 3}}],
 )
 def test_noise_is_that_of_dbscan_per_class_at_the_recorded_eps(tmp_path: Path, keys: dict[str, Any]) -> None:
     data = _project(tmp_path, **keys)
@@ -202,7 +203,7 @@ def test_a_share_out_of_reach_is_recorded_and_said(tmp_path: Path, capsys: pytes
 
 
 def test_some_image_is_kept_even_if_classes_may_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = _project(tmp_path, drop_share=None, eps=1e-6, allow_empty=True)
+    data = _project(tmp_path, drop_fraction=None, eps=1e-6, allow_empty=True)
     with pytest.raises(SystemExit) as ended:
         _run(tmp_path)
     assert ended.value.code == 2
@@ -213,7 +214,7 @@ def test_some_image_is_kept_even_if_classes_may_go(tmp_path: Path, capsys: pytes
 def test_no_radius_is_tuned_on_a_map_that_tells_no_classes_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = _project(tmp_path, drop_share=None, eps="tuned")
+    data = _project(tmp_path, drop_fraction=None, eps="tuned")
     write_embedding(data, np.random.default_rng(0).normal(size=(_N, 2)).astype(np.float32))
     with pytest.raises(SystemExit) as ended:
         _run(tmp_path)
@@ -234,11 +235,11 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "keys",
     [
-        pytest.param({"scorer": {"name": "hdbscan"}, "quota": "per_class"}, marks=pytest.mark.slow),
+        pytest.param({"scorer": {"name": "hdbscan"}, "allocation": "per_class"}, marks=pytest.mark.slow),
         pytest.param({"scorer": {"name": "knn_distance"}}, marks=pytest.mark.slow),
         pytest.param({"scorer": {"name": "centroid"}}, marks=pytest.mark.slow),
-        pytest.param({"drop_share": None, "eps": "knee"}, marks=pytest.mark.slow),
-        {"drop_share": None, "eps": "tuned"},
+        pytest.param({"drop_fraction": None, "eps": "knee"}, marks=pytest.mark.slow),
+        {"drop_fraction": None, "eps": "tuned"},
     ],
     ids=str,
 )

@@ -84,7 +84,7 @@ def test_imagenet_weights_through_a_download(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     weights = write_imagenet_weights(tmp_path / "server")
     still = {"learning_rate": 1e-30, "weight_decay": 0.0}
-    data = write_project(tmp_path, finetune={"weights": "imagenet", "normalisation": "imagenet", **still})
+    data = write_project(tmp_path, finetune={"weights": "imagenet", "normalization": "imagenet", **still})
     with serving(weights.parent) as root:
         entry = SimpleNamespace(IMAGENET1K_V1=SimpleNamespace(url=f"{root}/{weights.name}"))
         monkeypatch.setattr(torchvision.models, "get_model_weights", lambda network: entry)

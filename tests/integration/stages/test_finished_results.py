@@ -72,7 +72,7 @@ def test_finished_stages_compute_nothing_and_write_the_same_bytes(
     monkeypatch.setattr(folds, "train", _never)
     assert stage("finetune", project) == 0
     assert _bytes(project / "data/finetune") == _bytes(made / "data/finetune")
-    (entry,) = WorkPaths(root=project / "work").finished(f"extract@{NETWORK}").glob("*/entry.json")
+    (entry,) = WorkPaths(root=project / "work").file_cache(f"extract@{NETWORK}").glob("*/entry.json")
     write_json(entry, {**read_json(entry), "seconds": 1e6})
     monkeypatch.setattr(extract, "_extract_train", _never)
     assert stage("extract", project) == 0
@@ -128,7 +128,7 @@ def trained(made: Path, tmp_path: Path) -> Path:
 
 
 _EXTRACT_CHANGES: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
-    "mirror": lambda folder, _: write_project(folder, finetune=_FINETUNE, extract={"mirror": True}),
+    "flip_tta": lambda folder, _: write_project(folder, finetune=_FINETUNE, extract={"flip_tta": True}),
     "batch size": lambda folder, _: write_project(folder, finetune=_FINETUNE, extract={"batch_size": 7}),
     "code": lambda _, patch: patch.setattr(features_extract, "code_digest", lambda *_, **__: "another"),
     "machine": lambda _, patch: patch.setattr(run_key, "cpu_arithmetic", lambda: "another"),
@@ -160,7 +160,7 @@ def test_what_decides_features_extracts_again(trained: Path, change: str, monkey
 
 @pytest.mark.parametrize("name", ["finetune", "extract"])
 def test_a_damaged_entry_is_refused_in_one_line(trained: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    finished = WorkPaths(root=trained / "work").finished(f"{name}@{NETWORK}")
+    finished = WorkPaths(root=trained / "work").file_cache(f"{name}@{NETWORK}")
     for path in finished.rglob("*.*"):
         path.write_bytes(b"damaged")
     assert stage(name, trained) == 2
@@ -172,7 +172,7 @@ def test_heads_are_fitted_once(tmp_path: Path, made: Path, monkeypatch: pytest.M
     shutil.copy(DataPaths(root=made / "data").extractor(NETWORK), weights)
     (tmp_path / "project").mkdir()
     data = write_project(
-        tmp_path / "project", finetune={"trained": "head", "weights": str(weights), "folds": 2, "batch_size": 20}
+        tmp_path / "project", finetune={"trainable": "head", "weights": str(weights), "folds": 2, "batch_size": 20}
     )
     assert stage("finetune", tmp_path / "project") == 0
     before = _bytes(data.root / "finetune")

@@ -138,7 +138,7 @@ def test_a_kill_in_the_second_fold_loses_no_finished_one(tmp_path: Path) -> None
     # Keeping a network takes five file operations.
     fault = run(command("finetune", killed), environ={"FAULT": "SIGKILL self /finished/ 5", "PYTHONPATH": str(HOOKS)})
     assert fault.returncode == -signal.SIGKILL, fault.stderr
-    kept = list(WorkPaths(root=killed / "work").finished(f"finetune@{NETWORK}").glob("*/step-*.pt"))
+    kept = list(WorkPaths(root=killed / "work").file_cache(f"finetune@{NETWORK}").glob("*/step-*.pt"))
     assert len(kept) == 1
     again = run(command("finetune", killed))
     assert again.returncode == 0, again.stderr

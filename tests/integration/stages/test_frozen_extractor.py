@@ -1,4 +1,4 @@
-"""`finetune.trained: head`: a pretrained backbone as it is, and a logistic regression for a head."""
+"""`finetune.trainable: head`: a pretrained backbone as it is, and a logistic regression for a head."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _project(folder: Path, weights: Path, **keys: Any) -> DataPaths:
     """Images so noisy that no classifier is right on all of them, but for those it has seen."""
-    data = write_project(folder, finetune={"weights": str(weights), "trained": "head", **keys})
+    data = write_project(folder, finetune={"weights": str(weights), "trainable": "head", **keys})
     for split, n in (("train", N), ("test", 22)):
         write_array(data.images(split), _noisy_images(n))
     return data
@@ -128,5 +128,5 @@ def test_a_class_without_images_is_refused(weights: Path, tmp_path: Path, capsys
     write_manifest(data, "train", np.arange(N) % 3, names=NAMES)
     assert stage("finetune", tmp_path) == 2
     error = printed_error(capsys.readouterr().err)
-    assert error.key == "finetune.trained"
+    assert error.key == "finetune.trainable"
     assert "[20, 20, 20, 0]" in str(error)

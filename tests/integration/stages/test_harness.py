@@ -129,7 +129,7 @@ def test_stages_that_may_work_on_other_machines_are_those_that_read_dask() -> No
             "error: out of memory (MemoryError: no); end other programs, or use a machine with more\n",
         ),
         (InputError("a.npy: has\n3 rows; run it again"), 2, "error: a.npy: has 3 rows; run it again\n"),
-        (KeyboardInterrupt(), 130, "interrupted; run the same command again to go on\n"),
+        (KeyboardInterrupt(), 130, "interrupted; run the same command again to resume\n"),
         (
             OSError(errno.ENOSPC, "No space left on device", "x.npy"),
             2,
@@ -237,7 +237,7 @@ def test_interrupt_from_the_keyboard_ends_with_130(argv: list[str]) -> None:
         stage.send_signal(signal.SIGINT)
         _, error = stage.communicate(timeout=20)
     assert stage.returncode == 130
-    assert error == "interrupted; run the same command again to go on\n"
+    assert error == "interrupted; run the same command again to resume\n"
 
 
 def test_under_dvc_the_stage_dies_with_its_parent(argv: list[str], tmp_path: Path) -> None:

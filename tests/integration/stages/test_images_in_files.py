@@ -21,7 +21,7 @@ from tests.fixtures.projects import NETWORK, write_params
 from tests.fixtures.training import TINY_STUDY, command, files_below, kill, run, runs_of, stage, start, wait_until
 
 N_TRAIN, N_TEST, CROP = 24, 8, 16
-PREPARE = {"dataset": "image_folder", "storage": "files", "image_size": 72, "test_share": None}
+PREPARE = {"dataset": "image_folder", "storage": "files", "image_size": 72, "test_size": None}
 RECIPE = {"threads_per_worker": 1, "schedule": {"name": "cosine"}, "augmentation": {"crop_size": CROP, "flip": True}}
 STUDY: dict[str, Any] = {"batch_sizes": [8], "arms": ["filtered"], "seeds": [0]}
 
@@ -98,7 +98,7 @@ def test_labels_from_a_file_are_those_of_images_in_files(tmp_path: Path) -> None
     labels = tmp_path / "labels.csv"
     labels.write_text("path,label\ntrain/cat/03.JPEG,dog\n")
     images = _photos(tmp_path / "photos")
-    _parameters(tmp_path, images, {}, labels=str(labels))
+    _parameters(tmp_path, images, {}, label_file=str(labels))
     _prepare(tmp_path)
     prepared = load_prepared(DataPaths(root=tmp_path / "data"), folder=images)
     assert prepared.train.labels.tolist() == [int(row == 3 or row >= N_TRAIN // 2) for row in range(N_TRAIN)]

@@ -126,7 +126,7 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = run_prepare(tmp_path, None, dataset="digits", image_size=16, test_share=0.2)
+    data = run_prepare(tmp_path, None, dataset="digits", image_size=16, test_size=0.2)
     metrics = _metrics(data)
     assert metrics["n_train"] + metrics["n_test"] == 1797
     assert np.load(data.images("train"), mmap_mode="r").shape == (metrics["n_train"], 16, 16, 3)
@@ -173,7 +173,7 @@ def test_the_seed_moves_val_and_nothing_else(tmp_path: Path) -> None:
 
 def test_val_share(tmp_path: Path) -> None:
     path = write_folder(tmp_path / "images", split_tree(n_train=30))
-    data = run_prepare(tmp_path, path, val_share=0.5)
+    data = run_prepare(tmp_path, path, val_size=0.5)
     assert sum(read_parquet(data.manifest("train"))["val"].to_pylist()) == _metrics(data)["n_val"] == 30
 
 

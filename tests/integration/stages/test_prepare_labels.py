@@ -1,4 +1,4 @@
-"""`prepare.labels`: an annotator's file stands before the labels of the data set."""
+"""`prepare.label_file`: an annotator's file stands before the labels of the data set."""
 
 import json
 from collections import Counter
@@ -40,7 +40,7 @@ def test_the_manifest_of_a_folder_has_the_labels_of_the_file(tmp_path: Path) -> 
     before = run_prepare(tmp_path, images)
     folders, pixels = _names(before), before.images("train").read_bytes()
     given = {"train/cat/0.png": "dog", "train/cat/1.png": "cat", "train/dog/7.png": "cat"}
-    data = run_prepare(tmp_path, images, labels=_labels(tmp_path, given))
+    data = run_prepare(tmp_path, images, label_file=_labels(tmp_path, given))
     assert _names(data) == {**folders, **given}
     assert data.images("train").read_bytes() == pixels
     assert _metrics(data)["n_relabelled"] == 2
@@ -50,9 +50,9 @@ def test_the_manifest_of_a_folder_has_the_labels_of_the_file(tmp_path: Path) -> 
 
 
 def test_labels_of_the_digits_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    digits: dict[str, Any] = {"dataset": "digits", "image_size": 8, "test_share": 0.2}
+    digits: dict[str, Any] = {"dataset": "digits", "image_size": 8, "test_size": 0.2}
     path, name = next(iter(_names(run_prepare(tmp_path, None, **digits)).items()))
-    data = run_prepare(tmp_path, None, **digits, labels=_labels(tmp_path, {path: "7" if name != "7" else "1"}))
+    data = run_prepare(tmp_path, None, **digits, label_file=_labels(tmp_path, {path: "7" if name != "7" else "1"}))
     assert _names(data)[path] == ("7" if name != "7" else "1")
     assert _metrics(data)["n_relabelled"] == 1
     assert "annotator.csv: 1;" in capsys.readouterr().err.splitlines()[-1]
@@ -63,17 +63,17 @@ def test_labels_of_cifar_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     archive = cifar10_archive(tmp_path / "a.tar.gz", pixels, np.arange(120) % 10)
     monkeypatch.setitem(DATASETS, "cifar10", partial(open_cifar, replace(CIFAR10, sha256=sha256_of_file(archive))))
     labels = _labels(tmp_path, {"cifar10/train/00003": "truck"})
-    data = run_prepare(tmp_path, archive, dataset="cifar10", image_size=32, labels=labels)
+    data = run_prepare(tmp_path, archive, dataset="cifar10", image_size=32, label_file=labels)
     assert _names(data)["cifar10/train/00003"] == "truck"
     assert _metrics(data)["n_relabelled"] == 1
 
 
 def test_the_test_split_does_not_depend_on_the_label_file(tmp_path: Path) -> None:
     images = write_folder(tmp_path / "images", one_tree(n=40))
-    before = run_prepare(tmp_path, images, test_share=0.25)
+    before = run_prepare(tmp_path, images, test_size=0.25)
     test, train = _names(before, "test"), _names(before)
     given = dict.fromkeys([path for path, name in train.items() if name == "cat"][:20], "dog")
-    data = run_prepare(tmp_path, images, test_share=0.25, val_share=0.2, labels=_labels(tmp_path, given))
+    data = run_prepare(tmp_path, images, test_size=0.25, val_size=0.2, label_file=_labels(tmp_path, given))
     assert _names(data, "test") == test
     assert list(_names(data)) == list(train)
     table = read_parquet(data.manifest("train"))
@@ -86,7 +86,7 @@ def test_the_test_split_does_not_depend_on_the_label_file(tmp_path: Path) -> Non
 def test_unreadable_images_may_be_listed(tmp_path: Path) -> None:
     images = write_folder(tmp_path / "images", {**split_tree(), "train/cat/1.png": b""})
     labels = _labels(tmp_path, {"train/cat/1.png": "dog", "train/cat/2.png": "dog"})
-    assert _metrics(run_prepare(tmp_path, images, unreadable="skip", labels=labels))["n_relabelled"] == 1
+    assert _metrics(run_prepare(tmp_path, images, unreadable="skip", label_file=labels))["n_relabelled"] == 1
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_bad_file_stops_the_stage_before_anything_is_written(
 ) -> None:
     images = write_folder(tmp_path / "images", split_tree())
     with pytest.raises(SystemExit) as ended:
-        run_prepare(tmp_path, images, labels=_labels(tmp_path, given))
+        run_prepare(tmp_path, images, label_file=_labels(tmp_path, given))
     assert ended.value.code == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert expected in line
@@ -111,7 +111,7 @@ def test_a_bad_file_stops_the_stage_before_anything_is_written(
 
 def test_provenance_has_the_name_of_the_file_and_no_place_on_this_machine(tmp_path: Path) -> None:
     images = write_folder(tmp_path / "images", split_tree())
-    data = run_prepare(tmp_path, images, labels=_labels(tmp_path, {"train/cat/0.png": "dog"}))
+    data = run_prepare(tmp_path, images, label_file=_labels(tmp_path, {"train/cat/0.png": "dog"}))
     record = data.provenance("prepare").read_text()
-    assert json.loads(record)["parameters"]["labels"] == "annotator.csv"
+    assert json.loads(record)["parameters"]["label_file"] == "annotator.csv"
     assert str(tmp_path) not in record

@@ -16,7 +16,7 @@ from pipeline.paths import DataPaths
 from tests.fixtures.images import run_prepare, split_tree, write_folder
 from tests.fixtures.printed_errors import key_within, printed_error
 
-_DIGITS: dict[str, Any] = {"dataset": "digits", "image_size": 8, "test_share": 0.2}
+_DIGITS: dict[str, Any] = {"dataset": "digits", "image_size": 8, "test_size": 0.2}
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def _digest(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("config", "key"),
     [
-        ({"labels": "annotator.csv"}, "prepare"),
+        ({"label_file": "annotator.csv"}, "prepare"),
         ({"plant_label_noise": _noise(fraction=0.0001)}, "prepare.plant_label_noise.fraction"),
         ({"plant_label_noise": _noise(fraction=1.5)}, "prepare.plant_label_noise.fraction"),
         ({"plant_label_noise": _noise(kind="random")}, "prepare.plant_label_noise.kind"),

@@ -1,4 +1,4 @@
-"""`prepare.train_share`: some images of each class, the same test images, and nothing of the others."""
+"""`prepare.train_size`: some images of each class, the same test images, and nothing of the others."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def _prepare(folder: Path, images: Path, **config: Any) -> DataPaths:
 
 def test_a_share_of_each_class_with_its_own_pixels(tmp_path: Path) -> None:
     images = write_folder(tmp_path / "images", split_tree(n_train=10, n_test=2))
-    everything, some = _prepare(tmp_path / "all", images), _prepare(tmp_path / "some", images, train_share=0.4)
+    everything, some = _prepare(tmp_path / "all", images), _prepare(tmp_path / "some", images, train_size=0.4)
     kept = _paths(some, "train")
     assert [name.split("/")[1] for name in kept] == ["cat"] * 4 + ["dog"] * 4
     rows = [_paths(everything, "train").index(path) for path in kept]
@@ -39,12 +39,12 @@ def test_a_share_of_each_class_with_its_own_pixels(tmp_path: Path) -> None:
 
 def test_what_takes_no_part_need_not_be_readable(tmp_path: Path) -> None:
     images = write_folder(tmp_path / "images", split_tree(n_train=10, n_test=2))
-    kept = _paths(_prepare(tmp_path / "first", images, train_share=0.4), "train")
+    kept = _paths(_prepare(tmp_path / "first", images, train_size=0.4), "train")
     others = sorted({str(path.relative_to(images)) for path in images.glob("train/cat/*")} - set(kept))
     (images / others[0]).write_bytes(b"no picture")
     file = tmp_path / "labels.csv"
     file.write_text(f"path,label\n{others[1]},dog\n{kept[0]},dog\n")
-    again = _prepare(tmp_path / "again", images, train_share=0.4, labels=str(file))
+    again = _prepare(tmp_path / "again", images, train_size=0.4, label_file=str(file))
     assert _paths(again, "train") == kept
     assert read_json(again.prepare_metrics)["n_relabelled"] == 1
 
@@ -66,7 +66,7 @@ def test_smaller_shares_are_parts_of_larger_ones(labels: list[int], shares: tupl
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_a_share_is_a_part(tmp_path: Path, share: float, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        run_prepare(tmp_path, write_folder(tmp_path / "images", split_tree()), train_share=share)
+        run_prepare(tmp_path, write_folder(tmp_path / "images", split_tree()), train_size=share)
     assert ended.value.code == 2
     error = printed_error(capsys.readouterr().err)
-    assert key_within(error, tmp_path / "params.yaml") == "prepare.train_share"
+    assert key_within(error, tmp_path / "params.yaml") == "prepare.train_size"

@@ -48,7 +48,7 @@ def _project(
     write_manifest(data, "train", labels[:n_train])
     write_manifest(data, "test", labels[n_train:])
     write_features(data, features[:n_train], features[n_train:])
-    reduce = {"pca": {"n_components": pca}, "tsne": {**_TSNE, **tsne}, "neighbors": 6, **(keys or {})}
+    reduce = {"pca": {"n_components": pca}, "tsne": {**_TSNE, **tsne}, "n_neighbors": 6, **(keys or {})}
     write_params(folder, reduce=reduce, dask=dask or {})
     return data
 
@@ -83,7 +83,7 @@ def test_all_artefacts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(neighbours, exact_neighbors(components, np.arange(180), 6))
     between = np.linalg.norm(components[neighbours] - components[:, None], axis=2)
     np.testing.assert_allclose(np.array(table["distances"].to_pylist()), between, rtol=1e-5)
-    maps = np.load(data.maps(NETWORK))
+    maps = np.load(data.embeddings(NETWORK))
     assert maps.dtype == np.float32
     np.testing.assert_array_equal(maps, [np.column_stack([table["x"], table["y"]])])
     test = read_parquet(data.embedding(NETWORK, "test"))
@@ -114,12 +114,12 @@ def test_further_maps_are_those_of_their_own_settings(tmp_path: Path) -> None:
     found = []
     for name, dask in (("here", {}), ("workers", {"scheduler": "local", "workers": 2})):
         (tmp_path / name).mkdir()
-        more = {"more_maps": [{"random_state": 1, "initialization": "random"}, {"perplexity": 30.0}]}
+        more = {"extra_embeddings": [{"random_state": 1, "initialization": "random"}, {"perplexity": 30.0}]}
         data = _project(tmp_path / name, keys=more, dask=dask)
         _run(tmp_path / name)
         found.append({name: content for name, content in _files(data).items() if "provenance" not in name})
     assert found[0] == found[1]
-    maps = np.load(data.maps(NETWORK))
+    maps = np.load(data.embeddings(NETWORK))
     components = np.load(data.components(NETWORK))
     changes: list[dict[str, Any]] = [{}, {"random_state": 1, "initialization": "random"}, {"perplexity": 30.0}]
     for made, keys in zip(maps, changes, strict=True):
@@ -141,7 +141,7 @@ def test_landmarks_are_mapped_as_if_alone_and_recorded(tmp_path: Path) -> None:
     rows = landmark_rows(labels, 100, seed=0)
     settings = TsneConfig.model_validate(_TSNE).model_dump()
     alone = fit_tsne(np.load(data.components(NETWORK))[rows], settings, report=lambda *_: None)
-    np.testing.assert_array_equal(np.load(data.maps(NETWORK))[0][rows], alone.coordinates)
+    np.testing.assert_array_equal(np.load(data.embeddings(NETWORK))[0][rows], alone.coordinates)
     assert metrics["knn_label_accuracy"]["map"] > 0.9
     assert ": 80 images" in (tmp_path / "work" / "logs" / f"reduce@{NETWORK}.log").read_text()
 
@@ -151,10 +151,16 @@ def test_landmarks_are_mapped_as_if_alone_and_recorded(tmp_path: Path) -> None:
     [
         ({"landmarks": 180}, r"reduce\.landmarks: 180 must be .* fewer than the 180 training images"),
         ({"landmarks": 30}, r"reduce\.tsne\.perplexity: 12 is too large for a map of 30 images; give at most 9\.66"),
-        ({"more_maps": [{"perplexity": 80.0}]}, r"reduce\.more_maps\[0\]\.perplexity: 80 .* 180 images"),
-        ({"landmarks": 90, "more_maps": [{"metric": "cosine"}]}, r"reduce\.more_maps\[0\]\.metric: cosine, .* none"),
-        ({"more_maps": [{"max_step_norm": None, "learning_rate": 1e300}]}, r"reduce\.more_maps\[0\]: .* diverge"),
-        ({"neighbors": 180}, r"reduce\.neighbors: 180 .* at most 179"),
+        ({"extra_embeddings": [{"perplexity": 80.0}]}, r"reduce\.extra_embeddings\[0\]\.perplexity: 80 .* 180 images"),
+        (
+            {"landmarks": 90, "extra_embeddings": [{"metric": "cosine"}]},
+            r"reduce\.extra_embeddings\[0\]\.metric: cosine, .* none",
+        ),
+        (
+            {"extra_embeddings": [{"max_step_norm": None, "learning_rate": 1e300}]},
+            r"reduce\.extra_embeddings\[0\]: .* diverge",
+        ),
+        ({"n_neighbors": 180}, r"reduce\.n_neighbors: 180 .* at most 179"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -190,7 +196,7 @@ def test_a_class_of_one_image_is_mapped(tmp_path: Path) -> None:
     labels[7] = 9
     write_manifest(data, "train", labels)
     _run(tmp_path)
-    assert np.isfinite(np.load(data.maps(NETWORK))).all()
+    assert np.isfinite(np.load(data.embeddings(NETWORK))).all()
 
 
 def test_a_small_test_split_lowers_its_own_perplexity_and_says_so(tmp_path: Path) -> None:

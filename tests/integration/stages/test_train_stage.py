@@ -57,7 +57,7 @@ def _outputs(data: DataPaths) -> dict[str, bytes]:
 
 def _entries(folder: Path) -> list[Path]:
     """The finished cells in the ledger."""
-    cells = WorkPaths(root=folder / "work").cells
+    cells = WorkPaths(root=folder / "work").run_cache
     return sorted(path for path in cells.glob("[0-9a-f]*")) if cells.exists() else []
 
 

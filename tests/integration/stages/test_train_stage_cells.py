@@ -148,7 +148,7 @@ def test_a_cell_that_went_on_does_not_tell_what_it_drew_in_all(
     assert stage("train", tmp_path) == 0
     (full,) = (row["fingerprint"] for row in runs_of(data) if row["arm"] == "full")
     work = WorkPaths(root=tmp_path / "work")
-    shutil.rmtree(work.cells)
+    shutil.rmtree(work.run_cache)
     Checkpoints(work.checkpoints("train@tiny") / checkpoint_folder_name(full)).save(1, {})
     trained_by(lambda cell: 0.5)
     _energy_by_cell(monkeypatch)
@@ -156,7 +156,7 @@ def test_a_cell_that_went_on_does_not_tell_what_it_drew_in_all(
     record, untold = _record(tmp_path / "work"), vars(UNKNOWN_ENERGY)
     assert record["arms_joules"] == {"full": untold, "filtered": {"gpu": 4.0, "cpu": 1.0, "memory": None}}
     assert record["joules"] == untold
-    assert read_json(work.cells / full / "timing.json")["joules"] == untold
+    assert read_json(work.run_cache / full / "timing.json")["joules"] == untold
 
 
 def test_other_seeds_and_arms_are_the_only_ones_trained(tmp_path: Path, trained_by: Trained) -> None:
@@ -228,7 +228,7 @@ def test_a_study_of_which_nothing_finished_says_so(tmp_path: Path, trained_by: T
 def test_leftovers_of_killed_processes_are_removed(tmp_path: Path, trained_by: Trained) -> None:
     data = write_project(tmp_path, study=FOUR_CELLS)
     gone = 4_194_305  # above any process id
-    cells = WorkPaths(root=tmp_path / "work").cells
+    cells = WorkPaths(root=tmp_path / "work").run_cache
     left = [
         cells / f".k.{gone}.tmp" / "result.json",
         cells / f".k.weights.{gone}.tmp",
@@ -294,7 +294,7 @@ def test_all_seeds_keep_their_weights_where_the_study_says_so(tmp_path: Path, tr
     write_project(tmp_path, study={"arms": ["full"], "seeds": [0, 1, 2]})
     trained_by(lambda cell: 0.5)
     assert stage("train", tmp_path) == 0
-    cells = WorkPaths(root=tmp_path / "work").cells
+    cells = WorkPaths(root=tmp_path / "work").run_cache
     assert len(list(cells.glob("*/weights.pt"))) == 1
     data = write_project(tmp_path, study={"arms": ["full"], "seeds": [0, 1, 2], "keep_weights": "all"})
     trainer = trained_by(lambda cell: 0.5)

@@ -14,7 +14,7 @@ STUDY: dict[str, Any] = {"models": ["small_cnn"], "arms": ["filtered", "random"]
 
 
 def _trained(folder: Path) -> int:
-    return len(list(WorkPaths(root=folder / "work").cells.glob("[0-9a-f]*")))
+    return len(list(WorkPaths(root=folder / "work").run_cache.glob("[0-9a-f]*")))
 
 
 def _seeds(data: DataPaths) -> list[tuple[int, str]]:

@@ -21,7 +21,7 @@ def _dvc(project: Path, *arguments: str) -> str:
 
 
 def test_an_unfiltered_study_does_not_depend_on_the_filter(tmp_path: Path) -> None:
-    project = write_tiny_project(tmp_path, train_share=0.15, steps=(6, 6))
+    project = write_tiny_project(tmp_path, train_size=0.15, steps=(6, 6))
     yaml, path = YAML(), project / "params.yaml"
     params = yaml.load(path)
     params["studies"]["plain"] = {**params["studies"]["digits"], "arms": ["full"], "needs": "prepare"}
@@ -30,7 +30,7 @@ def test_an_unfiltered_study_does_not_depend_on_the_filter(tmp_path: Path) -> No
     assert (project / "data/train/plain.parquet").exists()
     assert not any((project / "data" / stage).exists() for stage in ("finetune", "extract", "reduce", "filter"))
 
-    params["filter"]["drop_share"] = 0.3
+    params["filter"]["drop_fraction"] = 0.3
     yaml.dump(params, path)
     assert json.loads(_dvc(project, "status", "--json", "train@plain")) == {}
     assert "Stage 'train@plain' didn't change, skipping" in _dvc(project, "repro", "train@plain")

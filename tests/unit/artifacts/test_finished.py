@@ -34,7 +34,7 @@ def finished(tmp_path: Path) -> FileCache:
 def test_what_is_kept_is_written_again(finished: FileCache, files: dict[str, Path]) -> None:
     assert finished.restore(KEY, files) is None
     before = {path: path.read_bytes() for path in files.values()}
-    finished.keep(KEY, files, seconds=1.5)
+    finished.put(KEY, files, seconds=1.5)
     for path in files.values():
         path.unlink()
     assert finished.restore(KEY, files) == 1.5
@@ -43,7 +43,7 @@ def test_what_is_kept_is_written_again(finished: FileCache, files: dict[str, Pat
 
 
 def test_files_that_are_written_again_are_apart_from_the_entry(finished: FileCache, files: dict[str, Path]) -> None:
-    finished.keep(KEY, files, seconds=1.5)
+    finished.put(KEY, files, seconds=1.5)
     assert finished.restore(KEY, files) == 1.5
     files["a.npy"].write_bytes(b"edited in place")
     assert finished.restore(KEY, files) == 1.5
@@ -58,16 +58,16 @@ def test_where_there_are_no_links_there_are_copies(
         raise OSError(number, "no links")
 
     monkeypatch.setattr(os, "link", refuse)
-    finished.keep(KEY, files, seconds=1.5)
+    finished.put(KEY, files, seconds=1.5)
     files["a.npy"].unlink()
     assert finished.restore(KEY, files) == 1.5
 
 
 def test_an_older_entry_is_replaced(finished: FileCache, files: dict[str, Path], tmp_path: Path) -> None:
-    finished.keep(KEY, files, seconds=1.5)
+    finished.put(KEY, files, seconds=1.5)
     files["a.npy"].unlink()
     files["a.npy"].write_bytes(b"newer")
-    finished.keep(KEY, files, seconds=2.5)
+    finished.put(KEY, files, seconds=2.5)
     assert finished.restore(KEY, files) == 2.5
     assert files["a.npy"].read_bytes() == b"newer"
     assert [path.name for path in (tmp_path / "finished").iterdir()] == [KEY]
@@ -89,7 +89,7 @@ _DAMAGE: dict[str, Callable[[Path], object]] = {
 def test_a_damaged_entry_is_named_and_nothing_is_written(
     finished: FileCache, files: dict[str, Path], tmp_path: Path, damage: str
 ) -> None:
-    finished.keep(KEY, files, seconds=1.5)
+    finished.put(KEY, files, seconds=1.5)
     for path in files.values():
         path.unlink()
     entry = tmp_path / "finished" / KEY
@@ -103,7 +103,7 @@ def test_a_damaged_entry_is_named_and_nothing_is_written(
 def test_what_nobody_used_for_long_is_removed(finished: FileCache, files: dict[str, Path], tmp_path: Path) -> None:
     old, used = "0a" * 12, "0b" * 12
     for key in (old, used):
-        finished.keep(key, files, seconds=1.5)
+        finished.put(key, files, seconds=1.5)
         os.utime(tmp_path / "finished" / key, (0, 0))
     finished.restore(used, files)
     finished.clear(max_age_s=60)
@@ -119,11 +119,11 @@ from pathlib import Path
 from pipeline.artifacts.finished import FileCache
 files = {{path.name: path for path in Path({str(tmp_path / "data")!r}).iterdir()}}
 Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-FileCache(Path({str(tmp_path / "finished")!r})).keep({KEY!r}, files, seconds=1.5)
+FileCache(Path({str(tmp_path / "finished")!r})).put({KEY!r}, files, seconds=1.5)
 """
     root = Path(__file__).parents[3]
     killed = subprocess.run([sys.executable, "-c", script], cwd=root, env=environment(), timeout=TIMEOUT_S, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert finished.restore(KEY, files) is None
-    finished.keep(KEY, files, seconds=1.5)
+    finished.put(KEY, files, seconds=1.5)
     assert [path.name for path in (tmp_path / "finished").iterdir()] == [KEY]

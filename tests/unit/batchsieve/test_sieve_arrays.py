@@ -35,7 +35,7 @@ def _planted(seed: int = 0, per_class: int = 40) -> tuple[np.ndarray, np.ndarray
         {"name": "knn_agreement", "k": 10},
         "self_confidence",
         "label_odds",
-        {"name": "ensemble", "of": [{"name": "margin"}, {"name": "smoothed_confidence", "k": 5}]},
+        {"name": "ensemble", "scorers": [{"name": "margin"}, {"name": "smoothed_confidence", "k": 5}]},
     ],
     ids=str,
 )
@@ -64,10 +64,10 @@ def test_sieve_is_the_filter_of_the_pipeline(tmp_path: Path) -> None:
     np.save(tmp_path / "f.npy", features)
     with (tmp_path / "y.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("label",), *((str(label),) for label in labels)])
-    reduce = {"pca": {"n_components": None}, "tsne": {"perplexity": 10.0, "n_jobs": 1}, "neighbors": 10}
-    scorer = {"name": "dbscan", "space": "map", "min_samples": 4}
+    reduce = {"pca": {"n_components": None}, "tsne": {"perplexity": 10.0, "n_jobs": 1}, "n_neighbors": 10}
+    scorer = {"name": "dbscan", "space": "embedding", "min_samples": 4}
     params = write_params(
-        tmp_path, reduce=reduce, filter={"scorer": scorer, "eps": "knee", "drop_share": None, "allow_empty": True}
+        tmp_path, reduce=reduce, filter={"scorer": scorer, "eps": "knee", "drop_fraction": None, "allow_empty": True}
     )
     files = ["--features", str(tmp_path / "f.npy"), "--labels", str(tmp_path / "y.csv"), "--out", str(tmp_path / "out")]
     assert main(["filter-features", "--params", str(params), *files]) == 0
@@ -136,4 +136,4 @@ def test_sieve_names_the_argument_that_is_wrong(options: dict[str, Any], key: st
         sieve(**{"features": _FEATURES, "labels": _LABELS, **options})
     assert str(raised.value).partition(": ")[0] == key
     assert "filter." not in str(raised.value)
-    assert "drop_share" not in str(raised.value)
+    assert "drop_fraction" not in str(raised.value)

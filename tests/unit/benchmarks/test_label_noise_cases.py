@@ -142,7 +142,7 @@ def test_a_number_of_images_that_cannot_be_drawn_is_refused(tmp_path: Path, coun
 def test_a_case_has_its_labels_and_parameters_and_the_prepared_files(tmp_path: Path) -> None:
     images, base, folder = _load(tmp_path / "data"), DataPaths(root=tmp_path / "data"), tmp_path / "case"
     labels = (images.truth + 1) % len(NAMES)
-    params = load_params(write_params(tmp_path, filter={"drop_share": 0.125}))
+    params = load_params(write_params(tmp_path, filter={"drop_fraction": 0.125}))
     case = Case(kind="symmetric", rate=0.1, folds=3)
     own = case_params(params, case, steps=47, weights=None)
     assert not is_made(folder, case, own, None)
@@ -151,7 +151,7 @@ def test_a_case_has_its_labels_and_parameters_and_the_prepared_files(tmp_path: P
     made, data = load_params(folder / "params.yaml"), DataPaths(root=folder / "data")
     finetune = made.finetune
     assert (finetune.budget.steps, finetune.schedule.model_dump()["warmup"]["steps"], finetune.folds) == (47, 4, 3)
-    assert (finetune.schedule.name, finetune.weights, finetune.trained) == ("cosine", "none", "all")
+    assert (finetune.schedule.name, finetune.weights, finetune.trainable) == ("cosine", "none", "all")
     assert (made.filter, made.reduce, made.extract) == (params.filter, params.reduce, params.extract)
     loaded, manifest = load_prepared(data, folder=None), read_parquet(data.manifest("train"))
     np.testing.assert_array_equal(loaded.train.labels, labels)
@@ -172,7 +172,7 @@ def test_a_frozen_extractor_starts_from_the_file_and_keeps_the_budget_that_it_do
     made = check_params(
         case_params(params, Case(kind="given", variant="frozen"), steps=None, weights=weights), source="made"
     )
-    assert (made.finetune.trained, made.finetune.weights) == ("head", str(weights))
+    assert (made.finetune.trainable, made.finetune.weights) == ("head", str(weights))
     assert (made.finetune.budget, made.finetune.schedule) == (params.finetune.budget, params.finetune.schedule)
 
 

@@ -29,7 +29,7 @@ def _project(folder: Path, n_classes: int = 3) -> list[str]:
     write_predictions(data, labels)
     write_embedding(data, places)
     heap = np.random.default_rng(1).normal(size=places.shape).astype(np.float32)
-    write_array(data.maps(NETWORK), np.stack([heap, places]))
+    write_array(data.embeddings(NETWORK), np.stack([heap, places]))
     data.overrides.write_text("path,sha256,decision,note,timestamp\n")
     made = [{"tsne": {"requested": {"perplexity": value, "random_state": 0}}} for value in (30.0, 50.0)]
     write_json(data.reduce_metrics(NETWORK), {"maps": made})
@@ -42,7 +42,7 @@ def test_the_space_in_which_classes_lie_apart_comes_first(tmp_path: Path, capsys
     rows = read_json(tmp_path / "rows.json")
     assert len(rows) == 6
     assert {row["space"] for row in rows[:4]} == {"components", "map, perplexity 50.0"}
-    assert {row["space"] for row in rows[4:]} == {"map"}
+    assert {row["space"] for row in rows[4:]} == {"embedding"}
     assert rows[0]["average_precision"] > 0.6 > 0.1 > rows[-1]["average_precision"]
     best = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("best: "))
     written = YAML(typ="safe").load(best.removeprefix("best: "))["filter"]

@@ -33,7 +33,7 @@ def _write(folder: Path, *, dtype: str = "float32", **filter_keys: Any) -> tuple
         csv.writer(file).writerows([("path", "label"), *rows])
     tsne = {"perplexity": 10.0, "early_exaggeration_iter": 50, "n_iter": 100, "n_jobs": 1}
     reduce = {"pca": {"n_components": 5}, "tsne": tsne}
-    params = write_params(folder, reduce=reduce, filter={"drop_share": 0.05, **filter_keys})
+    params = write_params(folder, reduce=reduce, filter={"drop_fraction": 0.05, **filter_keys})
     files = {"--features": "f.npy", "--labels": "y.csv", "--out": "out"}
     named = [part for option, name in files.items() for part in (option, str(folder / name))]
     return ["filter-features", "--params", str(params), *named], planted
@@ -142,7 +142,7 @@ def _class_of_one(folder: Path) -> None:
     ("spoil", "keys", "key"),
     [
         (_one_class, {"scorer": {"name": "knn_agreement"}}, "filter.scorer"),
-        (_one_class, {"scorer": {"name": "dbscan"}, "drop_share": None, "eps": "tuned"}, "filter.eps"),
+        (_one_class, {"scorer": {"name": "dbscan"}, "drop_fraction": None, "eps": "tuned"}, "filter.eps"),
         (_class_of_three, {"scorer": {"name": "dbscan", "min_samples": 5}}, "filter.scorer.min_samples"),
         (None, {"scorer": {"name": "knn_agreement", "k": 60}}, "filter.scorer.k"),
         (_class_of_one, {"scorer": {"name": "el2n"}}, "filter.scorer"),
@@ -169,7 +169,7 @@ def test_what_labels_and_settings_decide_is_refused_before_the_map(
 def test_a_class_that_would_be_emptied_gets_a_mend_that_this_command_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command, _ = _write(tmp_path, scorer={"name": "knn_distance"}, drop_share=None, threshold=1e-6)
+    command, _ = _write(tmp_path, scorer={"name": "knn_distance"}, drop_fraction=None, threshold=1e-6)
     assert main(command) == 2
     error = printed_error(capsys.readouterr().err)
     assert error.key == "filter.threshold"

@@ -126,7 +126,7 @@ def test_digits_are_counted_as_prepare_splits_them() -> None:
 
 def test_a_share_of_the_images_is_counted_as_prepare_takes_it(tmp_path: Path) -> None:
     path = str(write_folder(tmp_path, split_tree(n_train=10)))
-    changes: dict[str, Any] = {"path": path, "test_share": None, "train_share": 0.5}
+    changes: dict[str, Any] = {"path": path, "test_size": None, "train_size": 0.5}
     for dataset, sizes in (("image_folder", (10, 4)), ("cifar10", (25_000, 10_000))):
         config = digits_params().prepare.model_copy(update={**changes, "dataset": dataset})
         size = data_size(config, DataPaths(), prepared=False)
@@ -134,7 +134,7 @@ def test_a_share_of_the_images_is_counted_as_prepare_takes_it(tmp_path: Path) ->
 
 
 def test_decoding_is_timed_where_images_stay_in_their_files(tmp_path: Path) -> None:
-    changes = {"dataset": "image_folder", "path": str(write_folder(tmp_path, split_tree())), "test_share": None}
+    changes = {"dataset": "image_folder", "path": str(write_folder(tmp_path, split_tree())), "test_size": None}
     config = digits_params().prepare.model_copy(update=changes)
     assert data_size(config, DataPaths(), prepared=False).decode_s == 0
     files = data_size(config.model_copy(update={"storage": "files"}), DataPaths(), prepared=False)
@@ -152,7 +152,7 @@ def test_unknown_folder_is_bad_input() -> None:
 def test_kept_images_follow_the_wanted_share() -> None:
     assert n_kept_images(preset("paper"), "resnet101", 50_000, DataPaths(), filtered=False) == 47_438
     eps = digits_params().model_copy(
-        update={"filter": digits_params().filter.model_copy(update={"eps": 1.0, "drop_share": None})}
+        update={"filter": digits_params().filter.model_copy(update={"eps": 1.0, "drop_fraction": None})}
     )
     assert n_kept_images(eps, "resnet18", 1000, DataPaths(), filtered=False) == 1000
 
@@ -178,7 +178,7 @@ def test_ledger_says_which_cells_are_left(tmp_path: Path) -> None:
     assert len(plan_from_ledger(params, "tiny", data, work).missing) == 3
     assert run_stage("train", tmp_path) == 0
     assert plan_from_ledger(params, "tiny", data, work).missing == []
-    next(work.cells.glob("[0-9a-f]*")).rename(tmp_path / "lost")
+    next(work.run_cache.glob("[0-9a-f]*")).rename(tmp_path / "lost")
     assert len(plan_from_ledger(params, "tiny", data, work).missing) == 1
     write_project(tmp_path, study={"seeds": [0], "learning_rates": [0.123]})
     assert len(plan_from_ledger(load_params(tmp_path / "params.yaml"), "tiny", data, work).missing) == 3

@@ -91,12 +91,14 @@ def test_maps_of_more_points_or_iterations_take_longer(n: int, iterations: int) 
     assert cost.tsne_seconds(n, iterations + 1, 50) > cost.tsne_seconds(n, iterations, 50)
 
 
-def test_more_maps_cost_their_time_and_landmarks_save_it() -> None:
+def test_extra_embeddings_cost_their_time_and_landmarks_save_it() -> None:
     def seconds(n_train: int, **keys: Any) -> float:
         size = replace(DIGITS, n_train=n_train)
         return cost.reduce_cost(ReduceConfig.model_validate(keys), NETWORK, size, cores=2).seconds
 
-    one, two, three = (seconds(5000, more_maps=({"random_state": 1}, {"theta": 0.2})[:more]) for more in (0, 1, 2))
+    one, two, three = (
+        seconds(5000, extra_embeddings=({"random_state": 1}, {"theta": 0.2})[:more]) for more in (0, 1, 2)
+    )
     assert three - two == pytest.approx(two - one)
     assert two > 1.3 * one
     million = 1_281_167
@@ -129,17 +131,17 @@ def test_folds_multiply_the_runs_and_each_sees_fewer_images() -> None:
 def test_mirror_images_take_the_time_of_as_many_again() -> None:
     run = jobs.finetune_run(digits_params(), "resnet18", DIGITS)
     plain, mirrored = (
-        cost.extract_cost(run.settings, ExtractConfig(batch_size=8, mirror=mirror), SPEED, DIGITS, folds=1, workers=1)
+        cost.extract_cost(run.settings, ExtractConfig(batch_size=8, flip_tta=mirror), SPEED, DIGITS, folds=1, workers=1)
         for mirror in (False, True)
     )
     assert mirrored.seconds - plain.seconds == pytest.approx((1438 + 359) * 1e-3)
 
 
 def test_a_head_takes_passes_forward_and_no_steps() -> None:
-    (head, seen), (whole, seen_as_well) = _extractor_costs(trained="head"), _extractor_costs()
+    (head, seen), (whole, seen_as_well) = _extractor_costs(trainable="head"), _extractor_costs()
     assert seen == seen_as_well
     assert (1438 + 359) * 1e-3 < head.seconds - 4.5 < 0.1 * whole.seconds
-    more, _ = _extractor_costs(trained="head", folds=3)
+    more, _ = _extractor_costs(trainable="head", folds=3)
     assert head.seconds < more.seconds < 3 * head.seconds
 
 

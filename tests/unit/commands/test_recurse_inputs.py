@@ -58,8 +58,8 @@ def test_the_same_inputs_go_on(tmp_path: Path) -> None:
     [
         ("finetune", {"seed": 1}),
         ("extract", {"batch_size": 7}),
-        ("reduce", {"neighbors": 6}),
-        ("filter", {"drop_share": 0.2}),
+        ("reduce", {"n_neighbors": 6}),
+        ("filter", {"drop_fraction": 0.2}),
     ],
 )
 def test_a_changed_section_starts_again_and_is_named(tmp_path: Path, section: str, keys: dict[str, float]) -> None:
@@ -91,7 +91,7 @@ def _nothing_filtered(folder: Path) -> list[str]:
 
 def _other_parameters(folder: Path) -> list[str]:
     params = folder / "params.yaml"
-    params.write_text(params.read_text().replace("drop_share: 0.1", "drop_share: 0.2"))
+    params.write_text(params.read_text().replace("drop_fraction: 0.1", "drop_fraction: 0.2"))
     return []
 
 

@@ -16,7 +16,7 @@ from pipeline.artifacts.plans import read_registered_plans, read_run_dates
 from pipeline.artifacts.tables import read_parquet
 from pipeline.paths import WorkPaths
 from pipeline.stages import harness
-from pipeline.stages.harness import locked
+from pipeline.stages.harness import file_lock
 from pipeline.training import code_families
 from pipeline.training.code_families import Family
 from pipeline.training.run_key import RunKey, machine_info, training_code_digest
@@ -127,13 +127,13 @@ def test_an_import_and_a_study_keep_each_other_out(
     monkeypatch.setattr(harness, "_LOCK_GRACE_S", 0.2)
     write_project(tmp_path, study=_STUDY, train={"simulated_workers": 2})
     work = WorkPaths(root=tmp_path / "work")
-    with locked(work.lock("train"), "a study"):
+    with file_lock(work.lock("train"), "a study"):
         refused = run([sys.executable, "-m", "pipeline", *_importing(node / "work", tmp_path)])
         assert refused.returncode == 2
         error = printed_error(refused.stderr)
         assert error.key == "train or runs import"
         assert f" {os.getpid()};" in str(error)
-        assert not work.cells.exists()
+        assert not work.run_cache.exists()
         assert stage("train", tmp_path) == 2
         assert printed_error(capsys.readouterr().err).key == "train@tiny"
 

@@ -41,10 +41,10 @@ def _points(path: Path, workers: tuple[int, ...] = (2, 4, 8), algorithm: str = "
 _TOY = """\
 nodes: 8
 gpus_per_node: 4
-inside: {latency_seconds: 1e-6, bytes_per_second: 50e9}
-between: {latency_seconds: 1e-5, bytes_per_second: 12.5e9, adapters_per_node: 2}
-guessed: [inside.latency_seconds]
-measured: [inside.bytes_per_second]
+intra_node: {latency_seconds: 1e-6, bytes_per_second: 50e9}
+inter_node: {latency_seconds: 1e-5, bytes_per_second: 12.5e9, adapters_per_node: 2}
+assumed: [intra_node.latency_seconds]
+measured: [intra_node.bytes_per_second]
 """
 
 
@@ -65,7 +65,7 @@ def test_simulate_prints_fit_table_and_constants(
     points = _points(Path("points.json"))
     sizes = ["--network", "resnet18", "--image-size", "32", "--gpus", "4", "32", "--batch-sizes", "102", "3072"]
     ways = ["--algorithms", "ring", "tree", "--negotiation", "1", "5", "--compression", "2"]
-    fitted = ["--fit", str(points), "--link", "between", "--hold-out", "n_bytes"]
+    fitted = ["--fit", str(points), "--link", "inter_node", "--hold-out", "n_bytes"]
     speed = ["--images-per-second", "400", "--price-per-gpu-hour", "2", "--out", "out"]
     assert main(["simulate", "--fit", str(points)]) == 0
     print()
@@ -94,14 +94,14 @@ def test_one_table_one_json_and_one_figure_all_called_simulated(
 def test_every_constant_has_its_value_and_origin(tmp_path: Path) -> None:
     main([*_SMALL, "--price-per-gpu-hour", "2", "--out", str(tmp_path)])
     constants = _tree(tmp_path)["constants"]
-    assert {constant["origin"] for constant in constants.values()} == {"given", "guessed"}
+    assert {constant["origin"] for constant in constants.values()} == {"given", "assumed"}
     expected = {
         "images/s of one GPU": (380, "given"),
         "images over all epochs": (90 * 1_281_167, "given"),
         "price of a GPU for an hour": (2, "given"),
-        "between.bytes_per_second": (1.25e10, "given"),
-        "between.latency_seconds": (9.6e-6, "guessed"),
-        "times at other local batches": ("in proportion", "guessed"),
+        "inter_node.bytes_per_second": (1.25e10, "given"),
+        "inter_node.latency_seconds": (9.6e-6, "assumed"),
+        "times at other local batches": ("in proportion", "assumed"),
     }
     assert {name: (constants[name]["value"], constants[name]["origin"]) for name in expected} == {
         name: (pytest.approx(value), origin) if isinstance(value, (int, float)) else (value, origin)
@@ -124,8 +124,8 @@ def test_measure_on_a_cpu_names_it_and_keeps_the_links_of_the_file(
     measured = {name for name, constant in constants.items() if constant["origin"] == "measured"}
     assert measured == {"images/s of one GPU", "times of forward and backward, and of each layer"}
     assert constants["times of forward and backward, and of each layer"]["value"] == f"those of {cpu}"
-    assert constants["between.bytes_per_second"] == {"value": 1.25e10, "origin": "given"}
-    assert constants["between.latency_seconds"] == {"value": 9.6e-6, "origin": "guessed"}
+    assert constants["inter_node.bytes_per_second"] == {"value": 1.25e10, "origin": "given"}
+    assert constants["inter_node.latency_seconds"] == {"value": 9.6e-6, "origin": "assumed"}
     alone = next(row for row in tree["rows"] if (row["scaling"], row["gpus"]) == ("weak", 1))
     assert alone["images_per_second"] == pytest.approx(tree["constants"]["images/s of one GPU"]["value"])
 
@@ -172,7 +172,7 @@ def test_without_overlap_a_step_ends_with_one_all_reduce(compression: int, tmp_p
     tree = _tree(tmp_path)
     step = {row["gpus"]: row["step_seconds"] for row in tree["rows"] if row["scaling"] == "weak"}
     n_bytes = tree["constants"]["bytes of the gradients"]["value"] / compression
-    described = machine(**load_machine(Path(_SUMMIT[2])).model_dump(exclude={"guessed", "measured"}))
+    described = machine(**load_machine(Path(_SUMMIT[2])).model_dump(exclude={"assumed", "measured"}))
     for gpus in (6, 1536):
         assert step[gpus] - step[1] == pytest.approx(ALL_REDUCE["ring"](n_bytes, gpus, described))
 
@@ -241,7 +241,7 @@ def test_auxiliary_classifiers_are_timed_too() -> None:
 
 
 def test_gpus_double_by_whole_nodes_up_to_the_machine() -> None:
-    described = load_machine(Path(_SUMMIT[2])).model_dump(exclude={"guessed", "measured"})
+    described = load_machine(Path(_SUMMIT[2])).model_dump(exclude={"assumed", "measured"})
     counts = gpu_counts(machine(**described))
     assert counts[:5] == [1, 6, 12, 24, 48]
     assert 1536 in counts
@@ -257,12 +257,12 @@ def test_fitted_constants_replace_those_of_the_link_and_count_as_measured(
 ) -> None:
     """The latency of a tree's hop is none of a ring's."""
     points = _points(tmp_path / "points.json", workers=(2,), algorithm=algorithm)
-    fitted = ["--fit", str(points), "--hold-out", "n_bytes", "--link", "between", "--out", str(tmp_path)]
+    fitted = ["--fit", str(points), "--hold-out", "n_bytes", "--link", "inter_node", "--out", str(tmp_path)]
     assert main([*_SMALL, *fitted]) == 0
     tree = _tree(tmp_path)
     measured = {name: one["value"] for name, one in tree["constants"].items() if one["origin"] == "measured"}
     # Two adapters of a node share what was measured.
-    assert measured == pytest.approx({"between.bytes_per_second": 2.5e9, f"between.{latency}": 1e-5})
+    assert measured == pytest.approx({"inter_node.bytes_per_second": 2.5e9, f"inter_node.{latency}": 1e-5})
     assert tree["fit"]["held_out_error"] == pytest.approx(0, abs=1e-6)
 
 
@@ -281,7 +281,7 @@ def test_fitted_constants_replace_those_of_the_link_and_count_as_measured(
         ([*_SMALL, "--network", "vgg16", "--image-size", "16"], "--image-size 16"),
         ([*_SMALL, "--network", "inception_v3", "--image-size", "32"], "--image-size 32"),
         ([*_SMALL, "--network", "vit_b_16", "--image-size", "100"], "--image-size 100"),
-        ([*_SMALL, "--link", "between"], "--link"),
+        ([*_SMALL, "--link", "inter_node"], "--link"),
         (["simulate", "--fit", "nowhere.json"], "nowhere.json"),
         ([*_SMALL, "--hold-out", "n_bytes"], "--hold-out"),
         (["simulate", "--fit", "p.json", "--network", "resnet50"], "--network"),

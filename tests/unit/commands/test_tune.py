@@ -38,7 +38,7 @@ def searched(folder: Path, **changes: Any) -> DataPaths:
 @pytest.fixture(scope="module")
 def round_robin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("round_robin")
-    searched(folder, finish=2)
+    searched(folder, resume_pruned=2)
     return folder
 
 
@@ -82,8 +82,8 @@ def test_the_figures_of_a_search_are_files_for_papers_too(round_robin: Path) -> 
 def test_trials_of_one_value_have_no_figure_of_the_keys(tmp_path: Path, seed: int) -> None:
     """Three simulated workers do not divide the batch: those trials fail, and all others have the same value."""
     data = write_search(
-        tmp_path, space={"recipe.simulated_workers": {"choices": [1, 3]}}, rule={"name": "hyperband", "factor": 2},
-        trials=None, places=None, seed=seed,
+        tmp_path, space={"recipe.simulated_workers": {"choices": [1, 3]}}, pruner={"name": "hyperband", "factor": 2},
+        trials=None, max_concurrent_trials=None, seed=seed,
     )  # fmt: skip
     assert tune(tmp_path) == 0
     assert data.tuned(NAME).exists()
@@ -91,7 +91,7 @@ def test_trials_of_one_value_have_no_figure_of_the_keys(tmp_path: Path, seed: in
 
 
 def test_where_all_trials_are_equally_good_no_figure_of_the_keys_stays(tmp_path: Path) -> None:
-    data = write_search(tmp_path, trials=1, epochs=1, places=None)
+    data = write_search(tmp_path, trials=1, epochs=1, max_concurrent_trials=None)
     stale = data.tuning_figure(NAME, "importance")
     stale.parent.mkdir(parents=True)
     stale.write_text("of an earlier search")
@@ -103,7 +103,7 @@ def test_where_all_trials_are_equally_good_no_figure_of_the_keys_stays(tmp_path:
 def test_page_figure_and_print_say_how_many_labels_were_changed_on_purpose(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = write_search(tmp_path, trials=1, epochs=1, places=None)
+    data = write_search(tmp_path, trials=1, epochs=1, max_concurrent_trials=None)
     write_json(data.prepare_metrics, {**read_json(data.prepare_metrics), "n_planted": 7})
     assert tune(tmp_path) == 0
     note = "abels changed on purpose: 7"
@@ -115,7 +115,7 @@ def test_a_value_lies_on_its_keys_axis_where_its_ticks_say() -> None:
     """The middle of a logarithmic range is a power of ten; a choice lies on its own tick."""
     space: dict[str, Any] = {
         "learning_rates": {"log_uniform": [1e-3, 0.1]},
-        "batch_sizes": {"integers": [16, 24]},
+        "batch_sizes": {"int_uniform": [16, 24]},
         "recipe.label_smoothing": {"uniform": [0, 0.2]},
         "recipe.optimizer": {"choices": [{"name": "lamb"}, {"name": "sgd"}]},
         "models": {"choices": ["resnet18"]},
@@ -162,7 +162,7 @@ def test_workers_in_another_folder_come_to_the_same_bytes(
     project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
     elsewhere.mkdir()
     with running_scheduler(workers=2, folder=elsewhere) as address:
-        write_search(project, finish=2, way="parallel", dask={"scheduler": address})
+        write_search(project, resume_pruned=2, scheduler="parallel", dask={"scheduler": address})
         monkeypatch.chdir(project)
         assert main(["tune", NAME]) == 0
     assert not list(elsewhere.iterdir())
@@ -170,7 +170,7 @@ def test_workers_in_another_folder_come_to_the_same_bytes(
 
 
 def test_the_test_images_decide_nothing(round_robin: Path, tmp_path: Path) -> None:
-    data = write_search(tmp_path, finish=2)
+    data = write_search(tmp_path, resume_pruned=2)
     write_array(data.images("test"), bright_images(22, seed=9)[0][::-1].copy())
     assert tune(tmp_path) == 0
     assert results_of(data) == results_of(DataPaths(root=round_robin / "data"))
@@ -182,8 +182,8 @@ def test_failed_and_diverged_trials_are_recorded_and_the_search_goes_on(tmp_path
         space={"learning_rates": {"choices": [0.1, 1e30]}, "recipe.simulated_workers": {"choices": [1, 3]}},
         sampler={"name": "grid"},
         trials=None,
-        places=None,
-        rule={"name": "none"},
+        max_concurrent_trials=None,
+        pruner={"name": "none"},
         epochs=2,
     )
     rows = {(row["learning_rates"], row["recipe.simulated_workers"]): row for row in leaderboard_of(data)}
@@ -209,13 +209,13 @@ def test_where_all_fail_the_next_search_starts_from_the_beginning(
     [({"name": "successive_halving", "factor": 2}, 4), ({"name": "hyperband", "factor": 2}, None)],
 )
 def test_halving_rules_end_at_their_schedule(rule: dict[str, Any], trials: int | None, tmp_path: Path) -> None:
-    data = searched(tmp_path, rule=rule, trials=trials, places=None)
+    data = searched(tmp_path, pruner=rule, trials=trials, max_concurrent_trials=None)
     epochs = sorted(row["epochs"] for row in leaderboard_of(data))
     assert epochs == ([1, 1, 2, 4] if trials else [1, 1, 2, 2, 2, 4, 4, 4, 4, 4])
 
 
 def test_a_sequence_gives_each_trial_the_same_curve(round_robin: Path, tmp_path: Path) -> None:
-    sequence = searched(tmp_path, way="sequential", places=None)
+    sequence = searched(tmp_path, scheduler="sequential", max_concurrent_trials=None)
     known = [_curves_of(data) for data in (sequence, DataPaths(root=round_robin / "data"))]
     shared = known[0].keys() & known[1].keys()
     assert len(shared) > 5
@@ -232,7 +232,7 @@ def _curves_of(data: DataPaths) -> dict[tuple[str, str], str]:
 def test_what_is_edited_while_a_search_runs_is_not_in_its_parameter_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = write_search(tmp_path, trials=1, epochs=1, places=None)
+    data = write_search(tmp_path, trials=1, epochs=1, max_concurrent_trials=None)
     file = tmp_path / "params.yaml"
 
     def edited(*given: Any) -> SearchInputs:
@@ -248,7 +248,7 @@ def test_what_is_edited_while_a_search_runs_is_not_in_its_parameter_file(
 def test_images_replaced_while_a_search_runs_end_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = write_search(tmp_path, trials=1, epochs=1, places=None)
+    data = write_search(tmp_path, trials=1, epochs=1, max_concurrent_trials=None)
     run = Search.run
 
     def replaced(self: Search) -> SearchOutcome:
@@ -270,7 +270,7 @@ def test_a_search_of_other_parameters_names_the_folder_of_earlier_ones(
 ) -> None:
     earlier = str(tmp_path / "work" / "tune" / NAME)
     for epochs, expected in ((1, False), (1, False), (2, True), (2, False)):
-        write_search(tmp_path, trials=1, epochs=epochs, places=None)
+        write_search(tmp_path, trials=1, epochs=epochs, max_concurrent_trials=None)
         assert tune(tmp_path) == 0
         assert (earlier in capsys.readouterr().err) == expected
 
@@ -300,7 +300,7 @@ def test_the_importance_of_keys_is_their_share_in_the_variance() -> None:
 def test_sigterm_ends_a_search_so_that_it_can_go_on(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_search(tmp_path, way=way, places=None, dask={"scheduler": "local", "workers": 1})
+    write_search(tmp_path, scheduler=way, max_concurrent_trials=None, dask={"scheduler": "local", "workers": 1})
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(Search, "run", lambda _: signal.raise_signal(signal.SIGTERM))
     assert tune(tmp_path) == 75
@@ -309,6 +309,6 @@ def test_sigterm_ends_a_search_so_that_it_can_go_on(
 
 
 def test_a_study_of_all_images_needs_no_filter(tmp_path: Path) -> None:
-    data = write_search(tmp_path, trials=1, epochs=1, places=None)
+    data = write_search(tmp_path, trials=1, epochs=1, max_concurrent_trials=None)
     data.kept(NETWORK).unlink()
     assert tune(tmp_path) == 0

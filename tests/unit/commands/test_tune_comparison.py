@@ -27,7 +27,9 @@ def read_csv(path: Path) -> list[dict[str, Any]]:
 
 def _with_two(folder: Path, *, lr: Mapping[str, Any] | None = None, **changes: Any) -> DataPaths:
     """The project with the search `lr`, and another, `adam`, of other values."""
-    data = write_search(folder, **{"trials": 2, "epochs": 2, "places": None, "rule": {"name": "none"}, **(lr or {})})
+    data = write_search(
+        folder, **{"trials": 2, "epochs": 2, "max_concurrent_trials": None, "pruner": {"name": "none"}, **(lr or {})}
+    )
     path, yaml = folder / "params.yaml", YAML()
     tree = yaml.load(path)
     space = {"learning_rates": {"log_uniform": [1e-4, 1e-2]}, "recipe.optimizer": {"choices": [{"name": "adamw"}]}}
@@ -59,8 +61,8 @@ def test_searches_of_one_size_are_compared(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.slow
 def test_a_winner_that_stopped_early_is_compared_at_the_end(tmp_path: Path) -> None:
     """With no tolerance the better of two trials alone remains after an epoch."""
-    lead = {"name": "lead", "amount": 0.0, "kind": "absolute"}
-    data = _with_two(tmp_path, lr={"rule": lead}, rule=lead)
+    lead = {"name": "threshold", "amount": 0.0, "kind": "absolute"}
+    data = _with_two(tmp_path, lr={"pruner": lead}, pruner=lead)
     assert tune(tmp_path, "lr", "adam") == 0
     winner = read_json(data.tuning_summary("adam"))["winner"]
     assert winner["epochs"] == 1
@@ -98,7 +100,7 @@ def test_a_winner_that_fails_before_the_end_comes_last_without_an_accuracy(tmp_p
     [
         ({"trials": 3}, "tuning.adam.trials"),
         ({"epochs": 3}, "tuning.adam.epochs"),
-        ({"rule": dict(SEARCH["rule"])}, "tuning.adam.rule"),
+        ({"pruner": dict(SEARCH["pruner"])}, "tuning.adam.pruner"),
     ],
 )
 def test_a_search_that_has_more_is_not_compared(

@@ -30,9 +30,9 @@ def test_a_search_says_at_once_that_the_winner_could_not_be_written(
 
 
 def test_the_parallel_way_without_workers_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_search(tmp_path, way="parallel")
+    write_search(tmp_path, scheduler="parallel")
     assert tune(tmp_path) == 2
-    assert printed_error(capsys.readouterr().err).key == "tuning.lr.way"
+    assert printed_error(capsys.readouterr().err).key == "tuning.lr.scheduler"
 
 
 def test_unknown_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,4 +60,4 @@ def test_without_val_rows_there_is_nothing_to_evaluate_on(tmp_path: Path, capsys
     assert tune(tmp_path) == 2
     error = printed_error(capsys.readouterr().err)
     assert error.key == str(data.manifest("train"))
-    assert "prepare.val_share" in str(error)
+    assert "prepare.val_size" in str(error)

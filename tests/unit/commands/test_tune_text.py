@@ -27,8 +27,8 @@ _TUNING = Tuning.model_validate(
         "sampler": {"name": "random"},
         "trials": 5,
         "epochs": 4,
-        "rule": {"name": "lead", "amount": 0.1, "kind": "absolute"},
-        "finish": 2,
+        "pruner": {"name": "threshold", "amount": 0.1, "kind": "absolute"},
+        "resume_pruned": 2,
     },
     strict=False,
 )

@@ -31,7 +31,7 @@ def plans(params: Params) -> dict[str, StudyPlan]:
 
 
 def test_the_filter_drops_the_papers_counts(params: Params) -> None:
-    shares = params.filter.drop_share
+    shares = params.filter.drop_fraction
     assert isinstance(shares, dict)
     assert {name: 50_000 * shares[name] for name in params.networks} == {
         "resnet101": pytest.approx(2562, abs=1e-6), "resnet152": pytest.approx(620, abs=1e-6),

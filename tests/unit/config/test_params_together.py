@@ -80,20 +80,20 @@ def test_imagenet_weights_need_their_stem() -> None:
 
 def test_a_frozen_backbone_needs_weights() -> None:
     tree = digits_tree()
-    tree["finetune"] |= {"weights": "none", "trained": "head"}
+    tree["finetune"] |= {"weights": "none", "trainable": "head"}
     with pytest.raises(InputError) as raised:
         check_params(tree, source="params.yaml")
-    assert key_within(raised.value, "params.yaml: finetune") == "trained"
+    assert key_within(raised.value, "params.yaml: finetune") == "trainable"
     tree["finetune"]["weights"] = "own.pth"
-    assert check_params(tree, source="params.yaml").finetune.trained == "head"
+    assert check_params(tree, source="params.yaml").finetune.trainable == "head"
 
 
 @pytest.mark.parametrize(
-    "scorer", [{}, {"name": "mean_confidence"}, {"name": "ensemble", "of": [{"name": "label_odds"}]}]
+    "scorer", [{}, {"name": "mean_confidence"}, {"name": "ensemble", "scorers": [{"name": "label_odds"}]}]
 )
 def test_a_fitted_head_has_no_training_to_read(scorer: dict[str, Any]) -> None:
     tree = digits_tree()
-    tree["finetune"] |= {"weights": "own.pth", "trained": "head"}
+    tree["finetune"] |= {"weights": "own.pth", "trainable": "head"}
     tree["filter"].pop("scorer")
     tree["filter"] |= {"scorer": scorer} if scorer else {}
     with pytest.raises(InputError) as raised:

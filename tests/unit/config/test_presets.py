@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 from pipeline.commands.tuning.outputs import check_fair
 from pipeline.config.params import load_params
-from pipeline.config.tuning import check_space
+from pipeline.config.tuning_checks import check_space
 from pipeline.replication.published import PUBLISHED
 
 _FOLDER = Path(__file__).parents[3] / "presets"
@@ -28,9 +28,9 @@ def test_paper_preset_holds_what_the_paper_states() -> None:
     assert params.networks == ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
     assert params.prepare.dataset == "cifar10"
     assert params.finetune.weights == "imagenet"
-    assert isinstance(params.filter.drop_share, dict)
+    assert isinstance(params.filter.drop_fraction, dict)
     # Table I, in images.
-    assert {name: round(50_000 * share) for name, share in params.filter.drop_share.items()} == {
+    assert {name: round(50_000 * share) for name, share in params.filter.drop_fraction.items()} == {
         "resnet18": 3105, "resnet34": 3275, "resnet50": 3667, "resnet101": 2562, "resnet152": 620,
     }  # fmt: skip
     assert params.train.simulated_workers == 8
@@ -52,7 +52,7 @@ def test_paper_preset_holds_what_the_paper_states() -> None:
 @pytest.mark.parametrize("path", [_PAPER, _SMALL], ids=lambda path: path.stem)
 def test_each_figure_of_the_paper_is_a_study_that_names_it(path: Path) -> None:
     params = load_params(path)
-    figures = {name: study.figure for name, study in params.studies.items()}
+    figures = {name: study.paper_figure for name, study in params.studies.items()}
     assert figures == {
         **{f"table1_{network}": "gahlot-2020-table1" for network in params.networks},
         **{name: f"gahlot-2020-{name.removesuffix('_epochs')}" for name in figures if name.startswith("fig")},
@@ -72,16 +72,18 @@ def test_each_figure_of_the_paper_is_a_study_that_names_it(path: Path) -> None:
 def test_every_published_accuracy_has_a_setting(path: Path) -> None:
     params = load_params(path)
     for study in params.studies.values():
-        if study.figure is None:
+        if study.paper_figure is None:
             continue
         missing = {
             (point.arm, point.batch_size)
-            for point in PUBLISHED[study.figure].points
+            for point in PUBLISHED[study.paper_figure].points
             if point.arm not in study.arms
             or point.batch_size not in study.batch_sizes
             or not {*point.weight_decays} & {*study.weight_decays}
         }
-        cut = {("filtered", 128), ("random", 128), ("random", 256)} if study.figure == "gahlot-2020-fig6" else set()
+        cut = (
+            {("filtered", 128), ("random", 128), ("random", 256)} if study.paper_figure == "gahlot-2020-fig6" else set()
+        )
         assert missing == (cut if path == _SMALL else set())
 
 
@@ -92,11 +94,11 @@ def test_the_small_preset_differs_from_the_papers_in_size_alone() -> None:
     assert small.report.model_copy(update=targets) == paper.report
     assert small.train.model_copy(update={"schedule": paper.train.schedule}) == paper.train
     assert small.finetune.model_copy(update={"budget": paper.finetune.budget}) == paper.finetune
-    assert small.prepare.train_share == 0.2
+    assert small.prepare.train_size == 0.2
     for name, study in small.studies.items():
         whole = paper.studies[name]
         assert len(study.seeds) >= 3
-        assert (study.figure, study.match, study.recipe) == (whole.figure, whole.match, whole.recipe)
+        assert (study.paper_figure, study.match, study.recipe) == (whole.paper_figure, whole.match, whole.recipe)
         for axis in ("models", "arms", "batch_sizes", "learning_rates", "weight_decays", "seeds"):
             assert {*getattr(study, axis)} <= {*getattr(whole, axis)}
 
@@ -142,8 +144,8 @@ def test_the_searches_of_the_tuning_preset_can_be_run_and_compared() -> None:
         check_space(f"tuning.{name}", tuning, params.studies[tuning.study], params.train)
     check_fair(params.tuning)
     # What the searches judge by and run on.
-    assert params.prepare.val_share > 0
-    assert (params.dask.scheduler, {tuning.way for tuning in params.tuning.values()}) == ("local", {"parallel"})
+    assert params.prepare.val_size > 0
+    assert (params.dask.scheduler, {tuning.scheduler for tuning in params.tuning.values()}) == ("local", {"parallel"})
 
 
 # What the text does not state, or states in two ways.

@@ -10,7 +10,8 @@ from ruamel.yaml import YAML
 
 from pipeline.config.params import Params, check_params
 from pipeline.config.study import Study
-from pipeline.config.tuning import Domain, check_space
+from pipeline.config.tuning import Domain
+from pipeline.config.tuning_checks import check_space
 from pipeline.errors import InputError
 from tests.fixtures.golden import check_golden
 from tests.fixtures.printed_errors import key_within
@@ -22,14 +23,14 @@ GOOD = {
         "learning_rates": {"log_uniform": [1e-3, 1.0]},
         "batch_sizes": {"choices": [64, 128]},
         "recipe.optimizer": {"choices": [{"name": "lamb"}, {"name": "sgd", "momentum": 0.5}]},
-        "recipe.schedule.warmup.steps": {"integers": [0, 10]},
+        "recipe.schedule.warmup.steps": {"int_uniform": [0, 10]},
         "recipe.label_smoothing": {"uniform": [0, 0.2]},
     },
-    "sampler": {"name": "tpe", "startup_trials": 4},
-    "places": 4,
+    "sampler": {"name": "tpe", "n_startup_trials": 4},
+    "max_concurrent_trials": 4,
     "trials": 8,
     "epochs": 4,
-    "rule": {"name": "lead", "kind": "absolute"},
+    "pruner": {"name": "threshold", "kind": "absolute"},
 }
 
 
@@ -54,7 +55,7 @@ def _check_space(**space: Any) -> None:
             "recipe.optimizer.beta1": {"uniform": [0.8, 0.95]},
             "recipe.optimizer.momentum": {"uniform": [0.1, 0.9]},
         },
-        {"learning_rates": {"uniform": [1, 3]}, "batch_sizes": {"integers": [16, 64]}},
+        {"learning_rates": {"uniform": [1, 3]}, "batch_sizes": {"int_uniform": [16, 64]}},
     ],
 )
 def test_values_that_some_trial_can_have_fit(space: dict[str, Any]) -> None:
@@ -101,7 +102,7 @@ def test_a_trial_has_the_first_values_of_the_study_and_its_own_over_them() -> No
         "recipe.optimizer.beta1": 0.8,
         "recipe.schedule.warmup.steps": 3,
     }
-    study = Study.model_validate_json(json.dumps(params.tuning["mine"].applied(params.studies["digits"], values)))
+    study = Study.model_validate_json(json.dumps(params.tuning["mine"].trial_study(params.studies["digits"], values)))
     recipe = study.effective_recipe(params.train)
     assert (study.arms, study.batch_sizes, study.seeds) == (("full",), (32,), (0,))
     assert (study.learning_rates, study.budget.epochs) == ((0.3,), 4)
@@ -110,6 +111,7 @@ def test_a_trial_has_the_first_values_of_the_study_and_its_own_over_them() -> No
     assert recipe.augmentation.crop_padding == 1
 
 
+_HALVING = {"name": "successive_halving"}
 _BAD: list[tuple[dict[str, Any], str]] = [
     ({"study": "cifar"}, "tuning.mine.study"),
     ({"trials": None}, "tuning.mine: trials"),
@@ -122,35 +124,41 @@ _BAD: list[tuple[dict[str, Any], str]] = [
     ({"sampler": {"name": "grid"}}, "tuning.mine: space"),
     ({"sampler": {"name": "grid"}, "space": {"batch_sizes": {"choices": [64, 128]}}}, "tuning.mine: trials"),
     (
-        {"sampler": {"name": "grid"}, "trials": 8, "space": {"recipe.seed": {"integers": [2, 1_000_000_000]}}},
+        {"sampler": {"name": "grid"}, "trials": 8, "space": {"recipe.seed": {"int_uniform": [2, 1_000_000_000]}}},
         "tuning.mine: space",
     ),
-    ({"places": None}, "tuning.mine: sampler"),
-    ({"places": 9}, "tuning.mine: sampler"),
-    ({"places": 5}, "tuning.mine: sampler"),  # with 4 it is accepted
-    ({"sampler": {"name": "tpe"}, "places": None, "way": "sequential"}, "tuning.mine: sampler"),
-    ({"rule": {"name": "successive_halving"}, "places": None}, "tuning.mine: sampler"),
-    ({"rule": {"name": "hyperband"}}, "tuning.mine: trials"),
-    ({"rule": {"name": "successive_halving"}, "way": "sequential", "places": None}, "tuning.mine: way"),
-    ({"rule": {"name": "successive_halving"}, "places": 2}, "tuning.mine: places"),
-    ({"way": "sequential", "places": 2}, "tuning.mine: places"),
+    ({"max_concurrent_trials": None}, "tuning.mine: sampler"),
+    ({"max_concurrent_trials": 9}, "tuning.mine: sampler"),
+    ({"max_concurrent_trials": 5}, "tuning.mine: sampler"),  # with 4 it is accepted
+    ({"sampler": {"name": "tpe"}, "max_concurrent_trials": None, "scheduler": "sequential"}, "tuning.mine: sampler"),
+    ({"pruner": _HALVING, "max_concurrent_trials": None}, "tuning.mine: sampler"),
+    ({"pruner": {"name": "hyperband"}}, "tuning.mine: trials"),
     (
-        {"rule": {"name": "successive_halving"}, "places": None, "epochs": 2, "sampler": {"name": "random"}},
+        {"pruner": _HALVING, "scheduler": "sequential", "max_concurrent_trials": None},
+        "tuning.mine: scheduler",
+    ),
+    ({"pruner": _HALVING, "max_concurrent_trials": 2}, "tuning.mine: max_concurrent_trials"),
+    ({"scheduler": "sequential", "max_concurrent_trials": 2}, "tuning.mine: max_concurrent_trials"),
+    (
+        {"pruner": _HALVING, "max_concurrent_trials": None, "epochs": 2, "sampler": {"name": "random"}},
         "tuning.mine: epochs",
     ),
     (
-        {"rule": {"name": "successive_halving"}, "places": None, "trials": 2, "sampler": {"name": "random"}},
+        {"pruner": _HALVING, "max_concurrent_trials": None, "trials": 2, "sampler": {"name": "random"}},
         "tuning.mine: trials",
     ),
     (
         {
-            "rule": {"name": "successive_halving", "factor": 4}, "places": None, "trials": None,
-            "sampler": {"name": "grid"}, "space": {"batch_sizes": {"integers": [62, 64]}},
+            "pruner": {"name": "successive_halving", "factor": 4}, "max_concurrent_trials": None, "trials": None,
+            "sampler": {"name": "grid"}, "space": {"batch_sizes": {"int_uniform": [62, 64]}},
         },
         "tuning.mine: trials",
     ),
-    ({"rule": {"name": "hyperband"}, "places": None, "trials": None, "epochs": 2}, "tuning.mine: epochs"),
-    ({"rule": {"name": "lead"}}, "tuning.mine.rule.kind"),
+    (
+        {"pruner": {"name": "hyperband"}, "max_concurrent_trials": None, "trials": None, "epochs": 2},
+        "tuning.mine: epochs",
+    ),
+    ({"pruner": {"name": "threshold"}}, "tuning.mine.pruner.kind"),
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from tests.fixtures.images import dataset_options
 
 
 def test_splits_cover_all_images_by_class() -> None:
-    images = open_digits(dataset_options(None, test_share=0.2))
+    images = open_digits(dataset_options(None, test_size=0.2))
     target = load_digits().target
     assert images.class_names == tuple("0123456789")
     samples = {sample.path: sample.label for sample in (*images.train, *images.test)}
@@ -24,7 +24,7 @@ def test_splits_cover_all_images_by_class() -> None:
 
 @pytest.mark.parametrize("size", [8, 16])
 def test_pixels(size: int) -> None:
-    images = open_digits(dataset_options(None, test_share=0.2, image_size=size))
+    images = open_digits(dataset_options(None, test_size=0.2, image_size=size))
     decoded = {image.path: image for image in images.decode()}
     assert len(decoded) == 1797
     original = load_digits().images[5]
@@ -41,6 +41,6 @@ def test_pixels(size: int) -> None:
 
 
 def test_another_seed_splits_otherwise() -> None:
-    tests = [open_digits(dataset_options(None, test_share=0.2, seed=seed)).test for seed in (0, 0, 1)]
+    tests = [open_digits(dataset_options(None, test_size=0.2, seed=seed)).test for seed in (0, 0, 1)]
     assert tests[0] == tests[1]
     assert tests[0] != tests[2]

@@ -61,7 +61,7 @@ def test_order_of_members_does_not_matter(seed: int, tmp_path: Path) -> None:
     files = list(one_tree().items())
     Random(seed).shuffle(files)
     images = [
-        open_image_folder(dataset_options(write_tar(tmp_path / "a.tar", content), test_share=0.3))
+        open_image_folder(dataset_options(write_tar(tmp_path / "a.tar", content), test_size=0.3))
         for content in (dict(files), one_tree())
     ]
     assert images[0].train == images[1].train
@@ -70,13 +70,13 @@ def test_order_of_members_does_not_matter(seed: int, tmp_path: Path) -> None:
 
 def test_one_tree_is_split_by_class(writer: Writer, tmp_path: Path) -> None:
     path = writer(tmp_path / "a", one_tree(n=10))
-    images = open_image_folder(dataset_options(path, test_share=0.2))
+    images = open_image_folder(dataset_options(path, test_size=0.2))
     assert np.bincount(images.labels("train")).tolist() == [8, 8]
     assert np.bincount(images.labels("test")).tolist() == [2, 2]
     assert {sample.path for sample in (*images.train, *images.test)} == set(one_tree(n=10))
-    assert images.test == open_image_folder(dataset_options(path, test_share=0.2)).test
+    assert images.test == open_image_folder(dataset_options(path, test_size=0.2)).test
     assert any(
-        images.test != open_image_folder(dataset_options(path, test_share=0.2, seed=seed)).test for seed in (1, 2, 3)
+        images.test != open_image_folder(dataset_options(path, test_size=0.2, seed=seed)).test for seed in (1, 2, 3)
     )
 
 

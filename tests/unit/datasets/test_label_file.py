@@ -29,7 +29,7 @@ _IMAGES = ImageSet(
 def _read(folder: Path, text: str | bytes) -> LabelFile:
     path = folder / "labels.csv"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return read_label_file(path, key="prepare.labels")
+    return read_label_file(path, key="prepare.label_file")
 
 
 @given(st.dictionaries(st.sampled_from(_TRAIN), st.integers(0, 2)))
@@ -37,7 +37,7 @@ def test_listed_images_get_the_label_of_the_file_and_the_others_keep_theirs(chos
     lines = [
         LabelRecord(path=path, name=_CLASSES[label], line=row) for row, (path, label) in enumerate(chosen.items(), 2)
     ]
-    changed = relabel(_IMAGES, LabelFile(source="labels.csv", labels=tuple(lines)), left_out=frozenset())
+    changed = relabel(_IMAGES, LabelFile(source="labels.csv", labels=tuple(lines)), excluded=frozenset())
     expected = [chosen.get(sample.path, sample.label) for sample in _IMAGES.train]
     assert [sample.path for sample in changed.train] == list(_TRAIN)
     assert [sample.label for sample in changed.train] == expected
@@ -61,12 +61,12 @@ def test_what_spreadsheets_write_is_read(tmp_path: Path, text: str | bytes) -> N
 
 def test_class_names_that_differ_in_composition_alone_are_one(tmp_path: Path) -> None:
     decomposed = unicodedata.normalize("NFD", "été")
-    changed = relabel(_IMAGES, _read(tmp_path, f"path,label\ntrain/cat/2.png,{decomposed}\n"), left_out=frozenset())
+    changed = relabel(_IMAGES, _read(tmp_path, f"path,label\ntrain/cat/2.png,{decomposed}\n"), excluded=frozenset())
     assert changed.train[1].label == _CLASSES.index("été")
 
 
 def test_white_space_around_a_class_name_counts_for_nothing(tmp_path: Path) -> None:
-    changed = relabel(_IMAGES, _read(tmp_path, "path,label\ntrain/cat/2.png, dog\u00a0\n"), left_out=frozenset())
+    changed = relabel(_IMAGES, _read(tmp_path, "path,label\ntrain/cat/2.png, dog\u00a0\n"), excluded=frozenset())
     assert changed.train[1].label == _CLASSES.index("dog")
 
 
@@ -77,13 +77,13 @@ def test_paths_that_differ_in_composition_alone_are_one(
     spelled = {form: unicodedata.normalize(form, "train/été/1.png") for form in _FORMS}
     of_images, of_file = (spelled[form] for form in forms)
     images = replace(_IMAGES, train=(*_IMAGES.train[:3], Sample(path=of_images, label=2)))
-    changed = relabel(images, _read(tmp_path, f"path,label\n{of_file},dog\n"), left_out=frozenset())
+    changed = relabel(images, _read(tmp_path, f"path,label\n{of_file},dog\n"), excluded=frozenset())
     assert changed.train[3] == Sample(path=of_images, label=_CLASSES.index("dog"))
     without = replace(images, train=images.train[:3])
-    assert relabel(without, _read(tmp_path, f"path,label\n{of_file},dog\n"), left_out={of_images}).n_relabelled == 0
+    assert relabel(without, _read(tmp_path, f"path,label\n{of_file},dog\n"), excluded={of_images}).n_relabelled == 0
     in_test = replace(without, test=(Sample(path=of_images, label=2),))
     with pytest.raises(InputError):
-        relabel(in_test, _read(tmp_path, f"path,label\n{of_file},dog\n"), left_out=frozenset())
+        relabel(in_test, _read(tmp_path, f"path,label\n{of_file},dog\n"), excluded=frozenset())
     with pytest.raises(InputError, match=r"line 3: .* line 2"):
         _read(tmp_path, f"path,label\n{of_file},dog\n{of_images},dog\n")
 
@@ -92,7 +92,7 @@ def test_a_line_that_may_mean_two_images_is_refused(tmp_path: Path) -> None:
     both = tuple(Sample(path=unicodedata.normalize(form, "train/été/1.png"), label=2) for form in _FORMS)
     images = replace(_IMAGES, train=both)
     with pytest.raises(InputError) as refused:
-        relabel(images, _read(tmp_path, "path,label\ntrain/été/1.png,dog\n"), left_out=frozenset())
+        relabel(images, _read(tmp_path, "path,label\ntrain/été/1.png,dog\n"), excluded=frozenset())
     assert "train/été/1.png" in str(refused.value)
 
 
@@ -103,9 +103,9 @@ def test_lines_are_counted_where_records_begin(tmp_path: Path) -> None:
 
 def test_lines_about_images_that_were_left_out_are_passed_over(tmp_path: Path) -> None:
     file = _read(tmp_path, "path,label\ntrain/cat/broken.png,dog\ntrain/cat/2.png,dog\n")
-    assert relabel(_IMAGES, file, left_out={"train/cat/broken.png"}).n_relabelled == 1
+    assert relabel(_IMAGES, file, excluded={"train/cat/broken.png"}).n_relabelled == 1
     with pytest.raises(InputError, match=r"line 2: 'train/cat/broken\.png'"):
-        relabel(_IMAGES, file, left_out=frozenset())
+        relabel(_IMAGES, file, excluded=frozenset())
 
 
 _BAD = {
@@ -126,7 +126,7 @@ _BAD = {
 
 def test_a_bad_file_gets_one_line(tmp_path: Path) -> None:
     def use(text: str) -> None:
-        relabel(_IMAGES, _read(tmp_path, text), left_out=frozenset())
+        relabel(_IMAGES, _read(tmp_path, text), excluded=frozenset())
 
     cases = {name: partial(use, text) for name, text in _BAD.items()}
     check_golden("refused_label_files.txt", refusals(cases, hidden={str(tmp_path): "FOLDER"}))
@@ -145,15 +145,15 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path, text: str | bytes) ->
     with pytest.raises(InputError) as refused:
         _read(tmp_path, text)
     assert str(tmp_path / "labels.csv") in str(refused.value)
-    assert refused.value.key == "prepare.labels"
+    assert refused.value.key == "prepare.label_file"
 
 
 @pytest.mark.parametrize("name", ["none.csv", "."])
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError) as refused:
-        read_label_file(tmp_path / name, key="prepare.labels")
+        read_label_file(tmp_path / name, key="prepare.label_file")
     assert str(tmp_path / name) in str(refused.value)
-    assert refused.value.key == "prepare.labels"
+    assert refused.value.key == "prepare.label_file"
 
 
 @pytest.mark.parametrize("path", ["train/042/0000142.jpg", "images/042/0000142.png"])

@@ -13,7 +13,7 @@ from tests.fixtures.golden import check_golden, refusals
 
 
 def _tree(*files: str, folders: tuple[str, ...] = ()) -> FileTree:
-    return FileTree.of(files, folders)
+    return FileTree.from_names(files, folders)
 
 
 _SPLIT = ("train/cat/1.png", "train/dog/1.png", "test/cat/1.png", "test/dog/1.png")
@@ -108,4 +108,4 @@ def test_other_layouts_are_refused() -> None:
 @settings(deadline=None)
 @given(st.permutations(_SPLIT), st.permutations(("train", "test", "train/cat")))
 def test_order_does_not_matter(files: list[str], folders: list[str]) -> None:
-    assert find_layout(FileTree.of(files, folders), "x") == find_layout(_tree(*_SPLIT), "x")
+    assert find_layout(FileTree.from_names(files, folders), "x") == find_layout(_tree(*_SPLIT), "x")

@@ -17,7 +17,7 @@ _Boxes = NDArray[np.float64]
 
 
 def _boxes(crop: RandomResizedCrop, n: int, width: int, height: int) -> list[CropBox]:
-    return [crop.draw(sample_id, 0)[0](width, height) for sample_id in range(n)]
+    return [crop.sample(sample_id, 0)[0](width, height) for sample_id in range(n)]
 
 
 @given(
@@ -39,7 +39,7 @@ def test_rectangles_lie_in_the_image(
     epoch: int,
 ) -> None:
     crop = RandomResizedCrop(scale=(min(scale), max(scale)), ratio=(min(ratio), max(ratio)), flip=True, seed=seed)
-    left, top, right, bottom = crop.draw(sample_id, epoch)[0](width, height)
+    left, top, right, bottom = crop.sample(sample_id, epoch)[0](width, height)
     assert 0 <= left < right <= width
     assert 0 <= top < bottom <= height
     assert all(edge == int(edge) for edge in (left, top, right, bottom))
@@ -76,10 +76,10 @@ def test_where_no_rectangle_fits_the_centre_is_torchvisions(width: int, height: 
 
 def test_a_draw_depends_on_seed_epoch_and_sample_and_on_nothing_else() -> None:
     keys = [(seed, epoch, sample_id) for seed in range(3) for epoch in range(3) for sample_id in range(50)]
-    boxes = [RandomResizedCrop(seed=seed).draw(sample_id, epoch)[0](5000, 4000) for seed, epoch, sample_id in keys]
+    boxes = [RandomResizedCrop(seed=seed).sample(sample_id, epoch)[0](5000, 4000) for seed, epoch, sample_id in keys]
     assert len(set(boxes)) == len(keys)
     again = [
-        RandomResizedCrop(seed=seed).draw(sample_id, epoch)[0](5000, 4000) for seed, epoch, sample_id in keys[::-1]
+        RandomResizedCrop(seed=seed).sample(sample_id, epoch)[0](5000, 4000) for seed, epoch, sample_id in keys[::-1]
     ]
     assert again[::-1] == boxes
 
@@ -87,12 +87,12 @@ def test_a_draw_depends_on_seed_epoch_and_sample_and_on_nothing_else() -> None:
 def test_half_of_the_images_are_mirrored_whatever_their_crop() -> None:
     crop = RandomResizedCrop(flip=True)
     boxes, mirrored = zip(
-        *((draw(500, 400), mirror) for draw, mirror in (crop.draw(i, 0) for i in range(4000))), strict=True
+        *((draw(500, 400), mirror) for draw, mirror in (crop.sample(i, 0) for i in range(4000))), strict=True
     )
     assert abs(np.mean(mirrored) - 0.5) < 0.03
     left = np.array([box[0] for box in boxes])
     assert abs(np.corrcoef(left, mirrored)[0, 1]) < 0.06
-    assert not any(RandomResizedCrop(flip=False).draw(i, 0)[1] for i in range(100))
+    assert not any(RandomResizedCrop(flip=False).sample(i, 0)[1] for i in range(100))
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def _store(folder: Path, *, bad: str = "", skip: bool = False, interrupt: bool =
     return store_images(
         lambda exclude: _image_set(exclude, bad=bad, interrupt=interrupt),
         {split: folder / f"{split}.npy" for split in ("train", "test")},
-        replaced=[folder / "stale"],
+        stale_files=[folder / "stale"],
         source="here",
         image_size=_SIZE,
         skip_unreadable=skip,
@@ -82,7 +82,7 @@ def test_files_that_fail_later_are_skipped_too(tmp_path: Path) -> None:
     stored = store_images(
         lambda exclude: _image_set(exclude, bad=next(bad)),
         {split: tmp_path / f"{split}.npy" for split in ("train", "test")},
-        replaced=[],
+        stale_files=[],
         source="here",
         image_size=_SIZE,
         skip_unreadable=True,

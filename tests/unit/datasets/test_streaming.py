@@ -108,12 +108,12 @@ def test_training_pixels_by_hand(files: list[Path]) -> None:
     batch = images.training_batch(ids, np.full(6, 9))
     for got, sample_id in zip(batch, ids, strict=True):
         with Image.open(files[sample_id]) as image:
-            box, mirror = crop.draw(int(sample_id), 9)
+            box, mirror = crop.sample(int(sample_id), 9)
             part = image.resize((8, 8), Image.Resampling.BILINEAR, box=box(*image.size))
         pixels = np.asarray(part)[:, ::-1] if mirror else np.asarray(part)
         expected = (pixels / 255 - np.array(_MEAN)) / np.array(_STD)
         np.testing.assert_allclose(got.permute(1, 2, 0).numpy(), expected, atol=1e-6)
-    mirrors = {crop.draw(int(sample_id), 9)[1] for sample_id in ids}
+    mirrors = {crop.sample(int(sample_id), 9)[1] for sample_id in ids}
     assert mirrors == {False, True}
 
 

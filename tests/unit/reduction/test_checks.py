@@ -47,7 +47,7 @@ def test_settings_out_of_reach() -> None:
     cases = {
         "components": partial(check_settings, 40, 20, n_components=21, neighbors=39),
         "neighbors": partial(check_settings, 40, 20, n_components=20, neighbors=40),
-        "perplexity": partial(check_perplexity, 40, 13.1, key="reduce.more_maps[0].perplexity"),
+        "perplexity": partial(check_perplexity, 40, 13.1, key="reduce.extra_embeddings[0].perplexity"),
     }
     check_golden("refused_reduce_settings.txt", refusals(cases))
 

@@ -67,7 +67,7 @@ def test_the_filtered_arm_alone_pays_for_the_choice_of_its_images(study: StudyIn
 
 
 def test_every_draw_of_the_filter_is_paid_for(study: StudyInputs) -> None:
-    drawn = replace(study, study=study.study.model_copy(update={"filter_draws": 2}))
+    drawn = replace(study, study=study.study.model_copy(update={"filter_replicates": 2}))
     again = {name.replace("resnet18", "resnet18-r1"): record for name, record in RECORDS.items()}
     assert of(arm_costs([drawn], RECORDS | again), "filtered").choosing == RunCost(images=2 * 5320, seconds=66.0)
 

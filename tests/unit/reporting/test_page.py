@@ -119,7 +119,7 @@ def test_images_have_a_text_for_those_who_do_not_see_them(parsed: Parsed) -> Non
 
 
 def test_the_page_has_the_parameters(parsed: Parsed) -> None:
-    assert "drop_share: 0.05" in parsed.text
+    assert "drop_fraction: 0.05" in parsed.text
 
 
 def test_the_primary_verdict_is_the_first_thing_said(page: str) -> None:

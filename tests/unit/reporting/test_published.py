@@ -75,7 +75,7 @@ def test_what_a_study_lacks_of_a_point_is_said(tmp_path: Path) -> None:
 
 def test_a_point_of_two_weight_decays_stands_beside_both(tmp_path: Path) -> None:
     study = _published(
-        tmp_path, figure="gahlot-2020-fig7", batch_sizes=[6272], weight_decays=[0.01, 0.005, 0.02], seeds=[0, 1]
+        tmp_path, paper_figure="gahlot-2020-fig7", batch_sizes=[6272], weight_decays=[0.01, 0.005, 0.02], seeds=[0, 1]
     )
     rows = published_table(study["published"], 0.95).rows
     assert [(row[0], row[2], row[-1]) for row in rows] == [
@@ -110,7 +110,7 @@ def test_page_and_document_say_what_is_published_and_what_is_open(render: Any, t
     text = _text(render(params, data))
     published = PUBLISHED["gahlot-2020-fig6"]
     assert all(said in text for said in (published.source, published.statement, *published.left_open))
-    params = params_with(["resnet18"], figure="gahlot-2020-fig5")
+    params = params_with(["resnet18"], paper_figure="gahlot-2020-fig5")
     write_artifacts(data, params, default_outcome)
     assert PUBLISHED["gahlot-2020-fig5"].points == ()
     assert PUBLISHED["gahlot-2020-fig5"].source in _text(render(params, data))

@@ -263,7 +263,7 @@ def test_the_share_at_the_librarys_defaults_is_that_of_dbscan_itself(tmp_path: P
     [
         {"name": "label_odds"},
         {"name": "dbscan", "space": "components", "min_samples": 5},
-        {"name": "dbscan", "space": "map", "min_samples": 10},
+        {"name": "dbscan", "space": "embedding", "min_samples": 10},
     ],
     ids=str,
 )

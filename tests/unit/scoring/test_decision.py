@@ -14,7 +14,7 @@ from tests.fixtures.golden import check_golden
 
 
 def _dbscan(min_samples: int) -> dict[str, Any]:
-    return {"name": "dbscan", "space": "map", "min_samples": min_samples}
+    return {"name": "dbscan", "space": "embedding", "min_samples": min_samples}
 
 
 def _cloud(seed: int, n: int = 400) -> ScorerInputs:

@@ -24,7 +24,7 @@ _N = 400
 def _options(model: Any) -> dict[str, Any]:
     """A scorer's options with their defaults."""
     name = get_args(model.model_fields["name"].annotation)[0]
-    members = {"of": ({"name": "self_confidence"}, {"name": "dbscan"})} if name == "ensemble" else {}
+    members = {"scorers": ({"name": "self_confidence"}, {"name": "dbscan"})} if name == "ensemble" else {}
     options: dict[str, Any] = model.model_validate({"name": name, **members}).model_dump()
     return options
 
@@ -97,7 +97,7 @@ def test_what_is_not_needed_may_be_missing(scorer: dict[str, Any]) -> None:
     evidence, _ = _planted(0)
     name, options = split_options(scorer)
     needs = set(SCORERS[name].needs) | {options.get("space")}
-    needs |= {"map", "probabilities"} if name == "ensemble" else set()
+    needs |= {"embedding", "probabilities"} if name == "ensemble" else set()
     arrays = set(get_args(Need)) - {"classes"}
     missing = {{"map": "embeddings"}.get(need, need): None for need in arrays - needs}
     bare = ScorerInputs(**{**vars(evidence), **missing})

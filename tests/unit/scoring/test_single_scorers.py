@@ -99,12 +99,12 @@ def test_an_ensemble_is_the_mean_of_ranks_and_maps() -> None:
         embeddings=rng.normal(size=(3, 50, 2)),
         components=rng.normal(size=(50, 4)).astype(np.float32),
     )
-    options = {"space": "map", "min_samples": 3}
+    options = {"space": "embedding", "min_samples": 3}
     of = [{"name": "dbscan", **options}, {"name": "centroid"}]
     by_map = [relative_ranks(SCORERS["dbscan"].values(evidence.with_embedding(index), **options)) for index in range(3)]
     centroid = relative_ranks(SCORERS["centroid"].values(evidence))
     expected = (np.mean(by_map, axis=0) + centroid) / 2
-    np.testing.assert_allclose(SCORERS["ensemble"].values(evidence, of=of), expected, rtol=1e-12)
+    np.testing.assert_allclose(SCORERS["ensemble"].values(evidence, scorers=of), expected, rtol=1e-12)
 
 
 def test_confident_learning_is_cleanlabs_decision() -> None:

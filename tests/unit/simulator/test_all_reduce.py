@@ -15,8 +15,8 @@ SLOW = NetworkLink(latency_seconds=1e-3, bytes_per_second=1e6)
 SMALL = Machine(
     nodes=2,
     gpus_per_node=4,
-    inside=NetworkLink(latency_seconds=1e-5, bytes_per_second=1e8),
-    between=NetworkLink(latency_seconds=1e-3, bytes_per_second=1e7),
+    intra_node=NetworkLink(latency_seconds=1e-5, bytes_per_second=1e8),
+    inter_node=NetworkLink(latency_seconds=1e-3, bytes_per_second=1e7),
 )
 
 algorithms = st.sampled_from(sorted(ALL_REDUCE))
@@ -59,7 +59,7 @@ def test_the_longer_hops_of_a_tree_are_in_trees_alone() -> None:
     assert tree_seconds(1e6, 5, slow) == pytest.approx(6 * 7e-3 + 2)
     longer = {
         name: replace(getattr(SMALL, name), tree_latency_seconds=seconds)
-        for name, seconds in (("inside", 5e-5), ("between", 7e-3))
+        for name, seconds in (("intra_node", 5e-5), ("inter_node", 7e-3))
     }
     found = {name: ALL_REDUCE[name](1e6, 8, replace(SMALL, **longer)) for name in ALL_REDUCE}
     assert found["tree"] == pytest.approx(6 * 5e-5 + 2 * 7e-3 + 0.2)
@@ -84,14 +84,14 @@ def test_one_worker_has_nobody_to_talk_to(algorithm: str, n_bytes: float, machin
 def test_on_one_node_hierarchical_is_the_ring(n_bytes: float, machine: Machine, data: st.DataObject) -> None:
     workers = data.draw(st.integers(1, machine.gpus_per_node))
     ring = ALL_REDUCE["ring"](n_bytes, workers, machine)
-    assert ring == pytest.approx(ring_seconds(n_bytes, workers, machine.inside))
+    assert ring == pytest.approx(ring_seconds(n_bytes, workers, machine.intra_node))
     for algorithm in ("hierarchical_ring", "hierarchical_tree"):
         assert ALL_REDUCE[algorithm](n_bytes, workers, machine) == pytest.approx(ring)
 
 
 @given(n_bytes=sizes, nodes=st.integers(2, 64), link=links)
 def test_with_one_gpu_a_node_hierarchical_is_flat(n_bytes: float, nodes: int, link: NetworkLink) -> None:
-    machine = Machine(nodes=nodes, gpus_per_node=1, inside=link, between=link)
+    machine = Machine(nodes=nodes, gpus_per_node=1, intra_node=link, inter_node=link)
     for kind, on_links in (("ring", ring_seconds), ("tree", tree_seconds)):
         for algorithm in (kind, f"hierarchical_{kind}"):
             assert ALL_REDUCE[algorithm](n_bytes, nodes, machine) == pytest.approx(on_links(n_bytes, nodes, link))

@@ -12,8 +12,8 @@ from tests.fixtures.cluster import communications, jobs, machines, workers_of
 MACHINE = Machine(
     nodes=1,
     gpus_per_node=4,
-    inside=NetworkLink(latency_seconds=0.0, bytes_per_second=1e9),
-    between=NetworkLink(latency_seconds=0.0, bytes_per_second=1e9),
+    intra_node=NetworkLink(latency_seconds=0.0, bytes_per_second=1e9),
+    inter_node=NetworkLink(latency_seconds=0.0, bytes_per_second=1e9),
 )
 JOB = Job(local_batch=64, layer_bytes=(1e8,), forward_seconds=0.3, backward_seconds=(0.5,), optimizer_seconds=0.2)
 RING = CommunicationModel(algorithm="ring", bucket_bytes=25e6, overlap=True, compression=1, negotiation=None)

@@ -14,8 +14,8 @@ from tests.fixtures.cluster import communications, jobs, machines, workers_of
 PAIR = Machine(
     nodes=1,
     gpus_per_node=2,
-    inside=NetworkLink(latency_seconds=0.0, bytes_per_second=1e6),
-    between=NetworkLink(latency_seconds=0.0, bytes_per_second=1e6),
+    intra_node=NetworkLink(latency_seconds=0.0, bytes_per_second=1e6),
+    inter_node=NetworkLink(latency_seconds=0.0, bytes_per_second=1e6),
 )
 # Forward until 1 s; gradients at 2, 3 and 4 s, which take 0.5, 2 and 0.25 s to reduce.
 THREE_LAYERS = Job(

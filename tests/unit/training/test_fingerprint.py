@@ -221,7 +221,7 @@ def test_versions_and_machine_count(monkeypatch: pytest.MonkeyPatch, what: str) 
 
 def test_the_code_that_decides_a_result_counts() -> None:
     closures = (
-        import_closure(f"pipeline.training.{name}", passive=module._EXCLUDED) for name in module._RESULT_MODULES
+        import_closure(f"pipeline.training.{name}", exclude=module._EXCLUDED) for name in module._RESULT_MODULES
     )
     closure = set().union(*closures)
     deciding = {
@@ -257,7 +257,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _digest() -> str:
-    return code_digest("pipeline.a", passive=frozenset({"pipeline.c"}))
+    return code_digest("pipeline.a", exclude=frozenset({"pipeline.c"}))
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_members_are_drawn_with_the_cells_seed() -> None:
 
 
 def test_draws_of_the_filter_have_arms_of_their_own() -> None:
-    cells = _cells(filter_draws=2, seeds=[0], match="epochs")
+    cells = _cells(filter_replicates=2, seeds=[0], match="epochs")
     assert [(c.arm, c.filter_network, c.n_train) for c in cells] == [
         ("full", "resnet18", 100),
         ("filtered", "resnet18", 80),
@@ -131,7 +131,7 @@ def test_draws_of_the_filter_have_arms_of_their_own() -> None:
 
 
 def test_a_batch_is_compared_with_the_smallest_draw() -> None:
-    assert all(c.skipped for c in _cells(filter_draws=2, batch_sizes=[60]))
+    assert all(c.skipped for c in _cells(filter_replicates=2, batch_sizes=[60]))
     assert not any(c.skipped for c in _cells(batch_sizes=[60]))
 
 

@@ -24,15 +24,15 @@ from pipeline.tuning.storage import (
 SECTIONS = [{"name": "lamb"}, {"name": "sgd", "momentum": 0.5}]
 SPACE = {
     "learning_rates": {"log_uniform": [1e-3, 1.0]},
-    "batch_sizes": {"integers": [2, 9]},
+    "batch_sizes": {"int_uniform": [2, 9]},
     "recipe.label_smoothing": {"uniform": [0.0, 0.2]},
     "recipe.optimizer": {"choices": SECTIONS},
 }
 
 
 def search(**changes: Any) -> Tuning:
-    tree = {"study": "tiny", "space": SPACE, "sampler": {"name": "random"}, "trials": 40, "places": 2}
-    return Tuning.model_validate({**tree, "epochs": 2, "rule": {"name": "none"}, **changes}, strict=False)
+    tree = {"study": "tiny", "space": SPACE, "sampler": {"name": "random"}, "trials": 40, "max_concurrent_trials": 2}
+    return Tuning.model_validate({**tree, "epochs": 2, "pruner": {"name": "none"}, **changes}, strict=False)
 
 
 def asked(tuning: Tuning, n: int, score: Callable[[dict[str, Any]], float]) -> list[dict[str, Any]]:
@@ -66,7 +66,7 @@ def test_tpe_learns_where_it_is_good() -> None:
 
 
 def test_a_grid_has_every_combination_once() -> None:
-    space = {"batch_sizes": {"integers": [2, 4]}, "recipe.optimizer": {"choices": SECTIONS}}
+    space = {"batch_sizes": {"int_uniform": [2, 4]}, "recipe.optimizer": {"choices": SECTIONS}}
     values = asked(search(sampler={"name": "grid"}, space=space, trials=None), 6, lambda _: 0.5)
     for expected in product([2, 3, 4], SECTIONS):
         assert {"batch_sizes": expected[0], "recipe.optimizer": expected[1]} in values

@@ -22,13 +22,13 @@ from pipeline.tuning.trial import TrainValRows, TrialRun
 from pipeline.tuning.worker import EpochResult, EpochTask
 
 NOBODY = np.zeros(1, dtype=bool)
-TPE = {"name": "tpe", "startup_trials": 4}
+TPE = {"name": "tpe", "n_startup_trials": 4}
 
 
 def tuning_of(**changes: Any) -> Tuning:
     tree: dict[str, Any] = {
         "study": "tiny", "space": {"learning_rates": {"uniform": [0.0, 1.0]}}, "sampler": {"name": "random"},
-        "trials": 3, "epochs": 1, "rule": {"name": "none"}, **changes,
+        "trials": 3, "epochs": 1, "pruner": {"name": "none"}, **changes,
     }  # fmt: skip
     return Tuning.model_validate(tree, strict=False)
 
@@ -99,7 +99,7 @@ def test_a_winner_that_fails_later_stays_the_winner(tmp_path: Path) -> None:
         found = [curves[int(task.folder.name)][task.epoch - 1] for task in tasks]
         return [EpochResult(accuracy=one, reason="" if one else "diverged", seconds=1.0) for one in found]
 
-    tuning = tuning_of(trials=2, epochs=2, rule={"name": "lead", "kind": "absolute"}, finish=1)
+    tuning = tuning_of(trials=2, epochs=2, pruner={"name": "threshold", "kind": "absolute"}, resume_pruned=1)
     made, _ = search(tmp_path, tuning, trained)
     outcome = made.run()
     assert (outcome.winner, outcome.epochs) == (0, (1, 1))
@@ -112,16 +112,18 @@ def test_a_winner_that_fails_later_stays_the_winner(tmp_path: Path) -> None:
     assert made.reasons == ["", ""]
 
 
-@pytest.mark.parametrize(("finish", "late", "afterwards"), [(1, [1], 4), (0, None, 0)])
+@pytest.mark.parametrize(("resume_pruned", "late", "afterwards"), [(1, [1], 4), (0, None, 0)])
 def test_an_eliminated_trial_that_overtakes_the_winner_is_found(
-    finish: int, late: list[int] | None, afterwards: int, tmp_path: Path
+    resume_pruned: int, late: list[int] | None, afterwards: int, tmp_path: Path
 ) -> None:
     def trained(tasks: list[EpochTask]) -> list[EpochResult]:
         curves = {0: [0.5, 0.6, 0.7], 1: [0.3, 0.5, 0.9]}
         found = [curves[int(task.folder.name)][task.epoch - 1] for task in tasks]
         return [EpochResult(accuracy=one, seconds=2.0, switch_seconds=0.5) for one in found]
 
-    tuning = tuning_of(trials=2, epochs=3, rule={"name": "lead", "kind": "absolute"}, finish=finish)
+    tuning = tuning_of(
+        trials=2, epochs=3, pruner={"name": "threshold", "kind": "absolute"}, resume_pruned=resume_pruned
+    )
     made, _ = search(tmp_path, tuning, trained)
     outcome = made.run()
     assert (outcome.winner, outcome.epochs) == (0, (1, 1))
@@ -137,7 +139,7 @@ def test_epochs_that_failed_trials_did_not_reach_are_not_saved(tmp_path: Path) -
         accuracies = [None if int(task.folder.name) == 0 and task.epoch == 2 else 0.5 for task in tasks]
         return [EpochResult(accuracy=one, reason="" if one else "no", seconds=1.0) for one in accuracies]
 
-    tuning = tuning_of(trials=2, epochs=4, rule={"name": "none"})
+    tuning = tuning_of(trials=2, epochs=4, pruner={"name": "none"})
     made, _ = search(tmp_path, tuning, trained)
     summary = found_by(made, tmp_path, tuning, made.run()).summary()
     counted = {name: summary[f"epochs{name}"] for name in ("", "_allowed", "_lost", "_saved")}
@@ -157,7 +159,7 @@ def test_where_the_last_trial_promoted_fails_another_wins(tmp_path: Path) -> Non
         found = [None if task.epoch == 4 else 0.5 + int(task.folder.name) / 10 for task in tasks]
         return [EpochResult(accuracy=one, reason="" if one else "diverged", seconds=1.0) for one in found]
 
-    tuning = tuning_of(trials=4, epochs=4, rule={"name": "successive_halving", "factor": 2})
+    tuning = tuning_of(trials=4, epochs=4, pruner={"name": "successive_halving", "factor": 2})
     for rounds in (4, 0):
         made, asked = search(tmp_path, tuning, trained)
         outcome = made.run()
@@ -170,10 +172,14 @@ def test_where_the_last_trial_promoted_fails_another_wins(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "changes",
     [
-        {"rule": {"name": "lead", "kind": "absolute", "amount": 0.3}, "places": 3, "sampler": TPE},
-        {"rule": {"name": "successive_halving", "factor": 2}},
-        {"rule": {"name": "hyperband", "factor": 2}, "trials": None},
-        {"rule": {"name": "hyperband", "factor": 2}, "trials": None, "sampler": TPE},
+        {
+            "pruner": {"name": "threshold", "kind": "absolute", "amount": 0.3},
+            "max_concurrent_trials": 3,
+            "sampler": TPE,
+        },
+        {"pruner": {"name": "successive_halving", "factor": 2}},
+        {"pruner": {"name": "hyperband", "factor": 2}, "trials": None},
+        {"pruner": {"name": "hyperband", "factor": 2}, "trials": None, "sampler": TPE},
     ],
 )
 def test_a_search_killed_often_takes_the_course_of_a_whole_one(changes: dict[str, Any], tmp_path: Path) -> None:
@@ -213,8 +219,8 @@ def test_a_search_killed_often_takes_the_course_of_a_whole_one(changes: dict[str
 def test_tpe_under_hyperband_has_to_be_able_to_learn() -> None:
     """Brackets of 4, 3 and 3 trials: 7 have ended when the last three draw."""
     for startup, fits in ((7, True), (8, False)):
-        sampler = {"name": "tpe", "startup_trials": startup}
-        tuning = tuning_of(trials=None, epochs=4, rule={"name": "hyperband", "factor": 2}, sampler=sampler)
+        sampler = {"name": "tpe", "n_startup_trials": startup}
+        tuning = tuning_of(trials=None, epochs=4, pruner={"name": "hyperband", "factor": 2}, sampler=sampler)
         if fits:
             assert number_of_trials(tuning) == 10
             continue
@@ -224,7 +230,7 @@ def test_tpe_under_hyperband_has_to_be_able_to_learn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("finish", "epochs", "expected"),
+    ("resume_pruned", "epochs", "expected"),
     [
         (0, (4, 4, 1, 4), [3, 1]),  # trial 1 ran to the end before trial 3 put it out: that costs nothing to know
         (1, (4, 4, 1, 4), [3, 1, 2]),
@@ -233,9 +239,11 @@ def test_tpe_under_hyperband_has_to_be_able_to_learn() -> None:
         (0, (4, 2, 1, 4), []),
     ],
 )
-def test_curves_that_are_whole_count_always(finish: int, epochs: tuple[int, ...], expected: list[int]) -> None:
+def test_curves_that_are_whole_count_always(resume_pruned: int, epochs: tuple[int, ...], expected: list[int]) -> None:
     whole = [1] if epochs[1] == 4 else []
-    tuning = tuning_of(trials=4, epochs=4, rule={"name": "lead", "kind": "absolute"}, finish=finish)
+    tuning = tuning_of(
+        trials=4, epochs=4, pruner={"name": "threshold", "kind": "absolute"}, resume_pruned=resume_pruned
+    )
     outcome = SearchOutcome(winner=3, epochs=epochs, eliminated_after=(None, 2, 1, None), failed=(False,) * 4)
     assert trials_to_resume(tuning, outcome) == expected
     assert trials_to_resume(tuning, outcome, compared=True) == [3, *(expected[1:] or whole)]
@@ -243,27 +251,31 @@ def test_curves_that_are_whole_count_always(finish: int, epochs: tuple[int, ...]
 
 @pytest.mark.parametrize("seed", range(10))
 def test_trials_to_finish_are_a_part_of_those_of_a_larger_finish(seed: int) -> None:
-    rule = {"name": "lead", "kind": "absolute"}
+    rule = {"name": "threshold", "kind": "absolute"}
     outcome = SearchOutcome(winner=0, epochs=(4, *[1] * 6), eliminated_after=(None, *[1] * 6), failed=(False,) * 7)
     drawn = [
-        set(trials_to_resume(tuning_of(trials=7, epochs=4, rule=rule, finish=finish, seed=seed), outcome))
-        for finish in range(8)
+        set(
+            trials_to_resume(
+                tuning_of(trials=7, epochs=4, pruner=rule, resume_pruned=resume_pruned, seed=seed), outcome
+            )
+        )
+        for resume_pruned in range(8)
     ]
     assert [len(trials) for trials in drawn] == [0, 2, 3, 4, 5, 6, 7, 7]
     assert all(fewer <= more for fewer, more in pairwise(drawn))
 
 
-@pytest.mark.parametrize("finish", [0, 1])
-def test_states_of_eliminated_trials_are_kept_to_be_finished(finish: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("resume_pruned", [0, 1])
+def test_states_of_eliminated_trials_are_kept_to_be_finished(resume_pruned: int, tmp_path: Path) -> None:
     def trained(tasks: list[EpochTask]) -> list[EpochResult]:
         for task in tasks:
             task.folder.mkdir(exist_ok=True)
             Checkpoints(task.folder).save(task.epoch, {})
         return [EpochResult(accuracy=int(task.folder.name) / 4, seconds=1.0) for task in tasks]
 
-    rule = {"name": "lead", "kind": "absolute", "amount": 0.1}
-    made, _ = search(tmp_path, tuning_of(trials=3, epochs=3, rule=rule, finish=finish), trained)
+    rule = {"name": "threshold", "kind": "absolute", "amount": 0.1}
+    made, _ = search(tmp_path, tuning_of(trials=3, epochs=3, pruner=rule, resume_pruned=resume_pruned), trained)
     outcome = made.run()
     assert outcome.eliminated_after == (1, 1, None)
     left = {int(path.parent.name) for path in tmp_path.glob("*/step-*")}
-    assert left == ({0, 1, 2} if finish else {2})
+    assert left == ({0, 1, 2} if resume_pruned else {2})

@@ -143,14 +143,14 @@ def test_a_search_over_what_needs_a_process_for_every_worker(tmp_path: Path) -> 
         "space": {"recipe.communication.compression": {"choices": ["none", "bf16"]}},
         "sampler": {"name": "grid"},
         "trials": None,
-        "places": None,
+        "max_concurrent_trials": None,
         "epochs": 2,
-        "rule": {"name": "none"},
+        "pruner": {"name": "none"},
     }
     local = {"scheduler": "local", "workers": 2}
     found = []
     for way in ("parallel", "round_robin"):
-        data = write_search(tmp_path / way, **shared, way=way, dask=local)
+        data = write_search(tmp_path / way, **shared, scheduler=way, dask=local)
         assert tune(tmp_path / way) == 0
         summary = json.loads(data.tuning_summary(NAME).read_text())
         assert (summary["trials"], summary["failed"], summary["epochs"]) == (2, 0, 4)

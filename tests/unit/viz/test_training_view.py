@@ -163,7 +163,7 @@ def test_loss_curves_are_all_runs_and_the_mean_of_the_finished(data: DataPaths) 
 
 def _write_draws(data: DataPaths) -> Params:
     """Two draws, two seeds."""
-    params = params_with(["resnet18", "resnet18-r1"], seeds=[0, 1], filter_draws=2)
+    params = params_with(["resnet18", "resnet18-r1"], seeds=[0, 1], filter_replicates=2)
     write_study(data, params, "digits")
     first = read_parquet(data.runs("digits"))
     other = [

@@ -117,11 +117,11 @@ def test_points_that_no_filter_writes_are_refused(data: DataPaths, source: Sourc
 
 def test_evidence_is_that_of_the_points_or_none(data: DataPaths, source: Source, points: Points) -> None:
     evidence = source.evidence(points)
-    np.testing.assert_array_equal(evidence.points("map"), points.coordinates)
+    np.testing.assert_array_equal(evidence.points("embedding"), points.coordinates)
     assert source.evidence(points) is evidence
     # `reduce` has run again, `filter` not yet.
-    maps = np.load(data.maps(NETWORK))
-    write_array(data.maps(NETWORK), maps + 1)
+    maps = np.load(data.embeddings(NETWORK))
+    write_array(data.embeddings(NETWORK), maps + 1)
     for ask in (
         lambda: source.evidence(points),
         lambda: make_map_state(source, NETWORK, {"judge": "dbscan-components"}),
@@ -129,8 +129,8 @@ def test_evidence_is_that_of_the_points_or_none(data: DataPaths, source: Source,
         with pytest.raises(InputError) as refused:
             ask()
         assert refused.value.key == str(data.points(NETWORK))
-    write_array(data.maps(NETWORK), maps)
-    np.testing.assert_array_equal(source.evidence(points).points("map"), points.coordinates)
+    write_array(data.embeddings(NETWORK), maps)
+    np.testing.assert_array_equal(source.evidence(points).points("embedding"), points.coordinates)
 
 
 def test_files_replaced_while_they_are_read_are_never_mixed(
@@ -158,7 +158,7 @@ def test_files_replaced_while_they_are_read_are_never_mixed(
                 continue
             dropped = int(points.is_noise.sum())
             np.testing.assert_array_equal(points.is_noise, np.arange(80) >= 80 - dropped)
-            np.testing.assert_array_equal(evidence.points("map"), points.coordinates)
+            np.testing.assert_array_equal(evidence.points("embedding"), points.coordinates)
             np.testing.assert_array_equal(np.asarray(evidence.components)[:, :2], points.coordinates)
             seen.add(points.stamp)
     finally:
@@ -173,7 +173,7 @@ def _run_stages(data: DataPaths, made: DataPaths, stop: threading.Event) -> None
     """Run `reduce` and `filter` again and again; DVC removes what a stage has written before it runs."""
     write_prepared(made)
     stages = (
-        [data.maps(NETWORK), data.components(NETWORK), data.embedding(NETWORK)],
+        [data.embeddings(NETWORK), data.components(NETWORK), data.embedding(NETWORK)],
         [data.points(NETWORK), data.filter_metrics(NETWORK)],
     )
     for generation in itertools.count(1):

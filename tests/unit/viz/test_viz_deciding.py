@@ -195,7 +195,7 @@ def test_news_notices_replaced_files_and_those_that_come(data: DataPaths, source
 
 
 def test_a_rule_is_written_after_its_difference_was_shown(source: Source, tmp_path: Path) -> None:
-    params = write_params(tmp_path, filter={"drop_share": 0.05})
+    params = write_params(tmp_path, filter={"drop_fraction": 0.05})
     kept = settings_to_json(FilterSettings(judge="dbscan", limit=Limit(threshold=0.75, min_samples=7)))
     shown, any_change = show_difference(source, params, NETWORK, kept, "limit")
     assert any_change
@@ -203,7 +203,7 @@ def test_a_rule_is_written_after_its_difference_was_shown(source: Source, tmp_pa
     assert load_params(params).filter.eps is None
     write_rule(source, params, NETWORK, kept, "limit", shown)
     written = load_params(params).filter
-    assert (written.eps, written.drop_share, written.scorer.name) == (0.75, None, "dbscan")
+    assert (written.eps, written.drop_fraction, written.scorer.name) == (0.75, None, "dbscan")
     assert not show_difference(source, params, NETWORK, kept, "limit")[1]
 
 
@@ -218,7 +218,7 @@ def test_what_params_cannot_hold_is_not_written(source: Source, tmp_path: Path, 
 
 
 def test_with_several_networks_the_share_is_written_and_no_limit(source: Source, tmp_path: Path) -> None:
-    params = write_params(tmp_path, filter={"drop_share": 0.05, "quota": "balanced"})
+    params = write_params(tmp_path, filter={"drop_fraction": 0.05, "allocation": "balanced"})
     params.write_text(params.read_text().replace("[resnet18]", "[resnet34, resnet18]"))
     kept = settings_to_json(FilterSettings(judge="dbscan", limit=Limit(threshold=0.75, min_samples=7)))
     shown, any_change = show_difference(source, params, NETWORK, kept, "limit")
@@ -228,5 +228,5 @@ def test_with_several_networks_the_share_is_written_and_no_limit(source: Source,
     write_rule(source, params, NETWORK, kept, "share", shown)
     written = load_params(params).filter
     share = make_map_state(source, NETWORK, kept).verdict.noise.mean()
-    assert (written.eps, written.quota) == (None, "overall")
-    assert written.drop_share == pytest.approx(share, rel=1e-5)
+    assert (written.eps, written.allocation) == (None, "overall")
+    assert written.drop_fraction == pytest.approx(share, rel=1e-5)

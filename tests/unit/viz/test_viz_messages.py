@@ -105,7 +105,7 @@ def test_what_was_decided(data: DataPaths, source: Source, points: Points, tmp_p
 def test_what_is_said_of_images_and_settings(data: DataPaths, source: Source, points: Points, tmp_path: Path) -> None:
     write_network(data, "resnet34", dropped=10)
     decide(data, points, {79: "keep", 0: "drop"})
-    params = write_params(tmp_path, filter={"drop_share": 0.05})
+    params = write_params(tmp_path, filter={"drop_fraction": 0.05})
     own = settings_to_json(FilterSettings(judge="dbscan", own={1: Limit(threshold=0.5)}))
     curve, table = summarize(
         source, NETWORK, settings_to_json(FilterSettings(judge="dbscan", limit=Limit(min_samples=3))), ALL

@@ -21,7 +21,7 @@ from viz.parameters import changes_for, propose, write
 
 _PRESETS = sorted((ROOT / "presets").glob("*.yaml"))
 _CLUSTERING = [path for path in _PRESETS if load_params(path).filter.scorer.name == "dbscan"]
-_DBSCAN = {"name": "dbscan", "space": "map", "min_samples": 5}
+_DBSCAN = {"name": "dbscan", "space": "embedding", "min_samples": 5}
 _DIGITS = (ROOT / "tests" / "params.yaml").read_text(encoding="utf-8")
 _FILTER = _DIGITS[_DIGITS.index("filter:") : _DIGITS.index("train:")]
 
@@ -47,9 +47,9 @@ def test_a_radius_takes_the_place_of_a_share_in_every_preset_that_clusters(prese
     proposal = propose(preset, changes_for(_DBSCAN, eps=1.25))
     removed = [line for line in _differing(proposal.old_text, proposal.new_text) if line[0] == "-"]
     assert [line for line in _differing(proposal.old_text, proposal.new_text) if line[0] == "+"] == ["+   eps: 1.25\n"]
-    share = load_params(preset).filter.drop_share
+    share = load_params(preset).filter.drop_fraction
     network_shares = len(share) if isinstance(share, dict) else 0
-    assert removed[0].startswith("-   drop_share:")
+    assert removed[0].startswith("-   drop_fraction:")
     assert len(removed) == 1 + network_shares
     assert proposal.difference[:2] == (f"--- {preset}", f"+++ {preset} (proposed)")
     assert "+  eps: 1.25" in proposal.difference
@@ -65,29 +65,29 @@ def test_what_a_preset_says_already_changes_nothing(preset: Path) -> None:
 
 _EDITS: list[tuple[Mapping[str, object], list[str]]] = [
     (
-        {"filter.drop_share": 0.1},
+        {"filter.drop_fraction": 0.1},
         [
-            "-   drop_share: 0.05 # or `eps: <radius on the map>`\n",
-            "+   drop_share: 0.1 # or `eps: <radius on the map>`\n",
+            "-   drop_fraction: 0.05 # or `eps: <radius on the map>`\n",
+            "+   drop_fraction: 0.1 # or `eps: <radius on the map>`\n",
         ],
     ),
     (
         {"filter.scorer": {"name": "knn_agreement", "k": 10}},
         [
-            "-   scorer: {name: dbscan, space: map, min_samples: 5}\n",
+            "-   scorer: {name: dbscan, space: embedding, min_samples: 5}\n",
             "+   scorer: {name: knn_agreement, k: 10}\n",
         ],
     ),
     (
-        {"filter.scorer.min_samples": 7, "prepare.val_share": 0.2},
+        {"filter.scorer.min_samples": 7, "prepare.val_size": 0.2},
         [
-            "-   val_share: 0.1\n",
-            "+   val_share: 0.2\n",
-            "-   scorer: {name: dbscan, space: map, min_samples: 5}\n",
-            "+   scorer: {name: dbscan, space: map, min_samples: 7}\n",
+            "-   val_size: 0.1\n",
+            "+   val_size: 0.2\n",
+            "-   scorer: {name: dbscan, space: embedding, min_samples: 5}\n",
+            "+   scorer: {name: dbscan, space: embedding, min_samples: 7}\n",
         ],
     ),
-    ({"filter.quota": "per_class"}, ["+   quota: per_class\n"]),
+    ({"filter.allocation": "per_class"}, ["+   allocation: per_class\n"]),
     ({"reduce.tsne.n_jobs": 2.0, "finetune.weight_decay": 0.0005}, []),
     ({"reduce.landmarks": None, "nothing.there": None}, []),
     ({"dask.workers": None}, ["-   workers: 2 # of `local`\n"]),
@@ -107,12 +107,14 @@ def test_only_the_lines_that_must_change_do(tmp_path: Path, changes: Mapping[str
 
 _STYLES = {
     "block": "filter: # f\n  # above\n  scorer: # s\n    # why dbscan\n    name: dbscan # n\n    min_samples: 5 # m\n"
-    "  # of all\n  drop_share: 0.050 # d\n  # last\n\n",
-    "flow": "filter: {scorer: {name: dbscan, min_samples: 5}, drop_share: 0.050} # f\n\n",
+    "  # of all\n  drop_fraction: 0.050 # d\n  # last\n\n",
+    "flow": "filter: {scorer: {name: dbscan, min_samples: 5}, drop_fraction: 0.050} # f\n\n",
     "lines of flow": "filter: {\n  scorer: {name: 'dbscan', # n\n    min_samples: 5, # m\n  }, # s\n"
-    "  drop_share: 0.050, # d\n}\n\n",
-    "anchors": "filter: &f # f\n  scorer: &s {name: &n dbscan, min_samples: &m 5} # s\n  drop_share: &d 0.050 # d\n\n",
-    "next line": "filter:\n  scorer:\n      {name: dbscan,\n       min_samples: 5}\n  drop_share:\n      0.050 # d\n\n",
+    "  drop_fraction: 0.050, # d\n}\n\n",
+    "anchors": "filter: &f # f\n  scorer: &s {name: &n dbscan, min_samples: &m 5} # s\n"
+    "  drop_fraction: &d 0.050 # d\n\n",
+    "next line": "filter:\n  scorer:\n      {name: dbscan,\n       min_samples: 5}\n"
+    "  drop_fraction:\n      0.050 # d\n\n",
 }
 
 
@@ -121,11 +123,11 @@ _STYLES = {
 @pytest.mark.parametrize(
     "changes",
     [
-        changes_for({"name": "dbscan", "min_samples": 8}, drop_share=0.2),
+        changes_for({"name": "dbscan", "min_samples": 8}, drop_fraction=0.2),
         changes_for({"name": "dbscan", "min_samples": 5}, eps=1.25),
         changes_for({"name": "knn_distance", "k": 3}, threshold=2.5),
         changes_for(
-            {"name": "ensemble", "of": ({"name": "margin"}, {"name": "knn_distance", "k": 3})}, drop_share=0.05
+            {"name": "ensemble", "scorers": ({"name": "margin"}, {"name": "knn_distance", "k": 3})}, drop_fraction=0.05
         ),
     ],
     ids=["share", "eps", "threshold", "ensemble"],
@@ -143,7 +145,7 @@ def test_every_way_to_write_the_section_is_kept(
     wanted = {key.removeprefix("filter."): value for key, value in changes.items() if value is not None}
     scorer = wanted["scorer"]
     assert isinstance(scorer, dict)
-    wanted["scorer"] = scorer | ({"of": list(scorer["of"])} if "of" in scorer else {})
+    wanted["scorer"] = scorer | ({"scorers": list(scorer["scorers"])} if "scorers" in scorer else {})
     assert _load(new) == _load(text) | {"filter": wanted}
     assert new.count(newline) == new.count("\n")
     start, end = text.index("filter:"), text.index("train:")
@@ -156,8 +158,10 @@ def test_every_way_to_write_the_section_is_kept(
 def test_a_file_without_a_last_newline_or_with_a_byte_order_mark_stays_so(tmp_path: Path) -> None:
     file = tmp_path / "params.yaml"
     file.write_bytes(b"\xef\xbb\xbf" + _DIGITS.rstrip("\n").encode())
-    write(propose(file, {"dask.scheduler": "local", "filter.drop_share": 0.1}))
-    expected = _DIGITS.replace("drop_share: 0.05", "drop_share: 0.1").replace("scheduler: none", "scheduler: local")
+    write(propose(file, {"dask.scheduler": "local", "filter.drop_fraction": 0.1}))
+    expected = _DIGITS.replace("drop_fraction: 0.05", "drop_fraction: 0.1").replace(
+        "scheduler: none", "scheduler: local"
+    )
     assert file.read_bytes() == b"\xef\xbb\xbf" + expected.rstrip("\n").encode()
     proposal = propose(file, {"dask.workers": 3, "report.gallery_images": None})
     assert not proposal.new_text.endswith("\n")
@@ -172,18 +176,18 @@ def test_a_section_that_is_missing_is_added_at_the_end(tmp_path: Path) -> None:
 
 
 def test_what_an_anchor_ties_to_other_keys_is_not_changed(tmp_path: Path) -> None:
-    text = _DIGITS.replace("test_share: 0.2", "test_share: &share 0.2").replace(
-        "drop_share: 0.05", "drop_share: *share"
+    text = _DIGITS.replace("test_size: 0.2", "test_size: &share 0.2").replace(
+        "drop_fraction: 0.05", "drop_fraction: *share"
     )
     file = tmp_path / "params.yaml"
     file.write_text(text)
     # The alias is replaced, the anchor stays.
-    assert propose(file, {"filter.drop_share": 0.1}).new_text == text.replace("*share", "0.1")
-    for changes in ({"prepare.test_share": 0.3}, {"prepare.test_share": None}):
-        with pytest.raises(InputError, match=r"params\.yaml: prepare\.test_share: "):
+    assert propose(file, {"filter.drop_fraction": 0.1}).new_text == text.replace("*share", "0.1")
+    for changes in ({"prepare.test_size": 0.3}, {"prepare.test_size": None}):
+        with pytest.raises(InputError, match=r"params\.yaml: prepare\.test_size: "):
             propose(file, changes)
-    file.write_text(_DIGITS.replace("  drop_share: 0.05", "  <<: {drop_share: 0.05}"))
-    with pytest.raises(InputError, match=r"params\.yaml: filter\.drop_share: "):
+    file.write_text(_DIGITS.replace("  drop_fraction: 0.05", "  <<: {drop_fraction: 0.05}"))
+    with pytest.raises(InputError, match=r"params\.yaml: filter\.drop_fraction: "):
         propose(file, changes_for(_DBSCAN, eps=1.0))
 
 
@@ -192,8 +196,8 @@ _NOT_VALID: dict[str, Mapping[str, object]] = {
     "unknown section": {"filtr.eps": 1.25},
     "two limits": {"filter.eps": 1.25},
     "limit of another scorer": changes_for({"name": "margin"}, eps=1.25),
-    "one number for all": {"filter.drop_share.resnet18": 0.1},
-    "no limit": {"filter.drop_share": None},
+    "one number for all": {"filter.drop_fraction.resnet18": 0.1},
+    "no limit": {"filter.drop_fraction": None},
 }
 
 
@@ -202,8 +206,8 @@ def test_changes_that_are_not_valid_are_refused_by_their_key(tmp_path: Path) -> 
     cases = {name: partial(propose, file, changes) for name, changes in _NOT_VALID.items()}
     check_golden("refused_changes.txt", refusals(cases, hidden={str(tmp_path): "FOLDER"}))
     with pytest.raises(InputError) as refused:
-        propose(file, {"filter.drop_share": 1.5})
-    assert str(refused.value).startswith(f"{file}: filter.drop_share: ")
+        propose(file, {"filter.drop_fraction": 1.5})
+    assert str(refused.value).startswith(f"{file}: filter.drop_fraction: ")
     assert file.read_text() == _DIGITS
 
 
@@ -214,15 +218,15 @@ def test_changes_that_are_not_valid_are_refused_by_their_key(tmp_path: Path) -> 
         (b"\xff", ""),
         (b"", "(top level)"),
         (b"- a", "(top level)"),
-        (b"filter: {drop_share}", "filter.drop_share"),
-        (b"filter: {drop_share: 0.1}", "prepare"),
+        (b"filter: {drop_fraction}", "filter.drop_fraction"),
+        (b"filter: {drop_fraction: 0.1}", "prepare"),
     ],
 )
 def test_files_that_are_no_parameters_are_refused(tmp_path: Path, content: bytes, key: str) -> None:
     file = tmp_path / "params.yaml"
     file.write_bytes(content)
     with pytest.raises(InputError) as refused:
-        propose(file, {"filter.drop_share": 0.1})
+        propose(file, {"filter.drop_fraction": 0.1})
     assert str(refused.value).startswith(f"{file}: {key}")
 
 
@@ -231,29 +235,29 @@ def test_files_that_are_no_parameters_are_refused(tmp_path: Path, content: bytes
 @given(value=st.floats(1e-12, 1e12), share=st.floats(0, 0.99))
 def test_numbers_of_six_digits_come_back(tmp_path_factory: pytest.TempPathFactory, value: float, share: float) -> None:
     file = _file(tmp_path_factory.mktemp("p"))
-    for changes in (changes_for(_DBSCAN, eps=value), changes_for(_DBSCAN, drop_share=share)):
+    for changes in (changes_for(_DBSCAN, eps=value), changes_for(_DBSCAN, drop_fraction=share)):
         write(propose(file, changes))
         loaded = load_params(file).filter
         assert loaded.eps == changes["filter.eps"]
-        assert loaded.drop_share == changes["filter.drop_share"]
-    assert changes["filter.drop_share"] == pytest.approx(share, rel=5e-6)
+        assert loaded.drop_fraction == changes["filter.drop_fraction"]
+    assert changes["filter.drop_fraction"] == pytest.approx(share, rel=5e-6)
 
 
 def test_a_quota_goes_as_one_limit_is_for_all_classes(tmp_path: Path) -> None:
-    file = _file(tmp_path, _FILTER.rstrip() + "\n  quota: balanced\n\n")
-    assert load_params(file).filter.quota == "balanced"
-    assert "quota" not in propose(file, changes_for(_DBSCAN, eps=2.0)).new_text
-    assert "quota" not in propose(file, changes_for(_DBSCAN, drop_share=0.2)).new_text
+    file = _file(tmp_path, _FILTER.rstrip() + "\n  allocation: balanced\n\n")
+    assert load_params(file).filter.allocation == "balanced"
+    assert "allocation" not in propose(file, changes_for(_DBSCAN, eps=2.0)).new_text
+    assert "allocation" not in propose(file, changes_for(_DBSCAN, drop_fraction=0.2)).new_text
 
 
 def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = _file(tmp_path)
-    first, second = (propose(file, {"filter.drop_share": share}) for share in (0.1, 0.2))
+    first, second = (propose(file, {"filter.drop_fraction": share}) for share in (0.1, 0.2))
     write(first)
     with pytest.raises(InputError) as refused:
         write(second)
     assert refused.value.key == str(file)
-    third = propose(file, {"filter.drop_share": 0.3})
+    third = propose(file, {"filter.drop_fraction": 0.3})
     edited = file.read_text() + "# mine\n"
 
     def read_before_an_editor_saves(path: Path) -> str:
@@ -268,7 +272,7 @@ def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: Path, monkey
 
 def test_of_many_that_write_at_once_one_does(tmp_path: Path) -> None:
     file = _file(tmp_path)
-    proposals = [propose(file, {"filter.drop_share": 0.1 + number / 100}) for number in range(6)]
+    proposals = [propose(file, {"filter.drop_fraction": 0.1 + number / 100}) for number in range(6)]
     refused: list[str] = []
 
     def attempt(number: int) -> None:
@@ -289,10 +293,10 @@ def test_of_many_that_write_at_once_one_does(tmp_path: Path) -> None:
 def test_mode_stays_and_a_read_only_file_too(tmp_path: Path) -> None:
     file = _file(tmp_path)
     file.chmod(0o640)
-    write(propose(file, {"filter.drop_share": 0.1}))
+    write(propose(file, {"filter.drop_fraction": 0.1}))
     assert file.stat().st_mode & 0o777 == 0o640
     file.chmod(0o444)
     with pytest.raises(InputError) as refused:
-        write(propose(file, {"filter.drop_share": 0.2}))
+        write(propose(file, {"filter.drop_fraction": 0.2}))
     assert refused.value.key == str(file)
-    assert "drop_share: 0.1 #" in file.read_text()
+    assert "drop_fraction: 0.1 #" in file.read_text()

@@ -1,0 +1,82 @@
+"""Whether the searched values of `tuning` fit the study and its recipe."""
+
+import itertools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from pipeline.config.base import describe_validation_error
+from pipeline.config.recipe import Recipe
+from pipeline.config.study import Study, TrainConfig
+from pipeline.config.tuning import Tuning
+from pipeline.errors import InputError
+
+
+def check_space(key: str, tuning: Tuning, study: Study, train: TrainConfig) -> None:
+    """Refuse values that no trial can have.
+
+    A search is checked when it runs, not with the rest of the file: a file whose study has another optimizer by now,
+    such as tuned.yaml, still trains.
+
+    Args:
+        key: key path of the search, for messages.
+        study: the study that `tuning.study` names.
+
+    Raises:
+        InputError: with the key, the value and the fix.
+    """
+    _check_recipe(key, tuning, study, train)
+    for name, domain in tuning.space.items():
+        # If its section is searched too, a key has to fit one of the section's choices.
+        sections = [other for other in tuning.space if name.startswith(f"{other}.") and tuning.space[other].choices]
+        variants = [
+            dict(zip(sections, chosen, strict=True))
+            for chosen in itertools.product(*(tuning.space[section].choices or () for section in sections))
+        ]
+        for value in (*domain.extremes, *domain.inner):
+            misfits = [_misfit(tuning, study, train, {**variant, name: value}) for variant in variants]
+            if all(misfits):
+                fix = "; give int_uniform in place of the range" if value in domain.inner else ""
+                raise InputError(f"{key}.space.{name}: {json.dumps(value)} does not fit: {misfits[0]}{fix}")
+
+
+def _check_recipe(key: str, tuning: Tuning, study: Study, train: TrainConfig) -> None:
+    """Refuse a study whose recipe no trial can run, unless a searched key replaces that part of it."""
+    if any(name.startswith(("recipe.post_local_sgd", "recipe.communication")) for name in tuning.space):
+        return
+    if problem := process_requirement(study.effective_recipe(train)):
+        raise InputError(f"{key}.study: {tuning.study} cannot be searched: {problem}")
+
+
+def _misfit(tuning: Tuning, study: Study, train: TrainConfig, values: Mapping[str, Any]) -> str:
+    """Why a trial cannot have `values`; empty if it can."""
+    tree = tuning.trial_study(study, values)
+    try:
+        candidate = Study.model_validate_json(json.dumps(tree))
+    except ValidationError as error:
+        return describe_validation_error(error, tree, Study)
+    try:
+        recipe = candidate.effective_recipe(train)
+    except ValidationError as error:
+        return f"recipe.{describe_validation_error(error, candidate.recipe, TrainConfig)}"
+    return process_requirement(recipe)
+
+
+def process_requirement(recipe: Recipe) -> str:
+    """The key that needs processes a trial does not have, with the fix; empty if there is none."""
+    if recipe.post_local_sgd is not None:
+        return (
+            "post_local_sgd: a trial is saved after every epoch, and workers with different weights can be saved "
+            "only after an average; remove the key"
+        )
+    communication = recipe.communication
+    if communication.hierarchical and recipe.workers not in ("auto", 1):
+        return "communication.hierarchical: true, but the processes of a trial are on one machine; remove the key"
+    if communication.compression != "none" and recipe.workers != recipe.simulated_workers:
+        return (
+            f"communication.compression: {communication.compression}, but each worker compresses its own gradient; set "
+            f"workers: {recipe.simulated_workers} in the study's recipe, a process for each"
+        )
+    return ""
