@@ -89,7 +89,7 @@ def write_tables(
     folder: Path, evidence: ScorerInputs, names: Sequence[str], scorer: Mapping[str, Any]
 ) -> NDArray[np.float64]:
     """The filter as its stage does it, tables and reasons included; returns the score (n,) of each row."""
-    config = FilterConfig.model_validate({"scorer": scorer, "drop_share": 2 * WRONG_SHARE})
+    config = FilterConfig.model_validate({"scorer": scorer, "drop_fraction": 2 * WRONG_SHARE})
     known = FilterContext(network="resnet50", class_names=names, overrides={})
     sieved = sieve(evidence, config, known)
     ids = np.arange(len(evidence.labels))
@@ -145,7 +145,7 @@ def measure(folder: Path, config: ReduceConfig) -> dict[str, Any]:
         steps.begin("tsne")
         mapped = fit_training_tsne(components, labels, config.tsne.model_dump(), landmarks=landmarks)
         steps.begin("neighbours")
-        neighbors = nearest_neighbors(components, config.neighbors, seed=config.tsne.random_state)
+        neighbors = nearest_neighbors(components, config.n_neighbors, seed=config.tsne.random_state)
         steps.begin("quality")
         rows = quality_sample(len(labels))
         exact = exact_neighbors(components, rows, config.n_neighbors)

@@ -66,7 +66,7 @@ def our_steps(labels: Labels, tsne: TsneConfig, share: float) -> Steps:
         return fit_tsne(components, tsne.model_dump(), report=lambda *_: None).coordinates
 
     def choose(coordinates: Features) -> float:
-        scorer = {"name": "dbscan", "space": "map", "min_samples": MIN_SAMPLES}
+        scorer = {"name": "dbscan", "space": "embedding", "min_samples": MIN_SAMPLES}
         evidence = ScorerInputs(embeddings=coordinates[None], labels=labels)
         decision = decide(evidence, scorer, ShareRule(share=share))
         return float(decision.is_noise.mean())

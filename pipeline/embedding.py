@@ -34,7 +34,7 @@ class EmbeddingResult:
     Attributes:
         axes: the fitted PCA; None without PCA.
         components: (N, d) float32, memory-mapped.
-        embeddings: the main one, then those of `reduce.more_maps`.
+        embeddings: the main one, then those of `reduce.extra_embeddings`.
         neighbors: by components.
         metrics: quality and settings, for people.
     """
@@ -75,11 +75,11 @@ def embed(
     write_array(components_file, axes.transform(features, map_fn=map_fn) if axes else features)
     components = open_array(components_file, dtype=np.float32, ndim=2, rows=len(features))
     embeddings = _fit_embeddings(components, labels, config, landmarks, log, map_fn)
-    neighbors = nearest_neighbors(components, config.neighbors, seed=config.tsne.random_state)
+    neighbors = nearest_neighbors(components, config.n_neighbors, seed=config.tsne.random_state)
     quality = _quality(components, embeddings[0], neighbors, labels)
     log.info(
         f"map of {len(features)} images: KL divergence {embeddings[0].kl_divergence:.3f}, "
-        f"{quality['neighbour_preservation']:.1%} of {config.neighbors} nearest neighbors preserved"
+        f"{quality['neighbour_preservation']:.1%} of {config.n_neighbors} nearest neighbors preserved"
     )
     metrics = {
         "pca": _pca_metrics(axes),
@@ -143,7 +143,7 @@ def _fit_embeddings(
     map_fn: MapFn,
 ) -> list[TsneResult]:
     """Fit the main embedding here, then collect the extra ones, which workers may have started before."""
-    extra = [config.embedding_settings(number).model_dump() for number in range(1, 1 + len(config.more_maps))]
+    extra = [config.embedding_settings(number).model_dump() for number in range(1, 1 + len(config.extra_embeddings))]
     results = map_fn(partial(fit_training_tsne, components, labels, landmarks=landmarks), extra)
     embeddings = [_fit_main_embedding(components, labels, config.tsne, landmarks, log)]
     if extra:

@@ -69,7 +69,7 @@ def _rows(
     for index in range(len(inputs.embeddings)):
         asked = made[index]["tsne"]["requested"]
         changes = {key: value for key, value in asked.items() if value != main[key]}
-        spaces.append((_map_name(changes), "map", inputs.with_embedding(index)))
+        spaces.append((_map_name(changes), "embedding", inputs.with_embedding(index)))
     for name, space, seen in spaces:
         points = seen.points(space)
         for least in min_samples:

@@ -110,7 +110,7 @@ def _check_filter(given: ExternalFeatures, params: Params, *, probed: bool) -> N
         labels=given.labels,
         embeddings=unknown(1, n, 2),
         components=unknown(n, 1),
-        neighbors=unknown(n, params.reduce.neighbors),
+        neighbors=unknown(n, params.reduce.n_neighbors),
         probabilities=unknown(n, len(given.names)) if probed else given.probabilities,
     )
     check_scorer(to_come, params.filter.scorer.model_dump(), given.names, "filter.scorer")

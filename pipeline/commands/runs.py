@@ -107,7 +107,7 @@ def import_runs(source: Path, target: Path, params: Params) -> None:
     if not theirs.is_dir():
         raise InputError(f"{source}: has no {theirs.name}/ with finished cells; give the work folder of the other node")
     here = WorkPaths(root=target)
-    ours, other = RunCache(here.cells), RunCache(theirs)
+    ours, other = RunCache(here.run_cache), RunCache(theirs)
     found = list(other.run_keys())
     usable = [
         identity

@@ -146,7 +146,7 @@ def open_digits(options: DatasetOptions) -> ImageSet:
     values: NDArray[np.uint8] = bunch.images.astype(np.uint8)
     samples = [Sample(path=f"digits/{i:04d}", label=int(label)) for i, label in enumerate(bunch.target)]
     held_out = choose_test_rows(
-        [sample.path for sample in samples], [sample.label for sample in samples], options.test_share, seed=options.seed
+        [sample.path for sample in samples], [sample.label for sample in samples], options.test_size, seed=options.seed
     )
 
     def decode() -> Iterator[DecodedImage]:

@@ -200,7 +200,7 @@ def _split(
         )
     samples = splits[""]
     held_out = choose_test_rows(
-        [sample.path for sample in samples], [sample.label for sample in samples], options.test_share, seed=options.seed
+        [sample.path for sample in samples], [sample.label for sample in samples], options.test_size, seed=options.seed
     )
     return (
         [sample for sample, out in zip(samples, held_out, strict=True) if not out],

@@ -24,8 +24,8 @@ SHOWN_NEIGHBORS = 10
 
 
 def share_for(config: FilterConfig, network: str) -> float | None:
-    """Return `drop_share` of a network; None if the section gives another rule."""
-    return config.drop_share[network] if isinstance(config.drop_share, dict) else config.drop_share
+    """Return `drop_fraction` of a network; None if the section gives another rule."""
+    return config.drop_fraction[network] if isinstance(config.drop_fraction, dict) else config.drop_fraction
 
 
 def rule_for(config: FilterConfig, network: str, inputs: ScorerInputs) -> ShareRule | float:
@@ -36,7 +36,7 @@ def rule_for(config: FilterConfig, network: str, inputs: ScorerInputs) -> ShareR
     """
     share = share_for(config, network)
     if share is not None:
-        return ShareRule(share=share, allocation=config.quota)
+        return ShareRule(share=share, allocation=config.allocation)
     if config.threshold is not None:
         return config.threshold
     if isinstance(config.eps, float):
@@ -58,7 +58,7 @@ def rule_for(config: FilterConfig, network: str, inputs: ScorerInputs) -> ShareR
         raise InputError(
             "filter.eps: tuned finds no radius: images planted in other classes are detected hardly better than by "
             f"chance, so space {config.scorer.space} does not separate classes; train the extractor longer, or "
-            "give drop_share"
+            "give drop_fraction"
         )
     return best.eps
 
@@ -68,7 +68,7 @@ class FilterContext:
     """Names, manual overrides and the replicate.
 
     Attributes:
-        network: the network that gave the features; `drop_share` may differ by network.
+        network: the network that gave the features; `drop_fraction` may differ by network.
         class_names: one per class.
         overrides: row -> a person's decision.
         replicate: its number, added to the seeds of random scorers.
@@ -156,7 +156,7 @@ def _check_no_class_is_empty(
     fix: str,
 ) -> None:
     key = _rule_key(config)
-    direction = {"drop_share": "lower it"}.get(key, "raise it")
+    direction = {"drop_fraction": "lower it"}.get(key, "raise it")
     for label in np.unique(inputs.labels):
         rows = inputs.labels == label
         if not keep[rows].any():

@@ -107,7 +107,9 @@ def load_network_data(data: DataPaths, network: str) -> NetworkData:
         images=images,
         scorer_inputs=ScorerInputs(
             labels=labels,
-            embeddings=_finite(open_array(data.maps(network), dtype=np.float32, ndim=3), 1, data.maps(network), n),
+            embeddings=_finite(
+                open_array(data.embeddings(network), dtype=np.float32, ndim=3), 1, data.embeddings(network), n
+            ),
             components=_finite(
                 open_array(data.components(network), dtype=np.float32, ndim=2, rows=n), 0, data.components(network), n
             ),

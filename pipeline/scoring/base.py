@@ -7,11 +7,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Space = Literal["map", "components"]
-SPACE_NAMES: Mapping[Space, str] = {"map": "on the map", "components": "among the principal components"}
+Space = Literal["embedding", "components"]
+SPACE_NAMES: Mapping[Space, str] = {"embedding": "on the embedding", "components": "among the principal components"}
 """The spaces in words, for reasons."""
 
-Need = Literal["classes", "components", "map", "neighbors", "probabilities", "training_confidence"]
+Need = Literal["classes", "components", "embedding", "neighbors", "probabilities", "training_confidence"]
 
 MapFn = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 """The built-in `map`, or one that runs the tasks elsewhere and returns their results in order."""
@@ -57,7 +57,7 @@ class ScorerInputs:
         """Return whether an input is available; `classes` means at least two of them."""
         if need == "classes":
             return len(np.unique(self.labels)) > 1
-        return getattr(self, {"map": "embeddings"}.get(need, need)) is not None
+        return getattr(self, {"embedding": "embeddings"}.get(need, need)) is not None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -54,7 +54,7 @@ def split_options(scorer: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 def uses_embedding(scorer: Scorer, options: Mapping[str, Any]) -> bool:
     """Return whether the scorer's values depend on the embedding."""
-    return "map" in scorer.needs or options.get("space") == "map"
+    return "embedding" in scorer.needs or options.get("space") == "embedding"
 
 
 _SINGLE: dict[str, Scorer] = {
@@ -81,7 +81,7 @@ SCORERS: dict[str, Scorer] = {**_SINGLE, "ensemble": make_ensemble(_SINGLE)}
 _FIX_HINTS: Mapping[Need, str] = {
     "classes": "there is one class only; use dbscan, hdbscan, knn_distance or centroid",
     "components": "there are no principal components; set reduce.pca.n_components",
-    "map": "there is no map; use a scorer of components or probabilities",
+    "embedding": "there is no embedding; use a scorer of components or probabilities",
     "neighbors": "there are no neighbors; run `dvc repro`",
     "probabilities": "there are no class probabilities of a network; give them, or use knn_agreement",
     "training_confidence": (

@@ -13,7 +13,7 @@ def _grid_scores(inputs: ScorerInputs, *, cells: int, seed: int) -> NDArray[np.f
     Whatever share is dropped, each cell of each class loses that share, up to a single image, for which the
     random number u decides. The grid has `cells` x `cells` cells over the whole map.
     """
-    points = inputs.points("map")
+    points = inputs.points("embedding")
     low, extent = points.min(axis=0), np.ptp(points, axis=0)
     scaled = (points - low) / np.where(extent > 0, extent, 1) * cells
     column, row = np.minimum(scaled, cells - 1).astype(np.int64).T
@@ -41,7 +41,7 @@ def _grid_reasons(scored: ScoredImages) -> list[str]:
     ]
 
 
-GRID_SCORER = Scorer(values=_grid_scores, reasons=_grid_reasons, needs=frozenset({"map"}))
+GRID_SCORER = Scorer(values=_grid_scores, reasons=_grid_reasons, needs=frozenset({"embedding"}))
 
 
 def _random_scores(inputs: ScorerInputs, *, seed: int) -> NDArray[np.float64]:

@@ -124,7 +124,7 @@ def _settings(context: StageContext, data: PreparedData, n_train: int) -> TrainS
         ),
         n_epoch=n_train,
         budget=config.budget,
-        skipped=config.trained == "head",
+        skipped=config.trainable == "head",
     )
 
 
@@ -145,7 +145,7 @@ def _train_all(
         [TrainData(images, labels, rows) for rows in members],
         store=FoldStore(
             checkpoints=context.work.checkpoints(context.name),
-            cache=NetworkCache(context.work.finished(context.name)),
+            cache=NetworkCache(context.work.file_cache(context.name)),
             interval=config.checkpoint,
             data_digest=distributed.broadcast(_digest(context, config.weights) if ranks.is_main else ""),
         ),

@@ -76,7 +76,7 @@ def _write_tables(context: StageContext, stored: StoredImages) -> dict[str, Any]
     samples = stored.images.samples("train")
     # From the labels before any is planted, so that planting changes no row's flag.
     val = choose_val_rows(
-        [sample.path for sample in samples], [sample.label for sample in samples], config.val_share, seed=config.seed
+        [sample.path for sample in samples], [sample.label for sample in samples], config.val_size, seed=config.seed
     )
     pixels = open_array(data.images("train"), dtype=np.uint8, ndim=4, rows=len(val))
     true_labels = stored.images.labels("train")

@@ -87,7 +87,7 @@ def _test_settings(tsne: TsneConfig, n: int) -> TsneConfig:
 
 def _write(context: StageContext, mapped: EmbeddingResult, test_map: TsneResult, metrics: dict[str, Any]) -> None:
     data, network = context.data, str(context.item)
-    write_array(data.maps(network), mapped.coordinates)
+    write_array(data.embeddings(network), mapped.coordinates)
     table = _table(mapped.embeddings[0]).append_column("neighbours", list_array(mapped.neighbors.rows))
     write_parquet(data.embedding(network), table.append_column("distances", list_array(mapped.neighbors.distances)))
     write_parquet(data.embedding(network, "test"), _table(test_map))

@@ -183,8 +183,8 @@ def _run(
         class_names=data.class_names,
     )
     if ranks.is_main:
-        context.work.cells.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(context.work.cells)
+        context.work.run_cache.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(context.work.run_cache)
     recipe, flag_sync = _recipe(context), stop_and_save_flags()
     for count, i in enumerate(todo, start=1):
         settings, identity = cells[i].settings, identities[i]
@@ -210,7 +210,7 @@ def _run(
             joules = UNKNOWN_ENERGY if resumed else used
             result = replace(result, joules=joules, recorded=utc_timestamp(datetime.now(UTC)))
             if ranks.is_main:
-                ledger.add(identity, result, weights if result.status == "finished" else None)
+                cache.add(identity, result, weights if result.status == "finished" else None)
                 checkpointer.clear()
                 shown = f"top-1 {result.top1:.4f}" if result.top1 is not None else result.status
                 context.log.info(f"{title}: {shown} in {result.seconds:.1f} s")

@@ -150,5 +150,5 @@ def _numbers(*shape: int) -> Tensor:
 @cache
 def training_code_digest() -> str:
     """Return the digest of the syntax trees of all code that decides a result."""
-    digests = [code_digest(f"pipeline.training.{module}", passive=_EXCLUDED) for module in _RESULT_MODULES]
+    digests = [code_digest(f"pipeline.training.{module}", exclude=_EXCLUDED) for module in _RESULT_MODULES]
     return hashlib.sha256("".join(digests).encode()).hexdigest()

@@ -59,7 +59,7 @@ def finetune_run(params: Params, network: str, size: DataSize) -> PlannedRun:
         ),
         n_epoch=cost.images_per_fold(size.n_train, config.folds),
         budget=config.budget,
-        skipped=config.trained == "head",
+        skipped=config.trainable == "head",
     )
     return PlannedRun(settings=settings, workers=worker_count(config), threads=thread_count(config))
 

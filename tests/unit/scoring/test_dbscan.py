@@ -71,7 +71,7 @@ def test_classes_do_not_see_each_other(seed: int) -> None:
     radii = release_radii_by_class(points, labels, min_samples=4)
     assert DBSCAN_SCORER.clusters is not None
     evidence = ScorerInputs(labels=labels, embeddings=points[None])
-    clusters = DBSCAN_SCORER.clusters(evidence, np.full(60, 0.5), space="map", min_samples=4)
+    clusters = DBSCAN_SCORER.clusters(evidence, np.full(60, 0.5), space="embedding", min_samples=4)
     for label in np.unique(labels):
         rows = labels == label
         np.testing.assert_array_equal(radii[rows], release_radii(points[rows], 4))

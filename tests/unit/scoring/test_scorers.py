@@ -99,7 +99,7 @@ def test_what_is_not_needed_may_be_missing(scorer: dict[str, Any]) -> None:
     needs = set(SCORERS[name].needs) | {options.get("space")}
     needs |= {"embedding", "probabilities"} if name == "ensemble" else set()
     arrays = set(get_args(Need)) - {"classes"}
-    missing = {{"map": "embeddings"}.get(need, need): None for need in arrays - needs}
+    missing = {{"embedding": "embeddings"}.get(need, need): None for need in arrays - needs}
     bare = ScorerInputs(**{**vars(evidence), **missing})
     assert SCORERS[name].values(bare, **options).tobytes() == SCORERS[name].values(evidence, **options).tobytes()
 

@@ -18,7 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 from pipeline import distributed
 from pipeline.batching import BatchSlice, merge_micro_batches, rank_slices, worker_slices
 from pipeline.models import build
-from pipeline.training import gradients
 from pipeline.training.gradients import GlobalBatch, TrainLoss, TreeSums, accumulate_gradients, tree_gradients
 from tests.fixtures.training import NAMES, distance, gradient_of, random_train_loss
 
@@ -308,5 +307,5 @@ def test_gradients_are_exchanged_once_with_the_last_part() -> None:
 
 @pytest.mark.usefixtures("group_of_one")
 def test_an_exchange_at_every_micro_batch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradients.distributed, "defer_reduction", lambda model, defer: nullcontext())
+    monkeypatch.setattr("pipeline.distributed.defer_reduction", lambda model, defer: nullcontext())
     assert _exchanges() == 4
