@@ -19,7 +19,7 @@ COMMANDS = {
     "landscape": "measure the curvature of the loss around trained weights",
     "plan": "preview stages, runs, time, memory and disk",
     "preset": "write params.yaml from presets/",
-    "recurse": "repeat: filter, retrain the extractor on what is kept, filter again",
+    "iterate": "repeat: filter, retrain the extractor on what is kept, filter again",
     "repair": "repair dvc.lock and DVC's lock file after DVC was killed",
     "runs": "import runs from another machine, or pack them for the report",
     "schema": "write the JSON schema of params.yaml for editors",

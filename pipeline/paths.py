@@ -138,7 +138,7 @@ class DataPaths:
         """The same for people, by arm too; not tracked by DVC either."""
         return self.root / "report" / "costs.html"
 
-    # what `python -m pipeline recurse` writes; no stage depends on it
+    # what `python -m pipeline iterate` writes; no stage depends on it
     def recursive_rounds(self, network: str) -> Path:
         """What each round of filtering and training again kept."""
         return self.root / "recursive" / network / "rounds.json"
@@ -217,9 +217,9 @@ class WorkPaths:
         """A folder for each result of the stage that is kept, named by all that decides its bits."""
         return self.root / "finished" / stage
 
-    def recursion(self, network: str) -> Path:
-        """The rounds of `python -m pipeline recurse`, a folder each."""
-        return self.root / "recursive" / network
+    def iteration(self, network: str) -> Path:
+        """The rounds of `python -m pipeline iterate`, a folder each."""
+        return self.root / "iterations" / network
 
     def search(self, search: str, fingerprint: str) -> Path:
         """TrialStorage and checkpoints of one search of `python -m pipeline tune` with one set of parameters and

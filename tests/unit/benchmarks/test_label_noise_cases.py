@@ -17,7 +17,7 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from tests.fixtures.planted import say_planted
 from tests.fixtures.projects import write_params
-from tests.fixtures.recursion import write_project
+from tests.fixtures.iteration import write_project
 from tests.fixtures.training import NAMES, write_prepared
 
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

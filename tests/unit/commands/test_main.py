@@ -54,7 +54,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert {module.replace("_", "-") for module in modules} <= listed
 
 
-@pytest.mark.parametrize("command", ["compare", "doctor", "plan", "preset", "recurse", "schema", "validate"])
+@pytest.mark.parametrize("command", ["compare", "doctor", "plan", "preset", "iterate", "schema", "validate"])
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         main([command, "--help"])
