@@ -107,14 +107,15 @@ def _run_rounds(arguments: argparse.Namespace, params: Params, rounds_dir: Round
         write_results(rounds_dir.data, network, first, results, min_jaccard)
     rows = compare(results)
     last, agreement = rows[-1]["round"], rows[-1]["jaccard"]
-    n_planted = count_planted(rounds_dir.data)
+    data = rounds_dir.data
+    n_planted = count_planted(data)
     return [
         *table([{**row, "seconds": rounds_dir.seconds(row["round"])} for row in rows]),
         f"converged in round {last}"
         if has_converged(results, min_jaccard)
-        else f"not converged: the Jaccard index {agreement:.3f} is below {min_jaccard:g}; --rounds {last + 1} continues",
+        else f"not converged: Jaccard index {agreement:.3f} is below {min_jaccard:g}; try --rounds {last + 1}",
         *([] if n_planted is None else [planted_note(n_planted)]),
-        f"to use round {last}: cp {rounds_dir.data.recursive_overrides(network)} {rounds_dir.data.overrides} && dvc repro",
+        f"to use round {last}: cp {data.recursive_overrides(network)} {data.overrides} && dvc repro",
     ]
 
 

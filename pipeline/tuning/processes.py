@@ -154,7 +154,7 @@ def train_next_epoch(task: EpochTask) -> EpochResult:
             result = _measured(task, start)
             if not result.killed:
                 write_json(path, dataclasses.asdict(result))
-        if not result.killed and (result.accuracy is None or task.epoch == len(task.run.ends)):
+        if not result.killed and (result.accuracy is None or task.epoch == len(task.run.epoch_ends)):
             Checkpoints(task.folder).clear()
     return result
 

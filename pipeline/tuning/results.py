@@ -26,7 +26,7 @@ class SearchResult:
         epochs_afterwards: that were trained on that way, those of trials that then failed too.
         switching: (epochs, 2), of each epoch that was trained the wall time in seconds, and which part of it went into
             taking the trial up and laying it down.
-        n_judged: images by which trials were judged.
+        n_val: images by which trials were judged.
         images: digest of all of them and their labels.
     """
 
@@ -39,7 +39,7 @@ class SearchResult:
     failed_afterwards: Mapping[int, str]
     epochs_afterwards: int
     switching: Sequence[tuple[float, float]]
-    n_judged: int
+    n_val: int
     images: str
 
     @property

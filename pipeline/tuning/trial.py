@@ -68,7 +68,7 @@ def trial_run(
     check_params(tree, source="tuned.yaml")
     study = checked.studies[tuning.study]
     recipe = study.effective_recipe(checked.train)
-    (model,), (batch_size,), n_train = study.models, study.batch_sizes, int(rows.trained.sum())
+    (model,), (batch_size,), n_train = study.models, study.batch_sizes, int(rows.train.sum())
     (learning_rate,), (weight_decay,), (seed,) = study.learning_rates, study.weight_decays, study.seeds
     if batch_size > n_train:
         raise InputError(f"batch_sizes: {batch_size} is larger than the {n_train} images to train on; give less")

@@ -128,7 +128,7 @@ def _train_and_evaluate(
     Args:
         began: by the monotonic clock, before the images were read.
     """
-    settings, recipe, end = task.run.settings, task.run.recipe, task.run.ends[task.epoch - 1]
+    settings, recipe, end = task.run.settings, task.run.recipe, task.run.epoch_ends[task.epoch - 1]
     log, last = RunLog.silent(), end == settings.steps
     # One process reads them once for all trials; those that see them otherwise than the last have them made anew.
     began = began if ranks.count > 1 else time.monotonic()
@@ -142,7 +142,7 @@ def _train_and_evaluate(
                     settings,
                     images,
                     torch.from_numpy(splits.train_labels).to(ranks.device),
-                    task.rows.trained,
+                    task.rows.train,
                     ranks=ranks, log=log, title="", micro_batch=recipe.micro_batch, transport=comm_config_from(recipe),
                     pauses=to_end,
                 )  # fmt: skip
@@ -153,12 +153,12 @@ def _train_and_evaluate(
     # make its weights those to evaluate. The last epoch is trained here.
     judging = _Resumed(task, ranks)
     cell = RunSpec(
-        arm="", filter_network="", learning_rate=settings.learning_rate, n_train=int(task.rows.trained.sum()),
+        arm="", filter_network="", learning_rate=settings.learning_rate, n_train=int(task.rows.train.sum()),
         settings=dataclasses.replace(settings, steps=end),
     )  # fmt: skip
     with _handling_signals(judging):
         result = execute_run(
-            cell, splits, task.rows.trained, ranks=ranks, log=log, title="", weights=None,
+            cell, splits, task.rows.train, ranks=ranks, log=log, title="", weights=None,
             eval_batch_size=recipe.eval_batch_size, micro_batch=recipe.micro_batch, transport=comm_config_from(recipe),
             pauses=judging,
         )  # fmt: skip
@@ -176,7 +176,7 @@ class _Resumed(CheckpointScheduler):
         interval, self._made = task.run.recipe.checkpoint, time.monotonic()
         self._own = Checkpoints(task.folder)
         super().__init__(self._own, stop_and_save_flags(), ranks=ranks, seconds=interval.seconds, steps=interval.steps)
-        self._end, self._steps_in_all = task.run.ends[task.epoch - 1], task.run.settings.steps
+        self._end, self._steps_in_all = task.run.epoch_ends[task.epoch - 1], task.run.settings.steps
         self.switch_seconds = 0.0
 
     def resume(self, state: TrainState, ranks: World, log: RunLog) -> None:

@@ -36,7 +36,18 @@ def test_ranks(): hidden.run([*QUIET, "torch.distributed.run"])
 
 def test_a_process_without_its_mark_fails_the_test(tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(_SUITE)
-    options = ["-p", "tests.fixtures.needs", "-q", "--noconftest", "-rA", "-W", "ignore", "--rootdir", str(tmp_path), str(tmp_path)]
+    options = [
+        "-p",
+        "tests.fixtures.needs",
+        "-q",
+        "--noconftest",
+        "-rA",
+        "-W",
+        "ignore",
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(_TESTS.parent)}
     answer = subprocess.run(
         [sys.executable, "-m", "pytest", *options], cwd=tmp_path, env=environment, capture_output=True, text=True

@@ -47,16 +47,18 @@ def iterate(
     rounds: int,
     min_jaccard: float,
 ) -> list[RoundResult]:
-    """The technique used recursively (Gahlot et al. 2020, future work).
+    """Filter, train the extractor on the kept images, and filter again until two rounds agree.
+
+    This is "using the technique recursively" of Gahlot et al. (2020, future work).
 
     Args:
         first: round 0.
-        next_round: from a round's number, 1 or more, and what the round before it keeps (N,) to its verdict.
-        rounds: the most to run, 1 or more.
-        min_jaccard: ends as soon as two rounds in a row reach this Jaccard index of what is noise.
+        next_round: runs a round. Takes its number, 1 or more, and `keep` (N,) of the previous round.
+        rounds: maximum number of rounds to run, 1 or more.
+        min_jaccard: stop when two successive rounds reach this Jaccard index of `is_noise`.
 
     Returns:
-        The results of rounds 0 to R, 1 <= R <= `rounds`.
+        Results of rounds 0 to R, 1 <= R <= `rounds`.
     """
     assert rounds >= 1, rounds
     results = [first]
@@ -162,15 +164,14 @@ def round_inputs(params: Params, data: DataPaths, network: str, first: RoundResu
     """Return all inputs of the later rounds as plain values. The names appear in messages."""
     weights = Path(params.finetune.weights.replace("{network}", base_architecture(network)))
     decisions = np.concatenate([np.packbits(first.is_noise), np.packbits(first.keep)])
+    code = [code_digest(f"pipeline.stages.{stage}", passive=_PASSIVE_MODULES) for stage in STAGES]
     return {
         **_sections(params),
         "data/prepare": f"{prepared_digest(data)} {sha256_of_file(data.prepare_metrics)}",
         "data/filter": hashlib.sha256(decisions.tobytes()).hexdigest(),
         "data/overrides.csv": sha256_of_file(data.overrides),
         "finetune.weights": sha256_of_file(weights) if weights.is_file() else None,
-        "the code of the stages": [
-            code_digest(f"pipeline.stages.{stage}", passive=_PASSIVE_MODULES) for stage in STAGES
-        ],
+        "the code of the stages": code,
     }
 
 
