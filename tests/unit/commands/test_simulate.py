@@ -17,7 +17,7 @@ from tests.fixtures.golden import check_golden
 from tests.fixtures.printed_errors import key_within, printed_error
 
 _SUMMIT = ["simulate", "--machine", str(Path(__file__).parents[3] / "machines" / "summit.yaml")]
-_SMALL = [*_SUMMIT, "--images-per-second", "380", "--gpus", "1", "6", "1536", "27600", "--batch-sizes", "3072"]
+_SMALL = [*_SUMMIT, "--images-per-second", "380", "--gpus", "1", "6", "1536", "27600", "--global-batch-sizes", "3072"]
 
 
 _TWO_POINTS = """{"algorithm": "ring", "points": [
@@ -63,9 +63,9 @@ def test_simulate_prints_fit_table_and_constants(
     monkeypatch.chdir(tmp_path)
     Path("toy.yaml").write_text(_TOY)
     points = _points(Path("points.json"))
-    sizes = ["--network", "resnet18", "--image-size", "32", "--gpus", "4", "32", "--batch-sizes", "102", "3072"]
+    sizes = ["--network", "resnet18", "--image-size", "32", "--gpus", "4", "32", "--global-batch-sizes", "102", "3072"]
     ways = ["--algorithms", "ring", "tree", "--negotiation", "1", "5", "--compression", "2"]
-    fitted = ["--fit", str(points), "--link", "between", "--hold-out", "n_bytes"]
+    fitted = ["--fit", str(points), "--link", "inter_node", "--hold-out", "n_bytes"]
     speed = ["--images-per-second", "400", "--price-per-gpu-hour", "2", "--out", "out"]
     assert main(["simulate", "--fit", str(points)]) == 0
     print()
@@ -114,7 +114,7 @@ def test_measure_on_a_cpu_names_it_and_keeps_the_links_of_the_file(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     small = ["--network", "resnet18", "--image-size", "32", "--classes", "10", "--local-batch", "2", "--gpus", "1", "6"]
-    assert main([*_SUMMIT, "--measure", *small, "--batch-sizes", "12", "--out", str(tmp_path)]) == 0
+    assert main([*_SUMMIT, "--measure", *small, "--global-batch-sizes", "12", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out.splitlines()
     threads = torch.get_num_threads()
     cpu = f"the CPU ({threads} thread{'s' if threads > 1 else ''})"
@@ -131,7 +131,7 @@ def test_measure_on_a_cpu_names_it_and_keeps_the_links_of_the_file(
 
 
 def test_a_batch_that_no_number_of_gpus_shares_has_no_row(tmp_path: Path) -> None:
-    batches = ["--gpus", "6", "12", "--batch-sizes", "100", "600", "1200"]
+    batches = ["--gpus", "6", "12", "--global-batch-sizes", "100", "600", "1200"]
     assert main([*_SUMMIT, "--images-per-second", "380", *batches, "--out", str(tmp_path)]) == 0
     assert {row["global_batch"] for row in _tree(tmp_path)["rows"] if row["scaling"] == "strong"} == {600, 1200}
 
@@ -257,7 +257,7 @@ def test_fitted_constants_replace_those_of_the_link_and_count_as_measured(
 ) -> None:
     """The latency of a tree's hop is none of a ring's."""
     points = _points(tmp_path / "points.json", workers=(2,), algorithm=algorithm)
-    fitted = ["--fit", str(points), "--hold-out", "n_bytes", "--link", "between", "--out", str(tmp_path)]
+    fitted = ["--fit", str(points), "--hold-out", "n_bytes", "--link", "inter_node", "--out", str(tmp_path)]
     assert main([*_SMALL, *fitted]) == 0
     tree = _tree(tmp_path)
     measured = {name: one["value"] for name, one in tree["constants"].items() if one["origin"] == "measured"}
@@ -281,7 +281,7 @@ def test_fitted_constants_replace_those_of_the_link_and_count_as_measured(
         ([*_SMALL, "--network", "vgg16", "--image-size", "16"], "--image-size 16"),
         ([*_SMALL, "--network", "inception_v3", "--image-size", "32"], "--image-size 32"),
         ([*_SMALL, "--network", "vit_b_16", "--image-size", "100"], "--image-size 100"),
-        ([*_SMALL, "--link", "between"], "--link"),
+        ([*_SMALL, "--link", "inter_node"], "--link"),
         (["simulate", "--fit", "nowhere.json"], "nowhere.json"),
         ([*_SMALL, "--hold-out", "n_bytes"], "--hold-out"),
         (["simulate", "--fit", "p.json", "--network", "resnet50"], "--network"),
