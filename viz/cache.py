@@ -26,12 +26,12 @@ class StampedCache:
     stamps, and refuses a value larger than the bound.
 
     Args:
-        at_most: bytes of all results together, by `deep_nbytes`; those not asked for the longest go first, the last one
+        max_bytes: bytes of all results together, by `deep_nbytes`; those not map_controls for the longest go first, the last one
             made never.
     """
 
-    def __init__(self, at_most: int) -> None:
-        self._at_most = at_most
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._making: dict[object, threading.Lock] = {}
         self._results: dict[object, tuple[str, Any, int]] = {}
@@ -61,7 +61,7 @@ class StampedCache:
 
     def _forget(self) -> None:
         total = sum(size for *_, size in self._results.values())
-        while total > self._at_most and len(self._results) > 1:
+        while total > self._max_bytes and len(self._results) > 1:
             oldest = next(iter(self._results))
             total -= self._results.pop(oldest)[2]
             self._making.pop(oldest, None)

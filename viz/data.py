@@ -28,7 +28,7 @@ _COLUMNS = (
 )  # fmt: skip
 # Bytes. Points of a million images take 0.3 GB, what a judge or a class of radii is, 8 bytes an image.
 _MAX_CACHE_BYTES = 2**30
-# Bytes: one move of a control asks for its verdict several times, with 17 bytes an image.
+# Bytes: one move of a control asks for its preview several times, with 17 bytes an image.
 _MAX_PREVIEW_BYTES = 2**27
 
 
@@ -47,7 +47,7 @@ class Points:
         scores: (N,) 0 to 1, above 1/2 exactly for noise.
         reasons: (N,) in words.
         kept: (N,) the filter's decision with the human decisions of then.
-        neighbours: (N, k) sample_ids, nearest first.
+        neighbors: (N, k) sample_ids, nearest first.
         scorer: name and options of what the filter looked at.
         eps: the threshold, in the scorer's unit; None where classes have their own.
         true_labels: (N,) int64 where labels were changed on purpose, else None.
@@ -69,7 +69,7 @@ class Points:
     scores: NDArray[np.float64]
     reasons: pa.ChunkedArray
     kept: NDArray[np.bool_]
-    neighbours: NDArray[np.int64]
+    neighbors: NDArray[np.int64]
     scorer: Mapping[str, Any]
     eps: float | None
     class_names: tuple[str, ...]
@@ -117,8 +117,8 @@ class Source:
 
     def __init__(self, data: DataPaths) -> None:
         self.data = data
-        self.remembered = StampedCache(_MAX_CACHE_BYTES)
-        self.verdicts = StampedCache(_MAX_PREVIEW_BYTES)
+        self.cache = StampedCache(_MAX_CACHE_BYTES)
+        self.previews = StampedCache(_MAX_PREVIEW_BYTES)
 
     def points(self, network: str) -> Points:
         """The network's points as they are on the disk now.
@@ -130,8 +130,8 @@ class Source:
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", network):
             raise InputError(f"network: {network[:64]!r} is none; choose one of params.yaml")
         files = _files(self.data, network)
-        # What is read may be newer than the stamp asked for; then the next question reads once more.
-        return self.remembered.get(
+        # What is read may be newer than the stamp map_controls for; then the next question reads once more.
+        return self.cache.get(
             ("points", network),
             files_stamp(files),
             lambda: read_consistently(files, lambda: _read_points(self.data, network))[1],
@@ -146,16 +146,14 @@ class Source:
             return []
         return [(label, names[label]) for label in labels if 0 <= label < len(names)]
 
-    def by_hand(self, points: Points) -> dict[int, Override]:
+    def overrides(self, points: Points) -> dict[int, Override]:
         """Row -> what a person decided of that image.
 
         Raises:
             InputError: the file of overrides is damaged or names unknown images.
         """
         file = self.data.overrides
-        return self.remembered.get(
-            ("by hand", points.network), self.decisions_stamp(points), lambda: _located(file, points)
-        )
+        return self.cache.get(("by hand", points.network), self.decisions_stamp(points), lambda: _located(file, points))
 
     def decisions_stamp(self, points: Points) -> str:
         """Differs whenever one of the files of the points, or that of people's decisions, has been replaced."""
@@ -173,7 +171,7 @@ class Source:
         """
         files, network = input_files(self.data, points.network), points.network
         stamp = f"{points.stamp} {files_stamp(files)}"
-        return self.remembered.get(
+        return self.cache.get(
             ("evidence", network), stamp, lambda: read_consistently(files, lambda: _read_evidence(self.data, points))[1]
         )
 
@@ -187,7 +185,7 @@ class Source:
             InputError: the array of images is missing, damaged or another one.
         """
         path = self.data.images("train")
-        opened, images = self.remembered.get(
+        opened, images = self.cache.get(
             "images",
             files_stamp([path]),
             lambda: read_consistently([path], lambda: open_array(path, dtype=np.uint8, ndim=4)),
@@ -237,11 +235,11 @@ def _read_points(data: DataPaths, network: str) -> Points:
     if not table["sha256"].combine_chunks().equals(manifest["sha256"].combine_chunks()):
         raise InputError(f"{path}: is of other images than {data.manifest('train')}; run `dvc repro`")
     labels, predicted = (table[column].to_numpy().astype(np.int64) for column in ("label", "predicted"))
-    neighbours: NDArray[np.int64] = list_column(table, "neighbours", path).astype(np.int64)
+    neighbors: NDArray[np.int64] = list_column(table, "neighbours", path).astype(np.int64)
     for column, values, limit in (
         ("label", labels, len(names)),
         ("predicted", predicted, len(names)),
-        ("neighbours", neighbours, n),
+        ("neighbours", neighbors, n),
     ):
         if n == 0 or values.min(initial=0) < 0 or values.max(initial=0) >= limit:
             raise InputError(f"{path}: its column {column} does not fit {data.prepare_metrics}; run `dvc repro`")
@@ -264,7 +262,7 @@ def _read_points(data: DataPaths, network: str) -> Points:
         scores=table["score"].to_numpy(),
         reasons=table["reason"],
         kept=table["keep"].to_numpy(),
-        neighbours=neighbours,
+        neighbors=neighbors,
         scorer=filtering.scorer,
         eps=filtering.eps,
         class_names=names,

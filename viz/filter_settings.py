@@ -77,7 +77,7 @@ class FilterSettings:
             return {"name": "dbscan", "space": self.space, "min_samples": self.limit.min_samples}
         return with_defaults(self.judge)
 
-    def limit_of(self, label: int | None) -> Limit:
+    def limit_for(self, label: int | None) -> Limit:
         """Of one class, or of all."""
         return self.limit if label is None else self.own.get(label, self.limit)
 
@@ -96,20 +96,20 @@ class FilterPreview:
         values: (N,) suspicion in the judge's unit.
         thresholds: (N,) what they must exceed to go.
         noise: (N,) whether they go by that.
-        by_hand: row -> what a person decided, which counts more.
+        overrides: row -> what a person decided, which counts more.
     """
 
     values: NDArray[np.float64]
     thresholds: NDArray[np.float64]
     noise: NDArray[np.bool_]
-    by_hand: Mapping[int, Override]
+    overrides: Mapping[int, Override]
 
     @cached_property
     def keep(self) -> NDArray[np.bool_]:
         """(N,) what stays, human decisions included."""
         keep = ~self.noise
-        if self.by_hand:
-            keep[list(self.by_hand)] = [line.decision == "keep" for line in self.by_hand.values()]
+        if self.overrides:
+            keep[list(self.overrides)] = [line.decision == "keep" for line in self.overrides.values()]
         return keep
 
     @cached_property
@@ -124,14 +124,14 @@ def preview_filter(source: Source, points: Points, rule: FilterSettings) -> Filt
     Raises:
         InputError: the judge needs files that are missing, or cannot judge these images.
     """
-    by_hand = source.by_hand(points)
+    overrides = source.overrides(points)
     values = suspicion_values(source, points, rule)
     if rule.judge == AS_FILTERED and rule.limit.threshold is None and not rule.own:
-        return FilterPreview(values=values, thresholds=points.thresholds, noise=points.is_noise, by_hand=by_hand)
+        return FilterPreview(values=values, thresholds=points.thresholds, noise=points.is_noise, overrides=overrides)
     thresholds = class_thresholds(source, points, rule)[points.labels]
     # A radius that equals eps up to rounding is reached, as DBSCAN has it.
     noise = values > (thresholds * (1 + ROUNDING) if rule.space else thresholds)
-    return FilterPreview(values=values, thresholds=thresholds, noise=noise, by_hand=by_hand)
+    return FilterPreview(values=values, thresholds=thresholds, noise=noise, overrides=overrides)
 
 
 def suspicion_values(source: Source, points: Points, rule: FilterSettings) -> NDArray[np.float64]:
@@ -201,4 +201,4 @@ def dbscan_settings(points: Points, rule: FilterSettings, label: int | None) -> 
     """Where DBSCAN looks and its `min_samples`, for a class or all; None if another scorer judges."""
     if rule.judge == AS_FILTERED and points.scorer["name"] == "dbscan":
         return points.scorer["space"], points.scorer["min_samples"]
-    return None if rule.space is None else (rule.space, rule.limit_of(label).min_samples)
+    return None if rule.space is None else (rule.space, rule.limit_for(label).min_samples)

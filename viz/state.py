@@ -34,14 +34,14 @@ class MapState:
     """
 
     points: Points
-    rule: FilterSettings
-    verdict: FilterPreview
+    settings: FilterSettings
+    preview: FilterPreview
     shown: NDArray[np.bool_]
 
     @cached_property
-    def facts(self) -> ColorData:
+    def color_data(self) -> ColorData:
         """What colours can tell."""
-        return make_color_data(self.points, self.verdict)
+        return make_color_data(self.points, self.preview)
 
 
 def make_map_state(
@@ -61,17 +61,17 @@ def make_map_state(
     Raises:
         InputError: files are missing or do not fit, or the rule is none.
     """
-    points, chosen = source.points(network), settings_from_json(rule)
-    verdict = _cached_preview(source, points, chosen)
+    points, settings = source.points(network), settings_from_json(rule)
+    preview = _cached_preview(source, points, settings)
     shown = np.isin(points.labels, list(classes)) if classes else np.ones(len(points), dtype=np.bool_)
     if scores:
-        shown &= (verdict.scores >= scores[0]) & (verdict.scores <= scores[1])
-    return MapState(points=points, rule=chosen, verdict=verdict, shown=shown)
+        shown &= (preview.scores >= scores[0]) & (preview.scores <= scores[1])
+    return MapState(points=points, settings=settings, preview=preview, shown=shown)
 
 
 def _cached_preview(source: Source, points: Points, rule: FilterSettings) -> FilterPreview:
     key = points.network, json.dumps(settings_to_json(rule), sort_keys=True)
-    return source.verdicts.get(key, source.decisions_stamp(points), lambda: preview_filter(source, points, rule))
+    return source.previews.get(key, source.decisions_stamp(points), lambda: preview_filter(source, points, rule))
 
 
 def settings_to_json(rule: FilterSettings) -> dict[str, Any]:
@@ -104,7 +104,7 @@ _DECIMALS = Decimal("1e-6")
 _STARTS = tuple("=+-@\t\r\n＝＋－＠'")
 
 
-def selection_csv(points: Points, verdict: FilterPreview, rows: Sequence[int]) -> str:
+def selection_csv(points: Points, preview: FilterPreview, rows: Sequence[int]) -> str:
     """The images in `rows`, in that order, under a header of `COLUMNS`.
 
     All cells are quoted and lines end with a line feed. `score` has six places, a half rounded up,
@@ -127,8 +127,8 @@ def selection_csv(points: Points, verdict: FilterPreview, rows: Sequence[int]) -
             points.name(row),
             points.class_names[int(points.predicted[row])],
             # As JavaScript's toFixed has it: of the exact value, and a tie goes up.
-            str(Decimal(float(verdict.scores[row])).quantize(_DECIMALS, ROUND_HALF_UP)),
-            "true" if verdict.keep[row] else "false",
+            str(Decimal(float(preview.scores[row])).quantize(_DECIMALS, ROUND_HALF_UP)),
+            "true" if preview.keep[row] else "false",
             points.reasons[row].as_py(),
             *n_planted,
         )

@@ -106,4 +106,4 @@ def _cached(
     source: Source, points: Points, key: object, make: Callable[[], NDArray[np.float64]]
 ) -> NDArray[np.float64]:
     # What comes from evidence too: evidence that is not of these points is refused.
-    return source.remembered.get((points.network, key), points.stamp, make)
+    return source.cache.get((points.network, key), points.stamp, make)

@@ -84,7 +84,7 @@ class Search:
             tolerance=tolerance,
         )  # fmt: skip
 
-    def finish(self, trials: Sequence[int]) -> dict[int, list[float]]:
+    def resume_pruned(self, trials: Sequence[int]) -> dict[int, list[float]]:
         """Train ended trials to their last epoch.
 
         Returns:

@@ -21,14 +21,14 @@ from viz.state import MapState, make_map_state
 
 @dataclass(frozen=True, kw_only=True)
 class MapControls:
-    """What the controls say of one map, as callbacks get it; see `look.make_map_state`."""
+    """What the controls say of one map, as callbacks get it; see `viz.state.make_map_state`."""
 
     network: str
     rule: Mapping[str, Any] | None = None
     classes: Sequence[int] | None = None
     scores: Sequence[float] | None = None
 
-    def look(self, source: Source) -> MapState:
+    def state(self, source: Source) -> MapState:
         """What there is to show."""
         return make_map_state(source, self.network, self.rule, self.classes, self.scores)
 
@@ -46,7 +46,7 @@ def compared(view: str, network: str | None, rule: Mapping[str, Any] | None) -> 
 
 def draw(
     source: Source,
-    asked: MapControls,
+    map_controls: MapControls,
     coloring: str,
     *,
     other: MapControls | None = None,
@@ -66,42 +66,48 @@ def draw(
         selected: rows that stand out.
     """
     try:
-        look = asked.look(source)
-        beside = None if other is None else comparison_state(look, other, source)
+        state = map_controls.state(source)
+        other_state = None if other is None else comparison_state(state, other, source)
     except InputError as error:
         nothing = dict.fromkeys(("legend", "notice", "planted", "drawn"))
         return {**nothing, "figure": no_map(), "problem": components.problem(str(error))}
-    colors = colors_by(coloring, look.facts) if beside is None else differences(look.verdict, beside.verdict)
-    box = visible_box(zoom, drawn, asked.network)
-    rows = rows_on_map(look, box)
+    colors = (
+        colors_by(coloring, state.color_data)
+        if other_state is None
+        else differences(state.preview, other_state.preview)
+    )
+    box = visible_box(zoom, drawn, map_controls.network)
+    rows = rows_on_map(state, box)
     content = hashlib.blake2b(rows.tobytes(), digest_size=16).hexdigest()
-    meta = map_meta(look, look.points, rows)
-    new = {"network": asked.network, **meta, "rows": content}
+    meta = map_meta(state, state.points, rows)
+    new = {"network": map_controls.network, **meta, "rows": content}
     figure: Any
     if drawn is not None and {key: drawn.get(key) for key in new} == new:
         figure = Patch()
         figure["data"][POINTS]["marker"] = recolored(colors, rows)
     else:
-        figure = explorer_map(look.points.coordinates, rows, colors, view=asked.network, ring=focus, selected=selected)
+        figure = explorer_map(
+            state.points.coordinates, rows, colors, view=map_controls.network, ring=focus, selected=selected
+        )
         figure.layout.meta = meta
     return {
         "figure": figure,
-        "legend": components.legend(colors, np.flatnonzero(look.shown)),
-        "notice": _notice(look, rows, box),
-        "planted": _planted(look.points),
+        "legend": components.legend(colors, np.flatnonzero(state.shown)),
+        "notice": _notice(state, rows, box),
+        "planted": _planted(state.points),
         "problem": None,
         "drawn": {**new, "box": box, "zoom": zoom},
     }
 
 
-def comparison_state(look: MapState, other: MapControls, source: Source) -> MapState:
+def comparison_state(state: MapState, other: MapControls, source: Source) -> MapState:
     """The second of two looks at the same images.
 
     Raises:
         InputError: as `make_map_state`; or the images have been replaced between the two.
     """
-    found = other.look(source)
-    if found.points.images_stamp != look.points.images_stamp:
+    found = other.state(source)
+    if found.points.images_stamp != state.points.images_stamp:
         raise InputError("the training images have just been replaced; look again")
     return found
 
@@ -121,7 +127,7 @@ def register(app: Dash, source: Source) -> None:
             "drawn": Output("drawn", "data"),
         },
         inputs={
-            "asked": (network, rule, *filters),
+            "map_controls": (network, rule, *filters),
             "coloring": Input("coloring", "value"),
             "view": Input("view", "value"),
             "b": (Input("network-b", "value"), Input("rule-b", "data")),
@@ -133,34 +139,42 @@ def register(app: Dash, source: Source) -> None:
         },
     )
     def _draw(
-        asked: Any, coloring: str, view: str, b: Any, _edited: str, zoom: Any, drawn: Any, focus: Any, selection: Any
+        map_controls: Any,
+        coloring: str,
+        view: str,
+        b: Any,
+        _edited: str,
+        zoom: Any,
+        drawn: Any,
+        focus: Any,
+        selection: Any,
     ) -> dict[str, Any]:
         zoomed = drawn is not None and set(ctx.triggered_prop_ids.values()) == {"map"}
-        if zoomed and not _redraws_on_zoom(source, asked[0]):
+        if zoomed and not _redraws_on_zoom(source, map_controls[0]):
             raise PreventUpdate
-        require_generation(source, asked[0], drawn)
+        require_generation(source, map_controls[0], drawn)
         other = compared(view, *b)
         return draw(
-            source, parse_controls(asked), coloring,
+            source, parse_controls(map_controls), coloring,
             other=other, drawn=drawn, zoom=zoom, focus=focus, selected=selection["rows"],
         )  # fmt: skip
 
 
-def rows_on_map(look: MapState, box: Box | None) -> NDArray[np.int64]:
+def rows_on_map(state: MapState, box: Box | None) -> NDArray[np.int64]:
     """Rows of the points on the map, the last above."""
-    points = look.points
+    points = state.points
     # Up to that many, the order is the filter's, so that other settings move no point and only colours are sent.
-    scores = points.scores if len(points) <= MAX_DRAWN else look.verdict.scores
-    return rows_to_draw(points.coordinates, scores, look.shown, box=box)
+    scores = points.scores if len(points) <= MAX_DRAWN else state.preview.scores
+    return rows_to_draw(points.coordinates, scores, state.shown, box=box)
 
 
-def map_meta(look: MapState, points: Points, rows: NDArray[np.int64]) -> dict[str, Any]:
-    """What a map says of itself: whose points it shows, and whether only some of those asked for."""
-    return {"generation": points.generation, "partial": len(rows) < int(look.shown.sum())}
+def map_meta(state: MapState, points: Points, rows: NDArray[np.int64]) -> dict[str, Any]:
+    """What a map says of itself: whose points it shows, and whether only some of those map_controls for."""
+    return {"generation": points.generation, "partial": len(rows) < int(state.shown.sum())}
 
 
-def _notice(look: MapState, rows: NDArray[np.int64], box: Box | None) -> str:
-    n_shown, n = int(look.shown.sum()), len(look.points)
+def _notice(state: MapState, rows: NDArray[np.int64], box: Box | None) -> str:
+    n_shown, n = int(state.shown.sum()), len(state.points)
     if len(rows) < n_shown:
         which = "the most suspect and a sample of the others. Zoom in to see more."
         if box is not None and len(rows) < MAX_DRAWN:

@@ -17,25 +17,25 @@ _MAPS = {"map": "", "other": "-b"}
 
 
 def hover(
-    source: Source, event: Mapping[str, Any] | None, asked: MapControls, drawn: Mapping[str, Any] | None
+    source: Source, event: Mapping[str, Any] | None, map_controls: MapControls, drawn: Mapping[str, Any] | None
 ) -> tuple[bool, Any, Any]:
     """Whether the tooltip shows, where, and what."""
     row = event_row(event)
-    look = None if row is None else _same(source, asked, drawn)
-    if event is None or row is None or look is None or row >= len(look.points):
+    state = None if row is None else _same(source, map_controls, drawn)
+    if event is None or row is None or state is None or row >= len(state.points):
         return False, no_update, no_update
-    return True, event["points"][0].get("bbox"), components.tooltip(look, row)
+    return True, event["points"][0].get("bbox"), components.tooltip(state, row)
 
 
-def describe(source: Source, row: int | None, asked: MapControls) -> Any:
+def describe(source: Source, row: int | None, map_controls: MapControls) -> Any:
     """The card about the chosen image; a hint while none is."""
     if row is None:
         return components.hint()
     try:
-        look = asked.look(source)
+        state = map_controls.state(source)
     except InputError as error:
         return components.problem(str(error))
-    return components.card(look, row) if 0 <= row < len(look.points) else components.hint()
+    return components.card(state, row) if 0 <= row < len(state.points) else components.hint()
 
 
 def move_ring(source: Source, row: int | None, network: str, drawn: Mapping[str, Any] | None) -> Any:
@@ -92,10 +92,10 @@ def register(app: Dash, source: Source) -> None:
         return describe(source, row, MapControls(network=name, rule=kept))
 
 
-def _same(source: Source, asked: MapControls, drawn: Mapping[str, Any] | None) -> MapState | None:
+def _same(source: Source, map_controls: MapControls, drawn: Mapping[str, Any] | None) -> MapState | None:
     """What there is to show, unless the files have been replaced since the map was drawn."""
     try:
-        look = asked.look(source)
+        state = map_controls.state(source)
     except InputError:
         return None
-    return look if is_map_current(drawn, look.points) else None
+    return state if is_map_current(drawn, state.points) else None

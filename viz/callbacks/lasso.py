@@ -50,20 +50,20 @@ class LassoShapes(BaseModel):
     ]
 
 
-def selected_inside(source: Source, asked: MapControls, drawn: LassoShapes) -> dict[str, Any]:
+def selected_inside(source: Source, map_controls: MapControls, drawn: LassoShapes) -> dict[str, Any]:
     """The selection that a hand has drawn: of the images shown, all inside, whether or not they are drawn as points.
 
     Where the files have been replaced since, nothing is selected.
     """
     selection: dict[str, Any] = {"generation": drawn.generation, "rows": [], "graph": drawn.graph}
     try:
-        look, points = asked.look(source), current_points(source, drawn.generation)
+        state, points = map_controls.state(source), current_points(source, drawn.generation)
     except InputError:
         # The map says what is wrong.
         return selection
-    if points is None or points.images_stamp != look.points.images_stamp:
+    if points is None or points.images_stamp != state.points.images_stamp:
         return selection
-    shown = np.flatnonzero(look.shown)
+    shown = np.flatnonzero(state.shown)
     return selection | {"rows": shown[inside_lasso(points.coordinates[shown], drawn.outlines)].tolist()}
 
 

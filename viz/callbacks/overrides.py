@@ -34,7 +34,7 @@ class OverrideSessions:
         self._lock = threading.Lock()
         self._pages: dict[str, Decisions] = {}
 
-    def of_page(self, page: str) -> Decisions:
+    def for_page(self, page: str) -> Decisions:
         """The decisions made on one open page."""
         with self._lock:
             found = self._pages.pop(page, None) or Decisions(self._file)
@@ -50,7 +50,7 @@ class CommandResult:
 
     Attributes:
         said: in words.
-        failed: whether what was asked for has not been done.
+        failed: whether what was map_controls for has not been done.
         row: of the one image that is as before, after undoing; else None.
     """
 
@@ -67,7 +67,7 @@ def run_command(source: Source, desk: OverrideSessions, command: Mapping[str, An
             `generation`, of the points that the page shows: where the files have been replaced since, nothing
             is written, as the rows may be other images now; `note`; `page`, a name of the open page.
     """
-    action, decisions = str(command.get("action")), desk.of_page(str(command.get("page")))
+    action, decisions = str(command.get("action")), desk.for_page(str(command.get("page")))
     try:
         if action == "undo":
             return _undone(source, decisions.undo(), command.get("generation"))
@@ -86,11 +86,11 @@ def run_command(source: Source, desk: OverrideSessions, command: Mapping[str, An
     return CommandResult(said=saved.sentence)
 
 
-def selection_command(source: Source, selection: Mapping[str, Any], asked: MapControls) -> dict[str, Any]:
+def selection_command(source: Source, selection: Mapping[str, Any], map_controls: MapControls) -> dict[str, Any]:
     """Of what is selected on a map, what the buttons decide: the images that are shown."""
     nothing = {"generation": selection["generation"], "rows": []}
     try:
-        shown = asked.look(source).shown
+        shown = map_controls.state(source).shown
         if not selection["rows"] or current_points(source, selection["generation"]) is None:
             return nothing
     except InputError:

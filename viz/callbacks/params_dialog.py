@@ -31,7 +31,7 @@ def propose_rule(source: Source, params: Path, network: str, kept: Mapping[str, 
     scorer = points.scorer if rule.judge == AS_FILTERED else rule.scorer
     if what == "share":
         # By the rule alone: human decisions are kept apart from it.
-        share = float(make_map_state(source, network, kept).verdict.noise.mean())
+        share = float(make_map_state(source, network, kept).preview.noise.mean())
         return propose(params, changes_for(scorer, drop_share=share))
     others = [other for other in load_params(params).networks if other != network]
     if others:

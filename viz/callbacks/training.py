@@ -33,7 +33,7 @@ def batch_options(
     try:
         sizes = batch_sizes(data, params, name)
     except InputError:
-        # The view, which is asked next, says why.
+        # The view, which is map_controls next, says why.
         return [], None
     value = chosen if chosen in sizes else next(iter(sizes), None)
     return [{"label": f"{size:,}", "value": size} for size in sizes], value

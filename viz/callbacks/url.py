@@ -19,16 +19,16 @@ class Control(NamedTuple):
 
     prop: str
     initial: Any
-    takes: Callable[[Any], bool]
+    accepts: Callable[[Any], bool]
 
 
 def _one_of(keys: Collection[str]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, str) and value in keys
 
 
-def _number(low: float, high: float, *, whole: bool) -> Callable[[Any], bool]:
+def _number(low: float, high: float, *, integer: bool) -> Callable[[Any], bool]:
     # By type: True is an integer to Python. NaN lies between nothing.
-    return lambda value: type(value) in ((int,) if whole else (int, float)) and low <= value <= high
+    return lambda value: type(value) in ((int,) if integer else (int, float)) and low <= value <= high
 
 
 def _list_of(takes: Callable[[Any], bool], lengths: Collection[int] | None = None) -> Callable[[Any], bool]:
@@ -37,20 +37,20 @@ def _list_of(takes: Callable[[Any], bool], lengths: Collection[int] | None = Non
     )
 
 
-_ROW = _number(0, 2**53, whole=True)
+_ROW = _number(0, 2**53, integer=True)
 # Whatever else the address names is not looked at.
 _CONTROLS: Mapping[str, Control] = {
     "view": Control("value", "explore", _one_of(layout.VIEWS)),
     "coloring": Control("value", "decision", _one_of(COLORINGS)),
     "classes": Control("value", [], _list_of(_ROW)),
-    "scores": Control("value", [0, 1], _list_of(_number(0, 1, whole=False), (2,))),
+    "scores": Control("value", [0, 1], _list_of(_number(0, 1, integer=False), (2,))),
     "width": Control("value", "both", _one_of(layout.WIDTHS)),
     "list": Control("value", "goes", _one_of(layout.LISTS)),
     "sort": Control("value", "suspect", _one_of(layout.SORTS)),
     "focus": Control("data", None, _ROW),
     "judge-b": Control("value", "dbscan", _one_of(SCORER_CHOICES)),
-    "share-b": Control("value", 5, _number(0, 50, whole=False)),
-    "min_samples-b": Control("value", 5, _number(1, MAX_MIN_SAMPLES, whole=True)),
+    "share-b": Control("value", 5, _number(0, 50, integer=False)),
+    "min_samples-b": Control("value", 5, _number(1, MAX_MIN_SAMPLES, integer=True)),
 }
 # Of these the first network of the parameters is the initial one, and the last.
 _NETWORKS = {"network": 0, "network-b": -1}
@@ -73,7 +73,7 @@ def restore(search: str | None, networks: Sequence[str]) -> dict[str, Any]:
         controls[name] = Control("value", networks[place], _one_of(networks))
     state = read_link(search)
     return {
-        name: state[name] if name in state and control.takes(state[name]) else control.initial
+        name: state[name] if name in state and control.accepts(state[name]) else control.initial
         for name, control in controls.items()
     }
 

@@ -33,6 +33,6 @@ def main(argv: Sequence[str]) -> int:
     network = chosen_network(arguments.network, arguments.params)
     source = Source(DataPaths(root=arguments.data))
     points = source.points(network)
-    write_page(file, make_content(points, preview_filter(source, points, FilterSettings()), source.by_hand(points)))
+    write_page(file, make_content(points, preview_filter(source, points, FilterSettings()), source.overrides(points)))
     print(f"{file}: written, {file.stat().st_size / 1e6:.1f} MB")
     return 0

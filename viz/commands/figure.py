@@ -44,9 +44,9 @@ def main(argv: Sequence[str]) -> int:
     network = chosen_network(arguments.network, arguments.params)
     source = Source(DataPaths(root=arguments.data))
     points = source.points(network)
-    verdict = preview_filter(source, points, FilterSettings())
-    colors = colors_by(arguments.color, make_color_data(points, verdict))
-    figure = with_note(colored_map(points.coordinates, colors, ~verdict.keep), points.planted_note)
+    preview = preview_filter(source, points, FilterSettings())
+    colors = colors_by(arguments.color, make_color_data(points, preview))
+    figure = with_note(colored_map(points.coordinates, colors, ~preview.keep), points.planted_note)
     content = _FORMATS[file.suffix.lower()](figure)
     with atomic_path(file) as temporary:
         temporary.write_bytes(content)

@@ -43,7 +43,7 @@ def test_map_legend_hover_and_card(shared: Served, page: Page) -> None:
     expect(tooltip).to_contain_text(points.reasons[row].as_py())
     page.mouse.click(*place_of(page, points, row))
     expect(page.locator("#card")).to_contain_text(points.paths[row].as_py())
-    expect(page.locator("#card .tile")).to_have_count(points.neighbours.shape[1])
+    expect(page.locator("#card .tile")).to_have_count(points.neighbors.shape[1])
     page.wait_for_function("[...document.querySelectorAll('#card img')].every((image) => image.naturalWidth === 16)")
 
 

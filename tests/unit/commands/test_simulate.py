@@ -154,7 +154,7 @@ def test_messages_are_those_of_the_trainer_and_of_horovod(
     tree = _tree(tmp_path)
     constants = tree["constants"]
     assert constants["messages, fixed"] == {"value": fixed, "origin": "given"}
-    assert constants["messages, negotiated"]["value"] == f"what is ready, at most {negotiated} MiB"
+    assert constants["messages, negotiated"]["value"] == f"ready gradients, at most {negotiated} MiB"
     assert {way["overlap"] for way in tree["ways"].values()} == {"--no-overlap" not in option}
     assert {way["compression"] for way in tree["ways"].values()} == {1.0}
 

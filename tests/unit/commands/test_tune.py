@@ -239,7 +239,7 @@ def test_what_is_edited_while_a_search_runs_is_not_in_its_parameter_file(
         file.write_text(file.read_text() + "# not yet\n")
         return read_inputs(*given)
 
-    monkeypatch.setattr("pipeline.commands.tuning.running.read_inputs", edited)
+    monkeypatch.setattr("pipeline.commands.tuning.run.read_inputs", edited)
     assert tune(tmp_path) == 0
     assert file.read_text().endswith("# not yet\n")
     assert "# not yet" not in data.tuned(NAME).read_text()

@@ -120,7 +120,7 @@ def test_example_in_sequence_takes_19_6_epochs_on_average() -> None:
 @pytest.mark.parametrize(
     ("order", "epochs", "eliminated_after", "winner"),
     [
-        # Trial 4 has nobody to beat and runs to the last epoch; 3 falls at once, 2 after two epochs, 1 after four.
+        # Trial 4 has nobody to beat and runs to the end; 3 falls at once, 2 after two epochs, 1 after four.
         ((3, 2, 1, 0), (4, 2, 1, 8), (4, 2, 1, None), 3),
         # Trial 1 runs to the last epoch alone. Trial 3 leaves it behind at epoch 4 and runs on: more trials are to come.
         # Trial 4 eliminates 3 with its first epoch, trial 2 falls after two.
@@ -135,8 +135,8 @@ def test_sequences_by_hand(
     assert came_out(in_turn(EXAMPLE, TENTH, order)) == (winner, epochs, eliminated_after)
 
 
-def test_a_freed_place_takes_the_next_trial() -> None:
-    """By hand: with two concurrent trials, trial 3 starts when 2 falls, is at its first epoch when 1 is at its second."""
+def test_a_freed_slot_takes_the_next_trial() -> None:
+    """By hand: with two trials at a time, trial 3 starts when 2 falls, is at its first epoch when 1 is at its second."""
     known = Known([[0.5, 0.6, 0.7], [0.3, 0.3, 0.3], [0.5, 0.4, 0.9]])
     outcome = known.race(TENTH, max_concurrent=2)
     assert known.rounds == [
