@@ -12,28 +12,26 @@ from pipeline.figures.style import MAX_NAMES, NOISE, SERIES, Colors, Groups, Sca
 from viz.data import Points
 from viz.filter_settings import FilterPreview
 
-# What the color of an image on the map can tell.
-
 
 _DROPPED, _KEPT = SERIES[1], SERIES[0]
 _BY_HAND = SERIES[3]
-# Seen on light ground and on dark.
+# Visible on light and on dark backgrounds.
 _SMALLER = "#b0b0a8"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ColorData:
-    """What is known of N images.
+    """Data of N images for coloring.
 
     Attributes:
-        labels, predicted: (N,) int64 indices into `class_names`: what the image is said to be, and what the
-            network sees.
-        neighbors: (N, k) rows of the nearest others.
+        labels, predicted: (N,) int64 indices into `class_names`: the label, and the class that the network predicts.
+        neighbors: (N, k) rows of the nearest neighbors.
         clusters: (N,) int32 numbered from 0 within each class, noise -1.
-        keep: (N,) what would stay, human decisions included.
-        noise: (N,) what would go without them.
-        is_overridden: (N,) whether a person decided.
+        keep: (N,) whether the image would stay, overrides included.
+        noise: (N,) whether it would go without overrides.
+        is_overridden: (N,) whether it has an override.
         scores: (N,) suspicion, 0 to 1.
+        class_names: of the labels.
     """
 
     labels: NDArray[np.int64]
@@ -48,7 +46,7 @@ class ColorData:
 
     @cached_property
     def voted(self) -> NDArray[np.int64]:
-        """(N,) what most neighbors are said to be."""
+        """(N,) the label of most neighbors."""
         return neighbor_vote(self.neighbors, self.labels)
 
     @cached_property
@@ -58,16 +56,17 @@ class ColorData:
 
 
 def colors_by(coloring: str, color_data: ColorData) -> Colors:
-    """What each image's color says.
+    """Return the color of each image.
 
     Args:
         coloring: a key of `COLORINGS`.
+        color_data: of the images.
     """
     return COLORINGS[coloring][1](color_data)
 
 
 def neighbor_vote(neighbors: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(N,) the label of most of each image's neighbors (N, k), its own where that is among the most frequent."""
+    """Return the most frequent label (N,) of each image's neighbors (N, k); in a tie its own label, if among them."""
     votes = labels[neighbors]
     # Pairwise comparison: k is small, and classes may be a thousand.
     counts = (votes[:, :, None] == votes[:, None, :]).sum(axis=2)
@@ -88,7 +87,7 @@ def _by_class(color_data: ColorData) -> Groups:
 
 
 def _by_cluster(color_data: ColorData) -> Groups:
-    """The largest clusters of all classes apart, the others in one color."""
+    """Color the largest clusters of all classes separately, and the others in one color."""
     n_per_class = int(color_data.clusters.max(initial=0)) + 1
     keys = color_data.labels * n_per_class + color_data.clusters
     found, counts = np.unique(keys[color_data.clusters >= 0], return_counts=True)
@@ -105,7 +104,7 @@ def _by_cluster(color_data: ColorData) -> Groups:
 def _by_reason(color_data: ColorData) -> Groups:
     sees, votes = color_data.predicted != color_data.labels, color_data.voted != color_data.labels
     doubts = sees.astype(np.uint8) + 2 * votes.astype(np.uint8)
-    # 0 to 3 for what goes, by who doubts the label; 4 for what stays; 5 where a person decided.
+    # 0 to 3 for images that go, by what contradicts the label; 4 for images that stay; 5 for overrides.
     codes = np.where(color_data.is_overridden, 5, np.where(color_data.noise, doubts, 4)).astype(np.uint8)
     names = (
         "goes: far from its class, yet nobody doubts the label",
@@ -142,14 +141,11 @@ COLORINGS: Mapping[str, tuple[str, Callable[[ColorData], Colors]]] = {
     "arm": ("arm of the comparison", _by_arm),
     "correct": ("what the network sees", _by_correctness),
 }
-"""Key -> name, and what gives the colors."""
-
-
-# From points and a preview to what colors tell.
+"""Key -> name, and the function that returns the colors."""
 
 
 def make_color_data(points: Points, preview: FilterPreview) -> ColorData:
-    """What the map can show of each image; clusters are those that the filter has written."""
+    """Collect the data for coloring. The clusters are those that the filter wrote."""
     is_overridden = np.zeros(len(points), dtype=np.bool_)
     is_overridden[list(preview.overrides)] = True
     return ColorData(

@@ -21,7 +21,7 @@ _PAPER_SHARES = {"resnet18": 0.0621, "resnet34": 0.0655, "resnet50": 0.07334, "r
 
 def hint() -> html.P:
     """What stands where a clicked point will be described."""
-    return html.P("Click a point or a picture to see it beside its nearest neighbors.", className="hint")
+    return html.P("Click a point or a picture to see it with its nearest neighbors.", className="hint")
 
 
 def problem(message: str) -> html.Div:

@@ -156,7 +156,7 @@ def test_what_labels_and_settings_decide_is_refused_before_the_map(
     keys: dict[str, Any],
     key: str,
 ) -> None:
-    monkeypatch.setattr(filter_features, "map_images", lambda *_, **__: pytest.fail("drew a map"))
+    monkeypatch.setattr(filter_features, "embed", lambda *_, **__: pytest.fail("made an embedding"))
     command, _ = _write(tmp_path, **keys)
     if spoil:
         spoil(tmp_path)

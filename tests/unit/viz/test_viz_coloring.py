@@ -147,7 +147,7 @@ def test_neighbours_vote_only_where_a_colouring_needs_them(monkeypatch: pytest.M
     def unwanted(*_: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("viz.coloring.neighbor_vote", unwanted)
+    monkeypatch.setattr("viz.color_by.neighbor_vote", unwanted)
     for coloring in set(COLORINGS) - {"reason"}:
         colors_by(coloring, replace(_facts(20, 3, 0)))
     # It is what a colouring by reason asks, so that the others would have been caught.

@@ -137,7 +137,7 @@ def test_files_replaced_while_they_are_read_are_never_mixed(
     tmp_path: Path, data: DataPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last `dropped` images are noise in the points, and the first components are the places on the map."""
-    monkeypatch.setattr(cache, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(cache, "_RETRY_INTERVAL_S", 0.01)
     stop = threading.Event()
     writer = threading.Thread(target=_run_stages, args=(data, DataPaths(root=tmp_path / "made"), stop))
     writer.start()
@@ -216,13 +216,13 @@ def test_a_pair_of_files_is_read_as_one_generation(tmp_path_factory: Any, cuts: 
         return first, files[1].read_text()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cache, "_PAUSE_S", 0)
+        patch.setattr(cache, "_RETRY_INTERVAL_S", 0)
         _, (first, second) = read_consistently(files, read)
     assert first == second
 
 
 def test_files_that_never_stand_still_are_said_to_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_PAUSE_S", 0)
+    monkeypatch.setattr(cache, "_RETRY_INTERVAL_S", 0)
     file, rounds = tmp_path / "file", iter(range(100))
 
     def read() -> None:
@@ -333,7 +333,7 @@ def test_only_classes_with_images_are_offered(tmp_path: Path) -> None:
 def test_an_image_is_of_the_file_that_was_asked_for_even_if_replaced_while_it_is_opened(
     data: DataPaths, source: Source, points: Points, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(cache, "_RETRY_INTERVAL_S", 0.01)
     real, old = open_array, np.load(data.images("train"))
 
     def replaced_first(path: Path, **options: Any) -> Any:

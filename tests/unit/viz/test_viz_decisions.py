@@ -277,7 +277,7 @@ def test_mode_and_link_of_the_file_stay(file: Path, tmp_path: Path) -> None:
 
 
 def test_who_waits_too_long_for_others_is_told(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atomic_write, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(atomic_write, "_LOCK_TIMEOUT_S", 0.1)
     told: list[str] = []
 
     def decide() -> None:
