@@ -12,7 +12,6 @@ from pipeline.figures.style import MAX_NAMES, NOISE, SERIES, Colors, Groups, Sca
 from viz.data import Points
 from viz.filter_settings import FilterPreview
 
-
 _DROPPED, _KEPT = SERIES[1], SERIES[0]
 _BY_HAND = SERIES[3]
 # Visible on light and on dark backgrounds.

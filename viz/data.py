@@ -123,16 +123,16 @@ class Source:
         self.previews = StampedCache(_MAX_PREVIEW_BYTES)
 
     def points(self, network: str) -> Points:
-        """The network's points as they are on the disk now.
+        """Return the network's points as currently on disk.
 
         Raises:
             InputError: no such network; a file is missing, damaged, or does not fit the others.
         """
-        # It becomes part of file names.
+        # The name becomes part of file names.
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", network):
-            raise InputError(f"network: {network[:64]!r} is none; choose one of params.yaml")
+            raise InputError(f"network: {network[:64]!r} is not a network; choose one of params.yaml")
         files = _files(self.data, network)
-        # What is read may be newer than the stamp map_controls for; then the next question reads once more.
+        # The data may be newer than this stamp; then the next call reads again.
         return self.cache.get(
             ("points", network),
             files_stamp(files),

@@ -43,7 +43,7 @@ def _validate_choice(judge: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """Limit up to which images stay: `threshold` in the scorer's unit, None for the filter's; DBSCAN's `min_samples`."""
+    """Limit up to which images stay: `threshold` in the scorer's unit, None for the filter's; and `min_samples`."""
 
     threshold: Annotated[float, Field(ge=_MIN_THRESHOLD, le=_MAX_THRESHOLD)] | None = None
     min_samples: Annotated[int, Field(ge=1, le=MAX_MIN_SAMPLES)] = 5

@@ -19,7 +19,6 @@ from viz.color_by import ColorData, make_color_data
 from viz.data import Points, Source
 from viz.filter_settings import FilterPreview, FilterSettings, preview_filter
 
-
 _RULE = TypeAdapter(FilterSettings)
 
 
@@ -41,7 +40,7 @@ class MapState:
 
     @cached_property
     def color_data(self) -> ColorData:
-        """What colours can tell."""
+        """Data for coloring."""
         return make_color_data(self.points, self.preview)
 
 

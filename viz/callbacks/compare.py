@@ -29,7 +29,7 @@ def draw_comparison(
     focus: int | None = None,
     selected: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """The second map of a comparison, of the other network, and the differences in numbers.
+    """Return the second map of a comparison and the differences in numbers.
 
     Args:
         focus: row of the chosen image.
@@ -53,10 +53,13 @@ def draw_comparison(
 
 
 def mark_selected(source: Source, map_controls: MapControls, selected: Sequence[int], box: Box | None) -> Any:
-    """The same images stand out on the map where they were not selected.
+    """Highlight the selected images on the other map.
 
     Args:
-        box: the part of that map that is drawn, see `exploring.visible_box`.
+        source: of the images.
+        map_controls: of that map.
+        selected: rows.
+        box: visible part of that map, see `embedding.visible_box`.
     """
     try:
         state = map_controls.state(source)
@@ -65,14 +68,14 @@ def mark_selected(source: Source, map_controls: MapControls, selected: Sequence[
     marks = selection_marks(rows_on_map(state, box), selected)
     figure: Any = Patch()
     figure["data"][POINTS]["selectedpoints"] = marks["points"]
-    # A lasso drawn on this one before would select anew.
+    # Remove an earlier lasso on this map, which would select again.
     figure["layout"]["selections"] = []
     figure["layout"]["selectionrevision"] = marks["revision"]
     return figure
 
 
 def register(app: Dash, source: Source) -> None:
-    """Tie the functions above to the page's controls."""
+    """Register the callbacks."""
     names = (("network", "value"), ("rule", "data"), ("classes", "value"), ("scores", "value"))
 
     @app.callback(

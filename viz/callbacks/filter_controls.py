@@ -214,7 +214,7 @@ _OUTPUTS = {
 
 
 def register(app: Dash, source: Source) -> None:
-    """Tie the functions above to the page's controls."""
+    """Register the callbacks."""
 
     @app.callback(
         output=_OUTPUTS,

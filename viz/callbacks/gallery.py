@@ -1,4 +1,4 @@
-"""The pictures beside the map: which, in what order, page by page."""
+"""The gallery next to the map: a sorted list of images in pages, and its CSV file."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,10 +16,10 @@ from viz.state import MapState, selection_csv
 PAGE = 60
 
 _EMPTY = {
-    "goes": "Nothing would go.",
+    "goes": "No image would go.",
     "selection": "Nothing is selected: choose the lasso or the box above the map and draw around points.",
     "shown": "No image passes the filters by class and score.",
-    "hand": "Nobody has decided anything yet.",
+    "hand": "There are no overrides yet.",
     "planted": "No label was changed on purpose.",
 }
 
@@ -27,10 +27,11 @@ _EMPTY = {
 def listed_rows(
     state: MapState, which: str, order: str, *, selection: Sequence[int] = (), other: MapState | None = None
 ) -> NDArray[np.int64]:
-    """Rows of the images map_controls for, among those shown.
+    """Return the rows of a list, restricted to shown images.
 
     Args:
-        which: a key of `layout.LISTS`; the comparing ones are empty without `other`.
+        state: of the map.
+        which: a key of `layout.LISTS`; lists that compare are empty without `other`.
         order: a key of `layout.SORTS`.
         selection: rows selected on the map.
     """
@@ -71,7 +72,7 @@ def browse(
     selection: Sequence[int] = (),
     other: MapControls | None = None,
 ) -> dict[str, Any]:
-    """One page of pictures, and where it is among the others."""
+    """Return one page of the gallery and its position."""
     try:
         state = map_controls.state(source)
         other_state = None if other is None else comparison_state(state, other, source)
@@ -100,7 +101,7 @@ def as_csv(
     selection: Sequence[int] = (),
     other: MapControls | None = None,
 ) -> dict[str, str]:
-    """The list as a file to save, all of its pages.
+    """Return the full list as a CSV file.
 
     Raises:
         InputError: as `make_map_state`.
@@ -113,7 +114,7 @@ def as_csv(
 
 
 def register(app: Dash, source: Source) -> None:
-    """Tie the functions above to the page's controls."""
+    """Register the callbacks."""
     map_controls = (
         Input("network", "value"), Input("rule", "data"), Input("classes", "value"), Input("scores", "value"),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What hovering over a point and choosing it show."""
+"""Tooltip of the point under the mouse, and card of the chosen image."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,14 +12,14 @@ from viz.callbacks.embedding import MapControls, is_map_current, require_generat
 from viz.data import Source
 from viz.state import MapState
 
-# Graph -> what the names of its controls end in.
+# Graph -> suffix of the ids of its controls.
 _MAPS = {"map": "", "other": "-b"}
 
 
 def hover(
     source: Source, event: Mapping[str, Any] | None, map_controls: MapControls, drawn: Mapping[str, Any] | None
 ) -> tuple[bool, Any, Any]:
-    """Whether the tooltip shows, where, and what."""
+    """Return whether the tooltip shows, its position and its content."""
     row = event_row(event)
     state = None if row is None else _same(source, map_controls, drawn)
     if event is None or row is None or state is None or row >= len(state.points):
@@ -28,7 +28,7 @@ def hover(
 
 
 def describe(source: Source, row: int | None, map_controls: MapControls) -> Any:
-    """The card about the chosen image; a hint while none is."""
+    """Return the card of the chosen image, or a hint if none is chosen."""
     if row is None:
         return components.hint()
     try:
@@ -39,7 +39,7 @@ def describe(source: Source, row: int | None, map_controls: MapControls) -> Any:
 
 
 def move_ring(source: Source, row: int | None, network: str, drawn: Mapping[str, Any] | None) -> Any:
-    """The ring on the map goes to the chosen image."""
+    """Move the ring on the map to the chosen image."""
     require_generation(source, network, drawn)
     try:
         points = source.points(network)
@@ -52,14 +52,14 @@ def move_ring(source: Source, row: int | None, network: str, drawn: Mapping[str,
 
 
 def event_row(event: Mapping[str, Any] | None) -> int | None:
-    """The row of the point that a hover or click event is about."""
+    """Return the row of the point of a hover or click event."""
     row = event["points"][0].get("customdata") if event and event.get("points") else None
     # By type: True is an integer to Python.
     return row if type(row) is int and row >= 0 else None
 
 
 def register(app: Dash, source: Source) -> None:
-    """Tie the functions above to the page's controls."""
+    """Register the callbacks."""
     network, rule = Input("network", "value"), Input("rule", "data")
     for graph, suffix in _MAPS.items():
         app.callback(
@@ -93,7 +93,7 @@ def register(app: Dash, source: Source) -> None:
 
 
 def _same(source: Source, map_controls: MapControls, drawn: Mapping[str, Any] | None) -> MapState | None:
-    """What there is to show, unless the files have been replaced since the map was drawn."""
+    """Return the state, unless the files have been replaced since the map was drawn."""
     try:
         state = map_controls.state(source)
     except InputError:

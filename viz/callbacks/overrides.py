@@ -1,4 +1,4 @@
-"""Decisions of people: one image or a selection kept or dropped, taken back and undone."""
+"""Manual overrides: keep, drop or clear one image or a selection, and undo."""
 
 import threading
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from viz.decisions import Decision, Decisions, Image, SaveResult
 
 _MAX_PAGES = 100
 
-# To None, as the filter has it, decisions are taken back.
+# None clears an override.
 _DECISIONS: Mapping[str, Decision | None] = {
     "keep": "keep",
     "drop": "drop",
@@ -27,7 +27,7 @@ _DECISIONS: Mapping[str, Decision | None] = {
 
 
 class OverrideSessions:
-    """Where the pages open in browsers have their decisions written, each with an undo of its own."""
+    """Overrides made on each open page, with separate undo histories."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -35,23 +35,23 @@ class OverrideSessions:
         self._pages: dict[str, Decisions] = {}
 
     def for_page(self, page: str) -> Decisions:
-        """The decisions made on one open page."""
+        """Return the decisions made on an open page."""
         with self._lock:
-            found = self._pages.pop(page, None) or Decisions(self._file)
-            self._pages[page] = found
+            decisions = self._pages.pop(page, None) or Decisions(self._file)
+            self._pages[page] = decisions
             while len(self._pages) > _MAX_PAGES:
                 del self._pages[next(iter(self._pages))]
-            return found
+            return decisions
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandResult:
-    """What became of a command.
+    """Result of a command, sent to the page as JSON.
 
     Attributes:
-        said: in words.
-        failed: whether what was map_controls for has not been done.
-        row: of the one image that is as before, after undoing; else None.
+        said: message.
+        failed: whether the command failed.
+        row: of the image, if undo restored a single one; else None.
     """
 
     said: str
@@ -60,12 +60,14 @@ class CommandResult:
 
 
 def run_command(source: Source, desk: OverrideSessions, command: Mapping[str, Any]) -> CommandResult:
-    """Do what a key or a button asks for.
+    """Run the command of a key or a button.
 
     Args:
-        command: `action` keep, drop, clear, keep-selection, drop-selection or undo; `rows`, of which images;
-            `generation`, of the points that the page shows: where the files have been replaced since, nothing
-            is written, as the rows may be other images now; `note`; `page`, a name of the open page.
+        source: of the images.
+        desk: overrides by page.
+        command: `action` keep, drop, clear, keep-selection, drop-selection or undo; `rows` of the images;
+            `generation` of the points that the page shows; `note`; `page`, a name of the open page. If the
+            files have been replaced since, nothing is written, as the rows may be other images.
     """
     action, decisions = str(command.get("action")), desk.for_page(str(command.get("page")))
     try:
@@ -87,7 +89,7 @@ def run_command(source: Source, desk: OverrideSessions, command: Mapping[str, An
 
 
 def selection_command(source: Source, selection: Mapping[str, Any], map_controls: MapControls) -> dict[str, Any]:
-    """Of what is selected on a map, what the buttons decide: the images that are shown."""
+    """Return the selected images that are shown, to which the buttons apply."""
     nothing = {"generation": selection["generation"], "rows": []}
     try:
         shown = map_controls.state(source).shown
@@ -100,7 +102,7 @@ def selection_command(source: Source, selection: Mapping[str, Any], map_controls
 
 
 def current_points(source: Source, generation: Any) -> Points | None:
-    """The points of which a page shows something; None if the files have been replaced since.
+    """Return the points of a page; None if the files have been replaced since.
 
     Raises:
         InputError: the files cannot be read.
@@ -112,7 +114,7 @@ def current_points(source: Source, generation: Any) -> Points | None:
 
 
 def register(app: Dash, source: Source) -> None:
-    """Tie the functions above to the page: decisions come by a route, one after the other; see assets/page.js."""
+    """Register the route for commands, which come one at a time, and the callback; see assets/page.js."""
     desk = OverrideSessions(source.data.overrides)
 
     def answer() -> dict[str, Any]:
@@ -130,7 +132,7 @@ def register(app: Dash, source: Source) -> None:
 
 
 class _StaleCommandError(Exception):
-    """What the page asks for is none of what it shows."""
+    """The command does not fit what the page shows."""
 
 
 def _images(points: Points, rows: Any) -> list[Image]:

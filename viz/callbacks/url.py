@@ -1,4 +1,4 @@
-"""The page's address holds what it shows, so that a link restores it."""
+"""Store the state of the page in its URL, so that a link restores it."""
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ from viz.filter_settings import MAX_MIN_SAMPLES, SCORER_CHOICES
 
 
 class Control(NamedTuple):
-    """What a link may set: a property, what it begins with, and whether a value is one of its."""
+    """A property that a link can set: its name, its initial value, and a check of values."""
 
     prop: str
     initial: Any
@@ -27,7 +27,7 @@ def _one_of(keys: Collection[str]) -> Callable[[Any], bool]:
 
 
 def _number(low: float, high: float, *, integer: bool) -> Callable[[Any], bool]:
-    # By type: True is an integer to Python. NaN lies between nothing.
+    # By type: True is an int in Python. NaN fails the comparison.
     return lambda value: type(value) in ((int,) if integer else (int, float)) and low <= value <= high
 
 
@@ -38,7 +38,7 @@ def _list_of(takes: Callable[[Any], bool], lengths: Collection[int] | None = Non
 
 
 _ROW = _number(0, 2**53, integer=True)
-# Whatever else the address names is not looked at.
+# Other keys of the URL are ignored.
 _CONTROLS: Mapping[str, Control] = {
     "view": Control("value", "explore", _one_of(layout.VIEWS)),
     "coloring": Control("value", "decision", _one_of(COLORINGS)),
@@ -52,25 +52,25 @@ _CONTROLS: Mapping[str, Control] = {
     "share-b": Control("value", 5, _number(0, 50, integer=False)),
     "min_samples-b": Control("value", 5, _number(1, MAX_MIN_SAMPLES, integer=True)),
 }
-# Of these the first network of the parameters is the initial one, and the last.
+# Control -> index of its initial network in the parameters.
 _NETWORKS = {"network": 0, "network-b": -1}
 
 
 def read_link(search: str | None) -> dict[str, Any]:
-    """What the query of an address says of the page; what is damaged is left out."""
-    found = parse_qs((search or "").removeprefix("?"))
+    """Return the state in the query of a URL; empty if damaged."""
+    query = parse_qs((search or "").removeprefix("?"))
     try:
-        state = json.loads(found["state"][0])
+        state = json.loads(query["state"][0])
     except (KeyError, ValueError, RecursionError):
         return {}
     return state if isinstance(state, dict) else {}
 
 
 def restore(search: str | None, networks: Sequence[str]) -> dict[str, Any]:
-    """Values of the controls, from the address, or what they begin with where it says nothing that they take."""
+    """Return the values of the controls from the URL, or their initial values where it has no valid ones."""
     controls = {**_CONTROLS}
-    for name, place in _NETWORKS.items():
-        controls[name] = Control("value", networks[place], _one_of(networks))
+    for name, index in _NETWORKS.items():
+        controls[name] = Control("value", networks[index], _one_of(networks))
     state = read_link(search)
     return {
         name: state[name] if name in state and control.accepts(state[name]) else control.initial
@@ -79,7 +79,7 @@ def restore(search: str | None, networks: Sequence[str]) -> dict[str, Any]:
 
 
 def register(app: Dash, params: Path) -> None:
-    """Read the address when the page opens, and write it whenever a control moves."""
+    """Read the URL when the page opens, and write it whenever a control changes."""
     properties = {name: control.prop for name, control in _CONTROLS.items()} | dict.fromkeys(_NETWORKS, "value")
     app.callback(
         output={name: Output(name, prop) for name, prop in properties.items()}, inputs=[Input("url", "search")]

@@ -48,7 +48,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Points, Fi
 
 @pytest.fixture
 def opened(page: Page, exported: tuple[Path, Points, FilterPreview]) -> Iterator[Page]:
-    """The page, ready; it has map_controls for nothing but itself."""
+    """The page, ready; it has asked for nothing but itself."""
     outside: list[str] = []
 
     def heed(request: Request) -> None:

@@ -35,7 +35,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def opened(page: Page, written: Path) -> Iterator[Page]:
-    """The page, ready; it has map_controls for nothing but itself, and nothing in it has failed."""
+    """The page, ready; it has asked for nothing but itself, and nothing in it has failed."""
     wrong: list[str] = []
 
     def heed(request: Request) -> None:

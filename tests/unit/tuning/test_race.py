@@ -122,7 +122,7 @@ def test_example_in_sequence_takes_19_6_epochs_on_average() -> None:
     [
         # Trial 4 has nobody to beat and runs to the end; 3 falls at once, 2 after two epochs, 1 after four.
         ((3, 2, 1, 0), (4, 2, 1, 8), (4, 2, 1, None), 3),
-        # Trial 1 runs to the last epoch alone. Trial 3 leaves it behind at epoch 4 and runs on: more trials are to come.
+        # Trial 1 runs to the end alone. Trial 3 leaves it behind at epoch 4 and runs on: more trials are to come.
         # Trial 4 eliminates 3 with its first epoch, trial 2 falls after two.
         ((0, 2, 3, 1), (8, 2, 8, 8), (4, 2, 1, None), 3),
         # Trial 3 outlives 1 and 2, until the first epoch of trial 4 eliminates it: 4 is the last and alone remains.
@@ -136,7 +136,7 @@ def test_sequences_by_hand(
 
 
 def test_a_freed_slot_takes_the_next_trial() -> None:
-    """By hand: with two trials at a time, trial 3 starts when 2 falls, is at its first epoch when 1 is at its second."""
+    """With two trials at a time, trial 3 starts when 2 falls, is at its first epoch when 1 is at its second."""
     known = Known([[0.5, 0.6, 0.7], [0.3, 0.3, 0.3], [0.5, 0.4, 0.9]])
     outcome = known.race(TENTH, max_concurrent=2)
     assert known.rounds == [

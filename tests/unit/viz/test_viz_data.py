@@ -289,13 +289,13 @@ def test_what_fails_is_tried_again_and_nothing_is_kept_of_it() -> None:
     assert len(results._making) <= 2
 
 
-@given(map_controls=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 300)), max_size=40))
+@given(requests=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 300)), max_size=40))
 def test_the_last_keys_and_their_newest_stamps_are_remembered_up_to_so_many_bytes(
-    map_controls: list[tuple[int, int, int]],
+    requests: list[tuple[int, int, int]],
 ) -> None:
     results = StampedCache(300)
     held: dict[int, tuple[int, int]] = {}
-    for key, stamp, size in map_controls:
+    for key, stamp, size in requests:
         before = held.pop(key, None)
         known = before is not None and before[0] == stamp
         value = results.get(key, str(stamp), partial(np.zeros, size, np.uint8))

@@ -115,7 +115,7 @@ def test_the_part_looked_at_is_that_of_the_last_zoom_of_this_map() -> None:
         assert visible_box(event, drawn, "a") == box
     assert visible_box({"xaxis.autorange": True, "yaxis.autorange": True}, drawn, "a") is None
     assert visible_box(_zoom(3.0, 4.0), drawn, "a") == ((3.0, 4.0), (3.0, 4.0))
-    # The event is of the map before, also when something else is map_controls of the new one.
+    # The event is of the map before, also when something else is requested of the new one.
     assert visible_box(zoomed, drawn, "b") is None
     assert visible_box(zoomed, {"network": "b", "box": None, "zoom": zoomed}, "b") is None
 

@@ -210,6 +210,6 @@ def test_a_thousand_classes_are_judged_at_once() -> None:
     labels = np.arange(4000) % 1000
     points = points_of(rng.normal(size=(4000, 2)), labels, values=rng.random(4000), thresholds=np.full(4000, 0.95))
     preview = preview_filter(source_of(points), points, FilterSettings(judge="dbscan", limit=Limit(min_samples=2)))
-    # As many go as by the filter, as no threshold was map_controls for.
+    # As many go as by the filter, as no threshold was set.
     assert preview.noise.sum() == points.is_noise.sum()
     np.testing.assert_array_equal(preview.scores, score(preview.values, preview.thresholds))
