@@ -84,7 +84,7 @@ def picture(points: Points, row: int) -> html.Img:
 
 
 def legend(colors: Colors, rows: NDArray[np.int64]) -> list[Any]:
-    """What each colour on the map says, with the number of those images that have it, drawn or not."""
+    """Return the legend of the map's colors, with the number of images of each, drawn or not."""
     if not isinstance(colors, Groups):
         ground = {"background": f"linear-gradient(90deg, {', '.join(color for _, color in get_colorscale(SCALE))})"}
         return [html.Span("0"), html.Span(className="scale", style=ground), html.Span("1"), html.Span(colors.name)]
@@ -100,7 +100,7 @@ def legend(colors: Colors, rows: NDArray[np.int64]) -> list[Any]:
 
 
 def class_table(state: MapState, overall: float, thresholds: NDArray[np.float64]) -> html.Table:
-    """What goes and stays of all and of each class, beside what the filter has written.
+    """Return a table of what goes and stays, in total and by class, next to the output of the filter.
 
     Args:
         overall: the limit of the classes without one of their own.
@@ -191,9 +191,6 @@ def _outcome_text(state: MapState, row: int) -> str:
 
 def _suspicion_text(points: Points, row: int) -> str:
     return "" if points.predicted[row] == points.labels[row] else "doubt"
-
-
-# Where two settings of the filter differ.
 
 
 NAMES = ("both keep", "only A drops", "only B drops", "both drop")

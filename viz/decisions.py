@@ -63,7 +63,7 @@ _Action = dict[Image, _Change]
 class Decisions:
     """The decisions in one file, and what can be taken back of those made here.
 
-    Safe for several threads, objects and processes: each action reads the file anew and replaces it
+    Safe for several threads, objects and processes: each action reads the file again and replaces it
     under a lock, at once. An edit by hand is seen until the moment of replacement. Lines of other
     images stay, in their order; a changed decision stays in its line, a new one comes last. The whole
     file is in the format of `write_overrides`: line ends and quotes become its own, and of a decision

@@ -43,7 +43,7 @@ def scored_values(source: Source, points: Points, name: str) -> NDArray[np.float
 
     def compute() -> NDArray[np.float64]:
         scorer, evidence = with_defaults(name), source.evidence(points)
-        check_scorer(evidence, scorer, points.class_names, f"the judge {name}")
+        check_scorer(evidence, scorer, points.class_names, f"the scorer {name}")
         _, options = split_options(scorer)
         return SCORERS[name].values(evidence, **options)
 

@@ -1,9 +1,8 @@
-"""`python -m pipeline calibrate`: which map, space and min_samples DBSCAN works best with, and at which eps.
+"""`python -m pipeline calibrate`: find the map, space, min_samples and eps with which DBSCAN works best.
 
-The objective is stated and needs no test image: 5 % of the training images are given to another
-class, five times anew, and DBSCAN has to find them (`selection.calibration`). Every map of
-`reduce.more_maps`, so every t-SNE setting that has been computed, and the principal components are
-tried with each of `--min-samples`.
+The objective needs no test image: 5 % of the training images move to another class, in five random
+repetitions, and DBSCAN has to detect them (`scoring.eps_search`). It tries every map of `reduce.more_maps`,
+that is, every computed t-SNE setting, and the principal components, with each of `--min-samples`.
 """
 
 import argparse

@@ -39,7 +39,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch-size", type=int, help="of the study's batch sizes (default: its first)")
     parser.add_argument("--seconds", type=_seconds, default=20.0, help="of training, roughly (default: 20)")
     parser.add_argument("--trace", type=Path, metavar="FOLDER", help="write a trace of one step of each rank here")
-    # Told by the process that starts the others, before it does.
+    # The launching process passes it on.
     parser.add_argument("--alone-seconds", type=float, help=argparse.SUPPRESS)
     return parser
 

@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_needs(params: Params, path: Path) -> None:
-    """DVC stops at a study without `needs`, in words of its own."""
+    """Report a study without `needs`, at which DVC stops with a message that does not name it."""
     for name, study in params.studies.items():
         if study.needs is None:
             raise InputError(f"{path}: studies.{name}.needs: missing; add `needs: {study.possible_needs[0]}`")

@@ -14,7 +14,6 @@ from viz.callbacks.embedding import MapControls, parse_controls
 from viz.callbacks.overrides import current_points
 from viz.data import Source
 
-
 Outline = Sequence[tuple[float, float]]
 """Corners of a closed polygon in units of the map."""
 

@@ -1,4 +1,4 @@
-"""The page that is exported: its content and its file."""
+"""Exported page: one self-contained HTML file with the map, its images and their columns as bytes."""
 
 import base64
 import gzip
@@ -24,8 +24,6 @@ from viz.color_by import COLORINGS, ColorData, colors_by, make_color_data
 from viz.data import Points
 from viz.export.sprites import COLUMNS, choose_thumbnail_format, sprite_sheets
 from viz.filter_settings import FilterPreview
-
-# What the exported page holds: which images, in which order, and their columns as bytes.
 
 
 MAX_SHOWN = 100_000
@@ -103,7 +101,7 @@ def _notes(points: Points, preview: FilterPreview, rows: NDArray[np.int64]) -> l
     notes += [f"{n:,} images, of which {n_going:,} go ({n_going / n:.1%}); {len(preview.overrides):,} decided by hand."]
     if len(rows) < n:
         sampled = len(rows) - n_going
-        notes.append(f"Shown are all that go and {sampled:,} drawn from the {n - n_going:,} that stay.")
+        notes.append(f"Shown are all that go and {sampled:,} sampled from the {n - n_going:,} that stay.")
     return notes
 
 
@@ -132,9 +130,9 @@ def _columns(
         # Images that are not on the page: -1.
         "neighbours": index[points.neighbors[rows]].astype("<i4"),
     }
-    for key, told in colors.items():
-        values = told.values if isinstance(told, Scale) else told.codes
-        arrays[f"color_{key}"] = values[rows].astype("<f4" if isinstance(told, Scale) else "<u2")
+    for key, coloring in colors.items():
+        values = coloring.values if isinstance(coloring, Scale) else coloring.codes
+        arrays[f"color_{key}"] = values[rows].astype("<f4" if isinstance(coloring, Scale) else "<u2")
     for name, array in arrays.items():
         yield name, array.tobytes()
     sha256 = points.sha256.take(rows).to_pylist()

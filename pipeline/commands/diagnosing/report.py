@@ -58,7 +58,7 @@ def verdict_lines(diagnosis: Diagnosis) -> Iterator[str]:
     why = (
         f"no other part reaches {THRESHOLD:.0%} of a step"
         if first == "compute"
-        else f"the largest part beside compute, and {THRESHOLD:.0%} of a step or more"
+        else f"the largest part other than compute, and at least {THRESHOLD:.0%} of a step"
     )
     yield f"verdict: bound by {first} ({why})"
     yield f"advice: {_ADVICE[first]}"

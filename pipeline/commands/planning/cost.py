@@ -91,7 +91,7 @@ def run_seconds(settings: TrainSettings, speed: Speed, size: DataSize, *, worker
     """
     parts_of, examples = micro_batch_sizes(settings, workers), settings.batch_sizes.examples(settings.steps)
     passes = sum(
-        steps * speed.part_s(images)
+        steps * speed.micro_batch_s(images)
         for batch_size, steps in settings.batch_sizes.steps_per_stage(settings.steps)
         for images in parts_of[batch_size]
     )
@@ -246,7 +246,7 @@ def study_cost(runs: Collection[PlannedCost], *, weights: float, n_test: int) ->
 
 
 def report_cost(networks: int, studies: int, n_train: int) -> PlannedCost:
-    """Maps, charts and the gallery, drawn with matplotlib and plotly."""
+    """Seconds to plot maps, charts and the gallery with matplotlib and plotly."""
     return PlannedCost(
         seconds=_START_S + 1.5 * networks + 1.0 * studies + 2e-5 * n_train * networks,
         memory=_BASE_MEMORY + 500.0 * n_train,

@@ -1,4 +1,4 @@
-"""What a plan counts: images, runs, stages."""
+"""Size of a plan: images without downloading or decoding them, runs still to train, and stages to run."""
 
 import contextlib
 import dataclasses
@@ -33,8 +33,6 @@ from pipeline.stages.train import missing_runs, next_runs, resolve_runs, run_key
 from pipeline.training.grid import DatasetInfo, RunSpec, expand_grid
 from pipeline.training.result_cache import RunCache
 from pipeline.training.settings import launch_plan
-
-# How many images a run will see, before anything is downloaded or decoded.
 
 
 _TIMED_IMAGES = 24
@@ -128,9 +126,6 @@ class _SilentCounter(ProgressCounter):
         pass
 
 
-# Which cells of a study are still to be trained.
-
-
 @dataclass(frozen=True, kw_only=True)
 class StudyPlan:
     """The cells of a study: all of them, how many cannot run and why, and which are to be trained.
@@ -222,9 +217,6 @@ def planned_device(workers: int) -> torch.device:
 
 def _skipped(cells: list[RunSpec]) -> dict[str, int]:
     return dict(Counter(cell.skipped for cell in cells if cell.skipped))
-
-
-# Which stages `dvc repro` would run.
 
 
 Graph = Mapping[str, tuple[str, ...]]

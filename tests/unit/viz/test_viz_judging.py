@@ -194,11 +194,11 @@ def test_without_artefacts_the_controls_stay(source: Source) -> None:
 def test_radii_are_computed_once_for_each_min_samples(
     data: DataPaths, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    map_controls: list[int] = []
+    computed: list[int] = []
     real = density.release_radii_by_class
 
     def counted(points: Any, labels: Any, *, min_samples: int, each: Any) -> Any:
-        map_controls.append(min_samples)
+        computed.append(min_samples)
         return real(points, labels, min_samples=min_samples, each=each)
 
     monkeypatch.setattr(values, "release_radii_by_class", counted)
@@ -208,10 +208,10 @@ def test_radii_are_computed_once_for_each_min_samples(
             kept = adjust(source, NETWORK, kept, ALL, "min_samples", min_samples)["rule"]
             kept = adjust(source, NETWORK, kept, ALL, "threshold", threshold)["rule"]
             summarize(source, NETWORK, kept, ALL)
-    assert sorted(map_controls) == [3, 4]
+    assert sorted(computed) == [3, 4]
     write_network(data, NETWORK, seed=1)
     summarize(source, NETWORK, kept, ALL)
-    assert sorted(map_controls) == [3, 4, 4], "files replaced by a stage are read again"
+    assert sorted(computed) == [3, 4, 4], "files replaced by a stage are read again"
 
 
 def test_the_second_rule_takes_its_share(source: Source) -> None:
