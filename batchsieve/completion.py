@@ -16,7 +16,7 @@ _SHELLS = ("bash", "zsh", "tcsh")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     parser = argparse.ArgumentParser(
         prog="batchsieve completion", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -90,7 +90,7 @@ def legend(colors: Colors, rows: NDArray[np.int64]) -> list[Any]:
         return [html.Span("0"), html.Span(className="scale", style=ground), html.Span("1"), html.Span(colors.name)]
     counts = np.bincount(colors.codes[rows], minlength=len(colors.names))
     if len(colors.names) > MAX_NAMES:
-        return [html.Span(f"{(counts > 0).sum()} groups; colours repeat, hover to tell them apart")]
+        return [html.Span(f"{(counts > 0).sum()} groups; colors repeat, hover to tell them apart")]
     entries = zip(colors.names, colors.colors, counts.tolist(), strict=True)
     return [
         html.Span([html.I(style={"background": color}), name, html.Small(f" {count:,}")])

@@ -179,14 +179,14 @@ def _undone(lines: _Lines, action: _Action) -> _Action:
 
 
 def _applied(lines: _Lines, action: _Action) -> list[Override]:
-    """The lines after `action`. A line whose upper neighbour is gone comes last."""
+    """The lines after `action`. A line whose upper neighbor is gone comes last."""
     new = {change.above: image for image, change in action.items() if change.before is None}
     order: list[Image] = []
     place: Image | None
     for place in (None, *lines):
         if place is not None:
             order.append(place)
-        # Each new line may be the neighbour of the next.
+        # Each new line may be the neighbor of the next.
         while (place := new.pop(place, None)) is not None:
             order.append(place)
     after = lines | {image: change.after for image, change in action.items()}

@@ -83,7 +83,7 @@ def _stores(edited: str) -> list[Any]:
     initial: dict[str, Any] = {
         "rule": None,  # settings of the controls below `Scorer`
         "rule-b": None,  # of the second map
-        "drawn": None,  # of which artefacts the map is
+        "drawn": None,  # of which artifacts the map is
         "drawn-b": None,  # and the second map
         "selection": {"generation": None, "rows": [], "graph": "map"},  # on either map
         "drawn-around": None,  # shapes on a map that shows a part of the points
@@ -109,7 +109,7 @@ def _header(networks: Sequence[str]) -> html.Header:
 
 def _colors() -> list[Any]:
     names = {key: name for key, (name, _) in COLORINGS.items()}
-    return [*_labeled("Colour by", dcc.Dropdown(names, "decision", id="coloring", clearable=False))]
+    return [*_labeled("Color by", dcc.Dropdown(names, "decision", id="coloring", clearable=False))]
 
 
 def _filters(classes: list[Any]) -> list[Any]:

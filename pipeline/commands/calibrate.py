@@ -25,7 +25,7 @@ from pipeline.scoring.eps_search import PLANTED_SHARE, k_distances, knee, search
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     parser = command_parser("calibrate", __doc__, "params", "data")
     parser.add_argument("--network", required=True)
     parser.add_argument("--min-samples", type=int, nargs="+", default=[3, 5, 10, 20])

@@ -34,7 +34,7 @@ _IMAGES = 500
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     parser = command_parser("landscape", __doc__, "params", "data", "work")
     parser.add_argument("--study", required=True, help="one of `studies` in the parameter file")
     parser.add_argument(

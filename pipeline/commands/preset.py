@@ -14,7 +14,7 @@ _MODELINE = "# yaml-language-server:"
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     parser = command_parser("preset", __doc__)
     parser.add_argument("name", nargs="?", help="of a file in presets/; without it they are listed")
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="file to write")

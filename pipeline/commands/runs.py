@@ -69,7 +69,7 @@ def pack(target: Path, *, params: Path, data: DataPaths, work: WorkPaths) -> int
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     parser = command_parser("runs", __doc__)
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
     here, everything = folder_options("params", "work"), folder_options("params", "data", "work")

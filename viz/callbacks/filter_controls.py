@@ -123,7 +123,7 @@ def adjust(
             rule = changed(source, points, rule, label, control, value)
         return {**controls(source, points, rule, label), "scope": _shown_scope(label)}
     except InputError as error:
-        # Missing artefacts are said by the map; what only this judge lacks is said here.
+        # The map reports missing artifacts; errors of this scorer alone are shown here.
         unchanged = dict.fromkeys(_OUTPUTS, no_update)
         judge = kept["judge"] if kept else AS_FILTERED
         blank: dict[str, Any] = (
@@ -167,7 +167,7 @@ def summarize(source: Source, network: str, kept: Mapping[str, Any] | None, scop
     if clustering is not None:
         space, min_samples = clustering
         # DBSCAN counts the image itself.
-        which = "the image itself" if min_samples == 1 else f"neighbour {min_samples - 1}"
+        which = "the image itself" if min_samples == 1 else f"neighbor {min_samples - 1}"
         title = f"distance to {which} ({UNITS[space]})"
     return threshold_curve(ordered, current, title=title), table
 

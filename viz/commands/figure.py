@@ -23,7 +23,7 @@ _FORMATS: Mapping[str, Callable[[Figure], bytes]] = {".png": png, ".svg": svg, "
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     parser = argparse.ArgumentParser(prog="python -m viz figure", description=__doc__, parents=[network_options()])
     parser.add_argument("file", type=Path, help="the figure, .png, .svg or .pdf")
     parser.add_argument("--color", default="class", help=f"what colors tell: {', '.join(COLORINGS)}; default: class")
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     """Write the figure.
 
     Raises:
-        InputError: wrong parameters or artefacts, an unknown network or colouring, another suffix, a full disk.
+        InputError: wrong parameters or artifacts, an unknown network or coloring, another suffix, a full disk.
     """
     arguments = make_parser().parse_args(argv)
     file: Path = arguments.file

@@ -25,7 +25,6 @@ from viz.data import Points
 from viz.export.sprites import COLUMNS, choose_thumbnail_format, sprite_sheets
 from viz.filter_settings import FilterPreview
 
-
 MAX_SHOWN = 100_000
 """Beyond this many images a browser's map becomes slow."""
 

@@ -13,7 +13,6 @@ from typing import Literal
 
 from pipeline.environment import MINIMUM_PYTHON
 
-
 INSTALL = "pip install -c requirements.lock -e '.[all]'"
 
 
@@ -227,7 +226,7 @@ def check_tools(project: Path) -> Iterator[Finding]:
     executable = Path(sys.executable).with_name("dvc")
     command = str(executable) if executable.exists() else "dvc"
     version = _run([command, "--version"], project)
-    yield check_dvc(version, initialised=(project / ".dvc").is_dir())
+    yield check_dvc(version, initialized=(project / ".dvc").is_dir())
 
 
 def check_git(version: str | None, *, repository: bool) -> Finding:
@@ -239,12 +238,12 @@ def check_git(version: str | None, *, repository: bool) -> Finding:
     return ok("git", version.removeprefix("git version "))
 
 
-def check_dvc(version: str | None, *, initialised: bool) -> Finding:
+def check_dvc(version: str | None, *, initialized: bool) -> Finding:
     """`version`: what DVC says of itself; None if it does not run."""
     if version is None:
         repair = f"{INSTALL}; if it is there: pip install --force-reinstall dvc"
         return problem("dvc", "missing or does not start", repair)
-    if not initialised:
+    if not initialized:
         return problem("dvc", "this folder has no .dvc", "git checkout .dvc")
     return ok("dvc", version)
 

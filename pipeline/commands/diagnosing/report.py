@@ -22,7 +22,7 @@ _ADVICE = {
     "`tree`",
     "input": "read faster: prepare the images no larger than the crop needs, keep them in memory (`prepare.storage: "
     "array`), or give each worker more cores to decode with (fewer workers a node)",
-    "synchronisation": "make the workers alike: see which rank is slow below, and what else its cores or GPU, its "
+    "synchronization": "make the workers alike: see which rank is slow below, and what else its cores or GPU, its "
     "disk or its power limit serve",
 }
 

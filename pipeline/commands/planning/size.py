@@ -34,7 +34,6 @@ from pipeline.training.grid import DatasetInfo, RunSpec, expand_grid
 from pipeline.training.result_cache import RunCache
 from pipeline.training.settings import launch_plan
 
-
 _TIMED_IMAGES = 24
 # Krizhevsky (2009): training images, test images, classes.
 _PUBLISHED = {"cifar10": (50_000, 10_000, 10), "cifar100": (50_000, 10_000, 100)}

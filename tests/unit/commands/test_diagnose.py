@@ -88,7 +88,7 @@ def test_a_slow_loader_is_found_on_one_process(fault: str, seconds: float, monke
     else:
         assert found.candidates[0] == "input"
         assert found.parts["input"].median == pytest.approx(seconds, rel=0.5)
-    assert found.parts["communication"].median == found.parts["synchronisation"].median == 0
+    assert found.parts["communication"].median == found.parts["synchronization"].median == 0
 
 
 # What is compared
@@ -201,7 +201,7 @@ def test_one_process_is_told_what_bounds_it(tmp_path: Path, capsys: pytest.Captu
     shown = capsys.readouterr().out
     assert shown.startswith("tiny: small_cnn, batch 20 on 1 process, ")
     lines = shown.splitlines()
-    assert {"compute", "input", "synchronisation", "communication", "step"} <= {
+    assert {"compute", "input", "synchronization", "communication", "step"} <= {
         line.partition(" ")[0] for line in lines
     }
     (trace,) = (tmp_path / "traces").iterdir()

@@ -175,9 +175,9 @@ def test_git_and_dvc() -> None:
     assert checks_environment.check_git("git version 2.39.5", repository=True).detail == "2.39.5"
     assert checks_environment.check_git("git version 2.39.5", repository=False).status == "problem"
     assert checks_environment.check_git(None, repository=False).status == "problem"
-    assert checks_environment.check_dvc("3.67.1", initialised=True).status == "ok"
-    assert checks_environment.check_dvc(None, initialised=True).status == "problem"
-    assert checks_environment.check_dvc("3.67.1", initialised=False).status == "problem"
+    assert checks_environment.check_dvc("3.67.1", initialized=True).status == "ok"
+    assert checks_environment.check_dvc(None, initialized=True).status == "problem"
+    assert checks_environment.check_dvc("3.67.1", initialized=False).status == "problem"
 
 
 # The machine
@@ -263,9 +263,9 @@ def test_doctor_prints_findings_with_repairs() -> None:
         checks_environment.check_git("git version 2.39.5", repository=True),
         checks_environment.check_git("git version 2.39.5", repository=False),
         checks_environment.check_git(None, repository=False),
-        checks_environment.check_dvc("3.67.1", initialised=True),
-        checks_environment.check_dvc("3.67.1", initialised=False),
-        checks_environment.check_dvc(None, initialised=True),
+        checks_environment.check_dvc("3.67.1", initialized=True),
+        checks_environment.check_dvc("3.67.1", initialized=False),
+        checks_environment.check_dvc(None, initialized=True),
         checks_environment.check_cores(8, None),
         checks_environment.check_cores(64, 1.5),
         checks_environment.check_gpus(Gpus(names=(), cuda=None, nccl=False), driver=False),
