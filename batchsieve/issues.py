@@ -236,7 +236,7 @@ def _score(evidence: ScorerInputs, scorer: str, n_neighbors: int) -> NDArray[np.
 
 
 def _reasons(evidence: ScorerInputs, names: Sequence[str]) -> list[str]:
-    """Return a reason per sample, e.g. "labeled cat (3.1 %), predicted dog (91.0 %); 9 of 10 nearest neighbors are dog"."""
+    """Return reasons, e.g. "labeled cat (3.1 %), predicted dog (91.0 %); 9 of 10 nearest neighbors are dog"."""
     parts = []
     if evidence.probabilities is not None:
         predicted = evidence.probabilities.argmax(axis=1)

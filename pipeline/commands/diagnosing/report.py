@@ -34,8 +34,8 @@ def diagnosis_lines(
 
     Args:
         batch_size: images of a step over all ranks.
-        single_rank_seconds: of a step in which one rank has the machine to itself; None where there is one rank, or where
-            all were started by somebody else.
+        single_rank_seconds: of a step in which one rank has the machine to itself; None with one rank, or if another
+            process started all ranks.
     """
     yield f"{'part of a step':16} {'ms':>9} {'share':>7}  {CONFIDENCE:.0%} interval of the share"
     for name, seconds in diagnosis.parts.items():
@@ -80,7 +80,8 @@ def _comparisons(diagnosis: Diagnosis, times: StepTimes, single_rank_seconds: fl
         yield f"one rank alone against all {ranks}: not measured under your own torchrun, which started all of them"
     else:
         efficiency = single_rank_seconds / diagnosis.step.median
-        yield f"one rank alone against all {ranks}: {1e3 * single_rank_seconds:.2f} ms a step, efficiency {efficiency:.0%}"
+        seconds = f"{1e3 * single_rank_seconds:.2f} ms"
+        yield f"one rank alone against all {ranks}: {seconds} a step, efficiency {efficiency:.0%}"
     own = np.median(times.local.mean(axis=-1), axis=0)
     slowest = int(own.argmax())
     yield (
