@@ -62,7 +62,7 @@ def test_plan_prints_table_and_remarks(
         "study_runs": on_two_processes,
         "measure_all": _made_up_speeds,
         "stage_costs": _made_up_costs,
-        "total_bytes": lambda: 2e9,
+        "total_memory": lambda: 2e9,
         "time": SimpleNamespace(monotonic=iter([100.0, 112.0]).__next__),
         "shutil": SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=3.2e6)),
     }
