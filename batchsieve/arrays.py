@@ -1,4 +1,4 @@
-"""Arguments as arrays of one form: labels as codes, finite features, class probabilities."""
+"""Check and convert array arguments: labels as codes, finite features, class probabilities."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ def checked_labels(
 
 
 def _without_objects(values: NDArray[Any]) -> NDArray[Any]:
-    """As an array of integers or strings: a column of pandas holds Python objects."""
+    """Return an array of integers or strings, since a column of pandas can hold Python objects."""
     kinds = {type(value) for value in values.tolist()}
     if all(issubclass(kind, str) for kind in kinds):
         return values.astype(str)

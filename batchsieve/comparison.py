@@ -1,4 +1,4 @@
-"""What one set of runs changed against another: `compare_runs` on two sets of accuracies."""
+"""Compare two sets of runs by paired tests: `compare_runs` on two sets of accuracies."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

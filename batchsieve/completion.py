@@ -16,7 +16,7 @@ _SHELLS = ("bash", "zsh", "tcsh")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     parser = argparse.ArgumentParser(
         prog="batchsieve completion", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """All commands with their options as one parser. It imports every command, which takes seconds."""
+    """Return one parser with all commands and their options. It imports every command, which takes seconds."""
     root = argparse.ArgumentParser(prog="batchsieve")
     root.add_argument("--version", action="store_true", help="print the version and exit")
     subparsers = root.add_subparsers(metavar="COMMAND")

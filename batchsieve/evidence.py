@@ -1,4 +1,4 @@
-"""From features to what the scorers read: components, neighbors, class probabilities and a t-SNE embedding."""
+"""Inputs of the scorers from features: components, neighbors, class probabilities and a t-SNE embedding."""
 
 from collections.abc import Iterable, Mapping
 
@@ -114,7 +114,7 @@ def tsne_coordinates(
 
 
 def train_mask(scorer: Mapping[str, object]) -> Iterable[Mapping[str, object]]:
-    """A scorer's own settings and, of an ensemble, those of its members."""
+    """Return the settings of a scorer and, for an ensemble, those of its members."""
     yield scorer
     of = scorer.get("scorers", ())
     assert isinstance(of, list | tuple)

@@ -1,4 +1,4 @@
-"""Which samples to keep: `sieve`, the pipeline's filter on features of any origin."""
+"""Choose the samples to keep: `sieve`, the pipeline's filter on features of any origin."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ def sieve(
     n_jobs: int = 2,
     seed: int = 0,
 ) -> NDArray[np.bool_]:
-    """Keep mask of N samples by the filter of Gahlot et al. (2020), or another scorer.
+    """Return the keep mask of N samples by the filter of Gahlot et al. (2020), or another scorer.
 
     The paper's filter reduces the features to principal components, embeds all classes together by t-SNE, and drops
     what DBSCAN calls noise within its class. Other scorers look at components, neighbors or class probabilities; what
@@ -152,7 +152,7 @@ def _config(
     allocation: str,
     allow_empty: bool,
 ) -> FilterConfig:
-    """The arguments as the section `filter` of the parameters, which checks them.
+    """Return the arguments as the section `filter` of the parameters, which checks them.
 
     Raises:
         InputError: naming the argument.
@@ -192,10 +192,10 @@ def _config(
 
 
 def _check_scorer(settings: Mapping[str, Any], labels: Labels, n: int) -> None:
-    """Refuse before t-SNE, which may take an hour, what labels and settings decide."""
+    """Reject invalid labels and settings before t-SNE, which may take an hour."""
 
     def unknown(*shape: int) -> NDArray[Any]:
-        """Has the shape of an array to come, and takes no memory."""
+        """Return a placeholder of the shape of a later array, which takes no memory."""
         return np.broadcast_to(np.float32(0), shape)
 
     to_come = ScorerInputs(
@@ -210,7 +210,7 @@ def _check_scorer(settings: Mapping[str, Any], labels: Labels, n: int) -> None:
 
 
 def _needs(settings: Mapping[str, Any]) -> set[str]:
-    """The parts of the evidence that a scorer reads, those of an ensemble's members included."""
+    """Return the inputs that a scorer needs, including those of an ensemble's members."""
     needs: set[str] = set()
     for member in train_mask(settings):
         needs |= SCORERS[str(member["name"])].needs | {str(member.get("space", "components"))}
@@ -218,12 +218,12 @@ def _needs(settings: Mapping[str, Any]) -> set[str]:
 
 
 def _most_neighbors(settings: Mapping[str, Any]) -> int:
-    """The largest `k` of a scorer and its members."""
+    """Return the largest `k` of a scorer and its members."""
     return max(int(str(member.get("k", 1))) for member in train_mask(settings))
 
 
 def _of_arguments(error: InputError) -> InputError:
-    """The same error with the names of the arguments in place of keys of params.yaml."""
+    """Return the error with names of arguments instead of keys of params.yaml."""
     message = str(error)
     for key, argument in _ARGUMENTS.items():
         message = message.replace(key, argument)

@@ -21,7 +21,7 @@ from pipeline.errors import InputError
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     parser = argparse.ArgumentParser(
         prog="batchsieve find-issues", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

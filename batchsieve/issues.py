@@ -1,4 +1,4 @@
-"""Which labels are probably wrong: `find_issues` on labels with class probabilities, features, or both."""
+"""Find probably wrong labels: `find_issues` on labels with class probabilities, features, or both."""
 
 import html
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _SHOWN = 5  # rows in a notebook
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LabelIssues:
-    """What `find_issues` found of N samples, in their order.
+    """Result of `find_issues` for N samples, in their order.
 
     Attributes:
         score: (N,) float64, 0 to 1; higher is more suspect. Its meaning is the scorer's, see `find_issues`.
@@ -223,7 +223,7 @@ def find_issues(
 
 
 def _score(evidence: ScorerInputs, scorer: str, n_neighbors: int) -> NDArray[np.float64]:
-    """(N,) from 0 to 1."""
+    """Return scores (N,) from 0 to 1."""
     if scorer == "label_odds":
         # Without a record of the training, the label's probability is that of the model alone: NaN says so.
         unknown = np.full(len(evidence.labels), np.nan, dtype=np.float32)
@@ -236,7 +236,7 @@ def _score(evidence: ScorerInputs, scorer: str, n_neighbors: int) -> NDArray[np.
 
 
 def _reasons(evidence: ScorerInputs, names: Sequence[str]) -> list[str]:
-    """For each sample, e.g. "labeled cat (3.1 %), predicted dog (91.0 %); 9 of 10 nearest neighbors are dog"."""
+    """Return reasons, e.g. "labeled cat (3.1 %), predicted dog (91.0 %); 9 of 10 nearest neighbors are dog"."""
     parts = []
     if evidence.probabilities is not None:
         predicted = evidence.probabilities.argmax(axis=1)

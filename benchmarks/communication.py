@@ -17,7 +17,7 @@ Times are means over steps of the slowest rank. Those of post-local SGD are of i
 that it pays for its averages. Horovod has a launch of its own; its thread runs beside the other steps there.
 
 `top1` is the accuracy on 360 images held out after `--steps` steps of the batch of one process, whatever the number of
-ranks, as the median of `--seeds` runs with the extremes; BatchNorm normalises over the images of one rank. It is
+ranks, as the median of `--seeds` runs with the extremes; BatchNorm normalizes over the images of one rank. It is
 measured for the networks of `--learning` alone: ResNet-50 has learned little after so few steps, and VGG-16, which has
 no BatchNorm, nothing.
 

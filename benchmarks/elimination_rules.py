@@ -65,7 +65,7 @@ def epochs_of(path: Path) -> int:
 
 def replayed(curves: NDArray[np.float64]) -> dict[str, SearchOutcome]:
     """Rule, in words -> what becomes of the trials under it."""
-    trials, cap = curves.shape
+    trials, max_epochs = curves.shape
 
     def measure(turns: Sequence[TrialStep]) -> list[float | None]:
         return [float(curves[trial, epoch - 1]) for trial, epoch in turns]
@@ -75,15 +75,15 @@ def replayed(curves: NDArray[np.float64]) -> dict[str, SearchOutcome]:
 
     rules: dict[str, Callable[[], SearchOutcome]] = {
         f"{amount:.0%} {kind}": partial(
-            run_threshold_pruning, measure, ended, trials=trials, cap=cap, places=trials,
+            run_threshold_pruning, measure, ended, trials=trials, max_epochs=max_epochs, max_concurrent=trials,
             tolerance=Tolerance(amount=amount, kind=kind),
         )
         for kind in ("absolute", "relative")
         for amount in (0.05, 0.1, 0.2)
     }  # fmt: skip
     for factor in _FACTORS:
-        halvings = max(n for n in range(cap) if factor**n <= min(trials, cap))
-        rungs = successive_halving(trials=trials, cap=cap, factor=factor, halvings=halvings)
+        halvings = max(n for n in range(max_epochs) if factor**n <= min(trials, max_epochs))
+        rungs = successive_halving(trials=trials, max_epochs=max_epochs, factor=factor, halvings=halvings)
         rules[f"successive halving by {factor}"] = partial(run_halving, measure, ended, brackets=[rungs])
     return {name: rule() for name, rule in rules.items()}
 

@@ -102,7 +102,7 @@ BOUND_BY = {
     "none": "compute",
     "slow_loader": "input",
     "delayed_all_reduce": "communication",
-    "slow_rank": "synchronisation",
+    "slow_rank": "synchronization",
 }
 """The verdict that would be right."""
 
@@ -137,7 +137,7 @@ def _row(found: Mapping[str, Any]) -> Row:
         "bottleneck": found["bottleneck"],
         "strength_s": found["strength"],
         "step_s": round(found["step"]["median"], 3),
-        **{f"{name}_%": shares[name] for name in ("compute", "input", "synchronisation", "communication")},
+        **{f"{name}_%": shares[name] for name in ("compute", "input", "synchronization", "communication")},
         "verdict": " or ".join(found["candidates"]),
         "right": BOUND_BY[found["bottleneck"]],
     }

@@ -117,7 +117,7 @@ class Runner:
 
 
 def search(runner: Runner, optimizer: str, batch_size: int, steps: int, points: int) -> dict[float, float]:
-    """Learning rate -> top-1 on `val`; the best has a neighbour on both sides."""
+    """Learning rate -> top-1 on `val`; the best has a neighbor on both sides."""
     middle = OPTIMIZERS[optimizer][1] * (batch_size / REFERENCE_BATCH) ** 0.5
     exponents = [index - points // 2 for index in range(points)]
     found: dict[int, float] = {}

@@ -38,7 +38,7 @@ N_CLASSES = 4
 
 
 def write_photos(folder: Path, n: int, side: int) -> None:
-    """JPEGs of smooth colours with fine noise: about 1 bit a pixel, as photographs have."""
+    """JPEGs of smooth colors with fine noise: about 1 bit a pixel, as photographs have."""
     for i in range(n):
         rng = np.random.default_rng(i)
         blocks = rng.integers(0, 256, (max(2, side // 16), max(2, side // 16), 3), dtype=np.uint8)

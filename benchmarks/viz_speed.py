@@ -2,7 +2,7 @@
 
 The app is served by a real process and used by a real Chromium (Debian's `chromium`, WebGL in
 software) on made-up points: seconds until the server listens, until the map is drawn, from a
-pointer's move to the tooltip, from a moved limit or a new `min_samples` to the recoloured map (of all,
+pointer's move to the tooltip, from a moved limit or a new `min_samples` to the recolored map (of all,
 and of one class of `class_size` images), and from the end of a box to the pictures in it.
 
     python -m benchmarks.viz_speed --n 2000 50000 1000000

@@ -217,9 +217,9 @@ class WorkPaths:
         """The cache of the stage's results, a folder for each, named by its cache key."""
         return self.root / "finished" / stage
 
-    def recursion(self, network: str) -> Path:
-        """The rounds of `python -m pipeline recurse`, a folder each."""
-        return self.root / "recursive" / network
+    def iteration(self, network: str) -> Path:
+        """The rounds of `python -m pipeline iterate`, a folder each."""
+        return self.root / "iterations" / network
 
     def search(self, search: str, fingerprint: str) -> Path:
         """TrialStorage and checkpoints of one search of `python -m pipeline tune` with one set of parameters and

@@ -1,4 +1,4 @@
-"""The Dash app with its one route of its own, for pictures."""
+"""The Dash app, with a route for thumbnails."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ _CACHE = "private, max-age=86400, immutable"
 
 class _OfflineDash(Dash):
     def interpolate_index(self, *, config: str, **components: Any) -> Any:  # type: ignore[override]  # Dash names them all
-        # Where Dash's developer tools would look for newer versions of it.
+        # Dash's developer tools would look for newer versions at this URL.
         offline = re.sub(r'("dash_version_url":)"[^"]*"', r'\1""', config)
         return super().interpolate_index(config=offline, **components)
 
@@ -35,16 +35,17 @@ def make_app(
     token: str | None = None,
     on_selection: Callable[[str | None, Sequence[int]], None] | None = None,
 ) -> Dash:
-    """The app, not yet listening. Everything it needs comes from this machine.
+    """Return the app, not yet listening. All its files come from this machine.
 
     Args:
-        params_file: names the networks to choose from and the studies; the chosen limit may be written there.
-        token: see `guard.protect`.
-        on_selection: is told the rows selected on a map, whenever they change, and of which `Points.generation`.
+        source: data of the app.
+        params_file: has the networks and studies; the dialog can write the chosen limit to it.
+        token: see `security.protect`.
+        on_selection: receives `Points.generation` and the selected rows whenever the selection on a map changes.
     """
     app = _OfflineDash("viz", title="batchsieve", update_title="", serve_locally=True, assets_folder="assets")
     protect(app.server, token=token)
-    # Anew for each page that is opened, as the files may be others by then.
+    # Built for each opened page, as the files may have changed.
     app.layout = lambda: _page(source, params_file)
     callbacks.register(app, source, params_file)
     training.register(app, source.data, params_file)
@@ -56,7 +57,7 @@ def make_app(
 
     def picture(name: str) -> tuple[bytes | str, int, dict[str, str]]:
         plain = {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"}
-        # Integers only: no part of the address becomes part of a file name.
+        # Integers only, so that no part of the URL becomes part of a file name.
         number = re.fullmatch(r"([0-9]{1,18})\.png", name)
         try:
             stamp = request.query_string.decode(errors="replace") or None
@@ -68,7 +69,7 @@ def make_app(
         media_type, content = thumbnail(image)
         return content, 200, {"Content-Type": media_type, "Cache-Control": _CACHE}
 
-    # Every name below, as Dash answers whatever else there is with the page.
+    # All names below /thumbnail, as Dash answers any other URL with the page.
     app.server.add_url_rule("/thumbnail/<path:name>", view_func=picture)
     return app
 

@@ -22,7 +22,7 @@ class PrepareMetrics(_Content):
 
 
 class FilterScorer(_Content):
-    """By what the filter judged: its name and all of its options."""
+    """Scorer of the filter: its name and all of its options."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     name: StrictStr

@@ -35,7 +35,7 @@ class ConcurrentEditError(Exception):
 def exclusive(file: Path) -> Iterator[None]:
     """Keep out all other threads and processes that come here for `file`; the kernel lets go when a process dies.
 
-    The lock is `.<name>.lock` beside the file that `file` links to, and stays there, empty.
+    The lock is `.<name>.lock` next to the file that `file` links to. It remains there, empty.
 
     Raises:
         InputError: others keep the lock; or the file system refuses something within the block: a full
@@ -50,10 +50,10 @@ def exclusive(file: Path) -> Iterator[None]:
     except Timeout:
         raise InputError(f"{file}: others have been writing it for {_LOCK_TIMEOUT_S:g} s; try again") from None
     except OSError as error:
-        mend = fix_hint(error)
-        if mend is None:
+        hint = fix_hint(error)
+        if hint is None:
             raise
-        raise InputError(mend) from error
+        raise InputError(hint) from error
 
 
 def file_state(file: Path) -> FileState | None:

@@ -1,4 +1,4 @@
-"""Results by key, made again when the files that they come from have been replaced."""
+"""Cache of results by key, computed again when their files have been replaced."""
 
 import sys
 import threading
@@ -20,57 +20,57 @@ _T = TypeVar("_T")
 
 
 class StampedCache:
-    """The last result for each key. Safe to use from several threads, which wait for one another only at one key.
+    """LRU cache of the last result for each key. It is thread-safe; threads wait for one another only at one key.
 
-    `cachetools.LRUCache(getsizeof=)` would replace the lines of `_forget` alone: it has no locks of single keys and no
-    stamps, and refuses a value larger than the bound.
+    `cachetools.LRUCache(getsizeof=)` would replace only the lines of `_evict`: it has no locks per key and no stamps,
+    and rejects a value larger than the bound.
 
     Args:
-        at_most: bytes of all results together, by `deep_nbytes`; those not asked for the longest go first, the last one
-            made never.
+        max_bytes: total size of all results, by `deep_nbytes`. The least recently used are evicted first, the newest
+            never.
     """
 
-    def __init__(self, at_most: int) -> None:
-        self._at_most = at_most
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._making: dict[object, threading.Lock] = {}
         self._results: dict[object, tuple[str, Any, int]] = {}
 
     def get(self, key: object, stamp: str, make: Callable[[], _T]) -> _T:
-        """What `make` gave for this stamp; one stamp per key is remembered."""
+        """Return the result of `make` for this stamp. Each key holds one stamp."""
         with self._lock:
             making = self._making.setdefault(key, threading.Lock())
         with making:
             with self._lock:
-                found = self._results.pop(key, None)
-                if found is not None and found[0] == stamp:
-                    self._results[key] = found
-                    value: _T = found[1]
+                entry = self._results.pop(key, None)
+                if entry is not None and entry[0] == stamp:
+                    self._results[key] = entry
+                    value: _T = entry[1]
                     return value
             try:
                 value = make()
             except BaseException:
                 with self._lock:
-                    # Whoever waits for it tries for itself.
+                    # Waiting threads try again themselves.
                     self._making.pop(key, None)
                 raise
             with self._lock:
                 self._results[key] = stamp, value, deep_nbytes(value)
-                self._forget()
+                self._evict()
             return value
 
-    def _forget(self) -> None:
+    def _evict(self) -> None:
         total = sum(size for *_, size in self._results.values())
-        while total > self._at_most and len(self._results) > 1:
+        while total > self._max_bytes and len(self._results) > 1:
             oldest = next(iter(self._results))
             total -= self._results.pop(oldest)[2]
             self._making.pop(oldest, None)
 
 
 def deep_nbytes(value: Any) -> int:
-    """Bytes in memory of a value and, where it is a tuple, list, mapping or dataclass, of what it holds.
+    """Return the bytes in memory of a value, and of the contents of a tuple, list, mapping or dataclass.
 
-    What is mapped from a file counts as nothing: the system takes its memory back when others need it.
+    Memory-mapped arrays count 0: the system frees their memory when needed.
     """
     if isinstance(value, np.memmap):
         return 0
@@ -87,29 +87,29 @@ def deep_nbytes(value: Any) -> int:
 
 
 def files_stamp(files: Sequence[Path]) -> str:
-    """Differs whenever one of the files has been replaced; "0" stands for one that is missing."""
+    """Return a stamp that changes whenever one of the files is replaced; a missing file has "0"."""
     return "-".join(_stamp(file) for file in files)
 
 
 def read_consistently(files: Sequence[Path], read: Callable[[], _T]) -> tuple[str, _T]:
-    """The stamp of files and what `read` makes of them, never of old ones and new ones at once.
+    """Return the stamp of the files and the result of `read`, never from a mix of old and new files.
 
     Raises:
-        InputError: `read` says so, or the files are replaced again and again.
+        InputError: from `read`, or the files keep being replaced.
     """
     for _ in range(_ATTEMPTS):
         stamp = files_stamp(files)
         try:
             value = read()
         except InputError:
-            # Half of them may have been replaced; if all stand still, the complaint does.
+            # The files may be half replaced. The error is real only if none changed.
             if files_stamp(files) == stamp:
                 raise
         else:
             if files_stamp(files) == stamp:
                 return stamp, value
         time.sleep(_RETRY_INTERVAL_S)
-    raise InputError(f"{files[0]}: is replaced while it is read; a stage is running: look again when it is done")
+    raise InputError(f"{files[0]}: is replaced while it is read; a stage is running: reload when it is done")
 
 
 def _stamp(path: Path) -> str:

@@ -21,7 +21,7 @@ _PAPER_SHARES = {"resnet18": 0.0621, "resnet34": 0.0655, "resnet50": 0.07334, "r
 
 def hint() -> html.P:
     """What stands where a clicked point will be described."""
-    return html.P("Click a point or a picture to see it beside its nearest neighbours.", className="hint")
+    return html.P("Click a point or a picture to see it with its nearest neighbors.", className="hint")
 
 
 def problem(message: str) -> html.Div:
@@ -34,47 +34,47 @@ def empty(message: str) -> html.P:
     return html.P(message, className="hint empty")
 
 
-def point_lines(look: MapState, row: int) -> list[html.P]:
+def point_lines(state: MapState, row: int) -> list[html.P]:
     """The text about one image: label, what the network sees, score, the filter's reason, and who decided otherwise."""
-    points, verdict = look.points, look.verdict
+    points, preview = state.points, state.preview
     seen = points.class_names[points.predicted[row]]
     return [
         html.P(html.Strong(f"#{row}  {points.name(row)}")),
         html.P(f"network: {seen} ({points.confidence[row]:.0%})", className=_suspicion_text(points, row)),
         *_true_label_lines(points, row),
-        html.P(["score ", html.B(f"{verdict.scores[row]:.3f}"), f" · {_outcome_text(look, row)}"]),
-        html.P(["the filter: " if look.rule.judge != AS_FILTERED else "", points.reasons[row].as_py()]),
-        *_decision(look, row),
+        html.P(["score ", html.B(f"{preview.scores[row]:.3f}"), f" · {_outcome_text(state, row)}"]),
+        html.P(["the filter: " if state.settings.judge != AS_FILTERED else "", points.reasons[row].as_py()]),
+        *_decision(state, row),
     ]
 
 
-def tooltip(look: MapState, row: int) -> list[Any]:
+def tooltip(state: MapState, row: int) -> list[Any]:
     """What hovering shows."""
-    return [picture(look.points, row), *point_lines(look, row)]
+    return [picture(state.points, row), *point_lines(state, row)]
 
 
-def card(look: MapState, row: int) -> list[Any]:
-    """What a click shows: the image, and its nearest neighbours with their labels."""
-    points = look.points
-    neighbours = [tile(look, other) for other in points.neighbours[row].tolist()]
+def card(state: MapState, row: int) -> list[Any]:
+    """What a click shows: the image, and its nearest neighbors with their labels."""
+    points = state.points
+    neighbors = [tile(state, other) for other in points.neighbors[row].tolist()]
     return [
-        html.Div([picture(points, row), html.Div(point_lines(look, row))], className="chosen", **_names(points, row)),
+        html.Div([picture(points, row), html.Div(point_lines(state, row))], className="chosen", **_names(points, row)),
         html.P(points.paths[row].as_py(), className="path"),
         html.H2("Nearest by features"),
-        html.Div(neighbours, className="tiles"),
+        html.Div(neighbors, className="tiles"),
     ]
 
 
-def tile(look: MapState, row: int) -> html.Button:
+def tile(state: MapState, row: int) -> html.Button:
     """A picture to click, with its label and what the network sees; its frame says what becomes of the image."""
-    fate = "stays" if look.verdict.keep[row] else "goes"
-    classes = ["tile", fate, *(["hand"] if row in look.verdict.by_hand else [])]
+    fate = "stays" if state.preview.keep[row] else "goes"
+    classes = ["tile", fate, *(["hand"] if row in state.preview.overrides else [])]
     return html.Button(
-        [picture(look.points, row), html.Span(look.points.name(row)), *_seen(look.points, row)],
+        [picture(state.points, row), html.Span(state.points.name(row)), *_seen(state.points, row)],
         className=" ".join(classes),
-        title=f"#{row}, score {look.verdict.scores[row]:.3f}: "
-        f"{_outcome_text(look, row)}{_true_label_text(look.points, row)}",
-        **_names(look.points, row),
+        title=f"#{row}, score {state.preview.scores[row]:.3f}: "
+        f"{_outcome_text(state, row)}{_true_label_text(state.points, row)}",
+        **_names(state.points, row),
     )
 
 
@@ -84,13 +84,13 @@ def picture(points: Points, row: int) -> html.Img:
 
 
 def legend(colors: Colors, rows: NDArray[np.int64]) -> list[Any]:
-    """What each colour on the map says, with the number of those images that have it, drawn or not."""
+    """Return the legend of the map's colors, with the number of images of each, drawn or not."""
     if not isinstance(colors, Groups):
         ground = {"background": f"linear-gradient(90deg, {', '.join(color for _, color in get_colorscale(SCALE))})"}
         return [html.Span("0"), html.Span(className="scale", style=ground), html.Span("1"), html.Span(colors.name)]
     counts = np.bincount(colors.codes[rows], minlength=len(colors.names))
     if len(colors.names) > MAX_NAMES:
-        return [html.Span(f"{(counts > 0).sum()} groups; colours repeat, hover to tell them apart")]
+        return [html.Span(f"{(counts > 0).sum()} groups; colors repeat, hover to tell them apart")]
     entries = zip(colors.names, colors.colors, counts.tolist(), strict=True)
     return [
         html.Span([html.I(style={"background": color}), name, html.Small(f" {count:,}")])
@@ -99,18 +99,18 @@ def legend(colors: Colors, rows: NDArray[np.int64]) -> list[Any]:
     ]
 
 
-def class_table(look: MapState, overall: float, thresholds: NDArray[np.float64]) -> html.Table:
-    """What goes and stays of all and of each class, beside what the filter has written.
+def class_table(state: MapState, overall: float, thresholds: NDArray[np.float64]) -> html.Table:
+    """Return a table of what goes and stays, in total and by class, next to the output of the filter.
 
     Args:
         overall: the limit of the classes without one of their own.
         thresholds: (n_classes,) those of the classes.
     """
-    points = look.points
+    points = state.points
     n = len(points.class_names)
     sizes, stays, kept = (
         np.bincount(points.labels[rows], minlength=n)
-        for rows in (np.arange(len(points)), look.verdict.keep, points.kept)
+        for rows in (np.arange(len(points)), state.preview.keep, points.kept)
     )
     lines = [("all", sizes.sum(), stays.sum(), kept.sum(), overall)]
     lines += list(zip(points.class_names, sizes, stays, kept, thresholds, strict=True))
@@ -169,9 +169,9 @@ def _true_label_text(points: Points, row: int) -> str:
     return f"; label changed on purpose, the true one is {points.class_names[points.true_labels[row]]}"
 
 
-def _decision(look: MapState, row: int) -> list[html.P]:
+def _decision(state: MapState, row: int) -> list[html.P]:
     """What a person decided of the image, when and why."""
-    line = look.verdict.by_hand.get(row)
+    line = state.preview.overrides.get(row)
     if line is None:
         return []
     when = f", {line.timestamp}" if line.timestamp else ""
@@ -184,16 +184,13 @@ def _names(points: Points, row: int) -> dict[str, Any]:
     return {"data-row": str(row), "data-generation": points.generation}
 
 
-def _outcome_text(look: MapState, row: int) -> str:
-    fate = "stays" if look.verdict.keep[row] else "goes"
-    return f"{fate} by hand" if row in look.verdict.by_hand else fate
+def _outcome_text(state: MapState, row: int) -> str:
+    fate = "stays" if state.preview.keep[row] else "goes"
+    return f"{fate} by hand" if row in state.preview.overrides else fate
 
 
 def _suspicion_text(points: Points, row: int) -> str:
     return "" if points.predicted[row] == points.labels[row] else "doubt"
-
-
-# Where two settings of the filter differ.
 
 
 NAMES = ("both keep", "only A drops", "only B drops", "both drop")

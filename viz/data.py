@@ -1,4 +1,4 @@
-"""What the app shows, read from data/ and read again when a stage has replaced a file."""
+"""Data of the app, read from data/ and read again when a stage has replaced a file."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -26,34 +26,36 @@ _COLUMNS = (
     "sample_id", "path", "sha256", "label", "predicted", "confidence", "x", "y", "cluster", "is_noise", "eps", "score",
     "reason", "neighbours", "keep",
 )  # fmt: skip
-# Bytes. Points of a million images take 0.3 GB, what a judge or a class of radii is, 8 bytes an image.
+# Points of a million images take 0.3 GB; values of a scorer, or radii of a class, 8 bytes per image.
 _MAX_CACHE_BYTES = 2**30
-# Bytes: one move of a control asks for its verdict several times, with 17 bytes an image.
+# One move of a control uses its preview several times, with 17 bytes per image.
 _MAX_PREVIEW_BYTES = 2**27
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Points:
-    """What the filter says of one network's N training images, row = sample_id.
+    """Output of the filter for one network's N training images, row = sample_id.
 
     Attributes:
-        paths, sha256: of the images' files; what outlives this preparation names both.
-        coordinates: (N, 2) places on the map.
+        network: of the filter.
+        paths, sha256: of the images' files; overrides, which outlive this preparation, name both.
+        coordinates: (N, 2) on the map.
         labels: (N,) int64 indices into `class_names`.
-        predicted, confidence: (N,) the class that the fine-tuned network sees, and how surely, 0 to 1.
+        predicted, confidence: (N,) class that the fine-tuned network predicts, and its probability, 0 to 1.
         clusters: (N,) int32 numbered from 0 within each class, noise -1.
-        is_noise: (N,) the filter's own decision.
-        thresholds: (N,) what the scorer's value of an image had to exceed.
+        is_noise: (N,) decision of the filter.
+        thresholds: (N,) that the scorer's value of a dropped image exceeds.
         scores: (N,) 0 to 1, above 1/2 exactly for noise.
-        reasons: (N,) in words.
-        kept: (N,) the filter's decision with the human decisions of then.
-        neighbours: (N, k) sample_ids, nearest first.
-        scorer: name and options of what the filter looked at.
-        eps: the threshold, in the scorer's unit; None where classes have their own.
+        reasons: (N,) as text.
+        kept: (N,) decision of the filter with the overrides of that time.
+        neighbors: (N, k) sample_ids, nearest first.
+        scorer: name and options of the filter's scorer.
+        eps: the threshold, in the scorer's unit; None if it differs between classes.
+        class_names: of the labels.
         true_labels: (N,) int64 where labels were changed on purpose, else None.
         images: uint8 (N, H, W, 3), small.
-        images_stamp: differs whenever the file of `images` has been replaced.
-        stamp: differs whenever one of the files has been replaced.
+        images_stamp: changes whenever the file of `images` is replaced.
+        stamp: changes whenever one of the files is replaced.
     """
 
     network: str
@@ -69,7 +71,7 @@ class Points:
     scores: NDArray[np.float64]
     reasons: pa.ChunkedArray
     kept: NDArray[np.bool_]
-    neighbours: NDArray[np.int64]
+    neighbors: NDArray[np.int64]
     scorer: Mapping[str, Any]
     eps: float | None
     class_names: tuple[str, ...]
@@ -82,23 +84,23 @@ class Points:
         return len(self.labels)
 
     def name(self, row: int) -> str:
-        """What the class of an image is called."""
+        """Return the class name of an image."""
         return self.class_names[int(self.labels[row])]
 
     @cached_property
     def planted(self) -> NDArray[np.bool_]:
-        """(N,) whose labels were changed on purpose."""
+        """(N,) whether the label was changed on purpose."""
         none = np.zeros(len(self), dtype=np.bool_)
         return none if self.true_labels is None else self.true_labels != self.labels
 
     @property
     def planted_note(self) -> str | None:
-        """That labels were changed on purpose, and how many; None where none was."""
+        """Note with the number of labels changed on purpose; None if there are none."""
         return None if self.true_labels is None else planted_note(int(self.planted.sum()))
 
     @property
     def generation(self) -> str:
-        """The network and the stamp: by this a page says what its rows are of."""
+        """Network and stamp, which identify the rows of a page."""
         return f"{self.network} {self.stamp}"
 
     @cached_property
@@ -108,37 +110,37 @@ class Points:
 
     @cached_property
     def classes(self) -> Mapping[int, int]:
-        """Label -> number of images, of the classes that have any."""
+        """Label -> number of images, for classes with images."""
         return dict(zip(*(part.tolist() for part in np.unique(self.labels, return_counts=True)), strict=True))
 
 
 class Source:
-    """The artefacts of one data folder. Safe to use from several threads."""
+    """The artifacts of one data folder. It is thread-safe."""
 
     def __init__(self, data: DataPaths) -> None:
         self.data = data
-        self.remembered = StampedCache(_MAX_CACHE_BYTES)
-        self.verdicts = StampedCache(_MAX_PREVIEW_BYTES)
+        self.cache = StampedCache(_MAX_CACHE_BYTES)
+        self.previews = StampedCache(_MAX_PREVIEW_BYTES)
 
     def points(self, network: str) -> Points:
-        """The network's points as they are on the disk now.
+        """Return the network's points as currently on disk.
 
         Raises:
             InputError: no such network; a file is missing, damaged, or does not fit the others.
         """
-        # It becomes part of file names.
+        # The name becomes part of file names.
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", network):
-            raise InputError(f"network: {network[:64]!r} is none; choose one of params.yaml")
+            raise InputError(f"network: {network[:64]!r} is not a network; choose one of params.yaml")
         files = _files(self.data, network)
-        # What is read may be newer than the stamp asked for; then the next question reads once more.
-        return self.remembered.get(
+        # The data may be newer than this stamp; then the next call reads again.
+        return self.cache.get(
             ("points", network),
             files_stamp(files),
             lambda: read_consistently(files, lambda: _read_points(self.data, network))[1],
         )
 
     def classes(self) -> list[tuple[int, str]]:
-        """Label and name of each class that has training images; none while `prepare` has not run."""
+        """Return label and name of each class with training images; empty before `prepare` has run."""
         try:
             names = read_typed(self.data.prepare_metrics, PrepareMetrics).class_names
             labels = np.unique(read_parquet(self.data.manifest("train"), ["label"])["label"].to_numpy()).tolist()
@@ -146,48 +148,47 @@ class Source:
             return []
         return [(label, names[label]) for label in labels if 0 <= label < len(names)]
 
-    def by_hand(self, points: Points) -> dict[int, Override]:
-        """Row -> what a person decided of that image.
+    def overrides(self, points: Points) -> dict[int, Override]:
+        """Return row -> override of that image.
 
         Raises:
             InputError: the file of overrides is damaged or names unknown images.
         """
         file = self.data.overrides
-        return self.remembered.get(
-            ("by hand", points.network), self.decisions_stamp(points), lambda: _located(file, points)
-        )
+        return self.cache.get(("by hand", points.network), self.decisions_stamp(points), lambda: _located(file, points))
 
     def decisions_stamp(self, points: Points) -> str:
-        """Differs whenever one of the files of the points, or that of people's decisions, has been replaced."""
+        """Return a stamp that changes whenever a file of the points, or the file of overrides, is replaced."""
         return f"{points.stamp} {self.overrides_stamp()}"
 
     def overrides_stamp(self) -> str:
-        """Differs whenever people's decisions have been replaced."""
+        """Return a stamp that changes whenever the file of overrides is replaced."""
         return files_stamp([self.data.overrides])
 
     def evidence(self, points: Points) -> ScorerInputs:
-        """What all scorers can look at.
+        """Return the inputs of all scorers.
 
         Raises:
             InputError: a file is missing, damaged, or does not fit the others and the points.
         """
         files, network = input_files(self.data, points.network), points.network
         stamp = f"{points.stamp} {files_stamp(files)}"
-        return self.remembered.get(
+        return self.cache.get(
             ("evidence", network), stamp, lambda: read_consistently(files, lambda: _read_evidence(self.data, points))[1]
         )
 
     def image(self, sample_id: int, stamp: str | None = None) -> NDArray[np.uint8] | None:
-        """uint8 (H, W, 3); None if there is no such training image.
+        """Return an image, uint8 (H, W, 3), or None if there is no such training image.
 
         Args:
-            stamp: `Points.images_stamp` where the image must be of the same files; None takes any.
+            sample_id: of the image.
+            stamp: `Points.images_stamp` that the file must have; None for any.
 
         Raises:
-            InputError: the array of images is missing, damaged or another one.
+            InputError: the array of images is missing, damaged or has another stamp.
         """
         path = self.data.images("train")
-        opened, images = self.remembered.get(
+        opened, images = self.cache.get(
             "images",
             files_stamp([path]),
             lambda: read_consistently([path], lambda: open_array(path, dtype=np.uint8, ndim=4)),
@@ -237,11 +238,11 @@ def _read_points(data: DataPaths, network: str) -> Points:
     if not table["sha256"].combine_chunks().equals(manifest["sha256"].combine_chunks()):
         raise InputError(f"{path}: is of other images than {data.manifest('train')}; run `dvc repro`")
     labels, predicted = (table[column].to_numpy().astype(np.int64) for column in ("label", "predicted"))
-    neighbours: NDArray[np.int64] = list_column(table, "neighbours", path).astype(np.int64)
+    neighbors: NDArray[np.int64] = list_column(table, "neighbours", path).astype(np.int64)
     for column, values, limit in (
         ("label", labels, len(names)),
         ("predicted", predicted, len(names)),
-        ("neighbours", neighbours, n),
+        ("neighbours", neighbors, n),
     ):
         if n == 0 or values.min(initial=0) < 0 or values.max(initial=0) >= limit:
             raise InputError(f"{path}: its column {column} does not fit {data.prepare_metrics}; run `dvc repro`")
@@ -264,7 +265,7 @@ def _read_points(data: DataPaths, network: str) -> Points:
         scores=table["score"].to_numpy(),
         reasons=table["reason"],
         kept=table["keep"].to_numpy(),
-        neighbours=neighbours,
+        neighbors=neighbors,
         scorer=filtering.scorer,
         eps=filtering.eps,
         class_names=names,

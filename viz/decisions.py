@@ -34,13 +34,13 @@ class SaveResult:
 
     Attributes:
         written: images whose line was added, changed or removed.
-        left_alone: images of the action whose line was not touched.
+        n_unchanged: images of the action whose line was not touched.
         images: those written.
         sentence: the same for a person.
     """
 
     written: int
-    left_alone: int
+    n_unchanged: int
     images: tuple[Image, ...]
     sentence: str
 
@@ -63,7 +63,7 @@ _Action = dict[Image, _Change]
 class Decisions:
     """The decisions in one file, and what can be taken back of those made here.
 
-    Safe for several threads, objects and processes: each action reads the file anew and replaces it
+    Safe for several threads, objects and processes: each action reads the file again and replaces it
     under a lock, at once. An edit by hand is seen until the moment of replacement. Lines of other
     images stay, in their order; a changed decision stays in its line, a new one comes last. The whole
     file is in the format of `write_overrides`: line ends and quotes become its own, and of a decision
@@ -102,11 +102,11 @@ class Decisions:
             action = self._update(lambda lines: _decided(lines, {image: line(image) for image in images}))
             if action:
                 self._done.append(action)
-        left_alone = len(set(images)) - len(action)
+        n_unchanged = len(set(images)) - len(action)
         what = "no longer decided by hand" if decision is None else f"to {decision}"
-        untouched = f"; {_count(left_alone)} had no decision" if left_alone else ""
+        untouched = f"; {_count(n_unchanged)} had no decision" if n_unchanged else ""
         sentence = f"{_count(len(action))} {what}{untouched}."
-        return SaveResult(written=len(action), left_alone=left_alone, images=tuple(action), sentence=sentence)
+        return SaveResult(written=len(action), n_unchanged=n_unchanged, images=tuple(action), sentence=sentence)
 
     def undo(self) -> SaveResult | None:
         """Take back the newest action of this object that is not taken back yet; None if there is none.
@@ -124,11 +124,11 @@ class Decisions:
             action = self._done[-1]
             undone = self._update(lambda lines: _undone(lines, action))
             self._done.pop()
-        left_alone = len(action) - len(undone)
-        others = f"; {_count(left_alone)} changed by others since, left alone" if left_alone else ""
+        n_unchanged = len(action) - len(undone)
+        others = f"; {_count(n_unchanged)} changed by others since, left alone" if n_unchanged else ""
         which = next(iter(undone)).path if len(undone) == 1 else _count(len(undone))
         sentence = f"{which} as before{others}."
-        return SaveResult(written=len(undone), left_alone=left_alone, images=tuple(undone), sentence=sentence)
+        return SaveResult(written=len(undone), n_unchanged=n_unchanged, images=tuple(undone), sentence=sentence)
 
     def _update(self, act: Callable[[_Lines], _Action]) -> _Action:
         """Write what `act` makes of the lines in the file, and return it; nothing is written for no change."""
@@ -179,14 +179,14 @@ def _undone(lines: _Lines, action: _Action) -> _Action:
 
 
 def _applied(lines: _Lines, action: _Action) -> list[Override]:
-    """The lines after `action`. A line whose upper neighbour is gone comes last."""
+    """The lines after `action`. A line whose upper neighbor is gone comes last."""
     new = {change.above: image for image, change in action.items() if change.before is None}
     order: list[Image] = []
     place: Image | None
     for place in (None, *lines):
         if place is not None:
             order.append(place)
-        # Each new line may be the neighbour of the next.
+        # Each new line may be the neighbor of the next.
         while (place := new.pop(place, None)) is not None:
             order.append(place)
     after = lines | {image: change.after for image, change in action.items()}

@@ -1,4 +1,4 @@
-"""What would go by other settings than the filter's: any scorer, any threshold, for all classes or for one."""
+"""Preview of the filter with other settings: any scorer, any threshold, for all classes or for one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,32 +18,32 @@ from viz.data import Points, Source
 from viz.values import filter_values, ordered_distances, radii, scored_values, with_defaults
 
 AS_FILTERED = "written"
-"""The scorer that the filter has used, its values taken from what it has written."""
+"""The filter's own scorer, with values from its output."""
 
-# Needs another package, is chance, or has a seed that no reader chooses.
+# They need another package, are random, or need a seed.
 _EXCLUDED_SCORERS = {"confident_learning", "ensemble", "random"}
 SCORER_CHOICES: Mapping[str, str] = {
     AS_FILTERED: "as the filter did",
     "dbscan": f"DBSCAN {SPACE_NAMES['embedding']}",
     "dbscan-components": f"DBSCAN {SPACE_NAMES['components']}",
 } | {name: name.replace("_", " ") for name in SCORERS if name not in {"dbscan", *_EXCLUDED_SCORERS}}
-"""Who says how suspect an image is: key -> in words."""
+"""Scorer key -> name on the page."""
 
 MAX_MIN_SAMPLES = 100
 
-# Beyond what any judge gives but 0 and infinity; sliders need room below and above.
+# Beyond all values of scorers except 0 and infinity; sliders need room below and above.
 _MIN_THRESHOLD, _MAX_THRESHOLD = 1e-100, 1e100
 
 
 def _validate_choice(judge: str) -> str:
     if judge not in SCORER_CHOICES:
-        raise ValueError(f"{judge!r} judges nothing")
+        raise ValueError(f"{judge!r} is not a scorer")
     return judge
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """Up to where images stay: `threshold` in the judge's unit, None for the filter's; `min_samples` is DBSCAN's."""
+    """Limit up to which images stay: `threshold` in the scorer's unit, None for the filter's; and `min_samples`."""
 
     threshold: Annotated[float, Field(ge=_MIN_THRESHOLD, le=_MAX_THRESHOLD)] | None = None
     min_samples: Annotated[int, Field(ge=1, le=MAX_MIN_SAMPLES)] = 5
@@ -51,11 +51,11 @@ class Limit:
 
 @dataclass(frozen=True, kw_only=True)
 class FilterSettings:
-    """Settings of a look at the data.
+    """Settings of a preview. Links store the fields by name.
 
     Attributes:
-        judge: a key of `SCORER_CHOICES`.
-        limit: for all classes but those in `own`.
+        judge: the scorer, a key of `SCORER_CHOICES`.
+        limit: for all classes except those in `own`.
         own: class -> its limit.
     """
 
@@ -70,19 +70,17 @@ class FilterSettings:
 
     @property
     def scorer(self) -> dict[str, Any]:
-        """The judge as a scorer with its options, for judges other than `AS_FILTERED`; `min_samples` is that of
-        `limit`.
-        """
+        """Scorer with its options, except for `AS_FILTERED`; `min_samples` is that of `limit`."""
         if self.space is not None:
             return {"name": "dbscan", "space": self.space, "min_samples": self.limit.min_samples}
         return with_defaults(self.judge)
 
-    def limit_of(self, label: int | None) -> Limit:
-        """Of one class, or of all."""
+    def limit_for(self, label: int | None) -> Limit:
+        """Return the limit of one class, or of all for None."""
         return self.limit if label is None else self.own.get(label, self.limit)
 
     def with_limit(self, label: int | None, limit: Limit) -> "FilterSettings":
-        """The same with another limit for one class; for None, the same one for all classes."""
+        """Return settings with another limit for one class, or for None one limit for all classes."""
         if label is None:
             return replace(self, limit=limit, own={})
         return replace(self, own={**self.own, label: limit})
@@ -90,26 +88,26 @@ class FilterSettings:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FilterPreview:
-    """What a rule says of N images.
+    """Preview of the filter on N images.
 
     Attributes:
-        values: (N,) suspicion in the judge's unit.
-        thresholds: (N,) what they must exceed to go.
-        noise: (N,) whether they go by that.
-        by_hand: row -> what a person decided, which counts more.
+        values: (N,) suspicion in the scorer's unit.
+        thresholds: (N,) images with larger values go.
+        noise: (N,) whether the value exceeds the threshold.
+        overrides: row -> manual override, which takes precedence.
     """
 
     values: NDArray[np.float64]
     thresholds: NDArray[np.float64]
     noise: NDArray[np.bool_]
-    by_hand: Mapping[int, Override]
+    overrides: Mapping[int, Override]
 
     @cached_property
     def keep(self) -> NDArray[np.bool_]:
-        """(N,) what stays, human decisions included."""
+        """(N,) whether the image stays, overrides included."""
         keep = ~self.noise
-        if self.by_hand:
-            keep[list(self.by_hand)] = [line.decision == "keep" for line in self.by_hand.values()]
+        if self.overrides:
+            keep[list(self.overrides)] = [override.decision == "keep" for override in self.overrides.values()]
         return keep
 
     @cached_property
@@ -119,26 +117,26 @@ class FilterPreview:
 
 
 def preview_filter(source: Source, points: Points, rule: FilterSettings) -> FilterPreview:
-    """What goes by the rule.
+    """Preview which images the settings drop.
 
     Raises:
-        InputError: the judge needs files that are missing, or cannot judge these images.
+        InputError: the scorer needs files that are missing, or cannot score these images.
     """
-    by_hand = source.by_hand(points)
+    overrides = source.overrides(points)
     values = suspicion_values(source, points, rule)
     if rule.judge == AS_FILTERED and rule.limit.threshold is None and not rule.own:
-        return FilterPreview(values=values, thresholds=points.thresholds, noise=points.is_noise, by_hand=by_hand)
+        return FilterPreview(values=values, thresholds=points.thresholds, noise=points.is_noise, overrides=overrides)
     thresholds = class_thresholds(source, points, rule)[points.labels]
-    # A radius that equals eps up to rounding is reached, as DBSCAN has it.
+    # As in DBSCAN, a radius equal to eps up to rounding is within it.
     noise = values > (thresholds * (1 + ROUNDING) if rule.space else thresholds)
-    return FilterPreview(values=values, thresholds=thresholds, noise=noise, by_hand=by_hand)
+    return FilterPreview(values=values, thresholds=thresholds, noise=noise, overrides=overrides)
 
 
 def suspicion_values(source: Source, points: Points, rule: FilterSettings) -> NDArray[np.float64]:
-    """(N,) how suspect each image is, in the judge's unit; computed once for each judge and `min_samples`.
+    """Return the suspicion (N,) in the scorer's unit, computed once for each scorer and `min_samples`.
 
     Raises:
-        InputError: the judge needs files that are missing, or cannot judge these images.
+        InputError: the scorer needs files that are missing, or cannot score these images.
     """
     if rule.judge == AS_FILTERED:
         return filter_values(source, points)
@@ -158,24 +156,24 @@ def suspicion_values(source: Source, points: Points, rule: FilterSettings) -> ND
 
 
 def default_threshold(source: Source, points: Points, rule: FilterSettings) -> float:
-    """What is in force for the classes without a limit of their own; a median where the filter's own has several."""
+    """Return the threshold of classes without a separate limit; the median where the filter has several."""
     if rule.limit.threshold is not None:
         return rule.limit.threshold
     if rule.judge == AS_FILTERED:
         return float(np.median(points.thresholds)) if points.eps is None else points.eps
-    # As many go as by the filter.
+    # Drop the same number of images as the filter.
     return threshold_for(suspicion_values(source, points, rule), float(points.is_noise.mean()))
 
 
 def class_thresholds(source: Source, points: Points, rule: FilterSettings) -> NDArray[np.float64]:
-    """(n_classes,) what is in force for each class.
+    """Return the threshold of each class, (n_classes,).
 
     Raises:
         InputError: as `suspicion_values`.
     """
     thresholds = np.full(len(points.class_names), default_threshold(source, points, rule))
     if rule.judge == AS_FILTERED and rule.limit.threshold is None:
-        # One for all images of a class.
+        # All images of a class have the same threshold.
         thresholds[points.labels] = points.thresholds
     for label, limit in rule.own.items():
         if limit.threshold is not None and label in points.classes:
@@ -184,21 +182,21 @@ def class_thresholds(source: Source, points: Points, rule: FilterSettings) -> ND
 
 
 def threshold_for(values: NDArray[np.float64], share: float) -> float:
-    """The threshold above which as near to `share`, 0 to 1, of the values (n,) as ties allow lie."""
+    """Return the threshold that a fraction of the values (n,) exceeds, as close to `share` (0 to 1) as ties allow."""
     return threshold_for_share(values, share).value
 
 
 def sorted_distances(source: Source, points: Points, rule: FilterSettings, label: int | None) -> NDArray[np.float64]:
-    """Ascending, of a class or all, what a threshold is read from: k-distances for DBSCAN, else the judge's values."""
-    found = dbscan_settings(points, rule, label)
-    if found is None:
+    """Return the curve of a class or all, ascending: k-distances for DBSCAN, else the scorer's values."""
+    dbscan = dbscan_settings(points, rule, label)
+    if dbscan is None:
         values = suspicion_values(source, points, rule)
         return np.sort(values if label is None else values[points.labels == label])
-    return ordered_distances(source, points, *found, label)
+    return ordered_distances(source, points, *dbscan, label)
 
 
 def dbscan_settings(points: Points, rule: FilterSettings, label: int | None) -> tuple[Space, int] | None:
-    """Where DBSCAN looks and its `min_samples`, for a class or all; None if another scorer judges."""
+    """Return the space and `min_samples` of DBSCAN, for a class or all; None for other scorers."""
     if rule.judge == AS_FILTERED and points.scorer["name"] == "dbscan":
         return points.scorer["space"], points.scorer["min_samples"]
-    return None if rule.space is None else (rule.space, rule.limit_of(label).min_samples)
+    return None if rule.space is None else (rule.space, rule.limit_for(label).min_samples)

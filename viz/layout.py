@@ -81,9 +81,9 @@ def page(
 
 def _stores(edited: str) -> list[Any]:
     initial: dict[str, Any] = {
-        "rule": None,  # what the controls below `Judge` say
+        "rule": None,  # settings of the controls below `Scorer`
         "rule-b": None,  # of the second map
-        "drawn": None,  # of which artefacts the map is
+        "drawn": None,  # of which artifacts the map is
         "drawn-b": None,  # and the second map
         "selection": {"generation": None, "rows": [], "graph": "map"},  # on either map
         "drawn-around": None,  # shapes on a map that shows a part of the points
@@ -109,7 +109,7 @@ def _header(networks: Sequence[str]) -> html.Header:
 
 def _colors() -> list[Any]:
     names = {key: name for key, (name, _) in COLORINGS.items()}
-    return [*_labeled("Colour by", dcc.Dropdown(names, "decision", id="coloring", clearable=False))]
+    return [*_labeled("Color by", dcc.Dropdown(names, "decision", id="coloring", clearable=False))]
 
 
 def _filters(classes: list[Any]) -> list[Any]:
@@ -123,7 +123,7 @@ def _filters(classes: list[Any]) -> list[Any]:
 def _filter_controls(classes: list[Any]) -> list[Any]:
     return [
         html.H2("What would go"),
-        *_labeled("Judge", dcc.Dropdown(dict(SCORER_CHOICES), AS_FILTERED, id="judge", clearable=False)),
+        *_labeled("Scorer", dcc.Dropdown(dict(SCORER_CHOICES), AS_FILTERED, id="judge", clearable=False)),
         *_labeled("Settings of", dcc.Dropdown([EVERY_CLASS, *classes], ALL, id="scope", clearable=False)),
         html.Div("Limit", id="unit", className="name"),
         dcc.Slider(id="threshold", min=0, max=1, value=1, step=0.01, marks=None, updatemode="drag"),

@@ -19,29 +19,29 @@ from viz.color_by import ColorData, make_color_data
 from viz.data import Points, Source
 from viz.filter_settings import FilterPreview, FilterSettings, preview_filter
 
-# What a reader asks to see, and what there is to show.
-
-
 _RULE = TypeAdapter(FilterSettings)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MapState:
-    """One network's images as the controls have them.
+    """State of a map: one network's images under the current controls.
 
     Attributes:
+        points: of the network.
+        settings: of the filter preview.
+        preview: the images that the settings drop.
         shown: (N,) whether the image passes the filters by class and score.
     """
 
     points: Points
-    rule: FilterSettings
-    verdict: FilterPreview
+    settings: FilterSettings
+    preview: FilterPreview
     shown: NDArray[np.bool_]
 
     @cached_property
-    def facts(self) -> ColorData:
-        """What colours can tell."""
-        return make_color_data(self.points, self.verdict)
+    def color_data(self) -> ColorData:
+        """Data for coloring."""
+        return make_color_data(self.points, self.preview)
 
 
 def make_map_state(
@@ -51,68 +51,66 @@ def make_map_state(
     classes: Sequence[int] | None = None,
     scores: Sequence[float] | None = None,
 ) -> MapState:
-    """Judge a network's images and filter them.
+    """Preview the filter on a network's images, and select the images to show.
 
     Args:
-        rule: as `settings_to_json` gives it; None is the filter's own.
-        classes: those shown; none named means all.
-        scores: the least and greatest score shown, 0 to 1.
+        source: of the images.
+        network: of the map.
+        rule: settings from `settings_to_json`; None for those of the filter.
+        classes: to show; empty or None for all.
+        scores: lowest and highest score to show, 0 to 1.
 
     Raises:
-        InputError: files are missing or do not fit, or the rule is none.
+        InputError: files are missing or do not fit, or the settings are invalid.
     """
-    points, chosen = source.points(network), settings_from_json(rule)
-    verdict = _cached_preview(source, points, chosen)
+    points, settings = source.points(network), settings_from_json(rule)
+    preview = _cached_preview(source, points, settings)
     shown = np.isin(points.labels, list(classes)) if classes else np.ones(len(points), dtype=np.bool_)
     if scores:
-        shown &= (verdict.scores >= scores[0]) & (verdict.scores <= scores[1])
-    return MapState(points=points, rule=chosen, verdict=verdict, shown=shown)
+        shown &= (preview.scores >= scores[0]) & (preview.scores <= scores[1])
+    return MapState(points=points, settings=settings, preview=preview, shown=shown)
 
 
 def _cached_preview(source: Source, points: Points, rule: FilterSettings) -> FilterPreview:
     key = points.network, json.dumps(settings_to_json(rule), sort_keys=True)
-    return source.verdicts.get(key, source.decisions_stamp(points), lambda: preview_filter(source, points, rule))
+    return source.previews.get(key, source.decisions_stamp(points), lambda: preview_filter(source, points, rule))
 
 
 def settings_to_json(rule: FilterSettings) -> dict[str, Any]:
-    """For the page to keep."""
-    kept: dict[str, Any] = _RULE.dump_python(rule, mode="json")
-    return kept
+    """Return the settings as JSON values, for the page and its links."""
+    values: dict[str, Any] = _RULE.dump_python(rule, mode="json")
+    return values
 
 
-def settings_from_json(kept: Mapping[str, Any] | None) -> FilterSettings:
-    """The rule that the page kept, or that a link brings.
+def settings_from_json(values: Mapping[str, Any] | None) -> FilterSettings:
+    """Return the settings of the page, or of a link.
 
     Raises:
-        InputError: it is none.
+        InputError: they are invalid.
     """
     try:
-        return _RULE.validate_python(kept or {})
+        return _RULE.validate_python(values or {})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise InputError(f"the link's rule: {where}: {first['msg']}; reset the settings") from None
 
 
-# Chosen images as a CSV file for people and spreadsheets.
-
-
 COLUMNS = ("path", "sha256", "label_name", "predicted_name", "score", "keep", "reason")
 
 _DECIMALS = Decimal("1e-6")
-# Full-width forms too: spreadsheets in East Asian settings read them as the plain ones.
+# Full-width forms too: spreadsheets with East Asian settings treat them as the plain ones.
 _STARTS = tuple("=+-@\t\r\n＝＋－＠'")
 
 
-def selection_csv(points: Points, verdict: FilterPreview, rows: Sequence[int]) -> str:
-    """The images in `rows`, in that order, under a header of `COLUMNS`.
+def selection_csv(points: Points, preview: FilterPreview, rows: Sequence[int]) -> str:
+    """Return a CSV file of the images in `rows`, in that order, with a header of `COLUMNS`.
 
-    All cells are quoted and lines end with a line feed. `score` has six places, a half rounded up,
-    and `keep` is true or false, human decisions included. A cell that begins with `=`, `+`, `-`, `@`
-    (full-width ones too), a tab or a line break would run as a formula in a spreadsheet
-    (OWASP, "CSV Injection"): an apostrophe is put before it, and before cells that begin with one, so
-    that whoever reads the file back takes one leading apostrophe away and has the exact text.
-    Where labels were changed on purpose, a last column says in every row how many.
+    All cells are quoted and lines end with a line feed. `score` has six decimals, with ties rounded up.
+    `keep` is true or false and includes overrides. A cell that starts with `=`, `+`, `-`, `@` (full-width
+    ones too), a tab or a line break would run as a formula in a spreadsheet (OWASP, "CSV Injection"). Such
+    cells, and cells that start with an apostrophe, get a leading apostrophe: remove one to restore the text.
+    Where labels were changed on purpose, a last column has their number in every row.
 
     The button of the exported page gives the same bytes; see assets/csv.js.
     """
@@ -126,9 +124,9 @@ def selection_csv(points: Points, verdict: FilterPreview, rows: Sequence[int]) -
             points.sha256[row].as_py(),
             points.name(row),
             points.class_names[int(points.predicted[row])],
-            # As JavaScript's toFixed has it: of the exact value, and a tie goes up.
-            str(Decimal(float(verdict.scores[row])).quantize(_DECIMALS, ROUND_HALF_UP)),
-            "true" if verdict.keep[row] else "false",
+            # As JavaScript's toFixed: from the exact value, with ties rounded up.
+            str(Decimal(float(preview.scores[row])).quantize(_DECIMALS, ROUND_HALF_UP)),
+            "true" if preview.keep[row] else "false",
             points.reasons[row].as_py(),
             *n_planted,
         )

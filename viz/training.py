@@ -61,16 +61,16 @@ def study_view(data: DataPaths, name: str | None, *, params: Params, batch_size:
         correct = open_array(data.correct(name), dtype=np.bool_, ndim=2)
     except InputError as error:
         return problem(str(error))
-    report, asked = params.report, params.studies[name]
+    report, map_controls = params.report, params.studies[name]
     confidence = report.confidence
     plan = AnalysisPlan(
-        margin=report.margin / 100, alpha=report.alpha, primary=report.primary, matched=asked.match,
-        n_images=max(1, correct.shape[1]), looks=asked.looks or (),
+        margin=report.margin / 100, alpha=report.alpha, primary=report.primary, matched=map_controls.match,
+        n_images=max(1, correct.shape[1]), looks=map_controls.looks or (),
     )  # fmt: skip
     study = study_summary(name, runs, plan)
     return html.Div(
         [
-            *_overview(study, runs, asked),
+            *_overview(study, runs, map_controls),
             *_accuracy(study, confidence, several_draws=len({run.filter_network for run in runs}) > 1),
             *_differences(study, confidence),
             *_loss(study, runs, batch_size),
@@ -88,19 +88,24 @@ def _runs(data: DataPaths, params: Params, name: str | None) -> list[Run]:
     return [run_from_row(row) for row in read_runs(data.runs(name), data.history(name))]
 
 
-def _overview(study: Mapping[str, Any], runs: Sequence[Run], asked: Study) -> list[Any]:
+def _overview(study: Mapping[str, Any], runs: Sequence[Run], map_controls: Study) -> list[Any]:
     finished = study["n_cells"] - study["n_skipped"] - study["n_diverged"]
     counts = f"{count(finished)} finished, {count(study['n_diverged'])} diverged, {count(study['n_skipped'])} skipped"
     parts: list[Any] = [html.H2(study["name"]), html.P(f"{common_settings(study)}: {counts}")]
-    if not _matches_grid(runs, asked):
+    if not _matches_grid(runs, map_controls):
         text = f"These are not the cells that studies.{study['name']} in params.yaml asks for now; run `dvc repro`."
         parts.append(html.P(text, className="stale", role="alert"))
     return parts
 
 
-def _matches_grid(runs: Sequence[Run], asked: Study) -> bool:
+def _matches_grid(runs: Sequence[Run], map_controls: Study) -> bool:
     grid = itertools.product(
-        asked.models, asked.batch_sizes, asked.learning_rates, asked.weight_decays, asked.arms, asked.seeds
+        map_controls.models,
+        map_controls.batch_sizes,
+        map_controls.learning_rates,
+        map_controls.weight_decays,
+        map_controls.arms,
+        map_controls.seeds,
     )
     return set(grid) == {(*run.setting, run.arm, run.seed) for run in runs}
 

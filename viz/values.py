@@ -1,4 +1,4 @@
-"""How suspect each image is to one judge, computed once for as long as the files stay."""
+"""Suspicion of each image by one scorer, cached until the files change."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -19,9 +19,9 @@ from viz.data import Points, Source
 
 
 def filter_values(source: Source, points: Points) -> NDArray[np.float64]:
-    """(N,) of the scorer that the filter has used, from its scores v / (v + threshold); see `budgets.score`.
+    """Return the values (N,) of the filter's scorer, from its scores v / (v + threshold); see `thresholds.score`.
 
-    Infinite where the score is 1.
+    They are infinite where the score is 1.
     """
 
     def compute() -> NDArray[np.float64]:
@@ -35,15 +35,15 @@ def filter_values(source: Source, points: Points) -> NDArray[np.float64]:
 
 
 def scored_values(source: Source, points: Points, name: str) -> NDArray[np.float64]:
-    """(N,) of a scorer with its default options, in its unit.
+    """Return the values (N,) of a scorer with its default options, in its unit.
 
     Raises:
-        InputError: it needs files that are missing, or cannot judge these images.
+        InputError: it needs files that are missing, or cannot score these images.
     """
 
     def compute() -> NDArray[np.float64]:
         scorer, evidence = with_defaults(name), source.evidence(points)
-        check_scorer(evidence, scorer, points.class_names, f"the judge {name}")
+        check_scorer(evidence, scorer, points.class_names, f"the scorer {name}")
         _, options = split_options(scorer)
         return SCORERS[name].values(evidence, **options)
 
@@ -51,7 +51,7 @@ def scored_values(source: Source, points: Points, name: str) -> NDArray[np.float
 
 
 def radii(source: Source, points: Points, space: Space, min_samples: int, label: int | None) -> NDArray[np.float64]:
-    """Release radii of one class or, for None, of all (N,), in the unit of `space`; see `selection.dbscan`.
+    """Return the release radii of one class or, for None, of all (N,), in the unit of `space`; see `scoring.density`.
 
     Raises:
         InputError: the components are missing, or of other files than the points.
@@ -66,7 +66,7 @@ def radii(source: Source, points: Points, space: Space, min_samples: int, label:
 def ordered_distances(
     source: Source, points: Points, space: Space, min_samples: int, label: int | None
 ) -> NDArray[np.float64]:
-    """Ascending, of one class or all: distances to the `min_samples`-th nearest of the class, itself counted.
+    """Return distances to the `min_samples`-th nearest of the class, itself included; ascending, for a class or all.
 
     Raises:
         InputError: as `radii`.
@@ -79,7 +79,7 @@ def ordered_distances(
 
 
 def with_defaults(name: str) -> dict[str, Any]:
-    """A scorer and its options, as an empty section of params.yaml would have them."""
+    """Return a scorer with the default options of params.yaml."""
     options: Mapping[str, Any] = TypeAdapter[Section](SingleScorer).validate_python({"name": name}).model_dump()
     return dict(options)
 
@@ -95,7 +95,7 @@ def _per_class(
     def make() -> NDArray[np.float64]:
         places = points.coordinates if space == "embedding" else source.evidence(points).points(space)
         rows = slice(None) if label is None else points.labels == label
-        # Searching for neighbours lets other threads run.
+        # The neighbor search releases the GIL.
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return compute(places[rows], points.labels[rows], pool.map)
 
@@ -105,5 +105,5 @@ def _per_class(
 def _cached(
     source: Source, points: Points, key: object, make: Callable[[], NDArray[np.float64]]
 ) -> NDArray[np.float64]:
-    # What comes from evidence too: evidence that is not of these points is refused.
-    return source.remembered.get((points.network, key), points.stamp, make)
+    # This stamp also covers values from `evidence`, which rejects files of other points.
+    return source.cache.get((points.network, key), points.stamp, make)

@@ -1,4 +1,4 @@
-"""How well suspicion finds images that are known to be labelled wrongly, with its uncertainty."""
+"""How well suspicion finds images that are known to be labeled wrongly, with its uncertainty."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -70,7 +70,7 @@ def _run_case(
         )
     data, network = DataPaths(root=folder / "data"), params.networks[0]
     processes = StageProcesses(network)
-    with processes.heeding_signals():
+    with processes.forwarding_signals():
         for stage in STAGES:
             # A stage writes its provenance last.
             if not data.provenance(stage, network).exists():

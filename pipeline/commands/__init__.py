@@ -1,4 +1,4 @@
-"""The commands: a module each with `make_parser()` and `main(argv) -> exit code`, and the options that they share."""
+"""Commands: one module each with `make_parser()` and `main(argv) -> exit code`, and shared options."""
 
 import argparse
 from pathlib import Path
@@ -11,12 +11,12 @@ _FOLDERS = {
 
 
 def command_parser(name: str, description: str | None, *folders: str) -> argparse.ArgumentParser:
-    """The parser of a command, to which it adds its own options.
+    """Return the parser of a command, to which the command adds options.
 
     Args:
         name: of the command.
-        description: its module's docstring, shown as it is written.
-        folders: which of `--params`, `--data` and `--work` it has.
+        description: docstring of its module, shown unchanged.
+        folders: the options among `--params`, `--data` and `--work` to add.
     """
     return argparse.ArgumentParser(
         prog=f"python -m pipeline {name}",
@@ -27,7 +27,7 @@ def command_parser(name: str, description: str | None, *folders: str) -> argpars
 
 
 def folder_options(*names: str) -> argparse.ArgumentParser:
-    """A parent parser with some of `--params`, `--data` and `--work`."""
+    """Return a parent parser with some of `--params`, `--data` and `--work`."""
     parent = argparse.ArgumentParser(add_help=False)
     for name in names:
         default, purpose = _FOLDERS[name]

@@ -1,4 +1,4 @@
-"""`python -m pipeline calibrate`: which map, space and min_samples DBSCAN works best with, and at which eps.
+"""`python -m pipeline calibrate`: find the map, space, min_samples and eps with which DBSCAN works best.
 
 The objective is stated and needs no test image: 5 % of the training images are given to another
 class, five times anew, and DBSCAN has to find them (`selection.calibration`). Every map of
@@ -26,7 +26,7 @@ from pipeline.scoring.eps_search import PLANTED_SHARE, k_distances, knee, search
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     parser = command_parser("calibrate", __doc__, "params", "data")
     parser.add_argument("--network", required=True)
     parser.add_argument("--min-samples", type=int, nargs="+", default=[3, 5, 10, 20])

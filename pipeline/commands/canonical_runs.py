@@ -47,7 +47,7 @@ class CanonicalHashes:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     parser = command_parser("canonical-runs", __doc__)
     parser.add_argument("--record", action="store_true", help="write the list")
     parser.add_argument("--json", action="store_true", help="print digest, machine and hashes, and compare nothing")

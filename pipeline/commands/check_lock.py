@@ -22,7 +22,7 @@ _REPORT_STAGE = "report"
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     return command_parser("check-lock", __doc__)
 
 

@@ -1,10 +1,10 @@
-"""`python -m pipeline compare A B`: what experiment B changed against A.
+"""`python -m pipeline compare A B`: compare experiment B with A by paired tests.
 
-A and B are git revisions of this repository, read from DVC's cache without a checkout, or folders with data/. Runs of
-both that share study, model, arm, filter network, batch size, simulated workers, learning rate, weight decay and seed
-are pairs; a margin of equivalence belongs to the question and is to be chosen before the answer is seen: it is that of
-B's report, unless given. The confidence is that of B's report too, 0.95 where it has none. Where test images of A and
-B are unlike, or not known, there is no verdict.
+A and B are git revisions of this repository, read from DVC's cache without a checkout, or folders with data/. Runs with
+equal study, model, arm, filter network, batch size, simulated workers, learning rate, weight decay and seed are pairs.
+The margin of equivalence is that of B's report, unless --margin is set; choose it before you see the results. The
+confidence is also that of B's report, or 0.95 without one. If the test images of A and B differ or are unknown, there
+is no verdict.
 """
 
 import argparse
@@ -30,20 +30,20 @@ from pipeline.stats.verdict import DecisionRule, Verdict
 
 _CONFIDENCE = 0.95
 _MARGIN = 0.3
-"""Percentage points, where nobody has stated any."""
+"""Default, in percentage points."""
 
 MarginSource = Literal["arguments", "report", "default"]
 
 _MARGIN_SOURCES: dict[MarginSource, str] = {
-    "arguments": "as --margin says",
-    "report": "the report.margin of B's report",
-    "default": "the default: B has no report that states one",
+    "arguments": "from --margin",
+    "report": "report.margin of B's report",
+    "default": "the default, as B has no report with a margin",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Margin:
-    """Differences of top-1 nearer to 0 than `points` (percentage points) do not matter, as `stated` by whom."""
+    """Margin of equivalence: differences of top-1 within ±`points` percentage points. `stated` is its source."""
 
     points: float
     stated: MarginSource
@@ -54,11 +54,14 @@ class ExperimentComparison:
     """Experiment B against A: accuracies and shares 0 to 1, their differences -1 to 1.
 
     Attributes:
-        a, b: what the user calls them.
-        n_planted_a, n_planted_b: how many training labels were changed on purpose; None for none.
-        alpha: chance of a false claim, of the `report.confidence` that B's report was made with.
-        studies_only_a, studies_only_b: studies of one alone.
-        networks_only_a, networks_only_b: networks with which one alone has filtered.
+        a, b: names from the command line.
+        n_planted_a, n_planted_b: number of training labels changed on purpose; None for none.
+        margin: of equivalence.
+        alpha: probability of a false positive, 1 - `report.confidence` of B's report.
+        studies: of both.
+        filters: of networks that both filtered with.
+        studies_only_a, studies_only_b: studies of one experiment alone.
+        networks_only_a, networks_only_b: networks with which one experiment alone filtered.
     """
 
     a: str
@@ -76,39 +79,39 @@ class ExperimentComparison:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     parser = command_parser("compare", __doc__)
-    parser.add_argument("a", metavar="A", help="folder or git revision, e.g. HEAD~1: what it was")
-    parser.add_argument("b", metavar="B", help="folder (. is what is here now) or git revision: what it became")
+    parser.add_argument("a", metavar="A", help="baseline: a folder or git revision, e.g. HEAD~1")
+    parser.add_argument("b", metavar="B", help="new experiment: a folder (. for this one) or git revision")
     parser.add_argument(
         "--margin",
         type=_margin,
         metavar="POINTS",
-        help="differences of top-1 nearer to 0 than this do not matter; percentage points "
-        f"(default: report.margin of B's report, and {_MARGIN} where it has none)",
+        help="margin of equivalence of top-1 in percentage points "
+        f"(default: report.margin of B's report, or {_MARGIN} without one)",
     )
-    parser.add_argument("--json", action="store_true", help="one line of JSON, in the units of summary.json")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON, in the units of summary.json")
     return parser
 
 
 def main(argv: Sequence[str]) -> int:
-    """Raises InputError where one is no experiment, or both have no study in common."""
+    """Compare and print; raise InputError if one is no experiment, or they share no study."""
     arguments = make_parser().parse_args(argv)
     a, b = read_experiment(arguments.a), read_experiment(arguments.b)
-    found = compare(a, b, resolve_margin(arguments.margin, b))
-    print(json.dumps(to_dict(found), ensure_ascii=False, allow_nan=False) if arguments.json else _text(found))
+    comparison = compare(a, b, resolve_margin(arguments.margin, b))
+    print(json.dumps(to_dict(comparison), ensure_ascii=False, allow_nan=False) if arguments.json else _text(comparison))
     return 0
 
 
-def resolve_margin(given: float | None, b: Experiment) -> Margin:
-    """The given one goes before that of B's report, in percentage points."""
-    if given is not None:
-        return Margin(points=given, stated="arguments")
+def resolve_margin(requested: float | None, b: Experiment) -> Margin:
+    """Return the requested margin in percentage points, else that of B's report, else the default."""
+    if requested is not None:
+        return Margin(points=requested, stated="arguments")
     return Margin(points=_MARGIN, stated="default") if b.margin is None else Margin(points=b.margin, stated="report")
 
 
 def compare(a: Experiment, b: Experiment, margin: Margin) -> ExperimentComparison:
-    """Everything that both have.
+    """Compare all studies and filters that both experiments have.
 
     Raises:
         InputError: no common study, or as `compare_study_runs`.
@@ -116,8 +119,8 @@ def compare(a: Experiment, b: Experiment, margin: Margin) -> ExperimentCompariso
     common = [name for name in a.studies if name in b.studies]
     if not common:
         raise InputError(
-            f"{a.name} and {b.name}: no study in common; the one has {', '.join(a.studies)}, "
-            f"the other {', '.join(b.studies)}"
+            f"{a.name} and {b.name}: no study in common; the first has {', '.join(a.studies)}, "
+            f"the second {', '.join(b.studies)}"
         )
     confidence = _CONFIDENCE if b.confidence is None else b.confidence
     rule = DecisionRule(margin=margin.points / 100, alpha=round(1 - confidence, 12))
@@ -136,7 +139,7 @@ def compare(a: Experiment, b: Experiment, margin: Margin) -> ExperimentCompariso
                 b.studies[name],
                 rule,
                 step=step,
-                no_verdict=incomparable_reason(name, a.tested, b.tested),
+                no_verdict=incomparable_reason(name, a.evaluation_images, b.evaluation_images),
             )
             for name in common
         ],
@@ -148,10 +151,10 @@ def compare(a: Experiment, b: Experiment, margin: Margin) -> ExperimentCompariso
     )
 
 
-def to_dict(found: ExperimentComparison) -> dict[str, Any]:
-    """Plain values; estimates and verdicts as in data/report/summary.json, settings as mappings by their fields."""
+def to_dict(comparison: ExperimentComparison) -> dict[str, Any]:
+    """Return plain values: estimates and verdicts as in data/report/summary.json, settings as mappings."""
     return {
-        **asdict(found),
+        **asdict(comparison),
         "studies": [
             {
                 **asdict(study),
@@ -162,44 +165,49 @@ def to_dict(found: ExperimentComparison) -> dict[str, Any]:
                 "only_a": [setting._asdict() for setting in study.only_a],
                 "only_b": [setting._asdict() for setting in study.only_b],
             }
-            for study in found.studies
+            for study in comparison.studies
         ],
     }
 
 
 def _arm_values(arm: ArmVerdict) -> dict[str, Any]:
-    judged = {**_verdict_values(arm.verdict), "settings": arm.verdict.settings} if arm.verdict else {}
-    return {"arm": arm.arm, "left_out": arm.left_out, "estimate": None, "verdict": None, "settings": 0} | judged
+    values = {**_verdict_values(arm.verdict), "settings": arm.verdict.settings} if arm.verdict else {}
+    return {"arm": arm.arm, "left_out": arm.left_out, "estimate": None, "verdict": None, "settings": 0} | values
 
 
 def _verdict_values(verdict: Verdict) -> dict[str, Any]:
     return {"estimate": in_points(verdict.estimate), "verdict": verdict_values(verdict)}
 
 
-def _text(found: ExperimentComparison) -> str:
-    return "\n".join(_lines(found))
+def _text(comparison: ExperimentComparison) -> str:
+    return "\n".join(_lines(comparison))
 
 
-def _lines(found: ExperimentComparison) -> Iterator[str]:
-    for side, name, n_planted in (("A", found.a, found.n_planted_a), ("B", found.b, found.n_planted_b)):
+def _lines(comparison: ExperimentComparison) -> Iterator[str]:
+    for side, name, n_planted in (
+        ("A", comparison.a, comparison.n_planted_a),
+        ("B", comparison.b, comparison.n_planted_b),
+    ):
         yield paragraph(f"{side} = {name}" if n_planted is None else f"{side} = {name}; {planted_note(n_planted)}")
-    yield paragraph(f"margin ±{found.margin.points:g} percentage points, {_MARGIN_SOURCES[found.margin.stated]}")
-    yield paragraph(f"each test has the level {found.alpha:g}: the chance that it finds what is not there")
-    for study in found.studies:
+    yield paragraph(
+        f"margin ±{comparison.margin.points:g} percentage points, {_MARGIN_SOURCES[comparison.margin.stated]}"
+    )
+    yield paragraph(f"each test has the level {comparison.alpha:g}, its probability of a false positive")
+    for study in comparison.studies:
         yield ""
         yield from study_lines(study)
-    if found.filters:
+    if comparison.filters:
         yield ""
-        yield from filter_lines(found.filters)
-    alone = {
-        "studies only in A": found.studies_only_a,
-        "studies only in B": found.studies_only_b,
-        "filters only in A": found.networks_only_a,
-        "filters only in B": found.networks_only_b,
+        yield from filter_lines(comparison.filters)
+    only = {
+        "studies only in A": comparison.studies_only_a,
+        "studies only in B": comparison.studies_only_b,
+        "filters only in A": comparison.networks_only_a,
+        "filters only in B": comparison.networks_only_b,
     }
-    for what, names in alone.items():
+    for heading, names in only.items():
         if names:
-            yield paragraph(f"{what}: {', '.join(names)}")
+            yield paragraph(f"{heading}: {', '.join(names)}")
 
 
 def _missing(names: Iterable[str], others: Iterable[str]) -> list[str]:
@@ -212,5 +220,5 @@ def _margin(text: str) -> float:
     except ValueError:
         points = 0.0
     if not is_margin(points):
-        raise argparse.ArgumentTypeError(f"{text} is no number of percentage points above 0 and below 100")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of percentage points above 0 and below 100")
     return points

@@ -2,7 +2,7 @@
 
 Runs real steps of one of the study's cells, on as many processes as the study trains on, three ways in turn: as they
 are, without exchanging gradients, and with synthetic images. Nothing is evaluated, saved or recorded. Says which of
-compute, communication, input or synchronisation bounds a step, and what to do about it, or that the spread of the
+compute, communication, input or synchronization bounds a step, and what to do about it, or that the spread of the
 measurements does not tell. Its own torchrun may start the processes, on any number of nodes.
 """
 
@@ -33,14 +33,14 @@ _MODULE = "pipeline.commands.diagnose"
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     parser = command_parser("diagnose", __doc__, "params", "data", "work")
     parser.add_argument("--study", required=True)
     parser.add_argument("--batch-size", type=int, help="of the study's batch sizes (default: its first)")
     parser.add_argument("--seconds", type=_seconds, default=20.0, help="of training, roughly (default: 20)")
     parser.add_argument("--trace", type=Path, metavar="FOLDER", help="write a trace of one step of each rank here")
-    # Told by the process that starts the others, before it does.
-    parser.add_argument("--alone-seconds", type=float, help=argparse.SUPPRESS)
+    # The launching process passes it on.
+    parser.add_argument("--single-rank-seconds", type=float, help=argparse.SUPPRESS)
     return parser
 
 
@@ -88,8 +88,12 @@ def _report(context: StageContext, ranks: World, arguments: argparse.Namespace) 
         )
         if settings.local_from_step is not None:
             print(f"post-local SGD: its local phase, averaged every {settings.local_period} steps; not those before it")
-        alone = arguments.alone_seconds
-        print("\n".join(diagnosis_lines(diagnose(times), times, batch_size=settings.batch_size, alone_seconds=alone)))
+        alone = arguments.single_rank_seconds
+        print(
+            "\n".join(
+                diagnosis_lines(diagnose(times), times, batch_size=settings.batch_size, single_rank_seconds=alone)
+            )
+        )
     if arguments.trace:
         trace(training, arguments.trace / f"{arguments.study}.rank{ranks.rank}.json")
         if ranks.is_main:

@@ -1,4 +1,4 @@
-"""`python -m pipeline doctor`: every mismatch of the installation, with its repair."""
+"""`python -m pipeline doctor`: check the installation and print a fix for each mismatch."""
 
 import argparse
 import sys
@@ -12,7 +12,7 @@ from pipeline.errors import InputError
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     return command_parser("doctor", __doc__)
 
 
@@ -35,12 +35,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 def examine(project: Path) -> Iterator[Finding]:
-    """All findings, those first that explain others."""
+    """Yield all findings; those that explain others come first."""
     version = check_python_version(sys.version_info[:3])
     yield version
     if version.status == "problem":
         return
-    # Imported here: they do not start on an older Python, and `packaging` may be what is missing.
+    # Imported here: these modules need a newer Python, and `packaging` may be missing.
     try:
         from pipeline.commands.checks.packages import check_packages
     except ModuleNotFoundError as error:
@@ -54,6 +54,6 @@ def examine(project: Path) -> Iterator[Finding]:
 
 
 def format_finding(finding: Finding) -> str:
-    """One line, and the repair on a second one."""
-    line = f"{finding.status:8} {finding.subject:13} {finding.found}"
+    """Return one line, and the repair on a second line."""
+    line = f"{finding.status:8} {finding.subject:13} {finding.detail}"
     return f"{line}\n{'':8} {'':13} -> {finding.repair}" if finding.repair else line

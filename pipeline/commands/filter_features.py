@@ -37,7 +37,7 @@ _PROBE_FOLDS = 5
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     parser = command_parser("filter-features", __doc__, "params")
     parser.add_argument("--features", type=Path, required=True, help=".npy, float (N, D)")
     parser.add_argument("--labels", type=Path, help="UTF-8 CSV, N rows with a column label; a column path is passed on")

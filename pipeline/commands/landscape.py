@@ -1,10 +1,10 @@
-"""`python -m pipeline landscape --study NAME`: how curved the loss is around the weights of a study's networks.
+"""`python -m pipeline landscape --study NAME`: measure the curvature of the loss around a study's trained weights.
 
-Gahlot et al. (2020) say that filtering smooths the loss landscape, and do not measure it. Here the same images, drawn
-without looking at the filter, give the loss of all arms' networks: the largest eigenvalue of its Hessian and slices
-along filter-normalised random directions (Li et al. 2018), once by training images, some of which only the full arm has
-seen, and once by test images, which none has. It measures the networks whose weights the study
-keeps (`keep_weights`), one after the other; an interrupted command goes on with those that are left.
+Gahlot et al. (2020) state that filtering smooths the loss landscape, and do not measure it. This command computes the
+largest eigenvalue of the Hessian of the loss, and slices along filter-normalized random directions (Li et al. 2018).
+All arms use the same images, sampled independently of the filter: once training images, some of which only the full arm
+has seen, and once test images, which none has seen. It measures the networks whose weights the study keeps
+(`keep_weights`), one after the other. Run the same command again to resume.
 """
 
 import argparse
@@ -34,7 +34,7 @@ _IMAGES = 500
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     parser = command_parser("landscape", __doc__, "params", "data", "work")
     parser.add_argument("--study", required=True, help="one of `studies` in the parameter file")
     parser.add_argument(

@@ -37,7 +37,7 @@ from pipeline.training.memory import total_memory
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     return command_parser("plan", __doc__, "params", "data", "work")
 
 

@@ -14,7 +14,7 @@ _MODELINE = "# yaml-language-server:"
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     parser = command_parser("preset", __doc__)
     parser.add_argument("name", nargs="?", help="of a file in presets/; without it they are listed")
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="file to write")
@@ -48,7 +48,7 @@ def apply_preset(preset: Path, target: Path, *, presets: Collection[Path], force
     known = {_body(path.read_text(encoding="utf-8")) for path in presets}
     if target.exists() and not force and _body(target.read_text(encoding="utf-8")) not in known:
         raise InputError(
-            f"{target}: has edits of its own, which would be lost; keep them with "
+            f"{target}: has edits, which would be lost; keep them with "
             f"`cp {target} {preset.with_name('mine.yaml')}`, or add --force to drop them"
         )
     schema = os.path.relpath(preset.parent / "params.schema.json", target.parent)

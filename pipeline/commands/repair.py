@@ -14,7 +14,7 @@ from pipeline.paths import WorkPaths
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     return command_parser("repair", __doc__)
 
 

@@ -34,8 +34,6 @@ from pipeline.training.code_families import code_name
 from pipeline.training.result_cache import RunCache
 from pipeline.training.run_key import RunKey, machine_info, training_code_digest, worker_machine_info
 
-# What a report was made of, in one file: small enough to commit beside the figures that it gave.
-
 
 def pack(target: Path, *, params: Path, data: DataPaths, work: WorkPaths) -> int:
     """Write `target`, a tar archive compressed by xz whose names are those of a project's own folder.
@@ -71,7 +69,7 @@ def pack(target: Path, *, params: Path, data: DataPaths, work: WorkPaths) -> int
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     parser = command_parser("runs", __doc__)
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
     here, everything = folder_options("params", "work"), folder_options("params", "data", "work")

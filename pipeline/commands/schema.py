@@ -17,7 +17,7 @@ _KEYWORDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     parser = command_parser("schema", __doc__)
     parser.add_argument("--out", type=Path, default=Path("presets/params.schema.json"), help="file to write")
     return parser

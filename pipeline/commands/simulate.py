@@ -1,11 +1,11 @@
-"""`python -m pipeline simulate`: what more GPUs would bring, by a model of data-parallel steps. Nothing runs on them.
+"""`python -m pipeline simulate`: predict the speedup of more GPUs by a model of data-parallel steps.
 
-A machine of machines/*.yaml, a network of torchvision, and how fast one GPU trains it alone give throughput,
-efficiency, time and cost of a training against the number of GPUs, for several ways to add up gradients. `--fit` takes
-the constants of a link from measured all-reduces and says how well they predict those held out. `--measure` times one
-step on the GPU that is here, or on the CPU; the links stay those of the machine's file.
+Nothing runs on those GPUs. From a machine of machines/*.yaml, a network of torchvision, and the speed of one GPU, it
+computes throughput, efficiency, time and cost of a training by number of GPUs, for several ways to sum gradients.
+`--fit` fits the constants of a link to measured all-reduces and reports the cross-validated error. `--measure` times
+one step on the GPU of this machine, or on its CPU; the links remain those of the machine's file.
 
-The model leaves out stragglers, congestion, and that a GPU is less efficient on small batches: it is an upper bound.
+The model ignores stragglers, congestion, and the lower efficiency of a GPU on small batches: it is an upper bound.
 """
 
 import argparse
@@ -33,57 +33,54 @@ from pipeline.simulator.report import (
     write_results,
 )
 
-# The command line of `python -m pipeline simulate`.
-
-
 _NOT_GIVEN = object()
 # 90 epochs of ImageNet's training images.
 _EXAMPLES = 90 * 1_281_167
+# --link -> key of a machine's file.
+_LINKS = {"intra_node": "inside", "inter_node": "between"}
 
 
-def simulate_parser(description: str | None) -> argparse.ArgumentParser:
-    """The parser of the command, with the docstring of its module."""
-    parser = command_parser("simulate", description)
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of this command."""
+    parser = command_parser("simulate", __doc__)
     parser.add_argument("--machine", type=_machine_path, help="a name in machines/, such as summit, or a file")
     parser.add_argument("--network", default="resnet50", help="a classifier of torchvision (default: resnet50)")
     parser.add_argument("--image-size", type=_count, default=224, help="pixels (default: 224)")
     parser.add_argument("--classes", type=_count, default=1000, help="(default: 1000)")
     speed = parser.add_mutually_exclusive_group()
-    speed.add_argument("--images-per-second", type=_positive, help="that one GPU of the machine trains alone")
+    speed.add_argument("--images-per-second", type=_positive, help="training speed of one GPU of the machine")
     speed.add_argument(
-        "--measure", action="store_true", help="time a step on the GPU here, or on the CPU where there is none"
+        "--measure", action="store_true", help="time a step on the GPU of this machine, or on its CPU without one"
     )
-    parser.add_argument("--local-batch", type=_count, default=64, help="of weak scaling, images a GPU (default: 64)")
+    parser.add_argument("--local-batch", type=_count, default=64, help="images per GPU of weak scaling (default: 64)")
     parser.add_argument(
-        "--batch-sizes", type=_count, nargs="+", default=[3840, 7680, 15360, 30720], help="of strong scaling"
+        "--global-batch-sizes", type=_count, nargs="+", default=[3840, 7680, 15360, 30720], help="of strong scaling"
     )
-    parser.add_argument("--gpus", type=_count, nargs="+", help="(default: nodes doubled, up to the whole machine)")
+    parser.add_argument("--gpus", type=_count, nargs="+", help="(default: 1, 2, 4, ... nodes, up to the whole machine)")
     parser.add_argument("--algorithms", nargs="+", choices=[*ALL_REDUCE], default=["ring", "tree", "hierarchical_tree"])
     parser.add_argument(
         "--bucket-mib", type=_positive,
-        help="gradients in a message (default: as DDP's, 1 in the first and 25 in others; of Horovod at most 128)",
+        help="gradients per message (default: as DDP, 1 in the first and 25 in others; for Horovod at most 128)",
     )  # fmt: skip
     parser.add_argument(
-        "--compression", type=_at_least_1, default=1.0, help="2 where gradients travel as bf16 (default: 1)"
+        "--compression", type=_at_least_1, default=1.0, help="2 for gradients sent as bf16 (default: 1)"
     )
     parser.add_argument(
         "--no-overlap", action="store_true",
-        help="send after the backward pass, not beside it, in one message where --bucket-mib is not given",
+        help="send after the backward pass, not during it; in one message without --bucket-mib",
     )  # fmt: skip
     parser.add_argument(
         "--negotiation", type=_positive, nargs=2, metavar=("CYCLE_MS", "MESSAGE_US"),
-        help="also simulate Horovod: its cycle time, and what its coordinator takes for a message",
+        help="also simulate Horovod: its cycle time, and the time of its coordinator for a message",
     )  # fmt: skip
     parser.add_argument("--examples", type=_positive, default=float(_EXAMPLES), help="images over all epochs")
     parser.add_argument("--price-per-gpu-hour", type=_positive, help="in any currency")
     parser.add_argument("--fit", type=Path, metavar="POINTS.json", help="measured all-reduces")
     parser.add_argument(
         "--hold-out", choices=["workers", "n_bytes"],
-        help="what --fit predicts from the others: each number of workers, or each size (default: workers)",
+        help="groups for the cross-validation of --fit: numbers of workers, or sizes (default: workers)",
     )  # fmt: skip
-    parser.add_argument(
-        "--link", choices=["intra_node", "inter_node"], help="of the machine, that takes the fitted constants"
-    )
+    parser.add_argument("--link", choices=[*_LINKS], help="link of the machine that gets the fitted constants")
     parser.add_argument(
         "--out", type=Path, default=WorkPaths().simulation_results, help="folder of the JSON and SVG files"
     )
@@ -91,46 +88,48 @@ def simulate_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def parse(argv: Sequence[str], parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Raises InputError where two of them do not go together."""
+    """Parse the arguments; raise InputError where options do not fit together."""
     arguments = parser.parse_args(argv)
-    _check_together(arguments)
-    _check_read(arguments, _options_given(parser, argv))
+    _check_combinations(arguments)
+    _check_used(arguments, _explicit_options(parser, argv))
     if arguments.hold_out is None:
         arguments.hold_out = "workers"
     return arguments
 
 
-def _options_given(parser: argparse.ArgumentParser, argv: Sequence[str]) -> dict[str, str]:
-    """Name -> option, of those on the command line."""
+def _explicit_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> dict[str, str]:
+    """Return name -> option of the options on the command line."""
     options = {action.dest: action.option_strings[0] for action in parser._actions if action.dest != "help"}
-    # What has a value already is given no default.
+    # argparse sets no default where the namespace has a value.
     blank = argparse.Namespace(**dict.fromkeys(options, _NOT_GIVEN))
-    found = vars(parser.parse_args(argv, blank))
-    return {name: option for name, option in options.items() if found[name] is not _NOT_GIVEN}
+    values = vars(parser.parse_args(argv, blank))
+    return {name: option for name, option in options.items() if values[name] is not _NOT_GIVEN}
 
 
-def _check_read(arguments: argparse.Namespace, given: Mapping[str, str]) -> None:
-    """Refuse what would be read by nobody."""
-    if arguments.fit is None and "hold_out" in given:
-        raise InputError("--hold-out: says what --fit predicts; give --fit POINTS.json, or drop it")
-    unread = [option for name, option in given.items() if name not in ("fit", "hold_out", "link")]
-    if arguments.machine is None and unread:
+def _check_used(arguments: argparse.Namespace, explicit: Mapping[str, str]) -> None:
+    """Reject unused options."""
+    if arguments.fit is None and "hold_out" in explicit:
+        raise InputError("--hold-out: has no effect without --fit; add --fit POINTS.json, or remove --hold-out")
+    unused = [option for name, option in explicit.items() if name not in ("fit", "hold_out", "link")]
+    if arguments.machine is None and unused:
         raise InputError(
-            f"{unread[0]}: nothing is simulated without a machine; give --machine, such as summit, or drop it"
+            f"{unused[0]}: has no effect without a machine; add --machine, such as summit, or remove {unused[0]}"
         )
 
 
-def _check_together(arguments: argparse.Namespace) -> None:
+def _check_combinations(arguments: argparse.Namespace) -> None:
     if arguments.machine is None and arguments.fit is None:
-        raise InputError("simulate: nothing to do; give --machine, such as summit, or --fit, or both")
+        raise InputError("simulate: nothing to do; use --machine, such as summit, or --fit, or both")
     if arguments.machine is not None and not (arguments.images_per_second or arguments.measure):
-        raise InputError("simulate: how fast is one GPU alone? give --images-per-second, or --measure on one like it")
+        raise InputError("simulate: the speed of one GPU is unknown; use --images-per-second, or --measure on such one")
     if (arguments.link is not None) != (arguments.machine is not None and arguments.fit is not None):
-        raise InputError("--link: says which link of --machine takes the constants of --fit; give all three, or not it")
+        raise InputError(
+            "--link: selects the link of --machine for the constants of --fit; use all three, or not --link"
+        )
 
 
 def _machine_path(text: str) -> Path:
-    """`summit` is machines/summit.yaml."""
+    """Return machines/summit.yaml for `summit`."""
     path = Path(text)
     return path if path.suffix else Path("machines") / f"{text}.yaml"
 
@@ -153,31 +152,26 @@ def _at_least_1(text: str) -> float:
     return value
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
-    return simulate_parser(__doc__)
-
-
 def main(argv: Sequence[str]) -> int:
-    """Raises InputError for a machine, network, number of GPUs or file of points that will not do."""
+    """Simulate and print; raise InputError for an invalid machine, network, number of GPUs or file of points."""
     arguments = parse(argv, make_parser())
     fitted = _fit(arguments) if arguments.fit else None
     if fitted:
         print("\n".join(_fit_lines(fitted, arguments)))
     if arguments.machine is None:
         return 0
-    described, origins = _machine(arguments, fitted)
+    config, origins = _machine(arguments, fitted)
     device = local_device() if arguments.measure else None
     job = _job(arguments, device)
-    sent = grid.communication_variants(arguments, job)
-    cluster = machine(**described.model_dump(exclude={"assumed", "measured"}))
+    variants = grid.communication_variants(arguments, job)
+    cluster = machine(**config.model_dump(exclude={"guessed", "measured"}))
     try:
         rows = simulate_all(
             cluster,
             job,
-            sent,
+            variants,
             gpus=sorted(set(arguments.gpus or gpu_counts(cluster))),
-            batch_sizes=arguments.batch_sizes,
+            batch_sizes=arguments.global_batch_sizes,
             examples=arguments.examples,
             price=arguments.price_per_gpu_hour,
         )
@@ -187,14 +181,14 @@ def main(argv: Sequence[str]) -> int:
     title = f"SIMULATED, not measured: {arguments.network} on {arguments.machine.stem}"
     title += f", each GPU as fast as {timed} here" if timed else ""
     print(title)
-    print("\n".join([*table(rows), *undivided_lines(rows, arguments.batch_sizes)]))
+    print("\n".join([*table(rows), *undivided_lines(rows, arguments.global_batch_sizes)]))
     constants = {
-        **machine_constants(described, origins),
+        **machine_constants(config, origins),
         **job_constants(arguments, job, timed),
-        **grid.communication_constants(sent, job),
+        **grid.communication_constants(variants, job),
     }
     print("\n".join(constant_lines(constants)))
-    write_results(arguments, title, rows, sent, constants, fitted)
+    write_results(arguments, title, rows, variants, constants, fitted)
     return 0
 
 
@@ -217,23 +211,24 @@ def _fit_lines(fitted: LinkFit, arguments: argparse.Namespace) -> Iterator[str]:
 
 
 def _machine(arguments: argparse.Namespace, fitted: LinkFit | None) -> tuple[MachineConfig, dict[str, str]]:
-    """The description, with the fitted constants in the link they belong to, and where each figure comes from."""
-    described = load_machine(arguments.machine)
-    origins: dict[str, str] = dict(described.origins)
+    """Return the machine's file with the fitted constants in its link, and the origin of each value."""
+    config = load_machine(arguments.machine)
+    origins: dict[str, str] = dict(config.origins)
     if fitted is None:
-        return described, origins
-    link = getattr(described, arguments.link)
+        return config, origins
+    key = _LINKS[arguments.link]
+    link = getattr(config, key)
     if link is None:
-        raise InputError(f"--link {arguments.link}: {arguments.machine} has no such link; give the other one")
-    # What a tree was seen to take is said of trees alone.
+        raise InputError(f"--link {arguments.link}: {arguments.machine} has no such link; use the other one")
+    # A latency measured with trees applies to trees alone.
     latency = {"ring": "latency_seconds", "tree": "tree_latency_seconds"}[fitted.algorithm]
     constants = {
         latency: fitted.link.latency_seconds,
-        # The model adds up the adapters of a node; the points have them all.
+        # The model sums the adapters of a node; the points used all of them.
         "bytes_per_second": fitted.link.bytes_per_second / getattr(link, "adapters_per_node", 1),
     }
-    origins |= {f"{arguments.link}.{key}": "measured" for key in constants}
-    return described.model_copy(update={arguments.link: link.model_copy(update=constants)}), origins
+    origins |= {f"{key}.{constant}": "measured" for constant in constants}
+    return config.model_copy(update={key: link.model_copy(update=constants)}), origins
 
 
 def _job(arguments: argparse.Namespace, device: torch.device | None) -> Job:
@@ -251,10 +246,10 @@ def _job(arguments: argparse.Namespace, device: torch.device | None) -> Job:
 def _timed(arguments: argparse.Namespace, network: Mapping[str, int], device: torch.device) -> Job:
     try:
         return measured_job(arguments.network, **network, device=device)
-    # BatchNorm over a single value, or more images than the memory holds: each says it in its own way.
+    # BatchNorm over a single value, and too little memory, raise different errors.
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(
             f"--local-batch {arguments.local_batch}: {arguments.network} does not train on as many images here "
-            f"({reason}); give another"
+            f"({reason}); use another"
         ) from None

@@ -1,10 +1,10 @@
 """`python -m pipeline tune NAME [NAME ...]`: search for the settings of a study that train best.
 
-NAME is one of `tuning` in the parameter file. Several, such as one for each optimizer, run one after another and are
-compared, each with the same number of trials and epochs, by what their winners reach at the last epoch. Trials are
-judged on the training images flagged `val`, never on test images. An interrupted search goes on where it stopped;
-parameters, images, code, libraries or kinds of device that decide it and have changed start it anew, which is said, as
-does `rm -r .work/tune/NAME`. Needs the `tuning` extra.
+NAME is one of `tuning` in the parameter file. Several searches, such as one per optimizer, run one after another and
+have the same number of trials and epochs. Their winners are compared by the accuracy after the last epoch. Trials are
+evaluated on the training images flagged `val`, never on test images. Run the same command again to resume. Changed
+parameters, images, code, libraries or kinds of device restart the search, and a message says so. To restart it
+yourself, `rm -r .work/tune/NAME`. Needs the `tuning` extra.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pipeline.stages.harness import exit_codes, exit_with_dvc, file_lock
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     parser = command_parser("tune", __doc__, "params", "data", "work")
     parser.add_argument("names", nargs="+", metavar="NAME", help="one of `tuning` in the parameter file")
     return parser
@@ -32,13 +32,12 @@ def main(argv: Sequence[str]) -> int:
     """Run the searches, write data/tune/NAME/ of each and print the outcome.
 
     Returns:
-        0. Ends the process as a stage does where the input is bad (2) or it is asked to end (75 after SIGTERM, 130
-        after SIGINT).
+        0. Exits with 2 on bad input, 75 after SIGTERM and 130 after SIGINT, as a stage does.
     """
     arguments = make_parser().parse_args(argv)
     with exit_codes():
         exit_with_dvc()
-        # Read once: who edits the file while the search runs finds none of it in tuned.yaml.
+        # Read once, so that edits during the search do not reach tuned.yaml.
         source, text = str(arguments.params), read_params_text(arguments.params)
         params = check_params(parse_params(text, source=source), source=source)
         names = list(dict.fromkeys(arguments.names))
@@ -55,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
                 )
         if find_spec("optuna") is None:
             raise InputError("tune: needs Optuna; pip install -e '.[tuning]'")
-        # Optuna is no part of a plain installation.
+        # Imported here: Optuna is an extra.
         from pipeline.commands.tuning.outputs import check_fair, write_comparison
         from pipeline.commands.tuning.run import outcome_lines, run_search
 
@@ -67,9 +66,9 @@ def main(argv: Sequence[str]) -> int:
                 file_lock(work.lock(f"tune@{name}"), f"tune {name}"),
                 closing(stderr_log(work.log(f"tune@{name}"))) as log,
             ):
-                found = run_search(params, text, name, data, work, log, source=source, compared=len(names) > 1)
-                print("\n".join(outcome_lines(found, name, data)), flush=True)
-            searches[name] = found
+                result = run_search(params, text, name, data, work, log, source=source, compared=len(names) > 1)
+                print("\n".join(outcome_lines(result, name, data)), flush=True)
+            searches[name] = result
         if len(names) > 1:
             print("\n".join(write_comparison(searches, data)))
     return 0

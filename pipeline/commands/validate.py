@@ -14,7 +14,7 @@ from pipeline.paths import DataPaths
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     return command_parser("validate", __doc__, "params", "data")
 
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_needs(params: Params, path: Path) -> None:
-    """DVC stops at a study without `needs`, in words of its own."""
+    """Report a study without `needs`, at which DVC would stop with another message."""
     for name, study in params.studies.items():
         if study.needs is None:
             raise InputError(f"{path}: studies.{name}.needs: missing; add `needs: {study.possible_needs[0]}`")

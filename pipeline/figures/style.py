@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 NOISE = "#808080"
 """Color of DBSCAN's noise."""
 
-# P. Tol, "Colour schemes", SRON/EPS/TN/09-002 (2021), "muted", and orange of its "vibrant" scheme.
+# P. Tol, "Color schemes", SRON/EPS/TN/09-002 (2021), "muted", and orange of its "vibrant" scheme.
 _CLASSES = (
     "#332288",
     "#88ccee",

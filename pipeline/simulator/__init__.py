@@ -1,4 +1,4 @@
-"""Seconds of a data-parallel training step, from a description of the machine and of the job: a simulator."""
+"""Simulator of data-parallel training: seconds of a step from a description of the machine and of the job."""
 
 from pipeline.simulator.fitting import AllReduceTiming, LinkFit, fit
 from pipeline.simulator.job import Job

@@ -1,4 +1,4 @@
-"""Constants of a machine, fitted to measured all-reduce times."""
+"""Fit latency and bandwidth of a link to measured all-reduce times, which JSON files hold."""
 
 import json
 import math
@@ -17,11 +17,18 @@ from pipeline.errors import InputError
 from pipeline.simulator.machine import NetworkLink
 from pipeline.simulator.model import ring_seconds, tree_seconds
 
-# Files of measured all-reduces, to which the simulator's constants are fitted.
+Algorithm = Literal["ring", "tree"]
+
+_FORMULAS: dict[Algorithm, Callable[[float, int, NetworkLink], float]] = {"ring": ring_seconds, "tree": tree_seconds}
+# Links on which the formulas give the factor of one second of latency, and of one second per byte.
+_UNITS = (
+    NetworkLink(latency_seconds=1.0, bytes_per_second=math.inf),
+    NetworkLink(latency_seconds=0.0, bytes_per_second=1.0),
+)
 
 
 class AllReduceTime(Section):
-    """One all-reduce of `n_bytes` over `workers` in `seconds`."""
+    """A measured all-reduce of `n_bytes` over `workers` in `seconds`, as a file has it."""
 
     n_bytes: Positive
     workers: Annotated[Int, Field(ge=2)]
@@ -29,13 +36,13 @@ class AllReduceTime(Section):
 
 
 class AllReduceTimes(Section):
-    """Measured over links of one kind: on one node, or with one worker on each node.
+    """Measurements over links of one kind: on one node, or with one worker on each node.
 
     Attributes:
         algorithm: that the library used.
     """
 
-    algorithm: Literal["ring", "tree"]
+    algorithm: Algorithm
     points: Annotated[tuple[AllReduceTime, ...], Field(min_length=2)]
 
 
@@ -43,35 +50,22 @@ def load_all_reduce_times(path: Path) -> AllReduceTimes:
     """Read and check a file of measured points.
 
     Raises:
-        InputError: naming the file, the key path, the value and the mend.
+        InputError: names the file, the key path, the value and the fix.
     """
     if not path.is_file():
-        raise InputError(f"{path}: no such file; give measured all-reduces, in the form docs/reference/files.md shows")
+        raise InputError(f"{path}: no such file; use measured all-reduces in the format of docs/reference/files.md")
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise InputError(f"{path}: not valid JSON ({error}); write it anew") from None
+        raise InputError(f"{path}: not valid JSON ({error}); write it again") from None
     try:
         return AllReduceTimes.model_validate_json(json.dumps(tree))
     except ValidationError as error:
         raise InputError(f"{path}: {describe_validation_error(error, tree, AllReduceTimes)}") from None
 
 
-# Latency and bandwidth of a link from measured all-reduces.
-
-
-Algorithm = Literal["ring", "tree"]
-
-_FORMULAS: dict[Algorithm, Callable[[float, int, NetworkLink], float]] = {"ring": ring_seconds, "tree": tree_seconds}
-# What the formulas make of one second of latency and of one second a byte.
-_UNITS = (
-    NetworkLink(latency_seconds=1.0, bytes_per_second=math.inf),
-    NetworkLink(latency_seconds=0.0, bytes_per_second=1.0),
-)
-
-
 class AllReduceTiming(NamedTuple):
-    """One all-reduce: of so many bytes, > 0, over so many workers, >= 2, in so many seconds, > 0."""
+    """A measured all-reduce: n_bytes > 0, workers >= 2, seconds > 0."""
 
     n_bytes: float
     workers: int
@@ -80,14 +74,14 @@ class AllReduceTiming(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LinkFit:
-    """A link and how well it explains the measurements.
+    """A fitted link and its errors.
 
     Attributes:
-        algorithm: of the all-reduces that were measured; the link's latency is that of its hops.
-        link: of all measurements.
+        algorithm: of the measured all-reduces; the link's latency is that of its hops.
+        link: fitted to all measurements.
         relative_error: root mean square of (predicted - measured) / measured, over all measurements.
-        held_out_error: the same, with each number of workers, or each size, predicted from the others: what the model
-            is worth where nobody measured.
+        held_out_error: the same by cross-validation: each number of workers, or each size, predicted from the others.
+            It estimates the error at unmeasured points.
     """
 
     algorithm: Algorithm
@@ -102,29 +96,30 @@ def fit(
     *,
     hold_out: Literal["workers", "n_bytes"] = "workers",
 ) -> LinkFit:
-    """Least squares of the relative error, so that short and long messages count alike; neither constant negative.
+    """Fit a link by non-negative least squares of the relative error, so that short and long messages count alike.
 
-    The formulas are linear in the latency and in the seconds of a byte.
+    The formulas are linear in the latency and in the seconds per byte.
 
     Args:
         points: over links of one kind: on one node, or with one worker on each node.
-        hold_out: what is predicted from the others in turn.
+        algorithm: of the all-reduces.
+        hold_out: groups for cross-validation.
 
     Raises:
-        ValueError: the points do not determine both constants, or not without one of what is held out.
+        ValueError: the points do not determine both constants, or not without one of the groups.
     """
-    held = np.array([getattr(point, hold_out) for point in points])
+    groups = np.array([getattr(point, hold_out) for point in points])
     assert all(point.workers >= 2 and point.n_bytes > 0 and point.seconds > 0 for point in points), points
-    if hold_out == "workers" and len(np.unique(held)) < 2:
+    if hold_out == "workers" and len(np.unique(groups)) < 2:
         raise ValueError("measure at least two numbers of workers, so that one can be predicted from the other")
-    # (n_points, 2): each constant's seconds over those measured, for a latency of 1 s and for 1 s a byte.
+    # (n_points, 2): seconds over measured seconds, for a latency of 1 s and for 1 s per byte.
     parts = np.array(
         [[_FORMULAS[algorithm](p.n_bytes, p.workers, unit) / p.seconds for unit in _UNITS] for p in points]
     )
     constants = _solve(parts)
     errors = np.empty(len(points))
-    for value in np.unique(held):
-        held_out = held == value
+    for value in np.unique(groups):
+        held_out = groups == value
         errors[held_out] = parts[held_out] @ _solve(parts[~held_out]) - 1
     return LinkFit(
         algorithm=algorithm,
@@ -135,8 +130,8 @@ def fit(
 
 
 def _solve(parts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The constants (2,) for which the parts (n_points, 2) of every point sum to 1 as nearly as can be."""
-    # Seconds and seconds a byte differ by nine orders of magnitude.
+    """Return the constants (2,) with which `parts` (n_points, 2) sum to 1 for every point, in least squares."""
+    # Seconds and seconds per byte differ by nine orders of magnitude.
     scale = np.linalg.norm(parts, axis=0)
     if np.linalg.matrix_rank(parts / scale) < 2:
         raise ValueError(

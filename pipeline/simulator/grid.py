@@ -1,4 +1,4 @@
-"""Rows of a simulation, and what they exchange."""
+"""Grid of simulated runs: scaling, numbers of GPUs and ways to exchange gradients, with time and cost."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -10,43 +10,46 @@ from pipeline.simulator.machine import Machine
 from pipeline.simulator.messages import Negotiation
 from pipeline.simulator.model import CommunicationModel, ScalingPoint, strong_scaling, weak_scaling
 
-# How gradients travel in a simulation: as the command line says, else as the trainer, or Horovod, would send them.
-
-
+_HOUR_S = 3600.0
 _MIB = 2.0**20
-# torch.distributed._DEFAULT_FIRST_BUCKET_BYTES; DDP has it where it is told no size, and the trainer tells it none for
-# torch's own.
+# torch.distributed._DEFAULT_FIRST_BUCKET_BYTES. DDP uses it without a given size, as the trainer does for torch's
+# default.
 _FIRST_BUCKET_MIB = 1.0
 # HOROVOD_FUSION_THRESHOLD, as horovod/common/operations.cc sets it in 0.28.1.
 _FUSION_MIB = 128.0
 
 
 def communication_variants(arguments: argparse.Namespace, job: Job) -> dict[str, CommunicationModel]:
-    """Name -> way, for each algorithm in buckets, or in one message, and with `--negotiation` as Horovod fuses them."""
-    found = {algorithm: _fixed(arguments, job, algorithm) for algorithm in arguments.algorithms}
+    """Return name -> model per algorithm: in buckets or in one message, and with `--negotiation` as Horovod fuses.
+
+    Options of the command line decide, and else the defaults of the trainer or of Horovod.
+    """
+    variants = {algorithm: _fixed(arguments, job, algorithm) for algorithm in arguments.algorithms}
     if arguments.negotiation:
-        found |= {f"{algorithm}, negotiated": _negotiated(arguments, algorithm) for algorithm in arguments.algorithms}
-    return found
+        variants |= {
+            f"{algorithm}, negotiated": _negotiated(arguments, algorithm) for algorithm in arguments.algorithms
+        }
+    return variants
 
 
-def communication_constants(found: Mapping[str, CommunicationModel], job: Job) -> Mapping[str, tuple[object, str]]:
-    """What all of them share, and the sizes of messages by kind; each with its origin."""
-    kinds = {"negotiated" if way.negotiation else "fixed": way for way in found.values()}
-    any_way = next(iter(found.values()))
+def communication_constants(variants: Mapping[str, CommunicationModel], job: Job) -> Mapping[str, tuple[object, str]]:
+    """Return the constants that all variants share, and the message sizes by kind; each with its origin."""
+    kinds = {"negotiated" if way.negotiation else "fixed": way for way in variants.values()}
+    any_way = next(iter(variants.values()))
     return {
-        "sent": ("beside the backward pass" if any_way.overlap else "after the backward pass", "given"),
+        "sent": ("during the backward pass" if any_way.overlap else "after the backward pass", "given"),
         "compression": (any_way.compression, "given"),
         **{f"messages, {kind}": (_sizes(way, job), "given") for kind, way in kinds.items()},
     }
 
 
 def _fixed(arguments: argparse.Namespace, job: Job, algorithm: str) -> CommunicationModel:
-    told, torchs_own = arguments.bucket_mib, CommConfig().bucket_mib
-    together = arguments.no_overlap and told is None
+    option, torch_default = arguments.bucket_mib, CommConfig().bucket_mib
+    one_message = arguments.no_overlap and option is None
     return CommunicationModel(
         algorithm=algorithm,
-        bucket_bytes=sum(job.layer_bytes) if together else _MIB * (told or torchs_own),
-        first_bucket_bytes=_MIB * _FIRST_BUCKET_MIB if not together and told in (None, torchs_own) else None,
+        bucket_bytes=sum(job.layer_bytes) if one_message else _MIB * (option or torch_default),
+        first_bucket_bytes=_MIB * _FIRST_BUCKET_MIB if not one_message and option in (None, torch_default) else None,
         overlap=not arguments.no_overlap,
         compression=arguments.compression,
         negotiation=None,
@@ -67,17 +70,11 @@ def _negotiated(arguments: argparse.Namespace, algorithm: str) -> CommunicationM
 def _sizes(way: CommunicationModel, job: Job) -> str:
     mib = f"{way.bucket_bytes / _MIB:g} MiB"
     if way.negotiation:
-        return f"what is ready, at most {mib}"
+        return f"ready gradients, at most {mib}"
     first = way.first_bucket_bytes
     if first is None and way.bucket_bytes >= sum(job.layer_bytes):
         return "one"
     return f"{mib}, the first {first / _MIB:g}" if first else mib
-
-
-# The grid of simulated runs: scaling x GPUs x way to communicate, with time and cost.
-
-
-_HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,12 +103,12 @@ class SimulatedRun:
     gpu_hours: float
     cost: float | None
 
-    def as_tree(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
 
 def gpu_counts(machine: Machine) -> list[int]:
-    """One GPU, then nodes doubled from one to all of them."""
+    """Return the default numbers of GPUs: one, then those of 1, 2, 4, ... nodes, and of all nodes."""
     counts = {1, machine.gpus_per_node * machine.nodes}
     nodes = 1
     while nodes <= machine.nodes:
@@ -130,13 +127,18 @@ def simulate_all(
     examples: float,
     price: float | None,
 ) -> list[SimulatedRun]:
-    """Weak scaling with the job's local batch, then strong scaling of each global batch.
+    """Simulate weak scaling with the job's local batch, then strong scaling of each global batch.
 
-    A batch that does not divide among so many GPUs has no row.
+    A batch that a number of GPUs does not divide has no row.
 
     Args:
-        examples: images of a whole training, over all epochs.
-        price: of a GPU for an hour.
+        machine: the cluster.
+        job: of one worker.
+        ways: name -> exchange of gradients.
+        gpus: numbers of GPUs.
+        batch_sizes: global batch sizes of strong scaling.
+        examples: images of a full training, over all epochs.
+        price: per GPU hour, or None.
 
     Raises:
         ValueError: a number of GPUs does not fit the machine.
@@ -146,8 +148,8 @@ def simulate_all(
         points = weak_scaling(machine, job, communication, gpus)
         rows += [_row("weak", way, point, examples, price) for point in points]
         for batch_size in batch_sizes:
-            whole, sharing = with_local_batch(job, batch_size), [n for n in gpus if batch_size % n == 0]
-            points = strong_scaling(machine, whole, communication, sharing)
+            single, divisors = with_local_batch(job, batch_size), [n for n in gpus if batch_size % n == 0]
+            points = strong_scaling(machine, single, communication, divisors)
             rows += [_row("strong", way, point, examples, price) for point in points]
     return rows
 

@@ -1,4 +1,4 @@
-"""Jobs, and those of a network."""
+"""Job of a simulated worker: what it computes and sends in a step, assumed from a torchvision network or measured."""
 
 import time
 import warnings
@@ -17,7 +17,10 @@ from torchvision.models import get_model, list_models
 
 from pipeline.errors import InputError
 
-# What each worker computes in a step.
+_BYTES_PER_PARAMETER = 4
+# The backward pass computes the gradients of inputs and of weights, each as costly as the forward pass.
+_FORWARD_SHARE = 1 / 3
+_N_WARMUP, _N_REPEATS = 2, 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +28,12 @@ class Job:
     """One optimizer step of one worker, measured without communication.
 
     Attributes:
-        local_batch: images of a worker and step.
+        local_batch: images per worker and step.
         layer_bytes: (n_layers,) of the gradients, in the order of the backward pass: the last layer first. 0 where a
             layer has no parameters.
         forward_seconds: of the local batch.
         backward_seconds: (n_layers,) of the local batch, in the same order.
-        optimizer_seconds: whatever the batch.
+        optimizer_seconds: independent of the batch.
     """
 
     local_batch: int
@@ -47,14 +50,14 @@ class Job:
 
     @property
     def ready_seconds(self) -> list[float]:
-        """(n_layers,): when the gradient of each layer is there, from the start of the step."""
+        """(n_layers,): when the gradient of each layer is ready, in seconds from the start of the step."""
         return list(accumulate(self.backward_seconds, initial=self.forward_seconds))[1:]
 
     def share(self, workers: int) -> "Job":
-        """The same global batch divided among workers, with times of forward and backward in proportion.
+        """Divide the batch among workers, and scale the times of forward and backward in proportion.
 
-        A device is less efficient on fewer images, so this flatters strong scaling; where the local batches can be
-        measured, measure them and make a job of each.
+        A device is less efficient on fewer images, so this overestimates strong scaling. Where local batches can be
+        measured, make a job of each measurement.
 
         Raises:
             ValueError: `workers` does not divide the batch.
@@ -70,11 +73,8 @@ class Job:
         )
 
 
-# Moments on a device, without holding it up.
-
-
 def record_event(device: torch.device) -> Any:
-    """Now on a CPU; on a GPU when it has done what was started so far."""
+    """Record an event without synchronization: the time on a CPU, a CUDA event on a GPU."""
     if device.type != "cuda":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)
@@ -83,55 +83,51 @@ def record_event(device: torch.device) -> Any:
 
 
 def elapsed_seconds(first: Any, second: Any) -> float:
-    """Of two moments of one device, which has reached the second."""
+    """Return the seconds between two events of one device, which has reached the second."""
     if isinstance(first, float):
         return float(second - first)
     return float(first.elapsed_time(second)) / 1000
 
 
-# What a worker computes and sends in a step: of torchvision's classifiers, from their layers or timed here.
-
-
-_BYTES_OF_A_PARAMETER = 4
-# The backward pass works out the gradients of inputs and of weights: each is what the forward pass is.
-_FORWARD_SHARE = 1 / 3
-_WARM_UP, _REPEATS = 2, 5
-
-
 def check_network(network: str, *, image_size: int) -> None:
-    """Raises InputError where torchvision has no classifier of this name, or it does not take images of this size."""
+    """Raise InputError if torchvision has no classifier of this name, or it does not accept images of this size."""
     if network not in list_models(module=torchvision.models):
-        raise InputError(f"--network {network}: no classifier of torchvision; give e.g. resnet50, resnet152 or vgg16")
+        raise InputError(f"--network {network}: no classifier of torchvision; use e.g. resnet50, resnet152 or vgg16")
     try:
         with torch.device("meta"):
             _model(network, n_classes=2)(torch.empty(2, 3, image_size, image_size))
-    # Each network says it in its own way.
+    # Networks raise different errors.
     except (RuntimeError, ValueError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(
-            f"--image-size {image_size}: {network} does not take images of {image_size} pixels ({reason}); give another"
+            f"--image-size {image_size}: {network} does not accept images of {image_size} pixels ({reason}); use "
+            "another size"
         ) from None
 
 
 def assumed_job(network: str, *, image_size: int, n_classes: int, local_batch: int, images_per_second: float) -> Job:
-    """A step of a GPU that trains so many images a second alone; the optimizer is in them.
+    """Return the job of a GPU that alone trains `images_per_second`, optimizer included.
 
-    Assumed: a third of the time is the forward pass, and layers share the rest by their multiplications. What has
-    parameters and multiplies nothing, such as BatchNorm, takes no time.
+    It assumes that the forward pass takes a third of the time, and that layers share the rest by their FLOPs. Layers
+    with parameters and no FLOPs, such as BatchNorm, take no time.
 
     Args:
+        network: a classifier of torchvision.
         image_size: of the square images, in pixels.
+        n_classes: of the classifier.
+        local_batch: images per step.
+        images_per_second: of one GPU.
     """
     with torch.device("meta"):
         model = _model(network, n_classes=n_classes).eval()
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             model(torch.empty(1, 3, image_size, image_size))
     flops = {name: sum(counts.values()) for name, counts in counter.get_flop_counts().items()}
-    # Modules with parts of their own have parameters and work beside these, as attention has.
+    # Modules with children can have parameters and FLOPs in addition to theirs, as attention has.
     modules = dict(model.named_modules())
     work = np.array([_own_flops(name, modules, flops) for name in modules], dtype=np.float64)
-    sizes = [_BYTES_OF_A_PARAMETER * sum(p.numel() for p in one.parameters(recurse=False)) for one in modules.values()]
-    assert sum(sizes) == _BYTES_OF_A_PARAMETER * sum(p.numel() for p in model.parameters()), network
+    sizes = [_BYTES_PER_PARAMETER * sum(p.numel() for p in m.parameters(recurse=False)) for m in modules.values()]
+    assert sum(sizes) == _BYTES_PER_PARAMETER * sum(p.numel() for p in model.parameters()), network
     seconds = local_batch / images_per_second
     backward = (1 - _FORWARD_SHARE) * seconds * work / work.sum()
     return Job(
@@ -144,25 +140,25 @@ def assumed_job(network: str, *, image_size: int, n_classes: int, local_batch: i
 
 
 def measured_job(network: str, *, image_size: int, n_classes: int, local_batch: int, device: torch.device) -> Job:
-    """A step as this machine takes it, with the moment at which each parameter's gradient is there; the median of five.
+    """Measure a step on this machine, with the time at which each parameter's gradient is ready; the median of five.
 
-    Float32, channels last, SGD with momentum; random images.
+    It trains in float32, channels last, with SGD with momentum, on random images.
     """
     model = _model(network, n_classes=n_classes).to(device).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     images = torch.randn(local_batch, 3, image_size, image_size, device=device).to(memory_format=torch.channels_last)
     labels = torch.zeros(local_batch, dtype=torch.int64, device=device)
-    jobs = [_timed_step(model, optimizer, images, labels) for _ in range(_WARM_UP + _REPEATS)][_WARM_UP:]
-    return sorted(jobs, key=lambda job: job.ready_seconds[-1] + job.optimizer_seconds)[_REPEATS // 2]
+    jobs = [_timed_step(model, optimizer, images, labels) for _ in range(_N_WARMUP + _N_REPEATS)][_N_WARMUP:]
+    return sorted(jobs, key=lambda job: job.ready_seconds[-1] + job.optimizer_seconds)[_N_REPEATS // 2]
 
 
 def local_device() -> torch.device:
-    """What `--measure` times: the first GPU, or the CPU where there is none."""
+    """Return the device that `--measure` times: the first GPU, or the CPU without one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def device_name(device: torch.device) -> str:
-    """As a reader may compare it with another: with the threads that a CPU works with."""
+    """Return the name of a device for readers; for the CPU with its number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
@@ -170,7 +166,7 @@ def device_name(device: torch.device) -> str:
 
 
 def with_local_batch(job: Job, local_batch: int) -> Job:
-    """Another local batch, with forward and backward in proportion: `Job.share` says what that flatters."""
+    """Return the job of another local batch, with forward and backward in proportion (see `Job.share` for the bias)."""
     factor = local_batch / job.local_batch
     return replace(
         job,
@@ -182,37 +178,37 @@ def with_local_batch(job: Job, local_batch: int) -> Job:
 
 def _model(network: str, *, n_classes: int) -> nn.Module:
     with warnings.catch_warnings():
-        # How GoogLeNet and Inception are initialised will change, and decides no time.
+        # The initialization of GoogLeNet and Inception will change, which affects no time.
         warnings.simplefilter("ignore", FutureWarning)
         model: nn.Module = get_model(network, weights=None, num_classes=n_classes)
     return model
 
 
 def _own_flops(name: str, modules: Mapping[str, nn.Module], flops: Mapping[str, int]) -> int:
-    """Of a module without its parts; `flops` has those of all, by their names below the root's."""
+    """Return the FLOPs of a module without its children; `flops` has totals by names below the root's."""
 
-    def parts(of: str) -> list[str]:
-        return [f"{of}.{part}" if of else part for part, _ in modules[of].named_children()]
+    def children(parent: str) -> list[str]:
+        return [f"{parent}.{child}" if parent else child for child, _ in modules[parent].named_children()]
 
-    def with_parts(of: str) -> int:
+    def total(module: str) -> int:
         root = type(modules[""]).__name__
-        # A list of modules is never called itself.
-        found = flops.get(f"{root}.{of}" if of else root)
-        return found if found is not None else sum(map(with_parts, parts(of)))
+        # ModuleLists are never called, so they have no entry.
+        counted = flops.get(f"{root}.{module}" if module else root)
+        return counted if counted is not None else sum(map(total, children(module)))
 
-    return with_parts(name) - sum(map(with_parts, parts(name)))
+    return total(name) - sum(map(total, children(name)))
 
 
 def _timed_step(model: nn.Module, optimizer: torch.optim.Optimizer, images: torch.Tensor, labels: torch.Tensor) -> Job:
     ready: list[tuple[float, Any]] = []
 
-    def note(parameter: torch.Tensor) -> None:
+    def record_ready(parameter: torch.Tensor) -> None:
         ready.append((float(parameter.nbytes), record_event(images.device)))
 
-    hooks = [parameter.register_post_accumulate_grad_hook(note) for parameter in model.parameters()]
+    hooks = [parameter.register_post_accumulate_grad_hook(record_ready) for parameter in model.parameters()]
     start = record_event(images.device)
     outputs = model(images)
-    # Auxiliary classifiers learn too.
+    # Auxiliary classifiers train too.
     all_logits = outputs if isinstance(outputs, tuple) else (outputs,)
     loss = torch.stack([F.cross_entropy(logits, labels) for logits in all_logits]).sum()
     forward = record_event(images.device)
@@ -225,12 +221,12 @@ def _timed_step(model: nn.Module, optimizer: torch.optim.Optimizer, images: torc
     for hook in hooks:
         hook.remove()
     optimizer.zero_grad(set_to_none=True)
-    # What comes after the last gradient is there belongs to the backward pass too, and sends nothing.
-    moments = [forward, *(at for _, at in ready), backward]
+    # The backward pass continues after the last gradient is ready, and sends nothing more.
+    events = [forward, *(event for _, event in ready), backward]
     return Job(
         local_batch=len(images),
         layer_bytes=(*(n_bytes for n_bytes, _ in ready), 0.0),
         forward_seconds=elapsed_seconds(start, forward),
-        backward_seconds=tuple(elapsed_seconds(*pair) for pair in pairwise(moments)),
+        backward_seconds=tuple(elapsed_seconds(*pair) for pair in pairwise(events)),
         optimizer_seconds=elapsed_seconds(backward, end),
     )

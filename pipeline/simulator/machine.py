@@ -1,4 +1,4 @@
-"""Machines, as files describe them and as the model reads them."""
+"""Machines of the simulator: nodes of GPUs, a link inside each node and one between nodes; and the files machines/."""
 
 import json
 import math
@@ -14,18 +14,16 @@ from pipeline.config.params import parse_params, read_params_text
 from pipeline.config.renamed_keys import RENAMED_MACHINE_KEYS, renamed_key_error
 from pipeline.errors import InputError
 
-# A cluster as the model sees it: nodes of some GPUs, a link inside each node and one between nodes.
-
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkLink:
-    """Sending n bytes takes latency + n / bandwidth (Hockney 1994, the alpha-beta model).
+    """A link on which n bytes take latency + n / bandwidth (Hockney 1994, the alpha-beta model).
 
     Attributes:
         latency_seconds: >= 0.
         bytes_per_second: in one direction, while the other direction carries as much; > 0.
-        tree_latency_seconds: of a hop of a tree, which passes a whole chunk before the next hop begins with it, >= 0;
-            None: no longer than of any other.
+        tree_latency_seconds: of a hop of a tree, which sends a whole chunk before the next hop starts with it, >= 0;
+            None: as latency_seconds.
     """
 
     latency_seconds: float
@@ -44,12 +42,12 @@ class NetworkLink:
 
 
 NO_LINK = NetworkLink(latency_seconds=0.0, bytes_per_second=math.inf)
-"""Where there is nothing to link: inside a node of one GPU, between the nodes of a machine that has one."""
+"""For nodes of one GPU, and for machines of one node."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """One worker runs on each GPU.
+    """A cluster with one worker on each GPU.
 
     Attributes:
         nodes, gpus_per_node: >= 1.
@@ -66,10 +64,10 @@ class Machine:
         assert min(self.nodes, self.gpus_per_node) >= 1, self
 
     def placement(self, workers: int) -> tuple[int, int]:
-        """Workers on each node and nodes in use: as few nodes as will do, all of them full where there are several.
+        """Return workers per node and nodes in use: the fewest nodes, all full where there are several.
 
         Raises:
-            ValueError: the machine is too small, or the last node would be part empty.
+            ValueError: the machine is too small, or the last node would be partly empty.
         """
         if not 1 <= workers <= self.nodes * self.gpus_per_node:
             raise ValueError(f"{workers} workers, but the machine has {self.nodes} x {self.gpus_per_node} GPUs")
@@ -87,7 +85,7 @@ def machine(
     intra_node: Mapping[str, Any] | None,
     inter_node: Mapping[str, Any] | None,
 ) -> Machine:
-    """The machine that a file in machines/ describes, by the names of its keys.
+    """Return the machine that a file in machines/ describes, by the names of its keys.
 
     Args:
         intra_node: as `NetworkLink`; None: nodes have one GPU.
@@ -105,9 +103,6 @@ def machine(
 
 def _link(*, bytes_per_second: float, adapters_per_node: float = 1, **latencies: Any) -> NetworkLink:
     return NetworkLink(bytes_per_second=adapters_per_node * bytes_per_second, **latencies)
-
-
-# The files in machines/: a cluster, as the simulator of data-parallel steps sees it.
 
 
 class LinkConfig(Section):
@@ -188,10 +183,10 @@ def load_machine(path: Path) -> MachineConfig:
     """Read and check the description of a machine.
 
     Raises:
-        InputError: naming the file, the key path, the value and the mend.
+        InputError: names the file, the key path, the value and the fix.
     """
     if not path.is_file():
-        raise InputError(f"{path}: no such file; give a machine's description, such as machines/summit.yaml")
+        raise InputError(f"{path}: no such file; use a machine's description, such as machines/summit.yaml")
     tree = parse_params(read_params_text(path), source=str(path))
     if renamed := renamed_key_error(tree, RENAMED_MACHINE_KEYS):
         raise InputError(f"{path}: {renamed}")

@@ -1,4 +1,4 @@
-"""How gradients become messages: in fixed buckets, or as a coordinator finds them ready."""
+"""Split gradients into messages: fixed buckets as in DDP, or messages that Horovod's coordinator negotiates."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Message(NamedTuple):
-    """So many bytes that may be sent from so many seconds after the start of the step."""
+    """`n_bytes` that can be sent from `ready_seconds` after the start of the step."""
 
     ready_seconds: float
     n_bytes: float
@@ -16,15 +16,15 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Negotiation:
-    """Horovod's background cycle: workers tell a coordinator what is ready, it answers what to reduce.
+    """Horovod's background cycle: workers report ready gradients to a coordinator, which answers what to reduce.
 
-    Rounds begin at multiples of the cycle time, or of the length of a round where that is longer. The coordinator
-    receives a message from each other worker and answers it, one after another: the scheme that Romero et al. (2022,
-    NSDI, "Accelerating collective communication ...") replace, since it grows with the number of workers.
+    Rounds start at multiples of the cycle time, or of the length of a round where that is longer. The coordinator
+    receives a message from each other worker and answers it, one after another. Romero et al. (2022, NSDI,
+    "Accelerating collective communication ...") replace this scheme, since it grows with the number of workers.
 
     Attributes:
         cycle_seconds: HOROVOD_CYCLE_TIME, > 0.
-        message_seconds: that the coordinator takes for one message, >= 0.
+        message_seconds: time of the coordinator for one message, >= 0.
     """
 
     cycle_seconds: float
@@ -41,14 +41,15 @@ class Negotiation:
 def bucketed(
     layer_bytes: Sequence[float], ready_seconds: Sequence[float], bucket_bytes: float, first_bucket_bytes: float
 ) -> list[Message]:
-    """Layer after layer goes into a bucket until that is full, as in PyTorch's DDP once it has seen a backward pass.
+    """Fill buckets layer by layer, as PyTorch's DDP does after the first backward pass.
 
     Args:
         layer_bytes, ready_seconds: (n_layers,) in the order of the backward pass.
-        bucket_bytes: with so many or more a bucket is full; the first one with `first_bucket_bytes`.
+        bucket_bytes: a bucket with at least this size is full.
+        first_bucket_bytes: the same for the first bucket.
 
     Returns:
-        Ready with the last of their layers; together all bytes.
+        Messages with all bytes, each ready with the last of its layers.
     """
     messages: list[Message] = []
     filled = 0.0
@@ -69,9 +70,9 @@ def negotiated(
     negotiation: Negotiation,
     workers: int,
 ) -> list[Message]:
-    """What is ready when a round begins is fused at its end into messages of at most `bucket_bytes`, as in Horovod.
+    """Fuse layers that are ready when a round starts into messages of at most `bucket_bytes` at its end, as Horovod.
 
-    A layer larger than that is a message of its own (docs/tensor-fusion.rst of Horovod).
+    A larger layer is a separate message (docs/tensor-fusion.rst of Horovod).
     """
     length = negotiation.round_seconds(workers)
     period = max(negotiation.cycle_seconds, length)
@@ -83,10 +84,10 @@ def negotiated(
     ]
 
 
-def _fused(layer_bytes: Sequence[float], most: float) -> list[float]:
+def _fused(layer_bytes: Sequence[float], max_bytes: float) -> list[float]:
     buffers: list[float] = []
     for n_bytes in layer_bytes:
-        if buffers and buffers[-1] + n_bytes <= most:
+        if buffers and buffers[-1] + n_bytes <= max_bytes:
             buffers[-1] += n_bytes
         else:
             buffers.append(n_bytes)

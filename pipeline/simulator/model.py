@@ -1,4 +1,26 @@
-"""Seconds of a data-parallel step."""
+"""Seconds of a data-parallel training step: all-reduces in the latency-bandwidth model, overlap, and scaling.
+
+An all-reduce of n bytes over p workers, on links of latency a and bandwidth b, takes
+
+* ring (Patarasuk and Yuan 2009, J. Parallel Distrib. Comput. 69): 2(p - 1) a + 2 (p - 1)/p n/b. Every worker sends n/p
+  bytes to its neighbor p - 1 times to reduce and p - 1 times to gather.
+* double binary tree (Sanders, Speck and Traeff 2009, Parallel Computing 35): 2 ceil(log2 p) t + 2 n/b. Each of two
+  trees carries half of the bytes up and down. A leaf of one tree is an inner node of the other, so that all links are
+  busy in both directions. Bytes flow in a pipeline. Its filling is the latency t of a hop, which is that of a chunk
+  (`NetworkLink.tree_hop_seconds`).
+
+Across nodes, workers are ordered by node, so that each byte enters and leaves a node once. A flat ring or tree has the
+bandwidth of its slowest link and the latency of the links that a byte passes in turn. Its hops are those of NCCL's
+tuning model (src/graph/tuning.cc): its tree joins nodes, and the GPUs of each node form a chain. NCCL's model also
+nearly doubles the latency of a ring across nodes for large messages, and gives trees less than the full bandwidth, as
+little as half for medium messages. Neither is modeled here, so both come out too fast.
+
+Hierarchical all-reduces run a ring inside every node, whose reduce-scatter leaves 1/g of the bytes to each of g GPUs.
+Then g all-reduces between nodes share the adapters, n bytes in total. The gathering half of the ring follows. The
+trainer's `hierarchical` exchange is `leader` here: the GPUs of a node send their bytes to one of them along a pipelined
+chain of g - 1 hops, a ring of these leaders sums them, and the sum returns along the chains. In the model that one GPU
+drives all adapters of its node, which makes it too fast.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,43 +29,15 @@ from pipeline.simulator.job import Job
 from pipeline.simulator.machine import Machine, NetworkLink
 from pipeline.simulator.messages import Message, Negotiation, bucketed, negotiated
 
-# Seconds of an all-reduce in the latency-bandwidth model.
-#
-# Of n bytes over p workers on links of latency a and bandwidth b:
-#
-# * ring (Patarasuk and Yuan 2009, J. Parallel Distrib. Comput. 69): 2(p - 1) a + 2 (p - 1)/p n/b. Every worker sends
-# n/p
-#   bytes to its neighbour p - 1 times to reduce and p - 1 times to gather.
-# * double binary tree (Sanders, Speck and Traeff 2009, Parallel Computing 35): 2 ceil(log2 p) t + 2 n/b. Each of two
-#   trees carries half of the bytes up and down; whoever is a leaf of one is an inner node of the other, so that all
-#   links
-#   are busy in both directions. Bytes flow in a pipeline, whose filling is the latency: t, of a hop, is that of a
-#   chunk
-#   (`Link.tree_hop_seconds`).
-#
-# Across nodes, workers stand in the order of their nodes, so that each byte enters and leaves a node once. A flat ring
-# or
-# tree has the bandwidth of its slowest link and the latency of those that a byte passes in turn. Its hops are those of
-# NCCL's tuning model (src/graph/tuning.cc): its tree joins nodes, and in each of them the GPUs stand in a chain. That
-# model also nearly doubles the latency of a ring across nodes for large messages, and gives trees less than the whole
-# bandwidth, of middle-sized ones as little as half. Neither is done here, which flatters both.
-#
-# Hierarchical ones run a ring inside every node, whose reduce-scatter leaves 1/g of the bytes to each of g GPUs, then
-# g
-# all-reduces between nodes that share the adapters, n bytes in all, then the gathering half of the ring. The trainer's
-# own `hierarchical` exchange is `leader`: the GPUs of a node send their bytes to one of them, along a pipelined chain
-# of g - 1 hops, a ring of these leaders adds them up, and the sum goes back along the chains. That one GPU drives all
-# adapters of its node flatters it.
-
 
 def ring_seconds(n_bytes: float, workers: int, link: NetworkLink) -> float:
-    """A ring over equal links; 0 for one worker."""
+    """Return the seconds of a ring over equal links; 0 for one worker."""
     hops = 2 * (workers - 1)
     return hops * link.latency_seconds + hops / workers * n_bytes / link.bytes_per_second
 
 
 def tree_seconds(n_bytes: float, workers: int, link: NetworkLink) -> float:
-    """A double binary tree over equal links; 0 for one worker."""
+    """Return the seconds of a double binary tree over equal links; 0 for one worker."""
     if workers == 1:
         return 0.0
     return 2 * _depth(workers) * link.tree_hop_seconds + 2 * n_bytes / link.bytes_per_second
@@ -91,14 +85,14 @@ ALL_REDUCE: Mapping[str, Callable[[float, int, Machine], float]] = {
     "hierarchical_tree": _hierarchical_tree,
     "leader": _leader,
 }
-"""Seconds of (bytes, workers, machine). Hierarchical: a ring inside nodes, and between them what the name says.
+"""Algorithm -> seconds of (bytes, workers, machine). Hierarchical: a ring inside nodes, the named one between them.
 
 Each raises ValueError where the workers do not fit the machine (`Machine.placement`).
 """
 
 
 def _depth(workers: int) -> int:
-    """ceil(log2(workers))."""
+    """Return ceil(log2(workers))."""
     return (workers - 1).bit_length()
 
 
@@ -107,21 +101,18 @@ def _slowest(machine: Machine, per_node: int, nodes: int) -> float:
     return min((link.bytes_per_second for link in used), default=float("inf"))
 
 
-# One data-parallel step: forward, backward with the all-reduces beside it, and the optimizer once all are done.
-
-
 @dataclass(frozen=True, kw_only=True)
 class CommunicationModel:
     """How gradients are exchanged.
 
     Attributes:
         algorithm: a key of ALL_REDUCE.
-        bucket_bytes: of gradients in a message, > 0, before compression: at least so many in buckets, at most so many
-            when negotiated.
-        first_bucket_bytes: of the first bucket, likewise; None: as of the others.
+        bucket_bytes: gradient bytes of a message before compression, > 0: the minimum of a bucket, or the maximum of
+            a negotiated message.
+        first_bucket_bytes: the same for the first bucket; None: as for the others.
         overlap: send during the backward pass, or only after it.
-        compression: bytes of a gradient for each byte sent, >= 1: 2 for float32 sent as bfloat16.
-        negotiation: of Horovod; None: the order of buckets is fixed beforehand, as in DDP.
+        compression: gradient bytes per byte sent, >= 1: 2 for float32 sent as bfloat16.
+        negotiation: of Horovod; None: the order of buckets is fixed in advance, as in DDP.
     """
 
     algorithm: str
@@ -145,8 +136,8 @@ class SimulatedStep:
     Attributes:
         compute_seconds: forward, backward and optimizer.
         all_reduce_seconds: sum over all messages, hidden or not.
-        exposed_seconds: by which the step is longer than its computation: all-reduces, negotiation and waiting that no
-            backward pass hides.
+        exposed_seconds: by which the step is longer than its computation: all-reduces, negotiation and waiting that
+            the backward pass does not hide.
     """
 
     compute_seconds: float
@@ -159,9 +150,9 @@ class SimulatedStep:
 
 
 def simulate_step(machine: Machine, job: Job, communication: CommunicationModel, workers: int) -> SimulatedStep:
-    """A step of `workers` equal workers that start together; messages go one at a time, in order.
+    """Simulate a step of `workers` equal workers that start together and send messages one at a time, in order.
 
-    Communication is taken to slow down no computation.
+    The model assumes that communication does not slow down computation.
 
     Raises:
         ValueError: the workers do not fit the machine (`Machine.placement`).
@@ -174,9 +165,9 @@ def simulate_step(machine: Machine, job: Job, communication: CommunicationModel,
     all_reduce = ALL_REDUCE[communication.algorithm]
     free, total = 0.0, 0.0
     for message in _messages(job, communication, workers):
-        took = all_reduce(message.n_bytes / communication.compression, workers, machine)
-        free = max(free, message.ready_seconds) + took
-        total += took
+        seconds = all_reduce(message.n_bytes / communication.compression, workers, machine)
+        free = max(free, message.ready_seconds) + seconds
+        total += seconds
     return SimulatedStep(
         compute_seconds=compute, all_reduce_seconds=total, exposed_seconds=max(0.0, free - backward_end)
     )
@@ -186,26 +177,23 @@ def _messages(job: Job, communication: CommunicationModel, workers: int) -> list
     ready = job.ready_seconds
     backward_end = ready[-1]
     if communication.negotiation is not None:
-        asked = ready if communication.overlap else [backward_end] * len(ready)
-        return negotiated(job.layer_bytes, asked, communication.bucket_bytes, communication.negotiation, workers)
+        announced = ready if communication.overlap else [backward_end] * len(ready)
+        return negotiated(job.layer_bytes, announced, communication.bucket_bytes, communication.negotiation, workers)
     first = communication.first_bucket_bytes or communication.bucket_bytes
     buckets = bucketed(job.layer_bytes, ready, communication.bucket_bytes, first)
     return buckets if communication.overlap else [bucket._replace(ready_seconds=backward_end) for bucket in buckets]
 
 
-# Throughput against the number of workers.
-
-
 @dataclass(frozen=True, kw_only=True)
 class ScalingPoint:
-    """A simulated run.
+    """Throughput at one number of workers.
 
     Attributes:
-        workers: one a GPU.
+        workers: one per GPU.
         global_batch: images of a step over all workers.
-        step: its seconds.
+        step: seconds of a step.
         images_per_second: over all workers.
-        efficiency: images_per_second / (workers x that of one worker alone), in (0, 1].
+        efficiency: images_per_second / (workers x images_per_second of a single worker), in (0, 1].
     """
 
     workers: int
@@ -218,27 +206,27 @@ class ScalingPoint:
 def weak_scaling(
     machine: Machine, job: Job, communication: CommunicationModel, workers: Sequence[int]
 ) -> list[ScalingPoint]:
-    """Every worker has the job's local batch, however many there are.
+    """Simulate numbers of workers that each have the job's local batch.
 
     Raises:
         ValueError: a number of workers does not fit the machine.
     """
-    alone = simulate_step(machine, job, communication, 1).seconds
-    return [_point(simulate_step(machine, job, communication, count), job, count, alone) for count in workers]
+    single = simulate_step(machine, job, communication, 1).seconds
+    return [_point(simulate_step(machine, job, communication, count), job, count, single) for count in workers]
 
 
 def strong_scaling(
     machine: Machine, job: Job, communication: CommunicationModel, workers: Sequence[int]
 ) -> list[ScalingPoint]:
-    """The job is that of one worker alone, whose batch is divided among the workers (`Job.share`).
+    """Simulate numbers of workers that share the batch of the job, which is that of a single worker (`Job.share`).
 
     Raises:
         ValueError: a number of workers does not fit the machine or does not divide the batch.
     """
-    alone = simulate_step(machine, job, communication, 1).seconds
+    single = simulate_step(machine, job, communication, 1).seconds
     shares = [(job.share(count), count) for count in workers]
     return [
-        _point(simulate_step(machine, share, communication, count), share, count, alone / count)
+        _point(simulate_step(machine, share, communication, count), share, count, single / count)
         for share, count in shares
     ]
 

@@ -1,4 +1,4 @@
-"""Tables and figures of a simulation."""
+"""Report of a simulation: a table and constants as text, a JSON file and a figure."""
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +14,12 @@ from pipeline.simulator.job import Job
 from pipeline.simulator.machine import MachineConfig
 from pipeline.simulator.model import CommunicationModel
 
-# The table of simulated runs.
+Constants = Mapping[str, tuple[object, str]]
+"""Name -> value and origin: given, assumed or measured."""
 
 
 def table(rows: Sequence[SimulatedRun]) -> Iterator[str]:
-    """A line for each scaling, batch and number of GPUs: all ways' throughput, and the time and cost of the fastest."""
+    """Yield a line per scaling, batch and number of GPUs: throughput of all ways, time and cost of the fastest."""
     ways = list(dict.fromkeys(row.way for row in rows))
     head = ["scaling", "batch", "GPUs", *(f"{way}: images/s" for way in ways), "fastest", "hours", "GPU hours", "cost"]
     lines = [head]
@@ -39,17 +40,13 @@ def table(rows: Sequence[SimulatedRun]) -> Iterator[str]:
 
 
 def undivided_lines(rows: Sequence[SimulatedRun], batch_sizes: Sequence[int]) -> Iterator[str]:
-    """A line for each batch of strong scaling that has no row."""
-    shared = {row.global_batch for row in rows if row.scaling == "strong"}
-    for batch_size in sorted(set(batch_sizes) - shared):
-        yield f"no strong scaling of batch {batch_size:,}: it divides among none of these numbers of GPUs"
+    """Yield a line for each batch of strong scaling that has no row."""
+    simulated = {row.global_batch for row in rows if row.scaling == "strong"}
+    for batch_size in sorted(set(batch_sizes) - simulated):
+        yield f"no strong scaling of batch {batch_size:,}: none of these numbers of GPUs divides it"
 
 
 # What a simulation leaves: its constants with their origins, the rows, the figure.
-
-
-Constants = Mapping[str, tuple[object, str]]
-"""Name -> value and origin: given, assumed or measured."""
 
 
 def machine_constants(described: MachineConfig, origins: Mapping[str, str]) -> Constants:
@@ -64,15 +61,17 @@ def machine_constants(described: MachineConfig, origins: Mapping[str, str]) -> C
 
 
 def job_constants(arguments: argparse.Namespace, job: Job, timed: str | None) -> Constants:
-    """What is taken of the network, the GPU, the coordinator and the whole training.
+    """Return the constants of the network, the GPU, the coordinator and the training.
 
     Args:
-        timed: the device that a step was timed on; None: its speed is given.
+        arguments: of the command line.
+        job: of one worker.
+        timed: name of the device that a step was timed on; None: its speed is given.
     """
-    alone = job.local_batch / (job.ready_seconds[-1] + job.optimizer_seconds)
+    images_per_second = job.local_batch / (job.ready_seconds[-1] + job.optimizer_seconds)
     origin = "measured" if timed else "given"
     constants: dict[str, tuple[object, str]] = {
-        "images/s of one GPU": (alone, origin),
+        "images/s of one GPU": (images_per_second, origin),
         "bytes of the gradients": (sum(job.layer_bytes), "given"),
         "times of forward and backward, and of each layer": (
             f"those of {timed}" if timed else "1 : 2, by multiplications",
@@ -108,7 +107,7 @@ def write_results(
     constants: Constants,
     fitted: LinkFit | None,
 ) -> None:
-    """Write the JSON and the SVG file into `arguments.out`, and say so."""
+    """Write the JSON and the SVG file into `arguments.out`, and print their paths."""
     name = f"{arguments.machine.stem}.{arguments.network}"
     tree: dict[str, Any] = {
         "simulated": True,
@@ -119,7 +118,7 @@ def write_results(
         "ways": {name: asdict(way) for name, way in ways.items()},
         "constants": {key: {"value": value, "origin": origin} for key, (value, origin) in constants.items()},
         "fit": None if fitted is None else {"error": fitted.relative_error, "held_out_error": fitted.held_out_error},
-        "rows": [row.as_tree() for row in rows],
+        "rows": [row.to_dict() for row in rows],
     }
     write_json(arguments.out / f"{name}.json", tree)
     write_bytes(arguments.out / f"{name}.svg", svg(scaling_figure(*_curves(rows), title=title)))
@@ -127,7 +126,7 @@ def write_results(
 
 
 def _curves(rows: Sequence[SimulatedRun]) -> tuple[dict[str, ScalingCurve], dict[str, ScalingCurve]]:
-    """Weak scaling by way, strong scaling by global batch with the fastest way."""
+    """Return curves of weak scaling by way, and of strong scaling by global batch with the fastest way."""
     weak = {way: [row for row in rows if (row.scaling, row.way) == ("weak", way)] for way in {r.way: 0 for r in rows}}
     strong: dict[str, list[SimulatedRun]] = {}
     for batch in sorted({row.global_batch for row in rows if row.scaling == "strong"}):

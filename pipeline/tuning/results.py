@@ -1,4 +1,4 @@
-"""What a search found, as tables and numbers."""
+"""Results of a search, as tables and numbers."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,20 +14,22 @@ from pipeline.tuning.scheduler import SearchOutcome
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult:
-    """A search that has ended; the sequences have one entry for each trial.
+    """A search that has ended. The sequences have one entry per trial.
 
     Attributes:
-        values: of the keys searched.
-        accuracies: on the judged rows (0 to 1) after each epoch of the search.
-        reasons: why it failed, or empty.
-        finished: trial -> its accuracies after all epochs, for the winner and those eliminated ones that were trained
-            to the end all the same.
-        failed_afterwards: trial -> why it failed on the way there.
-        epochs_afterwards: that were trained on that way, those of trials that then failed too.
-        switching: (epochs, 2), of each epoch that was trained the wall time in seconds, and which part of it went into
-            taking the trial up and laying it down.
-        n_judged: images by which trials were judged.
-        images: digest of all of them and their labels.
+        tuning: settings of the search.
+        outcome: of the trials.
+        values: of the searched keys.
+        accuracies: on the validation rows (0 to 1) after each epoch of the search.
+        reasons: why the trial failed, or empty.
+        finished: trial -> its accuracies after all epochs, for the winner and for eliminated trials that were trained
+            to the end afterwards.
+        failed_afterwards: trial -> why it failed in that training.
+        epochs_afterwards: number of epochs of that training, also of trials that then failed.
+        switching: (epochs, 2), wall time in seconds of each trained epoch, and the part of it that restored and saved
+            the trial.
+        n_val: number of validation images.
+        images: digest of all images and their labels.
     """
 
     tuning: Tuning
@@ -39,23 +41,23 @@ class SearchResult:
     failed_afterwards: Mapping[int, str]
     epochs_afterwards: int
     switching: Sequence[tuple[float, float]]
-    n_judged: int
+    n_val: int
     images: str
 
     @property
     def ranking(self) -> list[int]:
-        """The winner, those never eliminated, those that stayed longest, and the failed; of equals the best first."""
+        """Trials by rank: winner, never eliminated, longest active, failed; of equals the best first."""
         outcome = self.outcome
 
-        def place(trial: int) -> tuple[Any, ...]:
+        def sort_key(trial: int) -> tuple[Any, ...]:
             eliminated, curve = outcome.eliminated_after[trial] is not None, self.accuracies[trial]
             last = curve[-1] if curve else 0.0
             return trial != outcome.winner, outcome.failed[trial], eliminated, -len(curve), -last, trial
 
-        return sorted(range(len(self.values)), key=place)
+        return sorted(range(len(self.values)), key=sort_key)
 
     def status(self, trial: int) -> str:
-        """winner, finished, eliminated or failed."""
+        """Return winner, finished, eliminated or failed."""
         if trial == self.outcome.winner:
             return "winner"
         if self.outcome.failed[trial]:
@@ -67,19 +69,19 @@ class SearchResult:
         return [self.status(trial) for trial in range(len(self.values))]
 
     @property
-    def _looked_at(self) -> bool:
-        """Whether any trial but the winner was trained to the end, or as far as it went, for the sake of its end."""
+    def _any_resumed(self) -> bool:
+        """Whether any trial but the winner was trained to the end afterwards, or failed there."""
         return any(trial != self.outcome.winner for trial in (*self.finished, *self.failed_afterwards))
 
     @property
     def late_bloomers(self) -> list[int] | None:
-        """Eliminated trials that, trained to the end, are better there than the winner.
+        """Eliminated trials that, trained to the end, beat the winner.
 
-        None where that is not known: no eliminated trial was held beside the winner at the last epoch, as
-        `Tuning.finish` 0 asks for none, or the winner failed on its way there.
+        None if unknown: no eliminated trial was trained to the end, as with `Tuning.finish` 0, or the winner failed
+        on the way.
         """
         winner = self.outcome.winner
-        if not self._looked_at and "eliminated" in self._states:
+        if not self._any_resumed and "eliminated" in self._states:
             return None
         if winner is None or winner in self.failed_afterwards:
             return None
@@ -90,13 +92,13 @@ class SearchResult:
 
     @property
     def accuracy_at_end(self) -> float | None:
-        """The winner's, 0 to 1, after all epochs of a trial; None if it was not trained to them, or failed there."""
+        """Accuracy of the winner, 0 to 1, after all epochs; None if it was not trained to the end, or failed."""
         assert self.outcome.winner is not None
         curve = self.finished.get(self.outcome.winner, self.accuracies[self.outcome.winner])
         return curve[-1] if len(curve) == self.tuning.epochs else None
 
     def leaderboard(self) -> pa.Table:
-        """One row a trial: rank, trial, status, accuracy, epochs, eliminated_after, reason, and every key searched."""
+        """Return a row per trial: rank, trial, status, accuracy, epochs, eliminated_after, reason, searched keys."""
         ranking, outcome = self.ranking, self.outcome
         last = [curve[-1] if curve else None for curve in self.accuracies]
         columns: dict[str, Any] = {
@@ -108,12 +110,12 @@ class SearchResult:
             "eliminated_after": pa.array([outcome.eliminated_after[trial] for trial in ranking], pa.int64()),
             "reason": [self.reasons[trial] for trial in ranking],
         }  # fmt: skip
-        # As YAML would have them, so that a cell can be copied into a parameter file.
+        # JSON is valid YAML, so a cell can be copied into a parameter file.
         keys = {key: [json.dumps(self.values[trial][key]) for trial in ranking] for key in self.tuning.space}
         return pa.table({**columns, **keys})
 
     def curves(self) -> pa.Table:
-        """trial, epoch, accuracy, and whether the epoch was trained only afterwards, to count late bloomers."""
+        """Return a row per epoch: trial, epoch, accuracy, and afterwards: trained later to count late bloomers."""
         rows = [
             {"trial": trial, "epoch": epoch, "accuracy": accuracy, "afterwards": epoch > len(curve)}
             for trial, curve in enumerate(self.accuracies)
@@ -123,15 +125,15 @@ class SearchResult:
         return pa.Table.from_pylist(rows, schema=pa.schema(kinds))
 
     def summary(self) -> dict[str, Any]:
-        """The numbers of the search; accuracies are 0 to 1."""
+        """Return the numbers of the search; accuracies are 0 to 1."""
         outcome, winner = self.outcome, self.outcome.winner
         assert winner is not None
-        in_all = len(self.values) * self.tuning.epochs
-        # What a failed trial did not train is no merit of the rule.
+        allowed = len(self.values) * self.tuning.epochs
+        # The rule did not save the epochs that failed trials did not reach.
         lost = sum(
             self.tuning.epochs - done for done, failed in zip(outcome.epochs, outcome.failed, strict=True) if failed
         )
-        saved = in_all - lost - outcome.total_epochs
+        saved = allowed - lost - outcome.total_epochs
         states = self._states
         return {
             "trials": len(self.values),
@@ -145,10 +147,10 @@ class SearchResult:
                 "values": dict(self.values[winner]),
             },
             "epochs": outcome.total_epochs,
-            "epochs_allowed": in_all,
+            "epochs_allowed": allowed,
             "epochs_lost": lost,
             "epochs_saved": saved,
-            "saved_share": saved / in_all,
+            "saved_share": saved / allowed,
             "epochs_afterwards": self.epochs_afterwards,
             "finished_afterwards": sorted(trial for trial in self.finished if trial != winner),
             "late_bloomers": self.late_bloomers,
@@ -160,7 +162,7 @@ class SearchResult:
 
     @property
     def context_switch(self) -> dict[str, Any]:
-        """What it cost that trials train an epoch at a time; medians, as the first of a process starts libraries up."""
+        """Cost of training trials one epoch at a time; medians, as a process starts libraries in its first epoch."""
         return {
             "epochs": len(self.switching),
             "median_seconds": median(switch for _, switch in self.switching),

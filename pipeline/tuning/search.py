@@ -1,4 +1,4 @@
-"""A search from its first trial to its outcome; what an earlier, interrupted process found out is not done again."""
+"""Run a search from its first trial to its outcome. A resumed search repeats no finished epoch."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,157 +27,163 @@ from pipeline.tuning.trial import TrainValRows, TrialRun
 from pipeline.tuning.worker import EpochResult, EpochTask
 
 EpochMapFn = Callable[[Callable[[EpochTask], EpochResult], Iterable[EpochTask]], Iterable[EpochResult]]
-"""As the built-in one: results in the order of the tasks."""
+"""As the built-in `map`: results in the order of the tasks."""
 
 
 class Search:
     """The trials of one search.
 
     Args:
-        run_of: from a trial's values to its run; raises InputError where they do not fit together.
-        map_tasks: where epochs are trained.
-        checkpoints: folder of the trials' states, one folder each; absolute.
+        tuning: settings of the search.
+        make_run: makes the run of a trial from its values; raises InputError where they do not fit together.
+        rows: training and validation images.
+        source: where processes that train read the images.
+        storage: the trials on disk.
+        checkpoints: absolute folder of checkpoints, with one subfolder per trial.
+        map_tasks: maps `train_next_epoch` over tasks, here or on workers.
+        log: of the search.
     """
 
     def __init__(
         self,
         tuning: Tuning,
         *,
-        run_of: Callable[[Mapping[str, Any]], TrialRun],
+        make_run: Callable[[Mapping[str, Any]], TrialRun],
         rows: TrainValRows,
         source: TrialData,
-        journal: TrialStorage,
+        storage: TrialStorage,
         checkpoints: Path,
         map_tasks: EpochMapFn,
         log: RunLog,
     ) -> None:
-        self._tuning, self._run_of, self._map, self._log = tuning, run_of, map_tasks, log
-        self._rows, self._source, self._journal, self._checkpoints = rows, source, journal, checkpoints
+        self._tuning, self._make_run, self._map, self._log = tuning, make_run, map_tasks, log
+        self._rows, self._source, self._storage, self._checkpoints = rows, source, storage, checkpoints
         self._mark = write_mark(checkpoints)
-        self._distributions, self._suggestions = to_distributions(tuning.space), TrialSampler(tuning)
+        self._distributions, self._sampler = to_distributions(tuning.space), TrialSampler(tuning)
         self._runs: list[TrialRun | None] = []
         self.values: list[dict[str, Any]] = []
-        """Of each trial that has started."""
+        """Of each started trial."""
         self.accuracies: list[list[float]] = []
-        """Of each of them, after each of its epochs."""
+        """Of each started trial, after each of its epochs."""
         self.reasons: list[str] = []
         """Why a trial failed, or empty."""
         self.failed_afterwards: dict[int, str] = {}
-        """Trial -> why it failed in `resume_pruned`, after it had ended."""
+        """Trial -> why it failed in `resume_pruned`."""
         self.epochs_afterwards = 0
-        """Trained in `resume_pruned`, those of trials that then failed too."""
+        """Number of epochs trained in `resume_pruned`, also of trials that then failed."""
 
     def run(self) -> SearchOutcome:
-        """Take the course of the rule to its end."""
-        tuning, rule, trials = self._tuning, self._tuning.pruner, number_of_trials(self._tuning)
+        """Run all trials under the pruning rule."""
+        tuning, rule, trials = self._tuning, self._tuning.pruner, count_trials(self._tuning)
         if rule.name in ("hyperband", "successive_halving"):
             return run_halving(self._measure, self._ended, brackets=make_brackets(tuning))
-        places = 1 if tuning.scheduler == "sequential" else tuning.max_concurrent_trials or trials
+        concurrent = 1 if tuning.scheduler == "sequential" else tuning.max_concurrent_trials or trials
         tolerance = Tolerance(amount=rule.amount, kind=rule.kind) if rule.name == "threshold" else None
         return run_threshold_pruning(
-            self._measure, self._ended, trials=trials, cap=tuning.epochs, places=places, tolerance=tolerance
+            self._measure, self._ended, trials=trials, max_epochs=tuning.epochs, max_concurrent=concurrent,
+            tolerance=tolerance,
         )  # fmt: skip
 
-    def finish(self, trials: Sequence[int]) -> dict[int, list[float]]:
-        """Train trials that have ended to their last epoch; those that fail are left out.
+    def resume_pruned(self, trials: Sequence[int]) -> dict[int, list[float]]:
+        """Train ended trials to their last epoch.
 
         Returns:
-            trial -> its accuracies after all epochs.
+            trial -> its accuracies after all epochs, without trials that fail.
         """
         curves = {trial: list(self.accuracies[trial]) for trial in trials}
-        while turns := [
+        while steps := [
             TrialStep(trial, len(curve) + 1) for trial, curve in curves.items() if len(curve) < self._tuning.epochs
         ]:
-            for turn, result in zip(turns, self._results(turns), strict=True):
+            for step, result in zip(steps, self._results(steps), strict=True):
                 if result.accuracy is None:
-                    del curves[turn.trial]
-                    self.failed_afterwards[turn.trial] = result.reason
+                    del curves[step.trial]
+                    self.failed_afterwards[step.trial] = result.reason
                 else:
-                    curves[turn.trial].append(result.accuracy)
+                    curves[step.trial].append(result.accuracy)
                     self.epochs_afterwards += 1
         return curves
 
-    def _measure(self, turns: Sequence[TrialStep]) -> list[float | None]:
-        for turn in turns:
-            if turn.epoch == 1:
-                self._start(turn.trial)
+    def _measure(self, steps: Sequence[TrialStep]) -> list[float | None]:
+        for step in steps:
+            if step.epoch == 1:
+                self._start(step.trial)
         measured: list[float | None] = []
-        for turn, (accuracy, reason) in zip(turns, self._results(turns), strict=True):
+        for step, (accuracy, reason) in zip(steps, self._results(steps), strict=True):
             measured.append(accuracy)
             if accuracy is None:
-                self.reasons[turn.trial] = reason
+                self.reasons[step.trial] = reason
             else:
-                self.accuracies[turn.trial].append(accuracy)
-                self._suggestions.report(turn.trial, turn.epoch, accuracy)
+                self.accuracies[step.trial].append(accuracy)
+                self._sampler.report(step.trial, step.epoch, accuracy)
         best = max((accuracy for accuracy in measured if accuracy is not None), default=0.0)
-        epochs = sorted({turn.epoch for turn in turns})
+        epochs = sorted({step.epoch for step in steps})
         shown = f"{epochs[0]}" if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]}"
-        self._log.info(f"epoch {shown}: {len(turns)} trials, best accuracy {best:.4f}")
+        self._log.info(f"epoch {shown}: {len(steps)} trials, best accuracy {best:.4f}")
         return measured
 
     def _start(self, trial: int) -> None:
-        drawn = self._suggestions.ask()
-        self._journal.start(trial, drawn, self._distributions)
-        self.values.append(from_optuna_params(self._tuning.space, drawn))
+        params = self._sampler.ask()
+        self._storage.start(trial, params, self._distributions)
+        self.values.append(from_optuna_params(self._tuning.space, params))
         self.accuracies.append([])
         self.reasons.append("")
         try:
-            self._runs.append(self._run_of(self.values[trial]))
+            self._runs.append(self._make_run(self.values[trial]))
         except InputError as error:
             self._runs.append(None)
-            if self._journal.result(TrialStep(trial, 1)) is None:
-                self._journal.add(TrialStep(trial, 1), StepResult(None, str(error)), seconds=0.0, switch_seconds=0.0)
+            if self._storage.result(TrialStep(trial, 1)) is None:
+                self._storage.add(TrialStep(trial, 1), StepResult(None, str(error)), seconds=0.0, switch_seconds=0.0)
 
-    def _results(self, turns: Sequence[TrialStep]) -> list[StepResult]:
-        """Of `turns`, trained where the journal has none."""
-        todo = [turn for turn in turns if self._journal.result(turn) is None]
-        for turn, epoch in self._trained(todo):
-            self._journal.add(
-                turn,
+    def _results(self, steps: Sequence[TrialStep]) -> list[StepResult]:
+        """Return the results of `steps`. Train steps that the storage lacks."""
+        todo = [step for step in steps if self._storage.result(step) is None]
+        for step, epoch in self._trained(todo):
+            self._storage.add(
+                step,
                 StepResult(epoch.accuracy, epoch.reason),
                 seconds=epoch.seconds,
                 switch_seconds=epoch.switch_seconds,
             )
-        found: list[StepResult] = []
-        for turn in turns:
-            result = self._journal.result(turn)
+        results: list[StepResult] = []
+        for step in steps:
+            result = self._storage.result(step)
             assert result is not None
             if result.accuracy is None:
-                self._log.info(f"trial {turn.trial} failed in epoch {turn.epoch}: {result.reason}")
-            found.append(result)
-        return found
+                self._log.info(f"trial {step.trial} failed in epoch {step.epoch}: {result.reason}")
+            results.append(result)
+        return results
 
-    def _trained(self, turns: Sequence[TrialStep]) -> Iterator[tuple[TrialStep, EpochResult]]:
-        """`turns` with their results, those last whose worker died."""
+    def _trained(self, steps: Sequence[TrialStep]) -> Iterator[tuple[TrialStep, EpochResult]]:
+        """Yield `steps` with their results; steps whose worker died come last."""
         killed = []
-        for turn, epoch in zip(turns, self._map(train_next_epoch, map(self._task, turns)), strict=True):
+        for step, epoch in zip(steps, self._map(train_next_epoch, map(self._task, steps)), strict=True):
             if epoch.killed:
-                killed.append(turn)
+                killed.append(step)
             else:
-                yield turn, epoch
-        # A dying worker takes those along that wait for it. Who dies alone is to blame.
-        for turn in killed:
-            (epoch,) = self._map(train_next_epoch, [self._task(turn)])
-            yield turn, epoch
+                yield step, epoch
+        # A dying worker also loses the tasks in its queue. Retry each alone: one that dies alone is the cause.
+        for step in killed:
+            (epoch,) = self._map(train_next_epoch, [self._task(step)])
+            yield step, epoch
 
-    def _task(self, turn: TrialStep) -> EpochTask:
-        run = self._runs[turn.trial]
+    def _task(self, step: TrialStep) -> EpochTask:
+        run = self._runs[step.trial]
         assert run is not None, "a trial without a run has failed"
-        folder = self._checkpoints / f"{turn.trial:04d}"
+        folder = self._checkpoints / f"{step.trial:04d}"
         return EpochTask(
-            run=run, epoch=turn.epoch, rows=self._rows, source=self._source, folder=folder, mark=self._mark
+            run=run, epoch=step.epoch, rows=self._rows, source=self._source, folder=folder, mark=self._mark
         )
 
-    def _ended(self, trial: int, how: TrialStatus) -> None:
+    def _ended(self, trial: int, status: TrialStatus) -> None:
         last = self.accuracies[trial][-1] if self.accuracies[trial] else None
-        self._journal.end(trial, how, last)
-        if how == "failed" or (how == "eliminated" and not self._tuning.resume_pruned):
+        self._storage.end(trial, status, last)
+        if status == "failed" or (status == "eliminated" and not self._tuning.resume_pruned):
             Checkpoints(self._checkpoints / f"{trial:04d}").clear()
-        self._suggestions.end(trial, how, last)
+        self._sampler.tell(trial, status, last)
 
 
-def number_of_trials(tuning: Tuning) -> int:
-    """Of the whole search.
+def count_trials(tuning: Tuning) -> int:
+    """Return the number of trials of the whole search.
 
     Raises:
         InputError: the grid has fewer points than hyperband has trials, or TPE could learn from none of them.
@@ -190,44 +196,47 @@ def number_of_trials(tuning: Tuning) -> int:
     if tuning.sampler.name == "grid" and trials > size:
         raise InputError(
             f"sampler: hyperband of {tuning.epochs} epochs has {trials} trials, but the grid has {size:g} points; "
-            "add values, take a larger factor, or another sampler"
+            "add values, or use a larger factor or another sampler"
         )
     if tuning.sampler.name == "tpe" and ended < tuning.sampler.n_startup_trials:
         raise InputError(
-            f"sampler: tpe learns from {tuning.sampler.n_startup_trials} ended trials, and when the last bracket of "
-            f"hyperband of {tuning.epochs} epochs starts, {ended} have; give fewer n_startup_trials or more epochs, or "
-            "take random"
+            f"sampler: tpe learns once {tuning.sampler.n_startup_trials} trials have ended, and when the last bracket "
+            f"of hyperband of {tuning.epochs} epochs starts, {ended} have; use fewer n_startup_trials, more epochs, or "
+            "the sampler random"
         )
     return trials
 
 
 def make_brackets(tuning: Tuning) -> list[list[Rung]]:
-    """The schedule of a rule that halves."""
+    """Return the schedule of a halving rule."""
     rule = tuning.pruner
     if rule.name == "hyperband":
-        return hyperband(cap=tuning.epochs, factor=rule.factor)
+        return hyperband(max_epochs=tuning.epochs, factor=rule.factor)
     assert rule.name == "successive_halving", rule.name
-    trials, halvings = number_of_trials(tuning), 0
+    trials, halvings = count_trials(tuning), 0
     while rule.factor ** (halvings + 1) <= min(trials, tuning.epochs):
         halvings += 1
-    return [successive_halving(trials=trials, cap=tuning.epochs, factor=rule.factor, halvings=halvings)]
+    return [successive_halving(trials=trials, max_epochs=tuning.epochs, factor=rule.factor, halvings=halvings)]
 
 
 def trials_to_resume(tuning: Tuning, outcome: SearchOutcome, *, compared: bool = False) -> list[int]:
-    """Whose whole curves tell how many late bloomers the rule dropped: the winner's and those of eliminated trials.
+    """Return the trials to train to their last epoch: their curves count the late bloomers that the rule dropped.
 
-    Of these, all that ran to the cap before they were pruned, and at most `tuning.resume_pruned` others, sampled by
-    the search's seed. Nobody, where that would mean training that was not asked for, or leave nobody to compare.
+    These are the winner, the eliminated trials that ran all epochs, and at most `tuning.resume_pruned` other eliminated
+    trials, sampled with the search's seed. The list is empty where it would train more than requested, or leave no
+    trial to compare.
 
     Args:
-        compared: the winner is, with those of other searches, for which it is trained to the end in any case.
+        tuning: settings of the search.
+        outcome: with a winner.
+        compared: the winner is compared with other searches, so it trains to its last epoch in any case.
     """
     assert outcome.winner is not None
     eliminated = [trial for trial, after in enumerate(outcome.eliminated_after) if after is not None]
-    whole = [trial for trial in eliminated if outcome.epochs[trial] == tuning.epochs]
+    complete = [trial for trial in eliminated if outcome.epochs[trial] == tuning.epochs]
     others = [trial for trial in eliminated if outcome.epochs[trial] < tuning.epochs]
-    # With a larger number those of a smaller one are drawn again.
-    drawn = np.random.default_rng(tuning.seed).permutation(others)[: tuning.resume_pruned].tolist()
-    dropped = sorted([*whole, *drawn])
+    # A larger number includes the sample of a smaller one.
+    sample = np.random.default_rng(tuning.seed).permutation(others)[: tuning.resume_pruned].tolist()
+    dropped = sorted([*complete, *sample])
     to_end = bool(tuning.resume_pruned) or outcome.epochs[outcome.winner] == tuning.epochs
     return [outcome.winner, *dropped] if compared or (dropped and to_end) else []

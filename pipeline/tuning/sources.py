@@ -1,4 +1,4 @@
-"""The data that the processes of trials share."""
+"""Data that the processes of a search share: a mark in its folder, and the images."""
 
 import uuid
 from collections.abc import Mapping
@@ -21,23 +21,21 @@ from pipeline.paths import DataPaths
 from pipeline.training.cells import LoadedSplits
 from pipeline.training.run_key import machine_info
 
-# Whether the process that trains sees the folder of the process that searches, and not one by the same name.
-
 
 def write_mark(folder: Path) -> str:
-    """Write a file that only those find in `folder` who share it; returns what it holds."""
+    """Write a unique mark to `folder` and return it. A process that shares the folder can read it."""
     mark = uuid.uuid4().hex
     write_bytes(_file_in(folder), mark.encode())
     return mark
 
 
 def check_mark(folder: Path, mark: str) -> None:
-    """Raises InputError where `folder` is not the one in which `write_mark` left `mark`."""
+    """Raise InputError if `folder` is not the one to which `write_mark` wrote `mark`."""
     file = _file_in(folder)
     if not file.exists() or file.read_text(encoding="ascii") != mark:
         raise InputError(
-            f"{folder}: a worker does not find there what the search has written, so it would train what is trained "
-            "already; give workers the folder of --work under the same path, and run the same command again"
+            f"{folder}: a worker does not find the files of the search there, so it would repeat finished training; "
+            "give workers the folder of --work under the same path, and run the same command again"
         )
 
 
@@ -45,19 +43,16 @@ def _file_in(folder: Path) -> Path:
     return folder / "mark"
 
 
-# The images of a search, as any process that trains for it reads them.
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrialData:
-    """Where the images are, and what each process is to find there and to be.
+    """Where the images are, and what each process must match.
 
     Attributes:
-        data: absolute, since a worker may stand in another folder.
-        image_folder: `prepare.path`, absolute, for images that stayed in their files.
+        data: absolute, since a worker may run in another folder.
+        image_folder: absolute `prepare.path`, for images that stay in their files.
         digest: of the prepared data.
-        machine: the items of `machine_info` where the search began.
-        code: digest of the code that trains an epoch, as the process loaded it in which the search began.
+        machine: items of `machine_info` of the process that started the search.
+        code: digest of the code that trains an epoch, as that process loaded it.
     """
 
     data: DataPaths
@@ -67,14 +62,14 @@ class TrialData:
     code: str
 
 
-# Taken when the code is loaded: a worker lives on while the files change.
+# Computed at import: a worker keeps running while the files change.
 _CODE = code_digest("pipeline.tuning.processes")
 
 
 def make_trial_data(
     data: DataPaths, *, image_folder: Path | None, digest: str, machine: Mapping[str, Any]
 ) -> TrialData:
-    """For the workers of a search that began in this process, with paths as it sees them."""
+    """Return the data for workers of a search that starts in this process, with its paths."""
     return TrialData(
         data=DataPaths(root=data.root.resolve()),
         image_folder=image_folder.resolve() if image_folder else None,
@@ -86,47 +81,47 @@ def make_trial_data(
 
 @lru_cache(maxsize=1)
 def load_splits(source: TrialData, device: torch.device) -> LoadedSplits:
-    """The training images, with those flagged `val` in the place of the test split, which no search may see.
+    """Load the training images, with those flagged `val` as the test split, which no search may use.
 
     Raises:
-        InputError: the data here are missing, damaged or not those of the search, this process loaded other code, or it
-            and `device` would give other bits than the one where the search began.
+        InputError: the data are missing, damaged or not those of the search, this process loaded other code, or it and
+            `device` would give other bits than the process that started the search.
     """
     if source.code != _CODE:
         raise InputError(
-            "a process that trains runs other code than the search; where it is a worker of dask.scheduler, start it "
-            "again in the project's folder, as that is now, and run the same command again"
+            "a process that trains runs other code than the search; restart workers of dask.scheduler in the project's "
+            "current folder, and run the same command again"
         )
-    here = machine_info(device)
-    for name, there in source.machine:
-        if str(here[name]) != there:
+    machine = machine_info(device)
+    for name, expected in source.machine:
+        if str(machine[name]) != expected:
             raise InputError(
-                f"dask.scheduler: a worker has {name} {here[name]}, and the search began with {there}, so results "
-                "would depend on who trains; use workers of the same environment and kind of device"
+                f"dask.scheduler: a worker has {name} {machine[name]}, and the search started with {expected}, so "
+                "results would depend on the worker; use workers of the same environment and kind of device"
             )
     prepared = load_prepared(source.data, folder=source.image_folder)
     if prepared_digest(source.data) != source.digest:
         raise InputError(
-            f"{source.data.root}: the prepared data are not those that the search began with; give workers the "
+            f"{source.data.root}: the prepared data are not those that the search started with; give workers the "
             "project's folder under the same path, or start the search again if the data have changed"
         )
-    judged = val_rows(source.data)
+    val = val_rows(source.data)
     return LoadedSplits(
         train_images=prepared.train.source,
         train_labels=prepared.train.labels,
-        test_images=_some(prepared.train.source, judged, source),
-        test_labels=prepared.train.labels[judged],
+        test_images=_select(prepared.train.source, val, source),
+        test_labels=prepared.train.labels[val],
         class_names=prepared.class_names,
     )
 
 
 def val_rows(data: DataPaths) -> NDArray[np.bool_]:
-    """(N,) bool: the training images flagged `val`."""
+    """Return which training images are flagged `val`, bool (N,)."""
     flags: NDArray[np.bool_] = read_parquet(data.manifest("train"), ["val"])["val"].to_numpy()
     return flags
 
 
-def _some(images: ImageSource, rows: NDArray[np.bool_], source: TrialData) -> ImageSource:
+def _select(images: ImageSource, rows: NDArray[np.bool_], source: TrialData) -> ImageSource:
     if not isinstance(images, ImageFiles):
         return images[rows]
     assert source.image_folder is not None

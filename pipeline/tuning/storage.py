@@ -1,4 +1,4 @@
-"""The journal of a search, and its sampler."""
+"""Trials of a search on disk, in Optuna's journal format, and the sampler that suggests their values."""
 
 import json
 import os
@@ -17,29 +17,27 @@ from pipeline.config.tuning import Domain, Tuning
 from pipeline.errors import InputError
 from pipeline.tuning.scheduler import TrialStatus, TrialStep
 
-# What a search has found so far, on disk: Optuna's journal, which its own tools can read too.
-
-
 _NAME = "search"
 _REASON = "reason"
 _AFTERWARDS = "afterwards"
 _SECONDS = "seconds"
+_STATES = {"finished": TrialState.COMPLETE, "eliminated": TrialState.PRUNED, "failed": TrialState.FAIL}
 
 
 class StepResult(NamedTuple):
-    """What a turn gave: an accuracy (0 to 1), or None and the reason of the failure."""
+    """Result of a step: an accuracy (0 to 1), or None and the reason of the failure."""
 
     accuracy: float | None
     reason: str = ""
 
 
 class TrialStorage:
-    """The trials of one search with their values and accuracies; every entry is on the disk when a method returns.
+    """The trials of one search, with values and accuracies, in a file that Optuna's tools read too.
 
-    One process at a time may hold it, which the caller sees to.
+    Each entry is on disk when a method returns. The caller ensures that one process at a time uses the file.
 
     Args:
-        path: of the file, made if it is not there.
+        path: of the file, created if missing.
 
     Raises:
         InputError: a line of the file is damaged or missing.
@@ -54,23 +52,23 @@ class TrialStorage:
             self._read(path)
         except (LookupError, TypeError, ValueError, AssertionError) as error:
             raise InputError(
-                f"{path}: a line is missing or none of a search's ({type(error).__name__}: {error}); remove its folder "
-                "to begin the search anew"
+                f"{path}: a line is missing or invalid ({type(error).__name__}: {error}); remove its folder to restart "
+                "the search"
             ) from None
 
     def _read(self, path: Path) -> None:
-        """What Optuna makes of the lines, which are JSON."""
+        """Load the lines, which are JSON, with Optuna."""
         begun = path.exists() and path.stat().st_size > 0
         storage = JournalStorage(JournalFileBackend(str(path), lock_obj=_NoLock(str(path))))
         if begun and _NAME not in optuna.get_all_study_names(storage):
-            raise ValueError("it begins no search")
+            raise ValueError("no search starts in it")
         self._study = optuna.create_study(
             storage=storage, study_name=_NAME, direction="maximize", load_if_exists=True
         )  # fmt: skip
         trials = self._study.get_trials(deepcopy=False)
-        self._drawn = [dict(trial.params) for trial in trials]
+        self._params = [dict(trial.params) for trial in trials]
         self._handles = [Trial(self._study, trial._trial_id) for trial in trials]
-        self._over = [trial.state.is_finished() for trial in trials]
+        self._ended = [trial.state.is_finished() for trial in trials]
         self._results: dict[TrialStep, StepResult] = {}
         for trial in trials:
             for epoch, accuracy in trial.intermediate_values.items():
@@ -80,76 +78,77 @@ class TrialStorage:
                 self._results[TrialStep(trial.number, failed_in)] = StepResult(None, trial.user_attrs[_REASON])
         self._switching: dict[TrialStep, tuple[float, float]] = {}
         for key, (first, second) in self._study.user_attrs.items():
-            what, number, after = key.split()
-            turn = TrialStep(int(number), int(after))
-            if what == _SECONDS:
-                self._switching[turn] = (first, second)
+            kind, trial_text, epoch_text = key.split()
+            step = TrialStep(int(trial_text), int(epoch_text))
+            if kind == _SECONDS:
+                self._switching[step] = (first, second)
             else:
-                self._results[turn] = StepResult(first, second)
-        # They are noted before the accuracy is.
-        known = [turn for turn, result in self._results.items() if result.accuracy is not None]
-        if lost := [turn for turn in known if turn not in self._switching]:
-            raise ValueError(f"nothing tells how long trial {lost[0].trial} took for epoch {lost[0].epoch}")
+                self._results[step] = StepResult(first, second)
+        # Seconds are written before the accuracy.
+        measured = [step for step, result in self._results.items() if result.accuracy is not None]
+        if lost := [step for step in measured if step not in self._switching]:
+            raise ValueError(f"no seconds of trial {lost[0].trial}, epoch {lost[0].epoch}")
 
-    def start(self, trial: int, drawn: Mapping[str, Any], distributions: dict[str, BaseDistribution]) -> None:
-        """Note what a trial drew; trials start in order, and again as before if the search is taken up.
+    def start(self, trial: int, params: Mapping[str, Any], distributions: dict[str, BaseDistribution]) -> None:
+        """Record the parameters of a trial. Trials start in order, and a resumed search starts them again.
 
         Raises:
-            InputError: the file says that it drew something else.
+            InputError: the file has other parameters of this trial.
         """
-        if trial < len(self._drawn):
-            if self._drawn[trial] != drawn:
+        if trial < len(self._params):
+            if self._params[trial] != params:
                 raise InputError(
-                    f"{self._path}: trial {trial} has {self._drawn[trial]}, and draws {drawn}; a line is missing, so "
-                    "remove its folder to begin the search anew"
+                    f"{self._path}: trial {trial} has {self._params[trial]}, and the sampler gives {params}; a line "
+                    "is missing, so remove its folder to restart the search"
                 )
             return
-        assert trial == len(self._drawn), trial
-        self._study.add_trial(create_trial(state=TrialState.RUNNING, params=dict(drawn), distributions=distributions))
-        self._drawn.append(dict(drawn))
+        assert trial == len(self._params), trial
+        self._study.add_trial(create_trial(state=TrialState.RUNNING, params=dict(params), distributions=distributions))
+        self._params.append(dict(params))
         self._handles.append(Trial(self._study, self._study.get_trials(deepcopy=False)[trial]._trial_id))
-        self._over.append(False)
+        self._ended.append(False)
 
-    def result(self, turn: TrialStep) -> StepResult | None:
-        """What is known of a turn; None if it was not taken yet."""
-        return self._results.get(turn)
+    def result(self, step: TrialStep) -> StepResult | None:
+        """Return the result of a step, or None if it has none yet."""
+        return self._results.get(step)
 
     @property
     def switching(self) -> list[tuple[float, float]]:
-        """(epochs, 2), of each epoch that was trained, by whatever process: its seconds, and those of the switch."""
-        return [self._switching[turn] for turn in sorted(self._switching) if turn in self._results]
+        """(epochs, 2), for each trained epoch of any process: its seconds, and those of the context switch."""
+        return [self._switching[step] for step in sorted(self._switching) if step in self._results]
 
-    def add(self, turn: TrialStep, result: StepResult, *, seconds: float, switch_seconds: float) -> None:
-        """Note what a turn gave; what comes after the end of a trial is kept beside it.
+    def add(self, step: TrialStep, result: StepResult, *, seconds: float, switch_seconds: float) -> None:
+        """Record the result of a step. Results after the end of a trial become attributes of the study.
 
         Args:
-            seconds: wall time of the epoch; of one that failed it is not kept.
-            switch_seconds: of which went into taking the trial up and laying it down.
+            step: trial and epoch.
+            result: accuracy or failure.
+            seconds: wall time of the epoch; not stored for a failed one.
+            switch_seconds: the part of it that restored and saved the trial.
         """
         if result.accuracy is not None:
-            # First: who is killed between the two does the turn again.
-            self._switching[turn] = (seconds, switch_seconds)
-            self._study.set_user_attr(f"{_SECONDS} {turn.trial} {turn.epoch}", [seconds, switch_seconds])
-        if self._over[turn.trial]:
-            self._study.set_user_attr(f"{_AFTERWARDS} {turn.trial} {turn.epoch}", [*result])
+            # First, so that a process killed between the two writes repeats the step.
+            self._switching[step] = (seconds, switch_seconds)
+            self._study.set_user_attr(f"{_SECONDS} {step.trial} {step.epoch}", [seconds, switch_seconds])
+        if self._ended[step.trial]:
+            self._study.set_user_attr(f"{_AFTERWARDS} {step.trial} {step.epoch}", [*result])
         elif result.accuracy is not None:
-            self._handles[turn.trial].report(result.accuracy, turn.epoch)
+            self._handles[step.trial].report(result.accuracy, step.epoch)
         else:
-            self._handles[turn.trial].set_user_attr(_REASON, result.reason)
-            self.end(turn.trial, "failed", None)
-        self._results[turn] = result
+            self._handles[step.trial].set_user_attr(_REASON, result.reason)
+            self.end(step.trial, "failed", None)
+        self._results[step] = result
 
-    def end(self, trial: int, how: TrialStatus, accuracy: float | None) -> None:
-        """Note that a trial is over; `accuracy` is that of its last epoch. Once is enough."""
-        if self._over[trial]:
+    def end(self, trial: int, status: TrialStatus, accuracy: float | None) -> None:
+        """Record that a trial ended, once. `accuracy` is that of its last epoch."""
+        if self._ended[trial]:
             return
-        state = {"finished": TrialState.COMPLETE, "eliminated": TrialState.PRUNED, "failed": TrialState.FAIL}[how]
-        self._study.tell(trial, accuracy if how == "finished" else None, state=state)
-        self._over[trial] = True
+        self._study.tell(trial, accuracy if status == "finished" else None, state=_STATES[status])
+        self._ended[trial] = True
 
 
 class _NoLock(JournalFileOpenLock):
-    """Optuna's own lock files outlive a killed process, and the next would wait for them."""
+    """No lock. Optuna's lock files outlive a killed process, and the next process would wait for them."""
 
     def acquire(self) -> bool:
         return True
@@ -159,70 +158,65 @@ class _NoLock(JournalFileOpenLock):
 
 
 def _check_lines(path: Path) -> None:
-    """Drop half a line at the end, as a power cut may leave it: Optuna would write the next one onto it."""
+    """Remove an incomplete last line, as after a power failure: Optuna would append the next line to it."""
     if not path.exists():
         return
     content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    for number, line in enumerate(content[:whole].splitlines(), start=1):
+    complete = content.rfind(b"\n") + 1
+    for number, line in enumerate(content[:complete].splitlines(), start=1):
         try:
             json.loads(line)
         except ValueError:
             raise InputError(
-                f"{path}: line {number} is damaged; remove it with all lines after it, or the folder to begin the "
-                "search anew"
+                f"{path}: line {number} is damaged; remove it with all lines after it, or the folder to restart the "
+                "search"
             ) from None
-    os.truncate(path, whole)
-
-
-# Which values a trial takes: Optuna's samplers over a space of params keys, asked and told in a fixed order.
+    os.truncate(path, complete)
 
 
 def to_distributions(space: Mapping[str, Domain]) -> dict[str, BaseDistribution]:
-    """Optuna's form of a space; choices, which may be sections, are named by their JSON."""
+    """Convert a space of params keys to Optuna. Choices, which may be sections, are named by their JSON."""
     return {key: _distribution(domain) for key, domain in space.items()}
 
 
-def from_optuna_params(space: Mapping[str, Domain], drawn: Mapping[str, Any]) -> dict[str, Any]:
-    """What Optuna drew, as params.yaml would have it."""
-    return {key: json.loads(value) if space[key].choices else value for key, value in drawn.items()}
+def from_optuna_params(space: Mapping[str, Domain], params: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert Optuna's parameters to values of params.yaml."""
+    return {key: json.loads(value) if space[key].choices else value for key, value in params.items()}
 
 
 def to_optuna_params(space: Mapping[str, Domain], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `from_optuna_params`."""
+    """Inverse of `from_optuna_params`."""
     return {key: _choice_name(value) if space[key].choices else value for key, value in values.items()}
 
 
 class TrialSampler:
-    """A sampler that remembers trials in memory: the same calls in the same order give the same values.
+    """Optuna's sampler of a search, with the trials in memory.
 
-    So a search that was interrupted asks again from the start, and is answered as before.
+    The same calls in the same order give the same values, so a resumed search repeats them from the start.
     """
 
     def __init__(self, tuning: Tuning) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._distributions = to_distributions(tuning.space)
-        # The other samplers look at no result, and Optuna's grid does not bear to be told outside its own loop.
+        # The other samplers ignore results, and Optuna's grid sampler fails on `tell` outside its own loop.
         self._learns = tuning.sampler.name == "tpe"
         self._study = optuna.create_study(direction="maximize", sampler=_sampler(tuning))
         self._trials: list[Trial] = []
 
     def ask(self) -> dict[str, Any]:
-        """The values of the next trial, in Optuna's form."""
+        """Return the values of the next trial, in Optuna's form."""
         self._trials.append(self._study.ask(self._distributions))
         return dict(self._trials[-1].params)
 
     def report(self, trial: int, epoch: int, accuracy: float) -> None:
-        """After each epoch of trial `trial`, counted from 0."""
+        """Report an epoch of trial `trial`, from 0."""
         if self._learns:
             self._trials[trial].report(accuracy, epoch)
 
-    def end(self, trial: int, how: TrialStatus, accuracy: float | None) -> None:
-        """Once for every trial; `accuracy` is that of its last epoch."""
-        if not self._learns:
-            return
-        state = {"finished": TrialState.COMPLETE, "eliminated": TrialState.PRUNED, "failed": TrialState.FAIL}[how]
-        self._study.tell(trial, accuracy if how == "finished" else None, state=state)
+    def tell(self, trial: int, status: TrialStatus, accuracy: float | None) -> None:
+        """Report the end of a trial, once. `accuracy` is that of its last epoch."""
+        if self._learns:
+            self._study.tell(trial, accuracy if status == "finished" else None, state=_STATES[status])
 
 
 def _distribution(domain: Domain) -> BaseDistribution:

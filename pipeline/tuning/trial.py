@@ -1,4 +1,4 @@
-"""From the values of a trial to the settings of its run."""
+"""Make the run of a trial from its values."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -20,43 +20,50 @@ from pipeline.training.settings import DatasetInfo, GridPoint, TrainSettings, ef
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainValRows:
-    """Training images by row, bool (N,): those to train on, and those flagged `val`, on which trials are judged."""
+    """Training images by row, bool (N,): those to train on, and those flagged `val`, on which trials are evaluated."""
 
-    trained: NDArray[np.bool_]
-    judged: NDArray[np.bool_]
+    train: NDArray[np.bool_]
+    val: NDArray[np.bool_]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrialRun:
-    """One trial.
+    """The run of one trial.
 
     Attributes:
-        settings: of the whole run, to the last epoch.
-        recipe: says how the run is done.
-        ends: (epochs,) optimizer steps done at the end of each epoch, ascending.
-        processes: that share its work, on one machine.
+        settings: of the full run, to the last epoch.
+        recipe: how the run is executed.
+        epoch_ends: (epochs,) optimizer steps done at the end of each epoch, ascending.
+        processes: number of processes on one machine that share its work.
     """
 
     settings: TrainSettings
     recipe: TrainConfig
-    ends: tuple[int, ...]
+    epoch_ends: tuple[int, ...]
     processes: int
 
     @property
     def threads(self) -> int:
-        """CPU threads; the bits of a result depend on them, so the machine does not decide."""
-        chosen = self.recipe.threads_per_worker
-        return 1 if chosen == "auto" else chosen
+        """CPU threads. They are independent of the machine, since the bits of a result depend on them."""
+        threads = self.recipe.threads_per_worker
+        return 1 if threads == "auto" else threads
 
 
 def trial_run(
     params: Params, search: str, values: Mapping[str, Any], data: DatasetInfo, rows: TrainValRows
 ) -> TrialRun:
-    """What trial of the search `search` has the given values.
+    """Return the run of a trial of the search `search` with these values.
+
+    Args:
+        params: with the search.
+        search: name of the search.
+        values: key -> value of the trial.
+        data: of the data set.
+        rows: training and validation images.
 
     Raises:
-        InputError: they do not fit together, not the data, or not what the trial leaves alone: with them the study as
-            a whole, all its lists and its own budget, could not be trained.
+        InputError: the values do not fit together, or the data, or the rest of the study: with them the full study,
+            all its lists and its budget, could not be trained.
     """
     tuning = params.tuning[search]
     tree = params.model_dump(mode="json", exclude={"tuning"})
@@ -68,12 +75,14 @@ def trial_run(
     check_params(tree, source="tuned.yaml")
     study = checked.studies[tuning.study]
     recipe = study.effective_recipe(checked.train)
-    (model,), (batch_size,), n_train = study.models, study.batch_sizes, int(rows.trained.sum())
+    (model,), (batch_size,), n_train = study.models, study.batch_sizes, int(rows.train.sum())
     (learning_rate,), (weight_decay,), (seed,) = study.learning_rates, study.weight_decays, study.seeds
     if batch_size > n_train:
-        raise InputError(f"batch_sizes: {batch_size} is larger than the {n_train} images to train on; give less")
-    if said := process_requirement(recipe):
-        raise InputError(said)
+        raise InputError(
+            f"batch_sizes: {batch_size} is larger than the {n_train} images to train on; use a smaller one"
+        )
+    if problem := process_requirement(recipe):
+        raise InputError(problem)
     settings = effective_settings(
         recipe,
         data,
@@ -87,14 +96,14 @@ def trial_run(
         n_epoch=n_train,
         budget=Duration(epochs=tuning.epochs),
     )
-    ends = tuple(
+    epoch_ends = tuple(
         to_steps(epochs=epoch, n_train=n_train, batch_sizes=settings.batch_sizes)
         for epoch in range(1, tuning.epochs + 1)
     )
-    assert ends[-1] == settings.steps, (ends, settings.steps)
-    return TrialRun(settings=settings, recipe=recipe, ends=ends, processes=trial_processes(recipe))
+    assert epoch_ends[-1] == settings.steps, (epoch_ends, settings.steps)
+    return TrialRun(settings=settings, recipe=recipe, epoch_ends=epoch_ends, processes=trial_processes(recipe))
 
 
 def trial_processes(recipe: Recipe) -> int:
-    """For a trial: `workers`, of which `auto` is one process that stands in for all simulated workers."""
+    """Return the number of processes of a trial: `workers`, where `auto` is one for all simulated workers."""
     return 1 if recipe.workers == "auto" else recipe.workers

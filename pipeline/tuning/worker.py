@@ -1,4 +1,4 @@
-"""Train a trial for one epoch."""
+"""Train a trial for one epoch in this process, or in the ranks of `pipeline.tuning.processes`."""
 
 import dataclasses
 import signal
@@ -25,16 +25,20 @@ from pipeline.tuning.trial import TrainValRows, TrialRun
 
 _DIVERGED = "the loss stopped being finite"
 _SETTINGS_ERRORS = (InputError, ArithmeticError)
-_CUDA_BYTES = 1 << 30  # at least what CUDA and its libraries take for themselves in a process
+_CUDA_BYTES = 1 << 30  # upper bound of what CUDA and its libraries allocate in a process
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpochTask:
-    """Train `run` to the end of `epoch`, from 1, and judge it.
+    """Task to train `run` to the end of `epoch`, from 1, and evaluate it.
 
     Attributes:
-        folder: of the trial's checkpoints and results, absolute.
-        mark: what the search left in the folder above it.
+        run: of the trial.
+        epoch: to finish.
+        rows: training and validation images.
+        source: where to read the images.
+        folder: absolute folder of the trial's checkpoints and results.
+        mark: that the search wrote to the parent of `folder`, see `write_mark`.
     """
 
     run: TrialRun
@@ -47,14 +51,14 @@ class EpochTask:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpochResult:
-    """What an epoch gave.
+    """Result of an epoch.
 
     Attributes:
-        accuracy: on the judged rows, 0 to 1; None if the trial diverged or failed.
-        reason: of that.
-        seconds: wall time in all.
-        switch_seconds: of which went into taking the trial up and laying it down again.
-        killed: the process that trained it died.
+        accuracy: on the validation rows, 0 to 1; None if the trial diverged or failed.
+        reason: of the failure.
+        seconds: total wall time.
+        switch_seconds: the part of it that restored and saved the trial.
+        killed: whether the process that trained it died.
     """
 
     accuracy: float | None
@@ -65,17 +69,17 @@ class EpochResult:
 
 
 class InfeasibleTrialError(Exception):
-    """A trial cannot be trained with its values; the message says why, in the same words every time."""
+    """A trial cannot be trained with its values. The message gives the reason and is always the same."""
 
 
 def train_epoch(task: EpochTask, ranks: World) -> EpochResult:
-    """Go on from the trial's last checkpoint to the end of the epoch and classify the judged rows; all ranks call it.
+    """Train from the last checkpoint to the end of the epoch and evaluate the validation rows; all ranks call it.
 
     Raises:
-        InfeasibleTrialError: on the rank that found it out.
+        InfeasibleTrialError: on the rank that failed.
         InputError: the images are missing, damaged or not those of the search, this process would give other bits, or
-            others hold the memory of its GPU.
-        Terminated: in a main thread, asked to end; the state is saved.
+            other processes use the memory of its GPU.
+        Terminated: SIGTERM in a main thread; the state is saved.
     """
     start = time.monotonic()
     splits = load_splits(task.source, ranks.device)
@@ -88,52 +92,52 @@ def train_epoch(task: EpochTask, ranks: World) -> EpochResult:
             raise
         if is_out_of_memory(error):
             _check_gpu_not_shared(ranks)
-        said = str(error).splitlines() or [""]
-        raise InfeasibleTrialError(f"{type(error).__name__}: {said[0]}") from None
+        lines = str(error).splitlines() or [""]
+        raise InfeasibleTrialError(f"{type(error).__name__}: {lines[0]}") from None
     return EpochResult(
         accuracy=accuracy, reason=reason, seconds=time.monotonic() - start, switch_seconds=switch_seconds
     )  # fmt: skip
 
 
 def _caused_by_settings(error: Exception) -> bool:
-    """What a trial's own settings can bring about. Anything else says nothing of them, and ends the search."""
+    """Return whether a trial's settings can cause this error. Any other error ends the search."""
     return isinstance(error, _SETTINGS_ERRORS) or is_out_of_memory(error)
 
 
 def _check_gpu_not_shared(ranks: World) -> None:
-    """A trial that found the memory taken has not failed by its own settings.
+    """Check that no other process uses the GPU: then its settings did not cause the trial to run out of memory.
 
     Raises:
-        InputError: other processes, other workers too, hold some of the GPU's.
+        InputError: other processes, including other workers, use memory of the GPU.
     """
     device = ranks.device
     if device.type != "cuda":
         return
     free, total = torch.cuda.mem_get_info(device)
     others = total - free - torch.cuda.memory_reserved(device)
-    # Of several ranks also what they exchange gradients in, and the process that started them.
+    # Several ranks also have buffers for gradients, and the process that started them.
     allowed = _CUDA_BYTES * (1 if ranks.count == 1 else 4)
     if others > allowed:
         raise InputError(
-            f"{torch.cuda.get_device_name(device)}: out of memory, of which others hold {others / 2**30:.1f} GiB; end "
-            "them, or start fewer workers on it, and run the same command again, which goes on"
+            f"{torch.cuda.get_device_name(device)}: out of memory; other processes use {others / 2**30:.1f} GiB; end "
+            "them, or start fewer workers on it, and run the same command again to resume"
         )
 
 
 def _train_and_evaluate(
-    task: EpochTask, splits: LoadedSplits, ranks: World, began: float
+    task: EpochTask, splits: LoadedSplits, ranks: World, start: float
 ) -> tuple[float | None, str, float]:
-    """Accuracy, the reason where there is none, and the seconds of taking up and laying down.
+    """Return the accuracy, the reason of a failure, and the seconds of restoring and saving.
 
     Args:
-        began: by the monotonic clock, before the images were read.
+        start: monotonic time before the images were read.
     """
-    settings, recipe, end = task.run.settings, task.run.recipe, task.run.ends[task.epoch - 1]
+    settings, recipe, end = task.run.settings, task.run.recipe, task.run.epoch_ends[task.epoch - 1]
     log, last = RunLog.silent(), end == settings.steps
-    # One process reads them once for all trials; those that see them otherwise than the last have them made anew.
-    began = began if ranks.count > 1 else time.monotonic()
+    # A single process reads the images once for all trials. A trial with other image settings prepares them again.
+    start = start if ranks.count > 1 else time.monotonic()
     images = splits.on_device(settings, training=True, device=ranks.device)
-    spent = time.monotonic() - began
+    spent = time.monotonic() - start
     options = RunOptions(micro_batch=recipe.micro_batch, comm=comm_config_from(recipe))
     if not last:
         to_end = _StopAtEpochEnd(task, ranks)
@@ -141,56 +145,56 @@ def _train_and_evaluate(
             try:
                 train(
                     settings,
-                    TrainData(images, torch.from_numpy(splits.train_labels).to(ranks.device), task.rows.trained),
+                    TrainData(images, torch.from_numpy(splits.train_labels).to(ranks.device), task.rows.train),
                     ranks=ranks, log=log, options=dataclasses.replace(options, checkpointer=to_end),
                 )  # fmt: skip
                 return None, _DIVERGED, spent + to_end.switch_seconds
             except _EpochEnded:
                 spent += to_end.switch_seconds
-    # A run of so many steps, all of which are done, so that its own schedule does not matter: what is left is to
-    # make its weights those to evaluate. The last epoch is trained here.
-    judging = _Resumed(task, ranks)
+    # A run of `end` steps, all done, so its schedule does not matter: it only sets and evaluates the weights. The last
+    # epoch is trained here.
+    resumed = _Resumed(task, ranks)
     cell = RunSpec(
-        arm="", filter_network="", learning_rate=settings.learning_rate, n_train=int(task.rows.trained.sum()),
+        arm="", filter_network="", learning_rate=settings.learning_rate, n_train=int(task.rows.train.sum()),
         settings=dataclasses.replace(settings, steps=end),
     )  # fmt: skip
-    with _handling_signals(judging):
+    with _handling_signals(resumed):
         result = execute_run(
-            cell, splits, task.rows.trained, ranks=ranks, log=log, weights=None,
-            eval_batch_size=recipe.eval_batch_size, options=dataclasses.replace(options, checkpointer=judging),
+            cell, splits, task.rows.train, ranks=ranks, log=log, weights=None,
+            eval_batch_size=recipe.eval_batch_size, options=dataclasses.replace(options, checkpointer=resumed),
         )  # fmt: skip
-    return result.top1, "" if result.status == "finished" else _DIVERGED, spent + judging.switch_seconds
+    return result.top1, "" if result.status == "finished" else _DIVERGED, spent + resumed.switch_seconds
 
 
-class _EpochEnded(Exception):  # noqa: N818 - an event, that never leaves this module
-    """The run stands at the end of the epoch, and is saved."""
+class _EpochEnded(Exception):  # noqa: N818 - an event that never leaves this module
+    """The run is at the end of the epoch, and is saved."""
 
 
 class _Resumed(CheckpointScheduler):
-    """`CheckpointScheduler` that take the time from their making until the run has its state back."""
+    """`CheckpointScheduler` that measures the time from its creation until the run has its state back."""
 
     def __init__(self, task: EpochTask, ranks: World) -> None:
-        interval, self._made = task.run.recipe.checkpoint, time.monotonic()
+        interval, self._created = task.run.recipe.checkpoint, time.monotonic()
         self._own = Checkpoints(task.folder)
         super().__init__(self._own, stop_and_save_flags(), ranks=ranks, seconds=interval.seconds, steps=interval.steps)
-        self._end, self._steps_in_all = task.run.ends[task.epoch - 1], task.run.settings.steps
+        self._end, self._total_steps = task.run.epoch_ends[task.epoch - 1], task.run.settings.steps
         self.switch_seconds = 0.0
 
     def resume(self, state: TrainState, ranks: World, log: RunLog) -> None:
         super().resume(state, ranks, log)
-        self.switch_seconds += time.monotonic() - self._made
+        self.switch_seconds += time.monotonic() - self._created
         self._check(state)
 
     def _check(self, state: TrainState) -> None:
-        # A run cut short here would have the schedule of a short one.
-        assert self._end in (state.step, self._steps_in_all), (state.step, self._end)
+        # A run that trains to here would have the schedule of a shorter run.
+        assert self._end in (state.step, self._total_steps), (state.step, self._end)
 
 
 class _StopAtEpochEnd(_Resumed):
-    """Ends the run at the end of the epoch, its state saved."""
+    """Save the state and end the run at the end of the epoch."""
 
     def _check(self, state: TrainState) -> None:
-        # A task that was interrupted after its last step.
+        # The task was interrupted after its last step.
         if state.step >= self._end:
             raise _EpochEnded
 
@@ -202,7 +206,7 @@ class _StopAtEpochEnd(_Resumed):
         content = state.state_dict(local=local)
         if self._ranks.is_main:
             self._own.save(state.step, content)
-        # A rank that ended while another is still saving would have that one ended, too.
+        # A rank that ends while another saves would end that one, too.
         distributed.barrier()
         self.switch_seconds += time.monotonic() - start
         raise _EpochEnded
@@ -210,7 +214,7 @@ class _StopAtEpochEnd(_Resumed):
 
 @contextmanager
 def _handling_signals(checkpointer: CheckpointScheduler) -> Iterator[None]:
-    """Signals reach the main thread alone; Dask's workers run tasks in others."""
+    """Handle signals in the main thread, the only one that they reach. Dask's workers run tasks in others."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -218,7 +222,7 @@ def _handling_signals(checkpointer: CheckpointScheduler) -> Iterator[None]:
         with checkpointer.handle_sigterm():
             yield
     except Exception:
-        # An epoch or a trial that ended in the meantime has not told the search to end.
+        # An epoch or a trial that ended in the meantime does not end the search, so raise the signal again.
         if checkpointer.stop_requested:
             signal.raise_signal(signal.SIGTERM)
         raise

@@ -11,8 +11,8 @@ import pytest
 
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.paths import DataPaths
+from tests.fixtures.iteration import write_project
 from tests.fixtures.planted import say_planted
-from tests.fixtures.recursion import write_project
 from tests.fixtures.source_tree import modules, tree
 from tests.fixtures.training import TINY_STUDY, stage
 

@@ -224,7 +224,7 @@
     arrange: (view, width) => {
       // Plotly measures its place when the window changes.
       setTimeout(() => window.dispatchEvent(new Event("resize")), 50);
-      // Where two settings are compared, colours say which of them drops.
+      // Where two settings are compared, colors show which of them drops.
       return [`${view} ${width}`, view === "compare"];
     },
 

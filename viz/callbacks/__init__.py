@@ -1,4 +1,4 @@
-"""What the page answers, as plain functions, and which control asks for it."""
+"""Callbacks of the page: plain functions, and their registration with the controls."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from viz.data import Source
 
 
 def register(app: Dash, source: Source, params: Path) -> None:
-    """Tie everything to the page's controls."""
+    """Register all callbacks with the page's controls."""
     url.register(app, params)
     filter_controls.register(app, source)
     embedding.register(app, source)
@@ -35,7 +35,7 @@ def register(app: Dash, source: Source, params: Path) -> None:
 
 
 def _register_in_browser(app: Dash) -> None:
-    """What needs no server; see assets/page.js."""
+    """Register callbacks that run in the browser; see assets/page.js."""
     app.clientside_callback(
         "(...events) => window.batchsieve.clicked(...events)",
         Output("page", "title"),
@@ -70,7 +70,7 @@ def _register_in_browser(app: Dash) -> None:
         Input("focus", "data"),
         Input("grid", "children"),
     )
-    # Opens the dialog at once; what it says comes from the server.
+    # Opens the dialog immediately; its text comes from the server.
     app.clientside_callback(
         "(...clicks) => window.batchsieve.dialog()",
         Output("dialog", "title"),

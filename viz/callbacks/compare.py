@@ -22,52 +22,60 @@ from viz.data import Source
 
 
 def draw_comparison(
-    source: Source, asked: MapControls, other: MapControls, *, focus: int | None = None, selected: Sequence[int] = ()
+    source: Source,
+    map_controls: MapControls,
+    other: MapControls,
+    *,
+    focus: int | None = None,
+    selected: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """The second map of a comparison, of the other network, and the differences in numbers.
+    """Return the second map of a comparison and the differences in numbers.
 
     Args:
         focus: row of the chosen image.
         selected: rows that stand out.
     """
     try:
-        look = asked.look(source)
-        beside = comparison_state(look, other, source)
+        state = map_controls.state(source)
+        other_state = comparison_state(state, other, source)
     except InputError as error:
         return {"figure": no_map(), "differences": components.problem(str(error)), "drawn": None}
-    colors = differences(look.verdict, beside.verdict)
-    rows = rows_on_map(look, None)
-    points, view = beside.points, f"other {other.network}"
+    colors = differences(state.preview, other_state.preview)
+    rows = rows_on_map(state, None)
+    points, view = other_state.points, f"other {other.network}"
     figure = explorer_map(points.coordinates, rows, colors, view=view, ring=focus, selected=selected)
-    figure.layout.meta = map_meta(look, points, rows)
+    figure.layout.meta = map_meta(state, points, rows)
     return {
         "figure": figure,
-        "differences": components.difference_line(look.verdict, beside.verdict),
+        "differences": components.difference_line(state.preview, other_state.preview),
         "drawn": {"network": other.network, "generation": points.generation},
     }
 
 
-def mark_selected(source: Source, asked: MapControls, selected: Sequence[int], box: Box | None) -> Any:
-    """The same images stand out on the map where they were not selected.
+def mark_selected(source: Source, map_controls: MapControls, selected: Sequence[int], box: Box | None) -> Any:
+    """Highlight the selected images on the other map.
 
     Args:
-        box: the part of that map that is drawn, see `exploring.visible_box`.
+        source: of the images.
+        map_controls: of that map.
+        selected: rows.
+        box: visible part of that map, see `embedding.visible_box`.
     """
     try:
-        look = asked.look(source)
+        state = map_controls.state(source)
     except InputError:
         return no_update
-    marks = selection_marks(rows_on_map(look, box), selected)
+    marks = selection_marks(rows_on_map(state, box), selected)
     figure: Any = Patch()
     figure["data"][POINTS]["selectedpoints"] = marks["points"]
-    # A lasso drawn on this one before would select anew.
+    # Remove an earlier lasso on this map, which would select again.
     figure["layout"]["selections"] = []
     figure["layout"]["selectionrevision"] = marks["revision"]
     return figure
 
 
 def register(app: Dash, source: Source) -> None:
-    """Tie the functions above to the page's controls."""
+    """Register the callbacks."""
     names = (("network", "value"), ("rule", "data"), ("classes", "value"), ("scores", "value"))
 
     @app.callback(
@@ -77,7 +85,7 @@ def register(app: Dash, source: Source) -> None:
             "drawn": Output("drawn-b", "data"),
         },
         inputs={
-            "asked": tuple(Input(*name) for name in names),
+            "map_controls": tuple(Input(*name) for name in names),
             "view": Input("view", "value"),
             "b": (Input("network-b", "value"), Input("rule-b", "data")),
             "_edited": Input("edited", "data"),
@@ -87,7 +95,7 @@ def register(app: Dash, source: Source) -> None:
         },
     )
     def _draw_other(
-        asked: Sequence[Any],
+        map_controls: Sequence[Any],
         view: str,
         b: Sequence[Any],
         _edited: str,
@@ -95,12 +103,12 @@ def register(app: Dash, source: Source) -> None:
         focus: Any,
         selection: Any,
     ) -> dict[str, Any]:
-        require_generation(source, asked[0], drawn[0])
+        require_generation(source, map_controls[0], drawn[0])
         other = compared(view, *b)
         if other is None:
             return {"figure": no_update, "differences": None, "drawn": no_update}
         require_generation(source, other.network, drawn[1])
-        return draw_comparison(source, parse_controls(asked), other, focus=focus, selected=selection["rows"])
+        return draw_comparison(source, parse_controls(map_controls), other, focus=focus, selected=selection["rows"])
 
     @app.callback(
         Output("map", "figure", allow_duplicate=True),
@@ -112,8 +120,8 @@ def register(app: Dash, source: Source) -> None:
         prevent_initial_call=True,
     )
     def _mark(selection: Any, view: str, drawn: Any, *values: Any) -> tuple[Any, Any]:
-        asked, rows = parse_controls(values), selection["rows"]
-        require_generation(source, asked.network, drawn)
+        map_controls, rows = parse_controls(values), selection["rows"]
+        require_generation(source, map_controls.network, drawn)
         if selection["graph"] == "other":
-            return mark_selected(source, asked, rows, drawn and drawn["box"]), no_update
-        return no_update, mark_selected(source, asked, rows, None) if view == "compare" else no_update
+            return mark_selected(source, map_controls, rows, drawn and drawn["box"]), no_update
+        return no_update, mark_selected(source, map_controls, rows, None) if view == "compare" else no_update

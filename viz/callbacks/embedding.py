@@ -1,4 +1,4 @@
-"""The map: which points, in which colours, and of which part."""
+"""The map: its points, colors and visible part."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -21,32 +21,32 @@ from viz.state import MapState, make_map_state
 
 @dataclass(frozen=True, kw_only=True)
 class MapControls:
-    """What the controls say of one map, as callbacks get it; see `look.make_map_state`."""
+    """Values of the controls of one map; see `viz.state.make_map_state`."""
 
     network: str
     rule: Mapping[str, Any] | None = None
     classes: Sequence[int] | None = None
     scores: Sequence[float] | None = None
 
-    def look(self, source: Source) -> MapState:
-        """What there is to show."""
+    def state(self, source: Source) -> MapState:
+        """Return the state of the map."""
         return make_map_state(source, self.network, self.rule, self.classes, self.scores)
 
 
 def parse_controls(values: Sequence[Any]) -> MapControls:
-    """From the values of the controls for network, rule, classes and scores."""
+    """Return the controls from the values of network, rule, classes and scores."""
     network, rule, classes, scores = values
     return MapControls(network=network, rule=rule, classes=classes, scores=scores)
 
 
 def compared(view: str, network: str | None, rule: Mapping[str, Any] | None) -> MapControls | None:
-    """The second setting; None outside the view that compares, and while its controls say nothing."""
+    """Return the controls of the second map; None outside the view Compare, or while they are empty."""
     return MapControls(network=network, rule=rule) if view == "compare" and network and rule else None
 
 
 def draw(
     source: Source,
-    asked: MapControls,
+    map_controls: MapControls,
     coloring: str,
     *,
     other: MapControls | None = None,
@@ -55,59 +55,67 @@ def draw(
     focus: int | None = None,
     selected: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """The map, its legend and what stands above it.
+    """Return the map, its legend and its notices.
 
     Args:
-        coloring: a key of `COLORINGS`; not looked at where two settings are compared.
-        other: what to compare with.
-        drawn: what this function gave for the map on the page; where only colours differ, only they are sent.
-        zoom: plotly's last event about the axes, which may be older than `drawn`.
+        source: of the images.
+        map_controls: of the map.
+        coloring: a key of `COLORINGS`; unused in a comparison of two settings.
+        other: controls to compare with.
+        drawn: this function's last result for the map on the page; if only colors differ, only they are sent.
+        zoom: plotly's last relayout event, which may be older than `drawn`.
         focus: row of the chosen image.
-        selected: rows that stand out.
+        selected: rows to highlight.
     """
     try:
-        look = asked.look(source)
-        beside = None if other is None else comparison_state(look, other, source)
+        state = map_controls.state(source)
+        other_state = None if other is None else comparison_state(state, other, source)
     except InputError as error:
         nothing = dict.fromkeys(("legend", "notice", "planted", "drawn"))
         return {**nothing, "figure": no_map(), "problem": components.problem(str(error))}
-    colors = colors_by(coloring, look.facts) if beside is None else differences(look.verdict, beside.verdict)
-    box = visible_box(zoom, drawn, asked.network)
-    rows = rows_on_map(look, box)
+    colors = (
+        colors_by(coloring, state.color_data)
+        if other_state is None
+        else differences(state.preview, other_state.preview)
+    )
+    box = visible_box(zoom, drawn, map_controls.network)
+    rows = rows_on_map(state, box)
     content = hashlib.blake2b(rows.tobytes(), digest_size=16).hexdigest()
-    meta = map_meta(look, look.points, rows)
-    new = {"network": asked.network, **meta, "rows": content}
+    meta = map_meta(state, state.points, rows)
+    new = {"network": map_controls.network, **meta, "rows": content}
     figure: Any
     if drawn is not None and {key: drawn.get(key) for key in new} == new:
         figure = Patch()
         figure["data"][POINTS]["marker"] = recolored(colors, rows)
     else:
-        figure = explorer_map(look.points.coordinates, rows, colors, view=asked.network, ring=focus, selected=selected)
+        figure = explorer_map(
+            state.points.coordinates, rows, colors, view=map_controls.network, ring=focus, selected=selected
+        )
         figure.layout.meta = meta
     return {
         "figure": figure,
-        "legend": components.legend(colors, np.flatnonzero(look.shown)),
-        "notice": _notice(look, rows, box),
-        "planted": _planted(look.points),
+        "legend": components.legend(colors, np.flatnonzero(state.shown)),
+        "notice": _notice(state, rows, box),
+        "planted": _planted(state.points),
         "problem": None,
         "drawn": {**new, "box": box, "zoom": zoom},
     }
 
 
-def comparison_state(look: MapState, other: MapControls, source: Source) -> MapState:
-    """The second of two looks at the same images.
+def comparison_state(state: MapState, other: MapControls, source: Source) -> MapState:
+    """Return the second state of the same images.
 
     Raises:
         InputError: as `make_map_state`; or the images have been replaced between the two.
     """
-    found = other.look(source)
-    if found.points.images_stamp != look.points.images_stamp:
-        raise InputError("the training images have just been replaced; look again")
-    return found
+    other_state = other.state(source)
+    if other_state.points.images_stamp != state.points.images_stamp:
+        raise InputError("the training images have just been replaced; reload the page")
+    return other_state
 
 
 def register(app: Dash, source: Source) -> None:
-    """Tie the functions above to the page's controls."""
+    """Register the callbacks."""
     network, rule = Input("network", "value"), Input("rule", "data")
     filters = (Input("classes", "value"), Input("scores", "value"))
 
@@ -121,7 +129,7 @@ def register(app: Dash, source: Source) -> None:
             "drawn": Output("drawn", "data"),
         },
         inputs={
-            "asked": (network, rule, *filters),
+            "map_controls": (network, rule, *filters),
             "coloring": Input("coloring", "value"),
             "view": Input("view", "value"),
             "b": (Input("network-b", "value"), Input("rule-b", "data")),
@@ -133,41 +141,49 @@ def register(app: Dash, source: Source) -> None:
         },
     )
     def _draw(
-        asked: Any, coloring: str, view: str, b: Any, _edited: str, zoom: Any, drawn: Any, focus: Any, selection: Any
+        map_controls: Any,
+        coloring: str,
+        view: str,
+        b: Any,
+        _edited: str,
+        zoom: Any,
+        drawn: Any,
+        focus: Any,
+        selection: Any,
     ) -> dict[str, Any]:
         zoomed = drawn is not None and set(ctx.triggered_prop_ids.values()) == {"map"}
-        if zoomed and not _redraws_on_zoom(source, asked[0]):
+        if zoomed and not _redraws_on_zoom(source, map_controls[0]):
             raise PreventUpdate
-        require_generation(source, asked[0], drawn)
+        require_generation(source, map_controls[0], drawn)
         other = compared(view, *b)
         return draw(
-            source, parse_controls(asked), coloring,
+            source, parse_controls(map_controls), coloring,
             other=other, drawn=drawn, zoom=zoom, focus=focus, selected=selection["rows"],
         )  # fmt: skip
 
 
-def rows_on_map(look: MapState, box: Box | None) -> NDArray[np.int64]:
-    """Rows of the points on the map, the last above."""
-    points = look.points
-    # Up to that many, the order is the filter's, so that other settings move no point and only colours are sent.
-    scores = points.scores if len(points) <= MAX_DRAWN else look.verdict.scores
-    return rows_to_draw(points.coordinates, scores, look.shown, box=box)
+def rows_on_map(state: MapState, box: Box | None) -> NDArray[np.int64]:
+    """Return rows of the points to draw; later ones are on top."""
+    points = state.points
+    # Small maps use the filter's order, so that other settings move no point and only colors are sent.
+    scores = points.scores if len(points) <= MAX_DRAWN else state.preview.scores
+    return rows_to_draw(points.coordinates, scores, state.shown, box=box)
 
 
-def map_meta(look: MapState, points: Points, rows: NDArray[np.int64]) -> dict[str, Any]:
-    """What a map says of itself: whose points it shows, and whether only some of those asked for."""
-    return {"generation": points.generation, "partial": len(rows) < int(look.shown.sum())}
+def map_meta(state: MapState, points: Points, rows: NDArray[np.int64]) -> dict[str, Any]:
+    """Return metadata of a map: the generation of its points, and whether it draws only some of the shown ones."""
+    return {"generation": points.generation, "partial": len(rows) < int(state.shown.sum())}
 
 
-def _notice(look: MapState, rows: NDArray[np.int64], box: Box | None) -> str:
-    n_shown, n = int(look.shown.sum()), len(look.points)
+def _notice(state: MapState, rows: NDArray[np.int64], box: Box | None) -> str:
+    n_shown, n = int(state.shown.sum()), len(state.points)
     if len(rows) < n_shown:
         which = "the most suspect and a sample of the others. Zoom in to see more."
         if box is not None and len(rows) < MAX_DRAWN:
             which = "all in this part of the map."
         return (
             f"{len(rows):,} of {n_shown:,} images are drawn: {which} "
-            "The lasso and the box take all inside, also what is not drawn; after zooming they begin anew."
+            "The lasso and the box select all images inside, drawn or not; zooming clears them."
         )
     return f"{n_shown:,} of {n:,} images shown" if n_shown < n else ""
 
@@ -175,15 +191,16 @@ def _notice(look: MapState, rows: NDArray[np.int64], box: Box | None) -> str:
 def _planted(points: Points) -> str | None:
     if (note := points.planted_note) is None:
         return None
-    return f"{note.capitalize()} of {len(points):,}. Decisions by hand outlast them: judge the picture."
+    return f"{note.capitalize()} of {len(points):,}. Overrides outlast them: decide by the picture."
 
 
 def visible_box(zoom: Mapping[str, Any] | None, drawn: Mapping[str, Any] | None, network: str) -> Box | None:
-    """The part of the map that is looked at; None for all of it.
+    """Return the visible part of the map; None for all of it.
 
     Args:
-        zoom: plotly's last event, about the axes or another matter, e.g. the chosen tool.
+        zoom: plotly's last relayout event, about the axes or e.g. the chosen tool.
         drawn: what the page shows, see `draw`.
+        network: of the map.
     """
     if zoom is None or (drawn is not None and drawn.get("network") != network):
         return None
@@ -199,7 +216,7 @@ def visible_box(zoom: Mapping[str, Any] | None, drawn: Mapping[str, Any] | None,
 
 
 def _redraws_on_zoom(source: Source, network: str) -> bool:
-    """Whether the map shows a part of the points only, another one after zooming."""
+    """Return whether the map draws only some points, and others after zooming."""
     try:
         return len(source.points(network)) > MAX_DRAWN
     except InputError:
@@ -207,17 +224,17 @@ def _redraws_on_zoom(source: Source, network: str) -> bool:
 
 
 def is_map_current(drawn: Mapping[str, Any] | None, points: Points) -> bool:
-    """Whether the map on the page shows these points."""
+    """Return whether the map on the page shows these points."""
     return drawn is not None and drawn.get("generation") == points.generation
 
 
 def replaced(drawn: Mapping[str, Any] | None, points: Points) -> bool:
-    """Whether the map on the page shows this network as its files were before."""
+    """Return whether the map on the page shows this network from replaced files."""
     return drawn is not None and drawn.get("network") == points.network and not is_map_current(drawn, points)
 
 
 def require_generation(source: Source, network: str, drawn: Mapping[str, Any] | None) -> None:
-    """A page shows one generation of a network's files; the next one comes when it is loaded again.
+    """Check that the page's generation of the files is current; a reload shows the next one.
 
     Raises:
         PreventUpdate: the files have been replaced since the map was drawn.
@@ -225,7 +242,7 @@ def require_generation(source: Source, network: str, drawn: Mapping[str, Any] | 
     try:
         points = source.points(network)
     except InputError:
-        # Said by whatever is drawn in its place.
+        # The map shows the error.
         return
     if replaced(drawn, points):
         raise PreventUpdate

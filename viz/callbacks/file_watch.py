@@ -1,4 +1,4 @@
-"""What others do to the files that the page shows."""
+"""Watch the files that the page shows for changes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,21 +11,21 @@ from viz.data import Source
 
 
 def update_notice(source: Source, network: str, drawn: Mapping[str, Any] | None) -> Any:
-    """A line where the files that the map shows have been replaced, or have come."""
+    """Return a notice if the files of the map have been replaced or created."""
     try:
         points = source.points(network)
     except InputError as error:
-        # Without a map, it is said in its place.
+        # Without a map, the map's place shows the error.
         return None if drawn is None else f"The files shown are gone or being written: {error}"
     if drawn is None:
-        return html.Span(["The files are there now. ", html.A("Show them", href="")])
+        return html.Span(["The files exist now. ", html.A("Show them", href="")])
     if replaced(drawn, points):
         return html.Span(["A stage has written new files. ", html.A("Show them", href="")])
     return None
 
 
 def register(app: Dash, source: Source) -> None:
-    """Look every few seconds; decisions of other windows and by hand are taken in."""
+    """Check every few seconds, also for overrides from other windows or editors."""
 
     @app.callback(
         Output("banner", "children"),

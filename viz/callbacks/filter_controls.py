@@ -46,7 +46,7 @@ def changed(
     Raises:
         InputError: the judge cannot judge these images.
     """
-    limit = rule.limit_of(label)
+    limit = rule.limit_for(label)
     match control:
         case "reset":
             return FilterSettings(limit=Limit(min_samples=_filter_min_samples(points)))
@@ -73,7 +73,7 @@ def controls(source: Source, points: Points, rule: FilterSettings, label: int | 
     finite = values[np.isfinite(values)]
     greatest = max(2 * threshold, float(np.quantile(finite, 0.99)) if len(finite) else 0.0)
     step = 10.0 ** math.floor(math.log10(greatest / _SLIDER_STEPS))
-    noise = make_map_state(source, points.network, settings_to_json(rule)).verdict.noise
+    noise = make_map_state(source, points.network, settings_to_json(rule)).preview.noise
     chosen = noise if label is None else noise[points.labels == label]
     clustering = dbscan_settings(points, rule, label)
     return {
@@ -85,7 +85,7 @@ def controls(source: Source, points: Points, rule: FilterSettings, label: int | 
         "step": step,
         "threshold": threshold,
         "share": round(100 * float(chosen.mean()), 3),
-        "min_samples": rule.limit_of(label).min_samples,
+        "min_samples": rule.limit_for(label).min_samples,
         "no_min_samples": rule.space is None,
         "unit": "limit of the scorer's value" if clustering is None else f"eps ({UNITS[clustering[0]]})",
         "used": _used(points, rule),
@@ -123,7 +123,7 @@ def adjust(
             rule = changed(source, points, rule, label, control, value)
         return {**controls(source, points, rule, label), "scope": _shown_scope(label)}
     except InputError as error:
-        # Missing artefacts are said by the map; what only this judge lacks is said here.
+        # The map reports missing artifacts; errors of this scorer alone are shown here.
         unchanged = dict.fromkeys(_OUTPUTS, no_update)
         judge = kept["judge"] if kept else AS_FILTERED
         blank: dict[str, Any] = (
@@ -151,12 +151,12 @@ def _shown_scope(label: int | None) -> Any:
 def summarize(source: Source, network: str, kept: Mapping[str, Any] | None, scope: int | None) -> tuple[Any, Any]:
     """The curve that the limit is read from, and the table of classes."""
     try:
-        look = make_map_state(source, network, kept)
-        points, rule = look.points, look.rule
+        state = make_map_state(source, network, kept)
+        points, rule = state.points, state.settings
         label = scope if scope in points.classes else None
         current = _limit(source, points, rule, label)
         table = components.class_table(
-            look, default_threshold(source, points, rule), class_thresholds(source, points, rule)
+            state, default_threshold(source, points, rule), class_thresholds(source, points, rule)
         )
         ordered = sorted_distances(source, points, rule, label)
     except InputError:
@@ -167,7 +167,7 @@ def summarize(source: Source, network: str, kept: Mapping[str, Any] | None, scop
     if clustering is not None:
         space, min_samples = clustering
         # DBSCAN counts the image itself.
-        which = "the image itself" if min_samples == 1 else f"neighbour {min_samples - 1}"
+        which = "the image itself" if min_samples == 1 else f"neighbor {min_samples - 1}"
         title = f"distance to {which} ({UNITS[space]})"
     return threshold_curve(ordered, current, title=title), table
 
@@ -214,7 +214,7 @@ _OUTPUTS = {
 
 
 def register(app: Dash, source: Source) -> None:
-    """Tie the functions above to the page's controls."""
+    """Register the callbacks."""
 
     @app.callback(
         output=_OUTPUTS,

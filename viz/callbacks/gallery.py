@@ -1,4 +1,4 @@
-"""The pictures beside the map: which, in what order, page by page."""
+"""The gallery next to the map: a sorted list of images in pages, and its CSV file."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,26 +16,27 @@ from viz.state import MapState, selection_csv
 PAGE = 60
 
 _EMPTY = {
-    "goes": "Nothing would go.",
+    "goes": "No image would go.",
     "selection": "Nothing is selected: choose the lasso or the box above the map and draw around points.",
     "shown": "No image passes the filters by class and score.",
-    "hand": "Nobody has decided anything yet.",
+    "hand": "There are no overrides yet.",
     "planted": "No label was changed on purpose.",
 }
 
 
 def listed_rows(
-    look: MapState, which: str, order: str, *, selection: Sequence[int] = (), other: MapState | None = None
+    state: MapState, which: str, order: str, *, selection: Sequence[int] = (), other: MapState | None = None
 ) -> NDArray[np.int64]:
-    """Rows of the images asked for, among those shown.
+    """Return the rows of a list, restricted to shown images.
 
     Args:
-        which: a key of `layout.LISTS`; the comparing ones are empty without `other`.
+        state: of the map.
+        which: a key of `layout.LISTS`; lists that compare are empty without `other`.
         order: a key of `layout.SORTS`.
         selection: rows selected on the map.
     """
-    goes = ~look.verdict.keep
-    goes_b = np.zeros_like(goes) if other is None else ~other.verdict.keep
+    goes = ~state.preview.keep
+    goes_b = np.zeros_like(goes) if other is None else ~other.preview.keep
     chosen = np.zeros(len(goes), dtype=np.bool_)
     match which:
         case "goes":
@@ -45,16 +46,16 @@ def listed_rows(
         case "selection":
             chosen[[row for row in selection if 0 <= row < len(goes)]] = True
         case "hand":
-            chosen[list(look.verdict.by_hand)] = True
+            chosen[list(state.preview.overrides)] = True
         case "planted":
-            chosen = look.points.planted
+            chosen = state.points.planted
         case _ if other is not None:
             chosen = {"a": goes & ~goes_b, "b": goes_b & ~goes, "both": goes & goes_b}[which]
-    rows = np.flatnonzero(chosen & look.shown)
-    points = look.points
+    rows = np.flatnonzero(chosen & state.shown)
+    points = state.points
     keys = {
-        "suspect": -look.verdict.scores[rows],
-        "trusted": look.verdict.scores[rows],
+        "suspect": -state.preview.scores[rows],
+        "trusted": state.preview.scores[rows],
         "class": points.labels[rows],
         "sure": -points.confidence[rows],
     }
@@ -63,7 +64,7 @@ def listed_rows(
 
 def browse(
     source: Source,
-    asked: MapControls,
+    map_controls: MapControls,
     which: str,
     order: str,
     page: int,
@@ -71,19 +72,19 @@ def browse(
     selection: Sequence[int] = (),
     other: MapControls | None = None,
 ) -> dict[str, Any]:
-    """One page of pictures, and where it is among the others."""
+    """Return one page of the gallery and its position."""
     try:
-        look = asked.look(source)
-        beside = None if other is None else comparison_state(look, other, source)
+        state = map_controls.state(source)
+        other_state = None if other is None else comparison_state(state, other, source)
     except InputError as error:
         return {"grid": components.empty(str(error)), "place": "", "page": 0, "previous": True, "next": True}
-    rows = listed_rows(look, which, order, selection=selection, other=beside)
+    rows = listed_rows(state, which, order, selection=selection, other=other_state)
     last = max(0, (len(rows) - 1) // PAGE)
     page = min(max(0, page), last)
     on_page = rows[page * PAGE : (page + 1) * PAGE].tolist()
     nothing = _EMPTY.get(which, "None; two settings are compared in the view Compare.")
     return {
-        "grid": [components.tile(look, row) for row in on_page] or components.empty(nothing),
+        "grid": [components.tile(state, row) for row in on_page] or components.empty(nothing),
         "place": f"{len(rows):,} images, page {page + 1} of {last + 1}",
         "page": page,
         "previous": page == 0,
@@ -93,28 +94,28 @@ def browse(
 
 def as_csv(
     source: Source,
-    asked: MapControls,
+    map_controls: MapControls,
     which: str,
     order: str,
     *,
     selection: Sequence[int] = (),
     other: MapControls | None = None,
 ) -> dict[str, str]:
-    """The list as a file to save, all of its pages.
+    """Return the full list as a CSV file.
 
     Raises:
         InputError: as `make_map_state`.
     """
-    look = asked.look(source)
-    beside = None if other is None else comparison_state(look, other, source)
-    rows = listed_rows(look, which, order, selection=selection, other=beside)
-    content = selection_csv(look.points, look.verdict, rows.tolist())
-    return {"filename": f"{asked.network}-{which}.csv", "content": content, "type": "text/csv"}
+    state = map_controls.state(source)
+    other_state = None if other is None else comparison_state(state, other, source)
+    rows = listed_rows(state, which, order, selection=selection, other=other_state)
+    content = selection_csv(state.points, state.preview, rows.tolist())
+    return {"filename": f"{map_controls.network}-{which}.csv", "content": content, "type": "text/csv"}
 
 
 def register(app: Dash, source: Source) -> None:
-    """Tie the functions above to the page's controls."""
-    asked = (
+    """Register the callbacks."""
+    map_controls = (
         Input("network", "value"), Input("rule", "data"), Input("classes", "value"), Input("scores", "value"),
     )  # fmt: skip
 
@@ -127,7 +128,7 @@ def register(app: Dash, source: Source) -> None:
             "next": Output("next", "disabled"),
         },
         inputs={
-            "asked": asked,
+            "map_controls": map_controls,
             "which": Input("list", "value"),
             "order": Input("sort", "value"),
             "_turned": (Input("previous", "n_clicks"), Input("next", "n_clicks")),
@@ -139,13 +140,15 @@ def register(app: Dash, source: Source) -> None:
         },
     )
     def _browse(
-        asked: Sequence[Any], which: str, order: str, _turned: Any, selection: Any, b: Sequence[Any],
+        map_controls: Sequence[Any], which: str, order: str, _turned: Any, selection: Any, b: Sequence[Any],
         _edited: str, page: int, drawn: Any,
     ) -> Mapping[str, Any]:  # fmt: skip
-        require_generation(source, asked[0], drawn)
+        require_generation(source, map_controls[0], drawn)
         moved = {"previous": page - 1, "next": page + 1, "edited": page}.get(str(ctx.triggered_id), 0)
         other = compared(*b)
-        return browse(source, parse_controls(asked), which, order, moved, selection=selection["rows"], other=other)
+        return browse(
+            source, parse_controls(map_controls), which, order, moved, selection=selection["rows"], other=other
+        )
 
     @app.callback(
         output={
@@ -155,7 +158,7 @@ def register(app: Dash, source: Source) -> None:
         },
         inputs={"_clicks": Input("csv", "n_clicks")},
         state={
-            "asked": tuple(State(part.component_id, part.component_property) for part in asked),
+            "map_controls": tuple(State(part.component_id, part.component_property) for part in map_controls),
             "which": State("list", "value"),
             "order": State("sort", "value"),
             "selection": State("selection", "data"),
@@ -164,11 +167,11 @@ def register(app: Dash, source: Source) -> None:
         prevent_initial_call=True,
     )
     def _save(
-        _clicks: int, asked: Sequence[Any], which: str, order: str, selection: Any, b: Sequence[Any]
+        _clicks: int, map_controls: Sequence[Any], which: str, order: str, selection: Any, b: Sequence[Any]
     ) -> dict[str, Any]:
         other = compared(*b)
         try:
-            file = as_csv(source, parse_controls(asked), which, order, selection=selection["rows"], other=other)
+            file = as_csv(source, parse_controls(map_controls), which, order, selection=selection["rows"], other=other)
         except InputError as error:
             return {"file": no_update, "said": f"No list to save: {error}", "style": "failed"}
         return {"file": file, "said": f"{file['filename']} is in the browser's downloads.", "style": ""}

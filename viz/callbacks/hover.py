@@ -1,4 +1,4 @@
-"""What hovering over a point and choosing it show."""
+"""Tooltip of the point under the mouse, and card of the chosen image."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,34 +12,34 @@ from viz.callbacks.embedding import MapControls, is_map_current, require_generat
 from viz.data import Source
 from viz.state import MapState
 
-# Graph -> what the names of its controls end in.
+# Graph -> suffix of the ids of its controls.
 _MAPS = {"map": "", "other": "-b"}
 
 
 def hover(
-    source: Source, event: Mapping[str, Any] | None, asked: MapControls, drawn: Mapping[str, Any] | None
+    source: Source, event: Mapping[str, Any] | None, map_controls: MapControls, drawn: Mapping[str, Any] | None
 ) -> tuple[bool, Any, Any]:
-    """Whether the tooltip shows, where, and what."""
+    """Return whether the tooltip shows, its position and its content."""
     row = event_row(event)
-    look = None if row is None else _same(source, asked, drawn)
-    if event is None or row is None or look is None or row >= len(look.points):
+    state = None if row is None else _same(source, map_controls, drawn)
+    if event is None or row is None or state is None or row >= len(state.points):
         return False, no_update, no_update
-    return True, event["points"][0].get("bbox"), components.tooltip(look, row)
+    return True, event["points"][0].get("bbox"), components.tooltip(state, row)
 
 
-def describe(source: Source, row: int | None, asked: MapControls) -> Any:
-    """The card about the chosen image; a hint while none is."""
+def describe(source: Source, row: int | None, map_controls: MapControls) -> Any:
+    """Return the card of the chosen image, or a hint if none is chosen."""
     if row is None:
         return components.hint()
     try:
-        look = asked.look(source)
+        state = map_controls.state(source)
     except InputError as error:
         return components.problem(str(error))
-    return components.card(look, row) if 0 <= row < len(look.points) else components.hint()
+    return components.card(state, row) if 0 <= row < len(state.points) else components.hint()
 
 
 def move_ring(source: Source, row: int | None, network: str, drawn: Mapping[str, Any] | None) -> Any:
-    """The ring on the map goes to the chosen image."""
+    """Move the ring on the map to the chosen image."""
     require_generation(source, network, drawn)
     try:
         points = source.points(network)
@@ -52,14 +52,14 @@ def move_ring(source: Source, row: int | None, network: str, drawn: Mapping[str,
 
 
 def event_row(event: Mapping[str, Any] | None) -> int | None:
-    """The row of the point that a hover or click event is about."""
+    """Return the row of the point of a hover or click event."""
     row = event["points"][0].get("customdata") if event and event.get("points") else None
     # By type: True is an integer to Python.
     return row if type(row) is int and row >= 0 else None
 
 
 def register(app: Dash, source: Source) -> None:
-    """Tie the functions above to the page's controls."""
+    """Register the callbacks."""
     network, rule = Input("network", "value"), Input("rule", "data")
     for graph, suffix in _MAPS.items():
         app.callback(
@@ -92,10 +92,10 @@ def register(app: Dash, source: Source) -> None:
         return describe(source, row, MapControls(network=name, rule=kept))
 
 
-def _same(source: Source, asked: MapControls, drawn: Mapping[str, Any] | None) -> MapState | None:
-    """What there is to show, unless the files have been replaced since the map was drawn."""
+def _same(source: Source, map_controls: MapControls, drawn: Mapping[str, Any] | None) -> MapState | None:
+    """Return the state, unless the files have been replaced since the map was drawn."""
     try:
-        look = asked.look(source)
+        state = map_controls.state(source)
     except InputError:
         return None
-    return look if is_map_current(drawn, look.points) else None
+    return state if is_map_current(drawn, state.points) else None

@@ -1,4 +1,4 @@
-"""Lassos, and what they select."""
+"""Select the points inside a lasso."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -14,33 +14,28 @@ from viz.callbacks.embedding import MapControls, parse_controls
 from viz.callbacks.overrides import current_points
 from viz.data import Source
 
-# What lies inside the shapes drawn around points of a map.
-
-
 Outline = Sequence[tuple[float, float]]
-"""Corners of a polygon in units of the map; the last is joined to the first."""
+"""Corners of a closed polygon in units of the map."""
 
 
 def inside_lasso(xy: NDArray[np.floating[Any]], outlines: Sequence[Outline]) -> NDArray[np.bool_]:
-    """(N,) whether each of the (N, 2) places lies in one of the outlines or more."""
-    found = np.zeros(len(xy), dtype=np.bool_)
+    """Return whether each of the points (N, 2) lies in at least one of the outlines, (N,)."""
+    inside = np.zeros(len(xy), dtype=np.bool_)
     for outline in outlines:
         corners = np.asarray(outline, dtype=np.float64).reshape(-1, 2)
         if len(corners):
-            # The path ends with a corner of its own, which is not looked at.
-            found |= Path(np.concatenate([corners, corners[:1]]), closed=True).contains_points(xy)
-    return found
-
-
-# Selections on maps that show a part of the points: the shape comes from the page, what is in it from here.
+            # A closed path needs a last corner, which matplotlib ignores.
+            inside |= Path(np.concatenate([corners, corners[:1]]), closed=True).contains_points(xy)
+    return inside
 
 
 class LassoShapes(BaseModel):
-    """What the page says of shapes on a map.
+    """Shapes that the user drew on a map, as the page sends them.
 
     Attributes:
         generation: of the map's points.
-        outlines: corners of each shape, in units of the map; as many as a hand can draw.
+        graph: the map.
+        outlines: corners of each shape, in units of the map; bounded by what a user can draw.
     """
 
     generation: str | None
@@ -50,25 +45,25 @@ class LassoShapes(BaseModel):
     ]
 
 
-def selected_inside(source: Source, asked: MapControls, drawn: LassoShapes) -> dict[str, Any]:
-    """The selection that a hand has drawn: of the images shown, all inside, whether or not they are drawn as points.
+def selected_inside(source: Source, map_controls: MapControls, drawn: LassoShapes) -> dict[str, Any]:
+    """Select all shown images inside the shapes, including those that the map does not draw.
 
-    Where the files have been replaced since, nothing is selected.
+    If the files have been replaced since, select nothing.
     """
     selection: dict[str, Any] = {"generation": drawn.generation, "rows": [], "graph": drawn.graph}
     try:
-        look, points = asked.look(source), current_points(source, drawn.generation)
+        state, points = map_controls.state(source), current_points(source, drawn.generation)
     except InputError:
-        # The map says what is wrong.
+        # The map shows the error.
         return selection
-    if points is None or points.images_stamp != look.points.images_stamp:
+    if points is None or points.images_stamp != state.points.images_stamp:
         return selection
-    shown = np.flatnonzero(look.shown)
+    shown = np.flatnonzero(state.shown)
     return selection | {"rows": shown[inside_lasso(points.coordinates[shown], drawn.outlines)].tolist()}
 
 
 def register(app: Dash, source: Source) -> None:
-    """Tie the function above to the page; see assets/page.js."""
+    """Register the callback; see assets/page.js."""
 
     @app.callback(
         Output("selection", "data", allow_duplicate=True),
@@ -81,6 +76,6 @@ def register(app: Dash, source: Source) -> None:
         try:
             drawn = LassoShapes.model_validate(drawn_around)
         except ValidationError:
-            # Nothing is drawn, as on a page that is just being made; or this is none of the page's own.
+            # Nothing is drawn, as on a new page; or the data are not from the page.
             return no_update
         return selected_inside(source, parse_controls(values), drawn)

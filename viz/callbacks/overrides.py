@@ -1,4 +1,4 @@
-"""Decisions of people: one image or a selection kept or dropped, taken back and undone."""
+"""Manual overrides: keep, drop or clear one image or a selection, and undo."""
 
 import threading
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from viz.decisions import Decision, Decisions, Image, SaveResult
 
 _MAX_PAGES = 100
 
-# To None, as the filter has it, decisions are taken back.
+# None clears an override.
 _DECISIONS: Mapping[str, Decision | None] = {
     "keep": "keep",
     "drop": "drop",
@@ -27,31 +27,31 @@ _DECISIONS: Mapping[str, Decision | None] = {
 
 
 class OverrideSessions:
-    """Where the pages open in browsers have their decisions written, each with an undo of its own."""
+    """Overrides made on each open page, with separate undo histories."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._lock = threading.Lock()
         self._pages: dict[str, Decisions] = {}
 
-    def of_page(self, page: str) -> Decisions:
-        """The decisions made on one open page."""
+    def for_page(self, page: str) -> Decisions:
+        """Return the decisions made on an open page."""
         with self._lock:
-            found = self._pages.pop(page, None) or Decisions(self._file)
-            self._pages[page] = found
+            decisions = self._pages.pop(page, None) or Decisions(self._file)
+            self._pages[page] = decisions
             while len(self._pages) > _MAX_PAGES:
                 del self._pages[next(iter(self._pages))]
-            return found
+            return decisions
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandResult:
-    """What became of a command.
+    """Result of a command, sent to the page as JSON.
 
     Attributes:
-        said: in words.
-        failed: whether what was asked for has not been done.
-        row: of the one image that is as before, after undoing; else None.
+        said: message.
+        failed: whether the command failed.
+        row: of the image, if undo restored a single one; else None.
     """
 
     said: str
@@ -60,14 +60,16 @@ class CommandResult:
 
 
 def run_command(source: Source, desk: OverrideSessions, command: Mapping[str, Any]) -> CommandResult:
-    """Do what a key or a button asks for.
+    """Run the command of a key or a button.
 
     Args:
-        command: `action` keep, drop, clear, keep-selection, drop-selection or undo; `rows`, of which images;
-            `generation`, of the points that the page shows: where the files have been replaced since, nothing
-            is written, as the rows may be other images now; `note`; `page`, a name of the open page.
+        source: of the images.
+        desk: overrides by page.
+        command: `action` keep, drop, clear, keep-selection, drop-selection or undo; `rows` of the images;
+            `generation` of the points that the page shows; `note`; `page`, a name of the open page. If the
+            files have been replaced since, nothing is written, as the rows may be other images.
     """
-    action, decisions = str(command.get("action")), desk.of_page(str(command.get("page")))
+    action, decisions = str(command.get("action")), desk.for_page(str(command.get("page")))
     try:
         if action == "undo":
             return _undone(source, decisions.undo(), command.get("generation"))
@@ -86,11 +88,11 @@ def run_command(source: Source, desk: OverrideSessions, command: Mapping[str, An
     return CommandResult(said=saved.sentence)
 
 
-def selection_command(source: Source, selection: Mapping[str, Any], asked: MapControls) -> dict[str, Any]:
-    """Of what is selected on a map, what the buttons decide: the images that are shown."""
+def selection_command(source: Source, selection: Mapping[str, Any], map_controls: MapControls) -> dict[str, Any]:
+    """Return the selected images that are shown, to which the buttons apply."""
     nothing = {"generation": selection["generation"], "rows": []}
     try:
-        shown = asked.look(source).shown
+        shown = map_controls.state(source).shown
         if not selection["rows"] or current_points(source, selection["generation"]) is None:
             return nothing
     except InputError:
@@ -100,7 +102,7 @@ def selection_command(source: Source, selection: Mapping[str, Any], asked: MapCo
 
 
 def current_points(source: Source, generation: Any) -> Points | None:
-    """The points of which a page shows something; None if the files have been replaced since.
+    """Return the points of a page; None if the files have been replaced since.
 
     Raises:
         InputError: the files cannot be read.
@@ -112,7 +114,7 @@ def current_points(source: Source, generation: Any) -> Points | None:
 
 
 def register(app: Dash, source: Source) -> None:
-    """Tie the functions above to the page: decisions come by a route, one after the other; see assets/page.js."""
+    """Register the route for commands, which come one at a time, and the callback; see assets/page.js."""
     desk = OverrideSessions(source.data.overrides)
 
     def answer() -> dict[str, Any]:
@@ -130,7 +132,7 @@ def register(app: Dash, source: Source) -> None:
 
 
 class _StaleCommandError(Exception):
-    """What the page asks for is none of what it shows."""
+    """The command does not fit what the page shows."""
 
 
 def _images(points: Points, rows: Any) -> list[Image]:

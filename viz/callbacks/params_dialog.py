@@ -1,4 +1,4 @@
-"""What is tried out, written into params.yaml after its difference was shown."""
+"""Dialog that shows the difference and then writes the settings to params.yaml."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,23 +15,27 @@ from viz.state import make_map_state, settings_from_json
 
 
 def propose_rule(source: Source, params: Path, network: str, kept: Mapping[str, Any] | None, what: str) -> Proposal:
-    """What params.yaml would say if the filter were to do as the rule.
+    """Propose the change of params.yaml with which the filter does as the preview.
 
     Args:
+        source: of the images.
+        params: the parameter file.
+        network: of the preview.
+        kept: settings as JSON.
         what: a key of `layout.AS`.
 
     Raises:
-        InputError: params.yaml has no place for it, or is damaged; a limit for several networks.
+        InputError: params.yaml cannot hold the settings, or is damaged; a limit for several networks.
     """
     points, rule = source.points(network), settings_from_json(kept)
     if rule.own:
         raise InputError(f"{params}: holds one limit for all classes; move the sliders with `Settings of` all classes")
     if rule.judge == AS_FILTERED and rule.limit.threshold is None:
-        raise InputError(f"{params}: these are the settings that the filter has used; move a slider first")
+        raise InputError(f"{params}: these are the filter's current settings; move a slider first")
     scorer = points.scorer if rule.judge == AS_FILTERED else rule.scorer
     if what == "share":
         # By the rule alone: human decisions are kept apart from it.
-        share = float(make_map_state(source, network, kept).verdict.noise.mean())
+        share = float(make_map_state(source, network, kept).preview.noise.mean())
         return propose(params, changes_for(scorer, drop_fraction=share))
     others = [other for other in load_params(params).networks if other != network]
     if others:
@@ -46,30 +50,30 @@ def propose_rule(source: Source, params: Path, network: str, kept: Mapping[str, 
 def show_difference(
     source: Source, params: Path, network: str, kept: Mapping[str, Any] | None, what: str
 ) -> tuple[str, bool]:
-    """The lines that would change, or why none can, and whether there is something to write."""
+    """Return the lines that would change, or the reason why none can, and whether there is a change to write."""
     try:
         difference = propose_rule(source, params, network, kept, what).difference
     except InputError as error:
         return str(error), False
-    return "\n".join(difference) or f"{params} says so already.", bool(difference)
+    return "\n".join(difference) or f"{params} has these settings already.", bool(difference)
 
 
 def write_rule(
     source: Source, params: Path, network: str, kept: Mapping[str, Any] | None, what: str, shown: str
 ) -> str:
-    """Write what was shown, and only that; what was done, in words."""
+    """Write the difference if it is the one shown, and return a message."""
     try:
         proposal = propose_rule(source, params, network, kept, what)
         if "\n".join(proposal.difference) != shown:
-            return "Not written: the file or the settings have changed meanwhile; close and look again."
+            return "Not written: the file or the settings have changed meanwhile; close and open the dialog again."
         write(proposal)
     except InputError as error:
         return f"Not written: {error}"
-    return f"Written to {params}. `dvc repro` runs the filter and what follows it with that."
+    return f"Written to {params}. `dvc repro` runs the filter and the later stages with it."
 
 
 def register(app: Dash, source: Source, params: Path) -> None:
-    """Tie the functions above to the page's controls."""
+    """Register the callbacks."""
 
     @app.callback(
         Output("difference", "children"),

@@ -1,4 +1,4 @@
-"""The pickers of the page of training results, and what they ask for."""
+"""Pickers of the page of training results."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from viz.training import batch_sizes, studies, study_view
 
 
 def training_page(data: DataPaths, params: Params) -> html.Div:
-    """Pickers and an empty container; what stands in it is read when the browser asks."""
+    """Return pickers and an empty container, which a callback fills."""
     names = studies(data, params)
     return html.Div(
         [
@@ -29,18 +29,18 @@ def training_page(data: DataPaths, params: Params) -> html.Div:
 def batch_options(
     data: DataPaths, params: Params, name: str | None, chosen: int | None
 ) -> tuple[list[dict[str, Any]], int | None]:
-    """Options and value of the batch-size picker; what was chosen stays where the study has it."""
+    """Return options and value of the batch-size picker; the chosen value stays if the study has it."""
     try:
         sizes = batch_sizes(data, params, name)
     except InputError:
-        # The view, which is asked next, says why.
+        # The view shows the error.
         return [], None
     value = chosen if chosen in sizes else next(iter(sizes), None)
     return [{"label": f"{size:,}", "value": size} for size in sizes], value
 
 
 def register(app: Dash, data: DataPaths, params_file: Path) -> None:
-    """Tie the pickers to the view."""
+    """Register the pickers."""
     app.callback(
         Output("study-batch", "options"),
         Output("study-batch", "value"),

@@ -1,4 +1,4 @@
-"""The page's address holds what it shows, so that a link restores it."""
+"""Store the state of the page in its URL, so that a link restores it."""
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,20 +15,20 @@ from viz.filter_settings import MAX_MIN_SAMPLES, SCORER_CHOICES
 
 
 class Control(NamedTuple):
-    """What a link may set: a property, what it begins with, and whether a value is one of its."""
+    """A property that a link can set: its name, its initial value, and a check of values."""
 
     prop: str
     initial: Any
-    takes: Callable[[Any], bool]
+    accepts: Callable[[Any], bool]
 
 
 def _one_of(keys: Collection[str]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, str) and value in keys
 
 
-def _number(low: float, high: float, *, whole: bool) -> Callable[[Any], bool]:
-    # By type: True is an integer to Python. NaN lies between nothing.
-    return lambda value: type(value) in ((int,) if whole else (int, float)) and low <= value <= high
+def _number(low: float, high: float, *, integer: bool) -> Callable[[Any], bool]:
+    # By type: True is an int in Python. NaN fails the comparison.
+    return lambda value: type(value) in ((int,) if integer else (int, float)) and low <= value <= high
 
 
 def _list_of(takes: Callable[[Any], bool], lengths: Collection[int] | None = None) -> Callable[[Any], bool]:
@@ -37,49 +37,49 @@ def _list_of(takes: Callable[[Any], bool], lengths: Collection[int] | None = Non
     )
 
 
-_ROW = _number(0, 2**53, whole=True)
-# Whatever else the address names is not looked at.
+_ROW = _number(0, 2**53, integer=True)
+# Other keys of the URL are ignored.
 _CONTROLS: Mapping[str, Control] = {
     "view": Control("value", "explore", _one_of(layout.VIEWS)),
     "coloring": Control("value", "decision", _one_of(COLORINGS)),
     "classes": Control("value", [], _list_of(_ROW)),
-    "scores": Control("value", [0, 1], _list_of(_number(0, 1, whole=False), (2,))),
+    "scores": Control("value", [0, 1], _list_of(_number(0, 1, integer=False), (2,))),
     "width": Control("value", "both", _one_of(layout.WIDTHS)),
     "list": Control("value", "goes", _one_of(layout.LISTS)),
     "sort": Control("value", "suspect", _one_of(layout.SORTS)),
     "focus": Control("data", None, _ROW),
     "judge-b": Control("value", "dbscan", _one_of(SCORER_CHOICES)),
-    "share-b": Control("value", 5, _number(0, 50, whole=False)),
-    "min_samples-b": Control("value", 5, _number(1, MAX_MIN_SAMPLES, whole=True)),
+    "share-b": Control("value", 5, _number(0, 50, integer=False)),
+    "min_samples-b": Control("value", 5, _number(1, MAX_MIN_SAMPLES, integer=True)),
 }
-# Of these the first network of the parameters is the initial one, and the last.
+# Control -> index of its initial network in the parameters.
 _NETWORKS = {"network": 0, "network-b": -1}
 
 
 def read_link(search: str | None) -> dict[str, Any]:
-    """What the query of an address says of the page; what is damaged is left out."""
-    found = parse_qs((search or "").removeprefix("?"))
+    """Return the state in the query of a URL; empty if damaged."""
+    query = parse_qs((search or "").removeprefix("?"))
     try:
-        state = json.loads(found["state"][0])
+        state = json.loads(query["state"][0])
     except (KeyError, ValueError, RecursionError):
         return {}
     return state if isinstance(state, dict) else {}
 
 
 def restore(search: str | None, networks: Sequence[str]) -> dict[str, Any]:
-    """Values of the controls, from the address, or what they begin with where it says nothing that they take."""
+    """Return the values of the controls from the URL, or their initial values where it has no valid ones."""
     controls = {**_CONTROLS}
-    for name, place in _NETWORKS.items():
-        controls[name] = Control("value", networks[place], _one_of(networks))
+    for name, index in _NETWORKS.items():
+        controls[name] = Control("value", networks[index], _one_of(networks))
     state = read_link(search)
     return {
-        name: state[name] if name in state and control.takes(state[name]) else control.initial
+        name: state[name] if name in state and control.accepts(state[name]) else control.initial
         for name, control in controls.items()
     }
 
 
 def register(app: Dash, params: Path) -> None:
-    """Read the address when the page opens, and write it whenever a control moves."""
+    """Read the URL when the page opens, and write it whenever a control changes."""
     properties = {name: control.prop for name, control in _CONTROLS.items()} | dict.fromkeys(_NETWORKS, "value")
     app.callback(
         output={name: Output(name, prop) for name, prop in properties.items()}, inputs=[Input("url", "search")]

@@ -15,7 +15,7 @@ from viz.filter_settings import FilterSettings, preview_filter
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     parser = argparse.ArgumentParser(prog="python -m viz export", description=__doc__, parents=[network_options()])
     parser.add_argument("file", type=Path, help="the page, .html")
     return parser
@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
     """Write the page and say how large it is.
 
     Raises:
-        InputError: wrong parameters or artefacts, an unknown network, a file name without .html, a full disk.
+        InputError: wrong parameters or artifacts, an unknown network, a file name without .html, a full disk.
     """
     arguments = make_parser().parse_args(argv)
     file: Path = arguments.file
@@ -33,6 +33,6 @@ def main(argv: Sequence[str]) -> int:
     network = chosen_network(arguments.network, arguments.params)
     source = Source(DataPaths(root=arguments.data))
     points = source.points(network)
-    write_page(file, make_content(points, preview_filter(source, points, FilterSettings()), source.by_hand(points)))
+    write_page(file, make_content(points, preview_filter(source, points, FilterSettings()), source.overrides(points)))
     print(f"{file}: written, {file.stat().st_size / 1e6:.1f} MB")
     return 0

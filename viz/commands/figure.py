@@ -23,7 +23,7 @@ _FORMATS: Mapping[str, Callable[[Figure], bytes]] = {".png": png, ".svg": svg, "
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     parser = argparse.ArgumentParser(prog="python -m viz figure", description=__doc__, parents=[network_options()])
     parser.add_argument("file", type=Path, help="the figure, .png, .svg or .pdf")
     parser.add_argument("--color", default="class", help=f"what colors tell: {', '.join(COLORINGS)}; default: class")
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     """Write the figure.
 
     Raises:
-        InputError: wrong parameters or artefacts, an unknown network or colouring, another suffix, a full disk.
+        InputError: wrong parameters or artifacts, an unknown network or coloring, another suffix, a full disk.
     """
     arguments = make_parser().parse_args(argv)
     file: Path = arguments.file
@@ -44,9 +44,9 @@ def main(argv: Sequence[str]) -> int:
     network = chosen_network(arguments.network, arguments.params)
     source = Source(DataPaths(root=arguments.data))
     points = source.points(network)
-    verdict = preview_filter(source, points, FilterSettings())
-    colors = colors_by(arguments.color, make_color_data(points, verdict))
-    figure = with_note(colored_map(points.coordinates, colors, ~verdict.keep), points.planted_note)
+    preview = preview_filter(source, points, FilterSettings())
+    colors = colors_by(arguments.color, make_color_data(points, preview))
+    figure = with_note(colored_map(points.coordinates, colors, ~preview.keep), points.planted_note)
     content = _FORMATS[file.suffix.lower()](figure)
     with atomic_path(file) as temporary:
         temporary.write_bytes(content)

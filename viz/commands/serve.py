@@ -21,7 +21,7 @@ _EPILOG = """other commands, each with its own --help:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
+    """Return the parser of this command."""
     parser = argparse.ArgumentParser(
         prog="python -m viz",
         description=__doc__,

@@ -1,4 +1,4 @@
-"""The page that is exported: its content and its file."""
+"""Exported page: one self-contained HTML file with the map, its images and their columns as bytes."""
 
 import base64
 import gzip
@@ -25,9 +25,6 @@ from viz.data import Points
 from viz.export.sprites import COLUMNS, choose_thumbnail_format, sprite_sheets
 from viz.filter_settings import FilterPreview
 
-# What the exported page holds: which images, in which order, and their columns as bytes.
-
-
 MAX_SHOWN = 100_000
 """Beyond this many images a browser's map becomes slow."""
 
@@ -50,19 +47,19 @@ class Content:
     sheets: Iterator[bytes]
 
 
-def make_content(points: Points, verdict: FilterPreview, overrides: Mapping[int, Override]) -> Content:
+def make_content(points: Points, preview: FilterPreview, overrides: Mapping[int, Override]) -> Content:
     """The page's data, with all images up to `MAX_SHOWN` of them.
 
     Args:
         overrides: row -> what a person decided of it.
     """
-    rows = exported_rows(verdict.keep, verdict.scores, MAX_SHOWN)
-    facts = make_color_data(points, verdict)
-    colors = {key: colors_by(key, facts) for key in informative_colorings(facts)}
+    rows = exported_rows(preview.keep, preview.scores, MAX_SHOWN)
+    color_data = make_color_data(points, preview)
+    colors = {key: colors_by(key, color_data) for key in informative_colorings(color_data)}
     rung = choose_thumbnail_format(points.images, BYTES_PER_PICTURE)
     about = {
         "network": points.network,
-        "notes": _notes(points, verdict, rows),
+        "notes": _notes(points, preview, rows),
         "nPlanted": None if points.true_labels is None else int(points.planted.sum()),
         "classNames": list(points.class_names),
         "colorings": [{"key": key, "name": COLORINGS[key][0], **_legend(colors[key])} for key in colors],
@@ -73,7 +70,7 @@ def make_content(points: Points, verdict: FilterPreview, overrides: Mapping[int,
             if row in overrides
         },
     }
-    columns = {name: gzip.compress(content, mtime=0) for name, content in _columns(points, verdict, rows, colors)}
+    columns = {name: gzip.compress(content, mtime=0) for name, content in _columns(points, preview, rows, colors)}
     return Content(about=about, columns=columns, sheets=sprite_sheets(points.images, rows, rung))
 
 
@@ -92,18 +89,18 @@ def exported_rows(keep: NDArray[np.bool_], scores: NDArray[np.float64], most: in
     return ordered
 
 
-def informative_colorings(facts: ColorData) -> list[str]:
+def informative_colorings(color_data: ColorData) -> list[str]:
     """Keys of `COLORINGS` that tell something here; clusters that are whole classes do not."""
-    return [key for key in COLORINGS if key != "cluster" or facts.clusters.max(initial=0) > 0]
+    return [key for key in COLORINGS if key != "cluster" or color_data.clusters.max(initial=0) > 0]
 
 
-def _notes(points: Points, verdict: FilterPreview, rows: NDArray[np.int64]) -> list[str]:
-    n, n_going = len(verdict.keep), int((~verdict.keep).sum())
+def _notes(points: Points, preview: FilterPreview, rows: NDArray[np.int64]) -> list[str]:
+    n, n_going = len(preview.keep), int((~preview.keep).sum())
     notes = [f"{note.capitalize()}."] if (note := points.planted_note) else []
-    notes += [f"{n:,} images, of which {n_going:,} go ({n_going / n:.1%}); {len(verdict.by_hand):,} decided by hand."]
+    notes += [f"{n:,} images, of which {n_going:,} go ({n_going / n:.1%}); {len(preview.overrides):,} decided by hand."]
     if len(rows) < n:
         sampled = len(rows) - n_going
-        notes.append(f"Shown are all that go and {sampled:,} drawn from the {n - n_going:,} that stay.")
+        notes.append(f"Shown are all that go and {sampled:,} sampled from the {n - n_going:,} that stay.")
     return notes
 
 
@@ -114,7 +111,7 @@ def _legend(colors: Colors) -> dict[str, Any]:
 
 
 def _columns(
-    points: Points, verdict: FilterPreview, rows: NDArray[np.int64], colors: Mapping[str, Colors]
+    points: Points, preview: FilterPreview, rows: NDArray[np.int64], colors: Mapping[str, Colors]
 ) -> Iterator[tuple[str, bytes]]:
     index = np.full(len(points), -1, dtype=np.int32)
     index[rows] = np.arange(len(rows))
@@ -127,14 +124,14 @@ def _columns(
         # Equal to the label where none was changed on purpose.
         "true_label": (points.labels if points.true_labels is None else points.true_labels)[rows].astype("<u2"),
         "confidence": points.confidence[rows].astype("<f4"),
-        "score": verdict.scores[rows].astype("<f8"),
-        "keep": verdict.keep[rows].astype("u1"),
+        "score": preview.scores[rows].astype("<f8"),
+        "keep": preview.keep[rows].astype("u1"),
         # Images that are not on the page: -1.
-        "neighbours": index[points.neighbours[rows]].astype("<i4"),
+        "neighbours": index[points.neighbors[rows]].astype("<i4"),
     }
-    for key, told in colors.items():
-        values = told.values if isinstance(told, Scale) else told.codes
-        arrays[f"color_{key}"] = values[rows].astype("<f4" if isinstance(told, Scale) else "<u2")
+    for key, coloring in colors.items():
+        values = coloring.values if isinstance(coloring, Scale) else coloring.codes
+        arrays[f"color_{key}"] = values[rows].astype("<f4" if isinstance(coloring, Scale) else "<u2")
     for name, array in arrays.items():
         yield name, array.tobytes()
     sha256 = points.sha256.take(rows).to_pylist()

@@ -35,7 +35,7 @@ class ThumbnailFormat:
 
 
 def choose_thumbnail_format(images: NDArray[np.uint8], budget: int) -> ThumbnailFormat:
-    """The best look that fits, by a sample; where none does, the smallest that is still recognisable.
+    """The best look that fits, by a sample; where none does, the smallest that is still recognizable.
 
     Args:
         images: (N, S, S, 3), N >= 1.

@@ -1,4 +1,4 @@
-"""What doctor looks at. Nothing here needs more than the standard library and `packaging`, or imports it when called.
+"""Checks of doctor. Modules import only the standard library and `packaging`; other packages when called.
 
-Facts are gathered in one place of each module and judged by functions that receive them.
+One function per module collects the facts; pure functions check them.
 """

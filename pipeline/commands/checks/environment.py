@@ -1,4 +1,4 @@
-"""Checks of the interpreter, the machine and its tools."""
+"""Checks of doctor: interpreter, hardware, git and DVC."""
 
 import json
 import os
@@ -13,44 +13,40 @@ from typing import Literal
 
 from pipeline.environment import MINIMUM_PYTHON
 
-# One thing that doctor looked at.
-
-
 INSTALL = "pip install -c requirements.lock -e '.[all]'"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What was found about `subject`.
+    """Result of a check.
 
     Attributes:
-        status: `problem`: something of the pipeline cannot run; `warning`: it runs, but not as tested
-            or not as fast as it could.
-        repair: what to do about it; empty if `ok`.
+        subject: that was checked.
+        status: `problem`: a part of the pipeline cannot run; `warning`: it runs, but not as tested, or slower than
+            possible.
+        detail: the result.
+        repair: the fix; empty if `ok`.
     """
 
     subject: str
     status: Literal["ok", "warning", "problem"]
-    found: str
+    detail: str
     repair: str = ""
 
 
-def ok(subject: str, found: str) -> Finding:
-    """Nothing to do."""
-    return Finding(subject=subject, status="ok", found=found)
+def ok(subject: str, detail: str) -> Finding:
+    """Return a finding without a fix."""
+    return Finding(subject=subject, status="ok", detail=detail)
 
 
-def warning(subject: str, found: str, repair: str) -> Finding:
-    """It runs all the same."""
-    return Finding(subject=subject, status="warning", found=found, repair=repair)
+def warning(subject: str, detail: str, repair: str) -> Finding:
+    """Return a finding with which the pipeline still runs."""
+    return Finding(subject=subject, status="warning", detail=detail, repair=repair)
 
 
-def problem(subject: str, found: str, repair: str) -> Finding:
-    """Something does not run."""
-    return Finding(subject=subject, status="problem", found=found, repair=repair)
-
-
-# Which Python runs, and which `pipeline` it imports.
+def problem(subject: str, detail: str, repair: str) -> Finding:
+    """Return a finding with which a part of the pipeline does not run."""
+    return Finding(subject=subject, status="problem", detail=detail, repair=repair)
 
 
 def check_interpreter(project: Path) -> Iterator[Finding]:
@@ -105,9 +101,6 @@ def _prefix_on_path() -> str | None:
     except OSError:
         return None
     return answer.stdout.strip() or None
-
-
-# Cores, GPUs, shared memory and disk.
 
 
 _LITTLE_DISK = 10e9
@@ -225,17 +218,15 @@ def _probe_torch() -> Gpus | None:
     return Gpus(names=tuple(facts["names"]), cuda=facts["cuda"], nccl=facts["nccl"])
 
 
-# git and DVC: `dvc repro` needs both, and a repository.
-
-
 def check_tools(project: Path) -> Iterator[Finding]:
     """The findings about git, the repository and DVC."""
     git = _run(["git", "--version"], project)
     repository = _run(["git", "rev-parse", "--is-inside-work-tree"], project) is not None
     yield check_git(git, repository=repository)
-    beside = Path(sys.executable).with_name("dvc")
-    version = _run([str(beside), "--version"], project) if beside.exists() else _run(["dvc", "--version"], project)
-    yield check_dvc(version, initialised=(project / ".dvc").is_dir())
+    executable = Path(sys.executable).with_name("dvc")
+    command = str(executable) if executable.exists() else "dvc"
+    version = _run([command, "--version"], project)
+    yield check_dvc(version, initialized=(project / ".dvc").is_dir())
 
 
 def check_git(version: str | None, *, repository: bool) -> Finding:
@@ -247,12 +238,12 @@ def check_git(version: str | None, *, repository: bool) -> Finding:
     return ok("git", version.removeprefix("git version "))
 
 
-def check_dvc(version: str | None, *, initialised: bool) -> Finding:
+def check_dvc(version: str | None, *, initialized: bool) -> Finding:
     """`version`: what DVC says of itself; None if it does not run."""
     if version is None:
         repair = f"{INSTALL}; if it is there: pip install --force-reinstall dvc"
         return problem("dvc", "missing or does not start", repair)
-    if not initialised:
+    if not initialized:
         return problem("dvc", "this folder has no .dvc", "git checkout .dvc")
     return ok("dvc", version)
 

@@ -95,11 +95,11 @@ def installed_version(name: str) -> str | None:
 
 def check_package_version(requirement: Requirement, installed: str | None, group: str) -> Finding:
     """`group`: one of read_requirements; what `dvc repro` runs without is a warning."""
-    judge = warning if group in _OPTIONAL else problem
+    make_finding = warning if group in _OPTIONAL else problem
     if installed is None:
-        return judge(requirement.name, f"missing ({requirement})", INSTALL)
+        return make_finding(requirement.name, f"missing ({requirement})", INSTALL)
     if not requirement.specifier.contains(installed, prereleases=True):
-        return judge(requirement.name, f"{installed} is outside {requirement}", INSTALL)
+        return make_finding(requirement.name, f"{installed} is outside {requirement}", INSTALL)
     return ok(requirement.name, installed)
 
 

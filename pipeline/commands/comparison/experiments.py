@@ -1,4 +1,4 @@
-"""The experiments that are compared."""
+"""Read an experiment from a folder or a git revision: its runs, its filters and its test images."""
 
 import math
 import tempfile
@@ -18,47 +18,47 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from pipeline.stats.formatting import count
 
-# The outputs of a git revision, out of DVC's cache; nothing is checked out.
-
 
 def fetch(
     revision: str,
-    places: Iterable[str],
-    wanted: Callable[[Path], bool],
+    paths: Iterable[str],
+    is_wanted: Callable[[Path], bool],
     target: Path,
     *,
-    may_lack: Callable[[Path], bool],
+    is_optional: Callable[[Path], bool],
 ) -> None:
-    """Copy the wanted files of some places in data/, as the revision's dvc.lock has them, to the data folder `target`.
+    """Copy files in data/ of a git revision from DVC's cache to the data folder `target`, without a checkout.
 
-    What dvc.yaml declares there and dvc.lock does not have is left out.
+    Files that dvc.yaml declares and the revision's dvc.lock lacks are skipped.
 
     Args:
         revision: what git or DVC resolves: a commit, a branch, a tag, `HEAD~1`, an experiment of `dvc exp`.
-        places: folders, of which all below is looked at, or single files.
-        may_lack: whether a file is left out where it can be had nowhere.
+        paths: folders in data/, searched recursively, or single files.
+        is_wanted: whether to copy a file.
+        target: data folder to write.
+        is_optional: whether to skip a file that is neither in the cache nor in a remote.
 
     Raises:
-        InputError: no such revision, or a file of it is neither in DVC's cache nor in a remote, and may not lack.
+        InputError: no such revision, or a file that is not optional is neither in DVC's cache nor in a remote.
     """
-    # Takes two seconds; folders are compared without it.
+    # Imported here: it takes two seconds, and folders are compared without it.
     from dvc.api import DVCFileSystem
     from dvc.exceptions import DvcException
 
     try:
         files = DVCFileSystem(rev=revision)
-        found = [path for place in places for path in files.find(f"/data/{place}")]
+        listed = [file for path in paths for file in files.find(f"/data/{path}")]
     except DvcException as error:
         raise InputError(f"{revision}: neither a folder nor a git revision that DVC can read: {error}") from None
-    for path in found:
-        if not wanted(Path(path)) or _never_run(files.info(path)):
+    for path in listed:
+        if not is_wanted(Path(path)) or _never_run(files.info(path)):
             continue
         destination = target / Path(path).relative_to("/data")
         destination.parent.mkdir(parents=True, exist_ok=True)
         try:
             files.get_file(path, str(destination))
         except FileNotFoundError:
-            if may_lack(Path(path)):
+            if is_optional(Path(path)):
                 continue
             raise InputError(
                 f"{revision}: {path.removeprefix('/')} is not in DVC's cache; run `dvc pull --all-commits`"
@@ -66,15 +66,9 @@ def fetch(
 
 
 def _never_run(entry: Mapping[str, Any]) -> bool:
-    """Whether dvc.yaml declares the file and dvc.lock does not have it: its stage had not run."""
+    """Return whether dvc.yaml declares the file and dvc.lock lacks it: its stage had not run."""
     output = entry.get("dvc_info")
     return output is not None and output.get("md5") is None
-
-
-# Which test images the runs of an experiment were tested on, and whether two experiments share them.
-#
-# Accuracies on unlike images differ whatever the networks do, by as much in every seed: a paired test would call it an
-# effect. Neither a run's settings nor its columns tell of it.
 
 
 _COLUMNS = {"sha256": pa.string(), "label_name": pa.string()}
@@ -84,9 +78,12 @@ _COLUMNS = {"sha256": pa.string(), "label_name": pa.string()}
 class EvaluationImages:
     """The test images of one experiment.
 
+    Accuracies on different images differ by the same amount in every seed, which a paired test would report as an
+    effect. The settings and columns of runs do not identify the images.
+
     Attributes:
-        images: how often there is an image with its label, by (sha256, label_name), wherever its file lies.
-        unknown: by study, why `images` may not be what its runs were tested on; studies for which they are lack.
+        images: number of images by (sha256, label_name), whatever their files are called.
+        unknown: study -> why its runs may have been tested on other images; without studies where they are known.
     """
 
     images: Counter[tuple[str, str]]
@@ -94,7 +91,7 @@ class EvaluationImages:
 
 
 def read_evaluation_images(data: DataPaths, studies: Iterable[str]) -> EvaluationImages:
-    """From data/prepare/test.parquet, if the files that the studies were trained with are those beside it.
+    """Read data/prepare/test.parquet and check that the studies were trained with the files next to it.
 
     Raises:
         InputError: a file is damaged.
@@ -113,13 +110,13 @@ def read_evaluation_images(data: DataPaths, studies: Iterable[str]) -> Evaluatio
         elif None in (*prepared, *trained_with):
             unknown[study] = "a provenance file that names them, of prepare or of the study, is missing"
         elif prepared != trained_with:
-            unknown[study] = "data/prepare was made anew since the study was trained"
+            unknown[study] = "data/prepare was made again since the study was trained"
     pairs = zip(table["sha256"].to_pylist(), table["label_name"].to_pylist(), strict=True)
     return EvaluationImages(images=Counter(pairs), unknown=unknown)
 
 
 def incomparable_reason(study: str, a: EvaluationImages, b: EvaluationImages) -> str | None:
-    """Why the accuracies of a study in A and B cannot be compared, as the end of a sentence; None where they can."""
+    """Return why accuracies of a study in A and B cannot be compared, as the end of a sentence; None if they can."""
     unknown = [f"of {name}, {of.unknown[study]}" for name, of in (("A", a), ("B", b)) if study in of.unknown]
     if unknown:
         return f"it is not known whether both were tested on the same images: {'; '.join(unknown)}"
@@ -127,23 +124,20 @@ def incomparable_reason(study: str, a: EvaluationImages, b: EvaluationImages) ->
         return None
     both = (a.images & b.images).total()
     return (
-        f"they were tested on other images: A on {count(a.images.total())}, B on {count(b.images.total())}, "
+        f"they were tested on different images: A on {count(a.images.total())}, B on {count(b.images.total())}, "
         f"of which {count(both)} are the same with the same label"
     )
 
 
 def _recorded(data: DataPaths, stage: str, item: str | None, role: str, folder: str) -> list[str | None]:
-    """SHA-256 of pixels and labels in `folder`, inputs or outputs as a stage recorded them; None where it did not."""
+    """Return SHA-256 of pixels and labels in `folder` from a stage's provenance, None if it did not record them."""
     path = data.provenance(stage, item)
     files: Mapping[str, str] = read_json(path).get(role, {}) if path.exists() else {}
     return [files.get(folder + name) for name in ("test.npy", "test.parquet")]
 
 
-# Reading an experiment: a folder, or a git revision of this repository with what DVC's cache holds of it.
-
-
 Row = Mapping[str, Any]
-"""A cell's line in data/train/<study>.parquet, with all columns that the file has."""
+"""A run's row in data/train/<study>.parquet, with all columns of the file."""
 
 _NEEDED = (
     "fingerprint",
@@ -163,12 +157,12 @@ _KEPT_COLUMNS = {"sample_id": pa.int64(), "path": pa.string(), "label_name": pa.
 
 _PREPARED = ("test.parquet", "provenance.json", "metrics.json")
 _PATHS = ("train", "filter", *(f"prepare/{name}" for name in _PREPARED), "report/provenance.json")
-"""In a revision's data/, what there is to read."""
+"""Files and folders of a revision's data/ that `read_experiment` uses."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeptImages:
-    """What one network's filter left: the kept images by path, out of `n_total`."""
+    """Paths of the images that one network's filter kept, out of `n_total` images."""
 
     paths: frozenset[str]
     n_total: int
@@ -179,34 +173,33 @@ class Experiment:
     """The results of one experiment.
 
     Attributes:
-        name: as the user calls it.
-        studies: study -> its cells.
+        name: from the command line.
+        studies: study -> its runs.
         filters: network -> what its filter kept.
-        n_images: test images; 1 where no run finished.
-        tested: which they are.
-        n_planted: how many training labels were changed on purpose; None where none was, or nobody says.
-        margin: `report.margin` that its report was made with, in percentage points; None without a report, or with
-            one that has no margin.
-        confidence: `report.confidence` of the same; None without one that has it.
+        n_images: number of test images; 1 if no run finished.
+        evaluation_images: the test images.
+        n_planted: number of training labels changed on purpose; None if none, or unknown.
+        margin: `report.margin` of its report, in percentage points; None without one.
+        confidence: `report.confidence` of its report; None without one.
     """
 
     name: str
     studies: Mapping[str, list[Row]]
     filters: Mapping[str, KeptImages]
     n_images: int
-    tested: EvaluationImages
+    evaluation_images: EvaluationImages
     n_planted: int | None
     margin: float | None
     confidence: float | None
 
 
 def is_margin(points: object) -> bool:
-    """Whether differences of top-1 can have it as margin, in percentage points."""
+    """Return whether a value is a valid margin of top-1, in percentage points."""
     return isinstance(points, int | float) and 0 < points < 100
 
 
 def read_experiment(name: str) -> Experiment:
-    """Read a folder with data/, a data folder itself, or a git revision; a folder goes before a revision.
+    """Read a folder with data/, a data folder, or a git revision; a folder takes precedence over a revision.
 
     Raises:
         InputError: there is neither, it has no results, they are not in DVC's cache, or a file is damaged.
@@ -216,16 +209,16 @@ def read_experiment(name: str) -> Experiment:
         return _read(name, folder / "data" if (folder / "data").is_dir() else folder)
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary) / "data"
-        fetch(name, _PATHS, _is_wanted, root, may_lack=_is_prepared)
+        fetch(name, _PATHS, _is_wanted, root, is_optional=_is_prepared)
         try:
             return _read(name, root)
         except InputError as error:
-            # The user knows the file by its revision, not by the place where it was unpacked.
+            # Name the revision, not the temporary folder.
             raise InputError(str(error).replace(temporary, name)) from None
 
 
 def _is_wanted(path: Path) -> bool:
-    """Whether `_read` reads it."""
+    """Return whether `_read` reads the file."""
     is_of_report = path.parent.name == "report" or path.name.endswith(".provenance.json")
     is_wanted_name = path.name in ("kept.csv", "metrics.json") or path.name.endswith(".correct.npy")
     return is_wanted_name or _is_study(path) or is_of_report or _is_prepared(path)
@@ -236,7 +229,7 @@ def _is_prepared(path: Path) -> bool:
 
 
 def _is_study(path: Path) -> bool:
-    """`train/<study>.parquet`; a filter's points.parquet lies a folder deeper."""
+    """Return whether a path is `train/<study>.parquet`. A filter's points.parquet is a folder deeper."""
     return path.parent.name == "train" and path.suffix == ".parquet" and not path.stem.endswith(".history")
 
 
@@ -246,14 +239,14 @@ def _read(name: str, root: Path) -> Experiment:
     networks = sorted(path.parent.name for path in (root / "filter").glob("*/kept.csv"))
     if not studies:
         raise InputError(
-            f"{name}: no study in {root / 'train'}; give a folder with data/, or a git revision whose dvc.lock has some"
+            f"{name}: no study in {root / 'train'}; use a folder with data/, or a git revision whose dvc.lock has some"
         )
     return Experiment(
         name=name,
         studies={study: _read_study(data.runs(study)) for study in studies},
         filters={network: _read_filter(data, network) for network in networks},
         n_images=_count_images(data, studies),
-        tested=read_evaluation_images(data, studies),
+        evaluation_images=read_evaluation_images(data, studies),
         n_planted=count_planted(data) if data.prepare_metrics.exists() else None,
         margin=_read_report_parameter(data.provenance("report"), "margin", is_margin, "above 0 and below 100"),
         confidence=_read_report_parameter(
@@ -297,7 +290,7 @@ def _is_confidence(value: object) -> bool:
 
 
 def _read_report_parameter(path: Path, key: str, is_valid: Callable[[object], bool], valid: str) -> float | None:
-    """Of the report's own parameters: params.yaml may have been changed since, at the sight of the results."""
+    """Read a parameter of the report's provenance, since params.yaml may have been edited after seeing the results."""
     if not path.exists():
         return None
     value: float | None = read_json(path).get("parameters", {}).get("report", {}).get(key)

@@ -1,4 +1,4 @@
-"""What the paired runs of two experiments say: a verdict over all settings, one for each, and the filters."""
+"""Verdicts on the paired runs of two experiments, per arm and per setting, and a comparison of the filters."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,12 +13,12 @@ from pipeline.stats.replicates import complete_seeds
 from pipeline.stats.verdict import DecisionRule, Verdict, pooled_verdicts, verdicts_by_setting
 
 Differences = Mapping[tuple[str, int], float]
-"""Of one setting: (draw of the filter, seed) -> B - A in top-1, -1 to 1."""
+"""Differences of one setting: (draw of the filter, seed) -> B - A in top-1, -1 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SettingVerdict:
-    """B against A at one setting; Holm's adjustment covers all settings of the study."""
+    """Verdict on B against A at one setting; Holm's adjustment covers all settings of the study."""
 
     setting: PairSetting
     verdict: Verdict
@@ -26,11 +26,14 @@ class SettingVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class ArmVerdict:
-    """B against A in one arm, which a change need not touch as it does another; Holm's adjustment covers the arms.
+    """Verdict on B against A in one arm; Holm's adjustment covers the arms.
+
+    A change can have different effects in different arms.
 
     Attributes:
+        arm: of the study.
         verdict: over all complete settings; None without any.
-        left_out: settings that lack a seed or draw which others of the arm have.
+        left_out: number of settings that lack a seed or draw which others of the arm have.
     """
 
     arm: str
@@ -40,17 +43,18 @@ class ArmVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyComparison:
-    """One study of both experiments.
+    """Comparison of one study of both experiments.
 
     Attributes:
-        runs_a, runs_b: cells, whether they finished or not.
-        pairs: finished in both, and not the same run.
-        same_runs: pairs of which both are the same cell (one fingerprint). They are in no test.
-        unfinished, unpaired: as `Pairing` has them.
-        differing: what differs within the pairs beside the results.
-        no_verdict: why accuracies of A and B cannot be compared, the end of a sentence; then there is no verdict below.
-        pooled: of each arm that has pairs, `filtered` first.
-        settings: those with a seed that all draws of the filter have.
+        study: its name.
+        runs_a, runs_b: number of runs, finished or not.
+        pairs: number of pairs of different runs that finished in both.
+        same_runs: number of pairs of one run (one fingerprint), which no test uses.
+        unfinished, unpaired: as in `Pairing`.
+        differing: what differs within the pairs in addition to the results.
+        no_verdict: why accuracies of A and B cannot be compared, as the end of a sentence; then there are no verdicts.
+        pooled: verdict of each arm with pairs, `filtered` first.
+        settings: verdicts of the settings with a seed that all draws of the filter have.
         only_a, only_b: settings of one experiment alone.
     """
 
@@ -71,12 +75,13 @@ class StudyComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class FilterComparison:
-    """What one network's filter kept in both experiments, images told apart by path.
+    """What one network's filter kept in both experiments, with images identified by path.
 
     Attributes:
-        share_a, share_b: kept, 0 to 1.
+        network: of the filter.
+        share_a, share_b: fraction of images kept, 0 to 1.
         jaccard: images kept in both over images kept in either, 0 to 1.
-        only_a, only_b: images kept in one alone.
+        only_a, only_b: number of images kept in one experiment alone.
     """
 
     network: str
@@ -90,20 +95,23 @@ class FilterComparison:
 def compare_study_runs(
     study: str, a: Sequence[Row], b: Sequence[Row], rule: DecisionRule, *, step: float, no_verdict: str | None = None
 ) -> StudyComparison:
-    """Pair the runs of a study and judge B against A.
+    """Pair the runs of a study and test B against A.
 
     Args:
-        step: of which all accuracies are multiples, 1 / test images.
-        no_verdict: why accuracies of A and B cannot be compared; None where they can.
+        study: its name.
+        a, b: runs of the study.
+        rule: margin and level of the tests.
+        step: resolution of the accuracies, 1 / test images.
+        no_verdict: why accuracies of A and B cannot be compared; None if they can.
 
     Raises:
         InputError: as `pair_runs`.
     """
     pairing = pair_runs(a, b)
-    pairs = [pair for pair in pairing.pairs if not pair.is_one_run]
+    pairs = [pair for pair in pairing.pairs if not pair.is_same_run]
     tables = {} if no_verdict else _by_setting(pairs)
-    draws = sorted({draw for found in tables.values() for draw, _ in found if draw})
-    by_setting = {setting: _table(found, _setting_draws(setting, draws)) for setting, found in tables.items()}
+    draws = sorted({draw for table in tables.values() for draw, _ in table if draw})
+    by_setting = {setting: _table(table, _setting_draws(setting, draws)) for setting, table in tables.items()}
     by_setting = {setting: table for setting, table in by_setting.items() if table.size}
     verdicts = verdicts_by_setting(list(by_setting.values()), rule, step=step)
     return StudyComparison(
@@ -115,7 +123,7 @@ def compare_study_runs(
         unfinished=pairing.unfinished,
         unpaired=pairing.unpaired,
         differing=differing_columns(pairs),
-        # One and the same run was tested on one set of images, whatever is known of it.
+        # The same run was tested on one set of images, known or not.
         no_verdict=no_verdict if pairs else None,
         pooled=_by_arm(tables, draws, rule, step),
         settings=[
@@ -128,7 +136,7 @@ def compare_study_runs(
 
 
 def compare_filters(a: Experiment, b: Experiment) -> list[FilterComparison]:
-    """One entry for each network that both experiments filtered with."""
+    """Compare the filters of each network that both experiments filtered with."""
     return [_filters(network, kept, b.filters[network]) for network, kept in a.filters.items() if network in b.filters]
 
 
@@ -145,41 +153,41 @@ def _filters(network: str, a: KeptImages, b: KeptImages) -> FilterComparison:
 
 
 def _by_setting(pairs: Iterable[Pair]) -> dict[PairSetting, Differences]:
-    """In the order of the pairs."""
-    found: dict[PairSetting, dict[tuple[str, int], float]] = defaultdict(dict)
+    """Group the differences by setting, in the order of the pairs."""
+    tables: dict[PairSetting, dict[tuple[str, int], float]] = defaultdict(dict)
     for pair in pairs:
-        found[pair.key.setting][pair.key.draw, pair.key.seed] = pair.difference
-    return dict(found)
+        tables[pair.key.setting][pair.key.draw, pair.key.seed] = pair.difference
+    return dict(tables)
 
 
 def _setting_draws(setting: PairSetting, draws: Sequence[str]) -> Sequence[str]:
-    """Those of the study's draws that the setting has; runs without a filter have one that is named so."""
+    """Return the draws of a setting: those of the study, or one empty name without a filter."""
     return draws if setting.filter_network else [""]
 
 
-def _table(found: Differences, draws: Sequence[str]) -> NDArray[np.float64]:
-    """(draws, seeds), of the seeds that all draws have."""
-    seeds = complete_seeds(found, draws)
-    return np.array([[found[draw, seed] for seed in seeds] for draw in draws], dtype=np.float64)
+def _table(differences: Differences, draws: Sequence[str]) -> NDArray[np.float64]:
+    """Return the differences (draws, seeds) of the seeds that all draws have."""
+    seeds = complete_seeds(differences, draws)
+    return np.array([[differences[draw, seed] for seed in seeds] for draw in draws], dtype=np.float64)
 
 
 def _by_arm(
     tables: Mapping[PairSetting, Differences], draws: Sequence[str], rule: DecisionRule, step: float
 ) -> list[ArmVerdict]:
-    """Each arm's verdict over its settings that have every draw and seed of the arm, and the number of the others."""
+    """Return each arm's verdict over its settings with every draw and seed of the arm, and the number of others."""
     arms = sorted({setting.arm for setting in tables}, key=lambda arm: (arm != "filtered", arm))
-    of_arm = {arm: {setting: found for setting, found in tables.items() if setting.arm == arm} for arm in arms}
-    complete = {arm: _complete(found, draws) for arm, found in of_arm.items()}
-    columns = [np.stack(found, axis=-1) for found in complete.values() if found]
+    by_arm = {arm: {setting: table for setting, table in tables.items() if setting.arm == arm} for arm in arms}
+    complete = {arm: _complete(arm_tables, draws) for arm, arm_tables in by_arm.items()}
+    columns = [np.stack(arrays, axis=-1) for arrays in complete.values() if arrays]
     verdicts = iter(pooled_verdicts(columns, rule, step=step))
     return [
-        ArmVerdict(arm=arm, verdict=next(verdicts) if found else None, left_out=len(of_arm[arm]) - len(found))
-        for arm, found in complete.items()
+        ArmVerdict(arm=arm, verdict=next(verdicts) if arrays else None, left_out=len(by_arm[arm]) - len(arrays))
+        for arm, arrays in complete.items()
     ]
 
 
 def _complete(tables: Mapping[PairSetting, Differences], draws: Sequence[str]) -> list[NDArray[np.float64]]:
-    """The tables (draws, seeds) of one arm's settings that have all of its seeds."""
-    n_seeds = len({seed for found in tables.values() for _, seed in found})
-    found = [_table(of_setting, _setting_draws(setting, draws)) for setting, of_setting in tables.items()]
-    return [table for table in found if table.shape[1] == n_seeds]
+    """Return the tables (draws, seeds) of one arm's settings that have all of its seeds."""
+    n_seeds = len({seed for table in tables.values() for _, seed in table})
+    arrays = [_table(table, _setting_draws(setting, draws)) for setting, table in tables.items()]
+    return [array for array in arrays if array.shape[1] == n_seeds]

@@ -1,4 +1,4 @@
-"""The runs of two experiments that differ in nothing but the experiment."""
+"""Pair the runs of two experiments that have the same setting, filter draw and seed."""
 
 import json
 from collections import defaultdict
@@ -12,9 +12,9 @@ from pipeline.errors import InputError
 
 
 class PairSetting(NamedTuple):
-    """What the two runs of a pair share beside the seed and the draw of the filter.
+    """What the two runs of a pair share in addition to the seed and the draw of the filter.
 
-    `filter_network` is without the number of its replicate, and empty for arm `full`, which no filter touches.
+    `filter_network` has no replicate number, and is empty for the arm `full`, which uses no filter.
     """
 
     model: str
@@ -27,7 +27,7 @@ class PairSetting(NamedTuple):
 
 
 class PairKey(NamedTuple):
-    """What tells a run from the others of its study. `draw` is the filter's network, empty for arm `full`."""
+    """Key of a run within its study. `draw` is the filter's network, empty for the arm `full`."""
 
     setting: PairSetting
     draw: str
@@ -36,15 +36,15 @@ class PairKey(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """One run of each experiment, both finished."""
+    """A run of each experiment with the same key, both finished."""
 
     key: PairKey
     a: Row
     b: Row
 
     @property
-    def is_one_run(self) -> bool:
-        """Whether both are the same cell, trained once: their equality tells nothing."""
+    def is_same_run(self) -> bool:
+        """Whether both are the same run, trained once, so their equality is no evidence."""
         return bool(self.a["fingerprint"] == self.b["fingerprint"])
 
     @property
@@ -55,13 +55,13 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Pairing:
-    """One study of both experiments.
+    """Paired runs of one study.
 
     Attributes:
-        pairs: of runs that finished in both.
-        unfinished: pairs of which a run was skipped or diverged.
-        unpaired: runs whose setting both have, without a run of their seed and draw in the other.
-        only_a, only_b: settings that only one of them has.
+        pairs: of runs that finished in both experiments.
+        unfinished: number of pairs in which a run was skipped or diverged.
+        unpaired: number of runs whose setting both have, without a run of their seed and draw in the other.
+        only_a, only_b: settings of one experiment alone.
     """
 
     pairs: list[Pair]
@@ -73,11 +73,12 @@ class Pairing:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnDifference:
-    """A column, or a key of `settings`, that differs within pairs although it is no result.
+    """A column, or a key of `settings`, that differs within pairs and is no result.
 
     Attributes:
-        pairs: how many differ.
-        a, b: the values, where all pairs that differ have the same ones; None elsewhere.
+        column: its name.
+        pairs: number of pairs that differ.
+        a, b: the values, if all pairs that differ have the same ones; else None.
     """
 
     column: str
@@ -86,7 +87,7 @@ class ColumnDifference:
     b: Any
 
 
-# What a run measured, and what says which cell it is.
+# Columns of results, and columns that identify the run.
 _RESULTS = frozenset(
     {"study", "fingerprint", "status", "reason", "top1", "balanced_accuracy", "loss", "skipped_steps"}
     | {"critical_batch", "critical_batch_low", "critical_batch_high", "chain_end", "settings"}
@@ -94,58 +95,58 @@ _RESULTS = frozenset(
 
 
 def pair_runs(a: Sequence[Row], b: Sequence[Row]) -> Pairing:
-    """Match the cells of a study in experiment A with those in B.
+    """Match the runs of a study in experiment A with those in B.
 
     Raises:
-        InputError: a study has two runs that nothing but their results tells apart.
+        InputError: a study has two runs with the same key.
     """
-    ours, theirs = _by_key(a), _by_key(b)
-    both = [key for key in ours if key in theirs]
-    pairs = [Pair(key=key, a=ours[key], b=theirs[key]) for key in both]
+    runs_a, runs_b = _by_key(a), _by_key(b)
+    both = [key for key in runs_a if key in runs_b]
+    pairs = [Pair(key=key, a=runs_a[key], b=runs_b[key]) for key in both]
     finished = [pair for pair in pairs if pair.a["status"] == pair.b["status"] == "finished"]
-    settings_a, settings_b = ({key.setting for key in rows} for rows in (ours, theirs))
+    settings_a, settings_b = ({key.setting for key in rows} for rows in (runs_a, runs_b))
     common = settings_a & settings_b
     return Pairing(
         pairs=sorted(finished, key=lambda pair: pair.key),
         unfinished=len(pairs) - len(finished),
-        unpaired=sum(key.setting in common for key in ours.keys() ^ theirs.keys()),
+        unpaired=sum(key.setting in common for key in runs_a.keys() ^ runs_b.keys()),
         only_a=sorted(settings_a - common),
         only_b=sorted(settings_b - common),
     )
 
 
 def differing_columns(pairs: Iterable[Pair]) -> list[ColumnDifference]:
-    """What else differs between the two runs of a pair: the recipe, the images, the machine."""
-    found: dict[str, list[tuple[Any, Any]]] = defaultdict(list)
+    """Return what else differs between the two runs of a pair, such as recipe, images or machine."""
+    differences: dict[str, list[tuple[Any, Any]]] = defaultdict(list)
     for pair in pairs:
         a, b = _compared(pair.a), _compared(pair.b)
         for column in dict.fromkeys((*a, *b)):
             if a.get(column) != b.get(column):
-                found[column].append((a.get(column), b.get(column)))
+                differences[column].append((a.get(column), b.get(column)))
     return [
         ColumnDifference(column=column, pairs=len(values), a=values[0][0], b=values[0][1])
         if all(value == values[0] for value in values)
         else ColumnDifference(column=column, pairs=len(values), a=None, b=None)
-        for column, values in found.items()
+        for column, values in differences.items()
     ]
 
 
 def _compared(row: Row) -> Mapping[str, Any]:
-    """The columns that are no results, then the keys of `settings` that have no column of their own."""
+    """Return the columns that are no results, and the keys of `settings` that have no column."""
     columns = {name: value for name, value in row.items() if name not in _RESULTS}
-    # There `learning_rate` is the one after scaling, the column peak_learning_rate.
+    # `learning_rate` of `settings` is the scaled one, which is the column peak_learning_rate.
     return {**columns, **{name: value for name, value in json.loads(row["settings"]).items() if name not in columns}}
 
 
 def _by_key(rows: Iterable[Row]) -> dict[PairKey, Row]:
-    found: dict[PairKey, Row] = {}
+    runs: dict[PairKey, Row] = {}
     for row in rows:
         key = _key(row)
-        if key in found:
+        if key in runs:
             names = ", ".join(f"{name} {row[name]}" for name in (*PairSetting._fields, "seed"))
             raise InputError(f"a study has two runs with {names}; run `dvc repro --force`")
-        found[key] = row
-    return found
+        runs[key] = row
+    return runs
 
 
 def _key(row: Row) -> PairKey:

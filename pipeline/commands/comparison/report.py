@@ -1,4 +1,4 @@
-"""A comparison as text for a terminal of WIDTH columns."""
+"""Text of a comparison for a terminal of WIDTH columns."""
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,18 +17,18 @@ _SHORT = {"model": "", "filter_network": "filter ", "simulated_workers": "simula
 _SHORT |= {"learning_rate": "lr ", "weight_decay": "wd "}
 
 
-def study_lines(found: StudyComparison) -> Iterator[str]:
-    """The verdict on a study first, then what it rests on."""
-    yield f"study {found.study}"
-    for verdict in _verdicts(found):
+def study_lines(comparison: StudyComparison) -> Iterator[str]:
+    """Yield the verdicts on a study, then the pairs and settings behind them."""
+    yield f"study {comparison.study}"
+    for verdict in _verdicts(comparison):
         yield from _paragraph(verdict)
-    yield from _paragraph(_counts(found))
-    for difference in found.differing:
-        yield from _paragraph(_difference(difference, found.pairs))
-    if found.settings:
+    yield from _paragraph(_counts(comparison))
+    for difference in comparison.differing:
+        yield from _paragraph(_difference(difference, comparison.pairs))
+    if comparison.settings:
         yield ""
-        yield from _table(found.settings)
-    for name, settings in (("A", found.only_a), ("B", found.only_b)):
+        yield from _table(comparison.settings)
+    for name, settings in (("A", comparison.only_a), ("B", comparison.only_b)):
         if settings:
             yield ""
             yield f"{_INDENT}only in {name}:"
@@ -36,59 +36,61 @@ def study_lines(found: StudyComparison) -> Iterator[str]:
 
 
 def filter_lines(filters: Sequence[FilterComparison]) -> Iterator[str]:
-    """What the filters of both experiments kept, a line a network."""
-    yield "filters, images told apart by path"
+    """Yield what the filters of both experiments kept, a line per network."""
+    yield "filters, images identified by path"
     rows = [
         (
-            found.network,
-            percent(found.share_a),
-            percent(found.share_b),
-            f"{found.jaccard:.4f}",
-            count(found.only_a),
-            count(found.only_b),
+            comparison.network,
+            percent(comparison.share_a),
+            percent(comparison.share_b),
+            f"{comparison.jaccard:.4f}",
+            count(comparison.only_a),
+            count(comparison.only_b),
         )
-        for found in filters
+        for comparison in filters
     ]
-    yield from _aligned([("network", "A keeps (%)", "B keeps (%)", "Jaccard", "A alone", "B alone"), *rows])
+    yield from _aligned([("network", "A keeps (%)", "B keeps (%)", "Jaccard", "only A", "only B"), *rows])
 
 
 def paragraph(text: str) -> str:
-    """`text` on lines of WIDTH columns at most."""
+    """Wrap `text` to lines of at most WIDTH columns."""
     return textwrap.fill(text, WIDTH, break_on_hyphens=False)
 
 
-def _verdicts(found: StudyComparison) -> Iterator[str]:
-    if found.same_runs and not found.pairs:
-        yield "B against A: the very same runs, so that there is nothing to test."
-    elif found.no_verdict:
-        yield f"B against A: no verdict, since {found.no_verdict}."
-    elif not found.pooled:
+def _verdicts(comparison: StudyComparison) -> Iterator[str]:
+    if comparison.same_runs and not comparison.pairs:
+        yield "B against A: nothing to test, since both have the same runs."
+    elif comparison.no_verdict:
+        yield f"B against A: no verdict, since {comparison.no_verdict}."
+    elif not comparison.pooled:
         yield "B against A: nothing to compare, since no setting has a run that finished in both."
-    for arm in found.pooled:
-        what = f"B against A, arm {arm.arm.replace('_', ' ')}"
+    for arm in comparison.pooled:
+        heading = f"B against A, arm {arm.arm.replace('_', ' ')}"
         if arm.verdict is None:
-            yield f"{what}: nothing to compare, since no setting has all seeds and draws finished in both."
+            yield f"{heading}: nothing to compare, since no setting has all seeds and draws finished in both."
         else:
-            of_a_filter = any(row.setting.filter_network for row in found.settings if row.setting.arm == arm.arm)
-            yield f"{what}: {finding(arm.verdict, of_a_filter=of_a_filter, left_out=arm.left_out, family='arms')}."
+            filtered = any(row.setting.filter_network for row in comparison.settings if row.setting.arm == arm.arm)
+            yield f"{heading}: {finding(arm.verdict, of_a_filter=filtered, left_out=arm.left_out, family='arms')}."
 
 
-def _counts(found: StudyComparison) -> str:
-    parts = [f"{plural(found.runs_a, 'run')} in A, {count(found.runs_b)} in B: {plural(found.pairs, 'pair')}"]
-    if found.same_runs:
-        parts.append(f"{plural(found.same_runs, 'pair')} more of one and the same run, not tested")
-    if found.unfinished:
-        parts.append(f"{count(found.unfinished)} with a run that was skipped or diverged")
-    if found.unpaired:
-        parts.append(f"{plural(found.unpaired, 'run')} without a partner of its seed and draw")
+def _counts(comparison: StudyComparison) -> str:
+    parts = [
+        f"{plural(comparison.runs_a, 'run')} in A, {count(comparison.runs_b)} in B: {plural(comparison.pairs, 'pair')}"
+    ]
+    if comparison.same_runs:
+        parts.append(f"{plural(comparison.same_runs, 'pair')} more of the same run, not tested")
+    if comparison.unfinished:
+        parts.append(f"{count(comparison.unfinished)} with a run that was skipped or diverged")
+    if comparison.unpaired:
+        parts.append(f"{plural(comparison.unpaired, 'run')} without a partner of its seed and draw")
     return f"{'; '.join(parts)}."
 
 
-def _difference(found: ColumnDifference, pairs: int) -> str:
-    share = "" if found.pairs == pairs else f" in {count(found.pairs)} of {plural(pairs, 'pair')}"
-    if found.a is None and found.b is None:
-        return f"differs: {found.column}{share}"
-    return f"differs: {found.column} {_value(found.a)} -> {_value(found.b)}{share}"
+def _difference(comparison: ColumnDifference, pairs: int) -> str:
+    share = "" if comparison.pairs == pairs else f" in {count(comparison.pairs)} of {plural(pairs, 'pair')}"
+    if comparison.a is None and comparison.b is None:
+        return f"differs: {comparison.column}{share}"
+    return f"differs: {comparison.column} {_value(comparison.a)} -> {_value(comparison.b)}{share}"
 
 
 def _value(value: Any) -> str:
@@ -96,7 +98,7 @@ def _value(value: Any) -> str:
 
 
 def _table(rows: Sequence[SettingVerdict]) -> Iterator[str]:
-    """A line a setting, in groups of what beside arm and batch size tells settings apart."""
+    """Yield a line per setting, in groups by the fields other than arm and batch size that vary."""
     varying = _varying([row.setting for row in rows])
     heads = ("arm", "batch", "n", "B − A", "interval", "t", "flips", "TOST", "verdict")
     ordered = sorted(rows, key=lambda row: ([getattr(row.setting, name) for name in varying], row.setting))
@@ -128,17 +130,17 @@ def _cells(row: SettingVerdict) -> tuple[str, ...]:
 
 
 def _legend(rows: Sequence[SettingVerdict]) -> Iterator[str]:
-    found = rows[0].verdict
-    adjusted = f" after Holm for {found.comparisons} settings" if found.comparisons > 1 else ""
+    comparison = rows[0].verdict
+    adjusted = f" after Holm for {comparison.comparisons} settings" if comparison.comparisons > 1 else ""
     yield from _paragraph(
-        f"B − A in percentage points of top-1 with its {100 * (1 - found.rule.alpha):g} % t interval; p of the "
-        f"paired t test, of the sign flips, and of equivalence within ±{100 * found.rule.margin:g} points (TOST), "
-        f"each as it is; verdicts{adjusted} at {found.rule.alpha:g}."
+        f"B − A in percentage points of top-1 with its {100 * (1 - comparison.rule.alpha):g} % t interval; p of the "
+        f"paired t test, of the sign flips, and of equivalence within ±{100 * comparison.rule.margin:g} points (TOST), "
+        f"unadjusted; verdicts{adjusted} at {comparison.rule.alpha:g}."
     )
 
 
 def _only(settings: Sequence[PairSetting]) -> Iterator[str]:
-    """Settings that differ in the batch size alone share a line."""
+    """Yield settings; those that differ only in the batch size share a line."""
     groups: dict[PairSetting, list[int]] = {}
     for setting in settings:
         groups.setdefault(setting._replace(batch_size=0), []).append(setting.batch_size)
@@ -148,7 +150,7 @@ def _only(settings: Sequence[PairSetting]) -> Iterator[str]:
 
 
 def _varying(settings: Sequence[PairSetting]) -> list[str]:
-    """Names of the fields of which a line must tell the value. Arms without a filter do not make one vary."""
+    """Return the fields that vary between settings. Arms without a filter do not count."""
     named = {name: {getattr(setting, name) for setting in settings} - {""} for name in _SHORT}
     return [name for name, values in named.items() if len(values) > 1]
 
@@ -164,7 +166,7 @@ def _paragraph(text: str, *, indent: int = 1) -> list[str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns two blanks apart: the first to the left, the others to the right."""
+    """Yield lines of columns two blanks apart, the first left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for first, *others in rows:
         cells = [f"{first:<{widths[0]}}", *(f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True))]

@@ -1,4 +1,4 @@
-"""Which of compute, input, synchronisation and communication a step's time goes to, from measured steps."""
+"""Which of compute, input, synchronization and communication a step's time goes to, from measured steps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class Diagnosis:
 
     Attributes:
         step: seconds.
-        parts: `compute`, `input`, `synchronisation`, `communication` -> seconds of a step. They add up to it within
+        parts: `compute`, `input`, `synchronization`, `communication` -> seconds of a step. They add up to it within
             each round; noise can make one of them negative.
         shares: the same, of the step.
         candidates: what bounds the step; several, the likeliest first, where the spread over rounds does not tell.
@@ -77,7 +77,7 @@ def diagnose(times: StepTimes) -> Diagnosis:
 
     * compute: the typical rank's step with synthetic images and no exchange;
     * input: by how much longer its step is with real images;
-    * synchronisation: by how much longer the longest step of all ranks is, for which the others would wait;
+    * synchronization: by how much longer the longest step of all ranks is, for which the others would wait;
     * communication: by how much longer the step is where gradients are exchanged. What the backward pass hides
       costs nothing and does not count.
 
@@ -87,7 +87,7 @@ def diagnose(times: StepTimes) -> Diagnosis:
     parts = {
         "compute": _typical(times.synthetic),
         "input": _typical(times.local) - _typical(times.synthetic),
-        "synchronisation": _longest(times.local) - _typical(times.local),
+        "synchronization": _longest(times.local) - _typical(times.local),
         "communication": _typical(times.full) - _longest(times.local),
     }
     step = _typical(times.full)

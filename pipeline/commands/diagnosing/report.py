@@ -15,27 +15,27 @@ from pipeline.commands.diagnosing.bottleneck import (
 )
 
 _ADVICE = {
-    "compute": "nothing is lost beside it: more workers, `precision: bf16` or `compile: true` on a GPU, or a smaller "
+    "compute": "nothing else takes time: more workers, `precision: bf16` or `compile: true` on a GPU, or a smaller "
     "network or image make it faster",
     "communication": "send less often: larger batch_sizes, fewer workers with more images each, post_local_sgd (with a "
     "longer period, where it is used); send less: `communication.compression`; `reduction: ddp` hides more of it than "
     "`tree`",
     "input": "read faster: prepare the images no larger than the crop needs, keep them in memory (`prepare.storage: "
     "array`), or give each worker more cores to decode with (fewer workers a node)",
-    "synchronisation": "make the workers alike: see which rank is slow below, and what else its cores or GPU, its "
+    "synchronization": "make the workers alike: see which rank is slow below, and what else its cores or GPU, its "
     "disk or its power limit serve",
 }
 
 
 def diagnosis_lines(
-    diagnosis: Diagnosis, times: StepTimes, *, batch_size: int, alone_seconds: float | None
+    diagnosis: Diagnosis, times: StepTimes, *, batch_size: int, single_rank_seconds: float | None
 ) -> Iterator[str]:
     """The report.
 
     Args:
         batch_size: images of a step over all ranks.
-        alone_seconds: of a step in which one rank has the machine to itself; None where there is one rank, or where
-            all were started by somebody else.
+        single_rank_seconds: of a step in which one rank has the machine to itself; None with one rank, or if another
+            process started all ranks.
     """
     yield f"{'part of a step':16} {'ms':>9} {'share':>7}  {CONFIDENCE:.0%} interval of the share"
     for name, seconds in diagnosis.parts.items():
@@ -43,7 +43,7 @@ def diagnosis_lines(
         yield f"{name:16} {1e3 * seconds.median:9.2f} {share.median:7.1%}  {share.low:.1%} to {share.high:.1%}"
     yield f"{'step':16} {1e3 * diagnosis.step.median:9.2f} {batch_size / diagnosis.step.median:,.0f} images/s"
     yield ""
-    yield from _comparisons(diagnosis, times, alone_seconds)
+    yield from _comparisons(diagnosis, times, single_rank_seconds)
     yield ""
     yield from verdict_lines(diagnosis)
 
@@ -58,13 +58,13 @@ def verdict_lines(diagnosis: Diagnosis) -> Iterator[str]:
     why = (
         f"no other part reaches {THRESHOLD:.0%} of a step"
         if first == "compute"
-        else f"the largest part beside compute, and {THRESHOLD:.0%} of a step or more"
+        else f"the largest part other than compute, and at least {THRESHOLD:.0%} of a step"
     )
     yield f"verdict: bound by {first} ({why})"
     yield f"advice: {_ADVICE[first]}"
 
 
-def _comparisons(diagnosis: Diagnosis, times: StepTimes, alone_seconds: float | None) -> Iterator[str]:
+def _comparisons(diagnosis: Diagnosis, times: StepTimes, single_rank_seconds: float | None) -> Iterator[str]:
     """Ways to train in pairs, in ms of a step."""
     full, local, synthetic = (_ms(values) for values in (times.full, times.local, times.synthetic))
     ranks = times.full.shape[1]
@@ -76,11 +76,12 @@ def _comparisons(diagnosis: Diagnosis, times: StepTimes, alone_seconds: float | 
     communication = diagnosis.parts["communication"].median
     ratio = f"{diagnosis.parts['compute'].median / communication:.1f}" if communication > 0 else "no communication seen"
     yield f"scaling ratio, computation to exposed communication: {ratio}"
-    if alone_seconds is None:
+    if single_rank_seconds is None:
         yield f"one rank alone against all {ranks}: not measured under your own torchrun, which started all of them"
     else:
-        efficiency = alone_seconds / diagnosis.step.median
-        yield f"one rank alone against all {ranks}: {1e3 * alone_seconds:.2f} ms a step, efficiency {efficiency:.0%}"
+        efficiency = single_rank_seconds / diagnosis.step.median
+        seconds = f"{1e3 * single_rank_seconds:.2f} ms"
+        yield f"one rank alone against all {ranks}: {seconds} a step, efficiency {efficiency:.0%}"
     own = np.median(times.local.mean(axis=-1), axis=0)
     slowest = int(own.argmax())
     yield (

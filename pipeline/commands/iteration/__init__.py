@@ -1,1 +1,1 @@
-"""The parts of `recurse`: round 0, the images a round trains on, its stages, and how rounds compare."""
+"""Parts of the command `iterate`: round 0, the images of a round, its stages, and the comparison of rounds."""

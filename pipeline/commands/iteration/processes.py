@@ -1,4 +1,4 @@
-"""Processes and results of the rounds."""
+"""Stage processes of the rounds, and the result files: statistics of each round, and the overrides to copy."""
 
 import signal
 import subprocess
@@ -19,11 +19,13 @@ from pipeline.errors import Terminated
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.processes import set_parent_death_signal
 
-# Stages in processes of their own, which end when this one does.
-
 
 class StageFailedError(Exception):
-    """A stage ended with `code`, its own or 128 + the signal that ended it; why has been printed."""
+    """A stage failed and has printed why.
+
+    Attributes:
+        code: exit code of the stage, or 128 + the signal that ended it.
+    """
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -31,10 +33,10 @@ class StageFailedError(Exception):
 
 
 class StageProcesses:
-    """Runs stages one at a time, as `dvc repro` would.
+    """Run stages one at a time in child processes, which end when this process does.
 
     Args:
-        network: the item of every stage.
+        network: DVC item of every stage.
     """
 
     def __init__(self, network: str) -> None:
@@ -44,14 +46,14 @@ class StageProcesses:
         self._asked: int | None = None
 
     @contextmanager
-    def heeding_signals(self) -> Iterator[None]:
-        """Within the block SIGTERM and SIGINT go to the stage that runs; then, or if none does, the block ends.
+    def forwarding_signals(self) -> Iterator[None]:
+        """Forward SIGTERM and SIGINT to the running stage, if any, and then leave the block.
 
         Raises:
-            Terminated: after SIGTERM, where the stage has not said so itself.
+            Terminated: after SIGTERM, unless the stage reported it.
             KeyboardInterrupt: likewise after SIGINT.
         """
-        before = {number: signal.signal(number, self._pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, self._forward) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
@@ -59,16 +61,16 @@ class StageProcesses:
                 signal.signal(number, handler)
 
     def run(self, stage: str, params: Path, data: DataPaths, work: WorkPaths) -> None:
-        """Run a stage to its end; what it prints goes where this process's words go.
+        """Run a stage to its end. It inherits standard output and standard error.
 
         Raises:
-            StageFailedError: it ended with another code than 0, and has said why.
+            StageFailedError: the exit code is not 0. The stage has printed why.
         """
-        places = {"--network": self._network, "--params": params, "--data": data.root, "--work": work.root}
+        options = {"--network": self._network, "--params": params, "--data": data.root, "--work": work.root}
         command = [sys.executable, "-m", f"pipeline.stages.{stage}"]
-        command += [str(part) for pair in places.items() for part in pair]
+        command += [str(part) for pair in options.items() for part in pair]
         self._starting = True
-        # Of a session of its own: Ctrl-C in a terminal reaches this process, which passes it on once.
+        # A new session: Ctrl-C in a terminal reaches only this process, which forwards it once.
         self._running = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -80,21 +82,21 @@ class StageProcesses:
             self._running.send_signal(self._asked)
         code = self._running.wait()
         self._running = None
-        # An import that is interrupted may turn that into an error of its own, with which Python ends with 1.
+        # An interrupted import may raise another error, after which Python exits with 1.
         if self._asked is not None and code <= 1:
             self._end(f"stopped in {stage}" if code else f"stopped after {stage}")
         if code < 0:
             name = signal.Signals(-code).name
             print(
-                f"error: {stage}@{self._network}: ended by {name}, as when memory runs out; free some and run the "
-                "same command again to go on",
+                f"error: {stage}@{self._network}: ended by {name}, as when memory runs out; free memory and run "
+                "the same command again to resume",
                 file=sys.stderr,
             )
             code = 128 - code
         if code:
             raise StageFailedError(code)
 
-    def _pass_on(self, number: int, _: FrameType | None) -> None:
+    def _forward(self, number: int, _: FrameType | None) -> None:
         self._asked = number
         if self._running is not None:
             self._running.send_signal(number)
@@ -107,18 +109,15 @@ class StageProcesses:
         raise Terminated(where)
 
 
-# What a recursion leaves for people: how the rounds went, and the decisions that bring the last one about.
+def decisions(first: FirstRound, results: Sequence[RoundResult], *, n_planted: int | None = None) -> list[Override]:
+    """Return the user's overrides, then the differences of the last round from round 0 in image order.
 
-
-def decisions(first: FirstRound, verdicts: Sequence[RoundResult], *, n_planted: int | None = None) -> list[Override]:
-    """People's own overrides, then those by which the last round differs from round 0, in the order of the images.
-
-    They carry no time, since equal results are equal bytes.
+    The added overrides have no timestamp, so that equal results are equal bytes.
 
     Args:
-        n_planted: how many training labels were changed on purpose; the notes then say so.
+        n_planted: number of training labels that were changed on purpose. The notes state it.
     """
-    last, note = verdicts[-1].keep, f"recursive filter, round {len(verdicts) - 1}"
+    last, note = results[-1].keep, f"recursive filter, round {len(results) - 1}"
     if n_planted is not None:
         note = f"{note}; {planted_note(n_planted)}"
     added = [
@@ -130,26 +129,26 @@ def decisions(first: FirstRound, verdicts: Sequence[RoundResult], *, n_planted: 
             timestamp="",
             line=0,
         )
-        for row in np.flatnonzero(last != first.verdict.keep).tolist()
+        for row in np.flatnonzero(last != first.result.keep).tolist()
     ]
-    people = {override.path for override in first.overrides}
-    assert not people.intersection(override.path for override in added), "a round overruled a person"
+    manual = {override.path for override in first.overrides}
+    assert not manual.intersection(override.path for override in added), "a round overruled a manual override"
     return [*first.overrides, *added]
 
 
 def write_results(
-    data: DataPaths, network: str, first: FirstRound, verdicts: Sequence[RoundResult], settle_at: float
+    data: DataPaths, network: str, first: FirstRound, results: Sequence[RoundResult], min_jaccard: float
 ) -> None:
-    """Write data/recursive/<network>/."""
-    decided = decisions(first, verdicts, n_planted=count_planted(data))
-    write_overrides(data.recursive_overrides(network), decided)
+    """Write data/recursive/<network>/: rounds.json and overrides.csv."""
+    overrides = decisions(first, results, n_planted=count_planted(data))
+    write_overrides(data.recursive_overrides(network), overrides)
     write_json(
         data.recursive_rounds(network),
         {
             "network": network,
-            "settle_at": settle_at,
-            "settled": has_converged(verdicts, settle_at),
-            "overrides_added": len(decided) - len(first.overrides),
-            "rounds": compare(verdicts),
+            "settle_at": min_jaccard,
+            "settled": has_converged(results, min_jaccard),
+            "overrides_added": len(overrides) - len(first.overrides),
+            "rounds": compare(results),
         },
     )

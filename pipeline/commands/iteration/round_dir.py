@@ -1,4 +1,4 @@
-"""Folders of the rounds, and the extractors that they hand on."""
+"""Folders of the rounds: begin, resume or restart them, and install the extractor of a round."""
 
 import shutil
 from collections.abc import Mapping
@@ -12,58 +12,54 @@ from numpy.typing import NDArray
 from pipeline.artifacts.files import open_array, read_json, write_array, write_bytes, write_json
 from pipeline.artifacts.tables import read_parquet
 from pipeline.commands.iteration.processes import StageProcesses
-from pipeline.commands.iteration.rounds import STAGES, RoundResult, link, read_verdict, write_kept_images
+from pipeline.commands.iteration.rounds import STAGES, RoundResult, link, read_round, write_kept_images
 from pipeline.config.extractors import replicate_number
 from pipeline.config.finetune import FinetuneConfig
 from pipeline.datasets.splits import assign_folds
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
 
-# The extractor of the images kept, as one of all training images.
-
 
 def install_extractor(
-    kept: DataPaths, everything: DataPaths, network: str, keep: NDArray[np.bool_], config: FinetuneConfig
+    kept: DataPaths, all_images: DataPaths, network: str, keep: NDArray[np.bool_], config: FinetuneConfig
 ) -> None:
-    """Put what was trained in `kept` where `extract` looks for it in `everything`.
+    """Install the extractor of the kept images as one of all training images, where `extract` reads it.
 
-    Without folds they are links. With folds the images that were not kept get one too: no network of any fold
-    has seen them, so they take the part that they would have in a draw over all images.
+    Without folds, files are linked. With folds, dropped images get a fold too. No network has seen them,
+    so they take the fold that a split of all images would give them.
 
     Args:
-        keep: (N,), the training images of `everything` that are those of `kept`.
+        keep: (N,), which training images of `all_images` are those of `kept`.
     """
-    link(everything.finetune_metrics(network), kept.finetune_metrics(network))
+    link(all_images.finetune_metrics(network), kept.finetune_metrics(network))
     confidence = np.full(len(keep), np.nan, dtype=np.float32)
     confidence[keep] = open_array(kept.training_confidence(network), dtype=np.float32, ndim=1, rows=int(keep.sum()))
-    write_array(everything.training_confidence(network), confidence)
+    write_array(all_images.training_confidence(network), confidence)
     if config.folds == 1:
-        link(everything.extractor(network), kept.extractor(network))
+        link(all_images.extractor(network), kept.extractor(network))
         return
-    # Imported here: torch takes seconds, and all else that needs it is in the stages' own processes.
+    # Imported here: torch takes seconds, and otherwise only the stage processes need it.
     from pipeline.training.weights import load_fold_networks, write_with_folds
 
-    images = read_parquet(everything.manifest("train"), ["path", "label", "sha256"])
+    images = read_parquet(all_images.manifest("train"), ["path", "label", "sha256"])
     paths, contents = (images[name].to_pylist() for name in ("path", "sha256"))
     seed = config.seed + replicate_number(network)
     folds = assign_folds(paths, images["label"].to_numpy(), config.folds, seed=seed, contents=contents)
     trained = load_fold_networks(kept.extractor(network)).folds
-    assert trained is not None, "finetune has made folds"
+    assert trained is not None, "finetune made folds"
     folds[keep] = trained
-    write_with_folds(kept.extractor(network), everything.extractor(network), folds)
-
-
-# The folder of a recursion: what it was begun with, and a folder for each round.
+    write_with_folds(kept.extractor(network), all_images.extractor(network), folds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundsDir:
-    """Where the rounds of one network are run.
+    """Folder of the rounds of one network: their inputs, and a subfolder per round.
 
     Attributes:
-        data: of round 0.
-        work: of the command; each round has one of its own below it.
-        finetune: the section by which the extractors are trained.
+        data: data folder of round 0.
+        work: work folder of the command. Each round has a work folder below it.
+        network: DVC item of the extractor.
+        finetune: the section `finetune`, which trains the extractors.
     """
 
     data: DataPaths
@@ -72,21 +68,22 @@ class RoundsDir:
     finetune: FinetuneConfig
 
     def begin(self, params: Path, inputs: Mapping[str, Any], log: RunLog) -> Path:
-        """Go on with the rounds that were begun with the same `inputs`, or remove them and their results.
+        """Resume the rounds that started with the same `inputs`, or remove them and their results.
 
         Args:
             params: the parameter file.
+            inputs: all inputs of the rounds, as `round_inputs` returns them.
 
         Returns:
-            A copy of it. Rounds take long, and what people edit meanwhile must not come into half of one; the
-            overrides are copied as well.
+            Path of a copy of `params`. The overrides are copied as well: rounds take long, and edits must
+            not change half of one.
         """
-        folder = self.work.recursion(self.network)
+        folder = self.work.iteration(self.network)
         record = folder / "inputs.json"
-        known = read_json(record) if record.exists() else None
-        if known is not None and (changed := changed_inputs(known, inputs)):
-            log.info(f"starting anew: {changed} changed since these rounds were begun")
-        if known is None or changed:
+        recorded = read_json(record) if record.exists() else None
+        if recorded is not None and (changed := changed_inputs(recorded, inputs)):
+            log.info(f"starting over: {changed} changed since the first of these rounds")
+        if recorded is None or changed:
             for path in (self.data.recursive_rounds(self.network), self.data.recursive_overrides(self.network)):
                 path.unlink(missing_ok=True)
             if folder.exists():
@@ -100,54 +97,55 @@ class RoundsDir:
     def run_round(
         self, number: int, keep: NDArray[np.bool_], *, params: Path, processes: StageProcesses, log: RunLog
     ) -> RoundResult:
-        """Run what is not finished of a round.
+        """Run the unfinished stages of a round.
 
-        A stage writes its provenance last, so that this says that it has finished.
+        A stage writes its provenance last, so its presence means that the stage finished.
 
         Args:
+            number: of the round, 1 or more.
             keep: (N,) images to train the extractor on.
-            params: the copy that `begin` has made.
+            params: the copy that `begin` returned.
 
         Raises:
-            StageFailedError: a stage did.
+            StageFailedError: a stage failed.
         """
-        kept, everything, work = self._places(number)
-        self._link(kept, everything)
+        kept, all_images, work = self._round_paths(number)
+        self._link(kept, all_images)
         if not kept.prepare_metrics.exists():
             write_kept_images(self.data, kept, keep)
         for stage in STAGES:
-            data = kept if stage == "finetune" else everything
+            data = kept if stage == "finetune" else all_images
             if stage == "extract":
-                install_extractor(kept, everything, self.network, keep, self.finetune)
+                install_extractor(kept, all_images, self.network, keep, self.finetune)
             if not data.provenance(stage, self.network).exists():
                 log.info(f"round {number}: {stage}" + (f" on {keep.sum()} images" if stage == "finetune" else ""))
                 processes.run(stage, params, data, work)
-        return read_verdict(everything, self.network)
+        return read_round(all_images, self.network)
 
     def seconds(self, number: int) -> float:
-        """Wall time of a round's stages when they last ran; what DVC took from its cache counts nothing."""
-        work = self._places(number)[2] if number else self.work
+        """Return the wall time (s) of a round's stages when they last ran; outputs from DVC's cache count 0."""
+        work = self._round_paths(number)[2] if number else self.work
         files = [work.resources(f"{stage}@{self.network}") for stage in STAGES]
         return sum(float(read_json(file)["wall_s"]) for file in files if file.exists())
 
-    def _places(self, number: int) -> tuple[DataPaths, DataPaths, WorkPaths]:
-        """Of a round: its extractor and the images that it is trained on; all images, judged by it; its work."""
-        folder = self.work.recursion(self.network) / f"round-{number}"
+    def _round_paths(self, number: int) -> tuple[DataPaths, DataPaths, WorkPaths]:
+        """Return a round's data folder of kept images, its data folder of all images, and its work folder."""
+        folder = self.work.iteration(self.network) / f"round-{number}"
         return DataPaths(root=folder / "kept"), DataPaths(root=folder / "all"), WorkPaths(root=folder / "work")
 
-    def _link(self, kept: DataPaths, everything: DataPaths) -> None:
-        """Anew each time, since the project may have been moved."""
+    def _link(self, kept: DataPaths, all_images: DataPaths) -> None:
+        """Link the inputs. Each run links again, since the project may have moved."""
         for split_file in (self.data.images("test"), self.data.manifest("test")):
             link(kept.prepare_metrics.with_name(split_file.name), split_file)
-        link(everything.prepare_metrics.parent, self.data.prepare_metrics.parent)
-        link(everything.overrides, self._overrides)
+        link(all_images.prepare_metrics.parent, self.data.prepare_metrics.parent)
+        link(all_images.overrides, self._overrides)
 
     @property
     def _overrides(self) -> Path:
-        """The copy."""
-        return self.work.recursion(self.network) / "overrides.csv"
+        """Path of the copied overrides."""
+        return self.work.iteration(self.network) / "overrides.csv"
 
 
-def changed_inputs(known: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
-    """Names of what differs; empty if nothing does."""
-    return ", ".join(name for name in {**inputs, **known} if inputs.get(name) != known.get(name))
+def changed_inputs(recorded: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
+    """Return the names of the inputs that differ, separated by commas, or an empty text."""
+    return ", ".join(name for name in {**inputs, **recorded} if inputs.get(name) != recorded.get(name))

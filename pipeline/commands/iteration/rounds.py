@@ -1,4 +1,4 @@
-"""The rounds of iterative filtering."""
+"""Iterative filtering: round 0, the loop over the rounds, the data of a round, and the comparison of rounds."""
 
 import hashlib
 import os
@@ -24,17 +24,15 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from pipeline.scoring.thresholds import jaccard
 
-# Filter, train the extractor on what is left, filter again: when it ends, and what came of it.
-
 
 @dataclass(frozen=True, kw_only=True)
 class RoundResult:
-    """What one round's filter says of all N training images, in the order of their sample_id.
+    """Result of one round's filter for all N training images, ordered by sample_id.
 
     Attributes:
-        is_noise: (N,) the filter's own decision.
-        keep: (N,) after people's overrides.
-        top1: of the round's extractor on the test images, 0 to 1.
+        is_noise: (N,) decision of the filter.
+        keep: (N,) after manual overrides.
+        top1: accuracy of the round's extractor on the test images, 0 to 1.
     """
 
     is_noise: NDArray[np.bool_]
@@ -47,109 +45,109 @@ def iterate(
     next_round: Callable[[int, NDArray[np.bool_]], RoundResult],
     *,
     rounds: int,
-    settle_at: float,
+    min_jaccard: float,
 ) -> list[RoundResult]:
-    """The technique used recursively (Gahlot et al. 2020, future work).
+    """Filter, train the extractor on the kept images, and filter again until two rounds agree.
+
+    This is "using the technique recursively" of Gahlot et al. (2020, future work).
 
     Args:
         first: round 0.
-        next_round: from a round's number, 1 or more, and what the round before it keeps (N,) to its verdict.
-        rounds: the most to run, 1 or more.
-        settle_at: ends as soon as two rounds in a row reach this Jaccard index of what is noise.
+        next_round: runs a round. Takes its number, 1 or more, and `keep` (N,) of the previous round.
+        rounds: maximum number of rounds to run, 1 or more.
+        min_jaccard: stop when two successive rounds reach this Jaccard index of `is_noise`.
 
     Returns:
-        The verdicts of rounds 0 to R, 1 <= R <= `rounds`.
+        Results of rounds 0 to R, 1 <= R <= `rounds`.
     """
     assert rounds >= 1, rounds
-    verdicts = [first]
-    while len(verdicts) <= rounds and not has_converged(verdicts, settle_at):
-        verdicts.append(next_round(len(verdicts), verdicts[-1].keep))
-    return verdicts
+    results = [first]
+    while len(results) <= rounds and not has_converged(results, min_jaccard):
+        results.append(next_round(len(results), results[-1].keep))
+    return results
 
 
-def has_converged(verdicts: Sequence[RoundResult], settle_at: float) -> bool:
-    """Whether the last two rounds agree on what is noise."""
-    return len(verdicts) > 1 and jaccard(verdicts[-2].is_noise, verdicts[-1].is_noise) >= settle_at
+def has_converged(results: Sequence[RoundResult], min_jaccard: float) -> bool:
+    """Return whether the last two rounds agree on `is_noise`."""
+    return len(results) > 1 and jaccard(results[-2].is_noise, results[-1].is_noise) >= min_jaccard
 
 
-def compare(verdicts: Sequence[RoundResult]) -> list[dict[str, Any]]:
-    """One row a round, as rounds.json has it; round 0 has no round before it to be compared with."""
-    alone = {"jaccard": None, "n_back": None, "n_newly_dropped": None}
-    rows = [{"round": 0, **_counts(verdicts[0]), **alone}]
-    for number, (before, now) in enumerate(pairwise(verdicts), start=1):
-        against = {
-            "jaccard": jaccard(before.is_noise, now.is_noise),
-            "n_back": int((now.keep & ~before.keep).sum()),
-            "n_newly_dropped": int((before.keep & ~now.keep).sum()),
+def compare(results: Sequence[RoundResult]) -> list[dict[str, Any]]:
+    """Return one row per round for rounds.json. Round 0 has no previous round, so its changes are None."""
+    no_changes = {"jaccard": None, "n_back": None, "n_newly_dropped": None}
+    rows = [{"round": 0, **_counts(results[0]), **no_changes}]
+    for number, (previous, current) in enumerate(pairwise(results), start=1):
+        changes = {
+            "jaccard": jaccard(previous.is_noise, current.is_noise),
+            "n_back": int((current.keep & ~previous.keep).sum()),
+            "n_newly_dropped": int((previous.keep & ~current.keep).sum()),
         }
-        rows.append({"round": number, **_counts(now), **against})
+        rows.append({"round": number, **_counts(current), **changes})
     return rows
 
 
-def _counts(verdict: RoundResult) -> dict[str, Any]:
-    n_kept = int(verdict.keep.sum())
+def _counts(result: RoundResult) -> dict[str, Any]:
+    n_kept = int(result.keep.sum())
     return {
         "n_kept": n_kept,
-        "n_noise": int(verdict.is_noise.sum()),
-        "n_dropped": len(verdict.keep) - n_kept,
-        "top1": verdict.top1,
+        "n_noise": int(result.is_noise.sum()),
+        "n_dropped": len(result.keep) - n_kept,
+        "top1": result.top1,
     }
 
 
-# Round 0: what `dvc repro` has written, if it is of today's parameters, images and overrides.
-
-
 STAGES = ("finetune", "extract", "reduce", "filter")
-"""What a round runs, in this order."""
+"""Stages of a round, in order."""
 
-# Their code cannot change what a stage writes: arguments, words for people, names of files.
-_NOT_DECIDING = frozenset(
+# Modules that cannot change what a stage writes: arguments, messages, names of files.
+_PASSIVE_MODULES = frozenset(
     f"pipeline.{name}" for name in ("stages.harness", "run_log", "config.params", "errors", "paths", "processes")
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class FirstRound:
-    """Round 0.
+    """Round 0, which `dvc repro` wrote.
 
     Attributes:
+        result: of the filter.
         paths, sha256: of the N training images.
-        overrides: people's own, in the order of their file.
+        overrides: the user's overrides, in file order.
     """
 
-    verdict: RoundResult
+    result: RoundResult
     paths: Sequence[str]
     sha256: Sequence[str]
     overrides: Sequence[Override]
 
 
 def read_first_round(params: Params, data: DataPaths, network: str) -> FirstRound:
-    """Read data/filter/<network> and what it was made from.
+    """Read data/filter/<network> and its inputs.
 
     Raises:
-        InputError: a file is missing, damaged or of other parameters, images or overrides than there are now.
+        InputError: a file is missing or damaged, or was made with other parameters, images or overrides.
     """
-    verdict = read_verdict(data, network)
+    result = read_round(data, network)
     for stage, parameters in _sections(params).items():
         path = data.provenance(stage, None if stage == "prepare" else network)
         if read_json(path).get("parameters") != parameters:
-            raise InputError(f"{path}: made with another section `{stage}` than there is now; run `dvc repro`")
+            raise InputError(f"{path}: made with another section `{stage}` than the current one; run `dvc repro`")
     columns = ["path", "sha256"]
     images = read_parquet(data.manifest("train"), columns)
     if not images.equals(read_parquet(data.points(network), columns)):
         raise InputError(f"{data.points(network)}: its images are not those of data/prepare; run `dvc repro`")
     paths, sha256 = (images[column].to_pylist() for column in columns)
     overrides = read_overrides(data.overrides)
-    keep = ~verdict.is_noise
+    keep = ~result.is_noise
     for row, override in locate_overrides(overrides, file=data.overrides, paths=paths, sha256=sha256).items():
         keep[row] = override.decision == "keep"
-    if not np.array_equal(keep, verdict.keep):
+    if not np.array_equal(keep, result.keep):
         raise InputError(f"{data.points(network)}: made with another {data.overrides}; run `dvc repro`")
-    return FirstRound(verdict=verdict, paths=paths, sha256=sha256, overrides=overrides)
+    return FirstRound(result=result, paths=paths, sha256=sha256, overrides=overrides)
 
 
-def read_verdict(data: DataPaths, network: str) -> RoundResult:
-    """What `filter` decided, and how good the extractor is.
+def read_round(data: DataPaths, network: str) -> RoundResult:
+    """Read the decisions of `filter` and the accuracy of the extractor.
 
     Raises:
         InputError: a file is missing or damaged.
@@ -163,16 +161,17 @@ def read_verdict(data: DataPaths, network: str) -> RoundResult:
 
 
 def round_inputs(params: Params, data: DataPaths, network: str, first: RoundResult) -> dict[str, Any]:
-    """All that decides the rounds after the first, by what a person would call it; plain values."""
+    """Return all inputs of the later rounds as plain values. The names appear in messages."""
     weights = Path(params.finetune.weights.replace("{network}", base_architecture(network)))
-    decided = np.concatenate([np.packbits(first.is_noise), np.packbits(first.keep)])
+    decisions = np.concatenate([np.packbits(first.is_noise), np.packbits(first.keep)])
+    code = [code_digest(f"pipeline.stages.{stage}", exclude=_PASSIVE_MODULES) for stage in STAGES]
     return {
         **_sections(params),
         "data/prepare": f"{prepared_digest(data)} {sha256_of_file(data.prepare_metrics)}",
-        "data/filter": hashlib.sha256(decided.tobytes()).hexdigest(),
+        "data/filter": hashlib.sha256(decisions.tobytes()).hexdigest(),
         "data/overrides.csv": sha256_of_file(data.overrides),
         "finetune.weights": sha256_of_file(weights) if weights.is_file() else None,
-        "the code of the stages": [code_digest(f"pipeline.stages.{stage}", exclude=_NOT_DECIDING) for stage in STAGES],
+        "the code of the stages": code,
     }
 
 
@@ -184,46 +183,45 @@ def _sections(params: Params) -> dict[str, Any]:
     return {**sections, "prepare": {**sections["prepare"], **names}}
 
 
-# A part of data/prepare, as if the other training images had never been there.
-
-
 _BLOCK_BYTES = 1 << 26
-# What the whole set and a part of it have in common.
-_COMMON = ("class_names", "image_size", "n_test")
-# Without the true labels, where some were changed on purpose: no network may learn from them.
+# Metrics that all images and a subset share.
+_SHARED_METRICS = ("class_names", "image_size", "n_test")
+# Not the true labels of planted label noise: no network may learn from them.
 _COLUMNS = ("sample_id", "path", "label", "label_name", "sha256", "val")
 
 
-def write_kept_images(whole: DataPaths, part: DataPaths, keep: NDArray[np.bool_]) -> None:
-    """Write the training split and the metrics of `part`'s prepare/ from those of `whole`; metrics.json comes last.
+def write_kept_images(source: DataPaths, subset: DataPaths, keep: NDArray[np.bool_]) -> None:
+    """Write prepare/ of `subset` as if the dropped training images had never existed; metrics.json comes last.
 
-    Sample ids are counted anew, and mean and std are those of the images kept. With `prepare.storage: files`
-    the files stay where they are, since the manifest names them.
+    Sample ids are renumbered. Mean and std are those of the kept images. With `prepare.storage: files`
+    the files stay in place, since the manifest names them.
 
     Args:
-        keep: (N,) of the training images of `whole`.
+        source: has all training images.
+        subset: gets the kept ones.
+        keep: (N,) of the training images of `source`.
 
     Raises:
-        InputError: a file of `whole` is missing or damaged, or the disk is full.
+        InputError: a file of `source` is missing or damaged, or the disk is full.
     """
-    remove_leftovers(part.prepare_metrics.parent)
+    remove_leftovers(subset.prepare_metrics.parent)
     rows = np.flatnonzero(keep)
-    _copy_rows(open_array(whole.images("train"), dtype=np.uint8, ndim=4, rows=len(keep)), rows, part.images("train"))
-    manifest = read_parquet(whole.manifest("train"), _COLUMNS).filter(pa.array(keep))
+    _copy_rows(open_array(source.images("train"), dtype=np.uint8, ndim=4, rows=len(keep)), rows, subset.images("train"))
+    manifest = read_parquet(source.manifest("train"), _COLUMNS).filter(pa.array(keep))
     column = manifest.column_names.index("sample_id")
     manifest = manifest.set_column(column, "sample_id", pa.array(np.arange(len(rows))))
-    write_parquet(part.manifest("train"), manifest)
-    metrics = read_json(whole.prepare_metrics)
-    if missing := [key for key in _COMMON if key not in metrics]:
-        raise InputError(f"{whole.prepare_metrics}: has no key {missing[0]}; run `dvc repro --force`")
+    write_parquet(subset.manifest("train"), manifest)
+    metrics = read_json(source.prepare_metrics)
+    if missing := [key for key in _SHARED_METRICS if key not in metrics]:
+        raise InputError(f"{source.prepare_metrics}: has no key {missing[0]}; run `dvc repro --force`")
     labels = np.bincount(manifest["label"].to_numpy(), minlength=len(metrics["class_names"]))
-    mean, std = channel_statistics(open_array(part.images("train"), dtype=np.uint8, ndim=4))
+    mean, std = channel_statistics(open_array(subset.images("train"), dtype=np.uint8, ndim=4))
     write_json(
-        part.prepare_metrics,
+        subset.prepare_metrics,
         {
-            **{key: metrics[key] for key in _COMMON},
+            **{key: metrics[key] for key in _SHARED_METRICS},
             "files_in": metrics.get("files_in"),
-            "n_planted": count_planted(whole, among=keep),
+            "n_planted": count_planted(source, among=keep),
             "n_train": len(rows),
             "n_val": int(np.count_nonzero(manifest["val"])),
             "class_counts": {"train": dict(zip(metrics["class_names"], labels.tolist(), strict=True))},
@@ -233,17 +231,17 @@ def write_kept_images(whole: DataPaths, part: DataPaths, keep: NDArray[np.bool_]
     )
 
 
-def link(place: Path, target: Path) -> None:
-    """A symbolic link at `place` to `target`, instead of one that is there."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+def link(path: Path, target: Path) -> None:
+    """Create or replace the symbolic link `path` to `target`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(target.absolute())
-    temporary.replace(place)
+    temporary.replace(path)
 
 
 def _copy_rows(pixels: NDArray[np.uint8], rows: NDArray[np.int64], path: Path) -> None:
-    """In blocks, so that data sets larger than memory pass."""
+    """Copy in blocks, since a data set may exceed memory."""
     step = max(1, _BLOCK_BYTES // pixels[:1].nbytes)
     with create_array(path, (len(rows), *pixels.shape[1:]), np.uint8) as out:
         for start in range(0, len(rows), step):

@@ -1,7 +1,7 @@
 """What each stage takes: measured speeds for what torch does, calibrated formulas for the rest.
 
 The constants are seconds of one core of an AMD EPYC (numpy 2.4, openTSNE 1.0.4, scikit-learn 1.9,
-faiss 1.15; maps of 360 to 12,000 points, PCA and neighbours of 10,000 to 400,000, and 60,000 JPEG
+faiss 1.15; maps of 360 to 12,000 points, PCA and neighbors of 10,000 to 400,000, and 60,000 JPEG
 files), rounded; other machines differ. DVC keeps each output a second time in its cache, so disk
 counts twice.
 """
@@ -91,7 +91,7 @@ def run_seconds(settings: TrainSettings, speed: Speed, size: DataSize, *, worker
     """
     parts_of, examples = micro_batch_sizes(settings, workers), settings.batch_sizes.examples(settings.steps)
     passes = sum(
-        steps * speed.part_s(images)
+        steps * speed.micro_batch_s(images)
         for batch_size, steps in settings.batch_sizes.steps_per_stage(settings.steps)
         for images in parts_of[batch_size]
     )
@@ -178,7 +178,7 @@ def extract_cost(
 
 
 def reduce_cost(config: ReduceConfig, network: str, size: DataSize, *, cores: int) -> PlannedCost:
-    """PCA, neighbours and every map of the training images, and t-SNE of the test images.
+    """PCA, neighbors and every map of the training images, and t-SNE of the test images.
 
     As if all of it ran in one process; Dask's workers may be faster.
     """
@@ -214,7 +214,7 @@ def tsne_seconds(n: int, iterations: int, dimensions: int) -> float:
     """Core seconds of openTSNE's map of n points.
 
     Its own choice of method: Barnes-Hut below 10,000 points, O(n log n) an iteration, and
-    interpolation from there on, O(n) and a grid. The neighbour search (Annoy) comes before either.
+    interpolation from there on, O(n) and a grid. The neighbor search (Annoy) comes before either.
     """
     search = 3.5e-4 * n * max(1.0, dimensions / 50)
     iteration = 2.5e-7 * n * math.log2(max(n, 2)) if n < 10_000 else 1.8e-6 * n
@@ -222,7 +222,7 @@ def tsne_seconds(n: int, iterations: int, dimensions: int) -> float:
 
 
 def filter_cost(size: DataSize) -> PlannedCost:
-    """One nearest-neighbour query in the plane per image, and tables."""
+    """One nearest-neighbor query in the plane per image, and tables."""
     return PlannedCost(
         seconds=_START_S + 2.5e-5 * size.n_train,
         memory=_BASE_MEMORY + 1000.0 * size.n_train,
@@ -246,7 +246,7 @@ def study_cost(runs: Collection[PlannedCost], *, weights: float, n_test: int) ->
 
 
 def report_cost(networks: int, studies: int, n_train: int) -> PlannedCost:
-    """Maps, charts and the gallery, drawn with matplotlib and plotly."""
+    """Seconds to plot maps, charts and the gallery with matplotlib and plotly."""
     return PlannedCost(
         seconds=_START_S + 1.5 * networks + 1.0 * studies + 2e-5 * n_train * networks,
         memory=_BASE_MEMORY + 500.0 * n_train,

@@ -1,4 +1,4 @@
-"""What a plan counts: images, runs, stages."""
+"""Size of a plan: images without downloading or decoding them, runs still to train, and stages to run."""
 
 import contextlib
 import dataclasses
@@ -33,9 +33,6 @@ from pipeline.stages.train import missing_runs, next_runs, resolve_runs, run_key
 from pipeline.training.grid import RunSpec, expand_grid
 from pipeline.training.result_cache import RunCache
 from pipeline.training.settings import DatasetInfo, launch_plan
-
-# How many images a run will see, before anything is downloaded or decoded.
-
 
 _TIMED_IMAGES = 24
 # Krizhevsky (2009): training images, test images, classes.
@@ -126,9 +123,6 @@ def n_kept_images(params: Params, network: str, n_train: int, paths: DataPaths, 
 class _SilentCounter(ProgressCounter):
     def update(self, n: int = 1) -> None:
         pass
-
-
-# Which cells of a study are still to be trained.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,9 +216,6 @@ def planned_device(workers: int) -> torch.device:
 
 def _skipped(cells: list[RunSpec]) -> dict[str, int]:
     return dict(Counter(cell.skipped for cell in cells if cell.skipped))
-
-
-# Which stages `dvc repro` would run.
 
 
 Graph = Mapping[str, tuple[str, ...]]

@@ -62,7 +62,7 @@ class Speed:
     activation_bytes: float
     weight_bytes: int
 
-    def part_s(self, images: int) -> float:
+    def micro_batch_s(self, images: int) -> float:
         """Seconds of one forward and backward pass.
 
         Between measured sizes by line, above them by ratio, below them as the smallest.

@@ -1,4 +1,4 @@
-"""Several searches side by side, such as one for each optimizer, each with the same number of trials and epochs."""
+"""Write the outputs of a search to data/tune/<search>/, and compare several searches, such as one per optimizer."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -21,23 +21,25 @@ from pipeline.stats import wilson_interval
 from pipeline.tuning.results import SearchResult
 from viz.yaml_text import with_value
 
-# data/tune/<search>/: tables, figures, and the winner as a parameter file.
 
-
-def write_outputs(found: SearchResult, params: Params, tuned: str, name: str, data: DataPaths) -> None:
-    """Write everything, provenance last.
+def write_outputs(result: SearchResult, params: Params, tuned: str, name: str, data: DataPaths) -> None:
+    """Write tables, figures, page and the winner as a parameter file; provenance comes last.
 
     Args:
+        result: of the search.
+        params: with the search.
         tuned: from `tuned_text`.
+        name: of the search.
+        data: folder of the stages' outputs.
     """
-    tuning, n_planted = found.tuning, count_planted(data)
+    tuning, n_planted = result.tuning, count_planted(data)
     note = None if n_planted is None else planted_note(n_planted)
-    write_csv(data.leaderboard(name), found.leaderboard())
-    write_csv(data.tuning_curves(name), found.curves())
-    write_json(data.tuning_summary(name), found.summary())
+    write_csv(data.leaderboard(name), result.leaderboard())
+    write_csv(data.tuning_curves(name), result.curves())
+    write_json(data.tuning_summary(name), result.summary())
     write_text(data.tuned(name), tuned)
-    write_text(data.tuning_page(name), page(found, name, note))
-    figures = _write_figures(found, name, data, note)
+    write_text(data.tuning_page(name), page(result, name, note))
+    figures = _write_figures(result, name, data, note)
     study = params.studies[tuning.study]
     arms = [] if study.arms[0] == "full" else [data.kept(study.filter_network)]
     write_provenance(
@@ -60,26 +62,28 @@ def write_outputs(found: SearchResult, params: Params, tuned: str, name: str, da
     )
 
 
-def _write_figures(found: SearchResult, name: str, data: DataPaths, note: str | None) -> list[Path]:
-    """Those that there are; of what the search does not have, none of an earlier one stays."""
-    drawn = search_figures(found)
+def _write_figures(result: SearchResult, name: str, data: DataPaths, note: str | None) -> list[Path]:
+    """Write the figures of the search, and remove figures of an earlier search that this one lacks."""
+    figures = search_figures(result)
     for figure in TUNING_FIGURES:
-        if figure in drawn:
-            write_bytes(data.tuning_figure(name, figure), svg(with_note(drawn[figure], note)))
+        if figure in figures:
+            write_bytes(data.tuning_figure(name, figure), svg(with_note(figures[figure], note)))
         else:
             data.tuning_figure(name, figure).unlink(missing_ok=True)
-    return [data.tuning_figure(name, figure) for figure in drawn]
+    return [data.tuning_figure(name, figure) for figure in figures]
 
 
 def tuned_text(text: str, tuning: Tuning, values: Mapping[str, Any], *, source: str) -> str:
-    """The text of a parameter file with a trial's values in the study, and not a byte changed beside them.
+    """Return the text of a parameter file with a trial's values in the study and all other bytes unchanged.
 
     Args:
-        text: of a sound parameter file, which has the study.
-        values: of a trial that `trial_run` takes.
+        text: of a valid parameter file with the study.
+        tuning: names the study.
+        values: of a trial, valid for `trial_run`.
+        source: the parameter file.
 
     Raises:
-        InputError: `source`, whose text it is, has the study's keys in an anchor.
+        InputError: `source` has the study's keys in an anchor.
     """
     tree: dict[str, Any] = parse_params(text, source=source)
     study = tree["studies"][tuning.study]
@@ -94,7 +98,7 @@ def tuned_text(text: str, tuning: Tuning, values: Mapping[str, Any], *, source: 
 
 
 def check_values_are_writable(text: str, tuning: Tuning, *, source: str) -> None:
-    """Whether a winner's values could be written into the study, before any is trained.
+    """Check before any training that a winner's values can be written into the study.
 
     Raises:
         InputError: as `tuned_text`.
@@ -116,19 +120,20 @@ _COLUMNS = pa.schema(
 
 
 def check_fair(searches: Mapping[str, Tuning]) -> None:
-    """Refuse searches one of which could find more by having more.
+    """Reject searches of unequal effort.
 
     Raises:
         InputError: they differ in a key that decides how much is searched, or how.
     """
-    (first, one), *others = searches.items()
+    (first_name, first), *others = searches.items()
+    reference = _effort(first)
     for name, other in others:
-        own, theirs = (_effort(search) for search in (one, other))
-        for key in own:
-            if own[key] != theirs[key]:
+        effort = _effort(other)
+        for key in reference:
+            if reference[key] != effort[key]:
                 raise InputError(
-                    f"tuning.{name}.{key}: {json.dumps(theirs[key])}, and {json.dumps(own[key])} in {first}; make them "
-                    "equal, so that none finds more by having more, or run them one by one"
+                    f"tuning.{name}.{key}: {json.dumps(effort[key])}, and {json.dumps(reference[key])} in "
+                    f"{first_name}; make them equal, so that the comparison is fair, or run them one by one"
                 )
 
 
@@ -138,30 +143,31 @@ def _effort(search: Tuning) -> dict[str, object]:
 
 
 def write_comparison(searches: Mapping[str, SearchResult], data: DataPaths) -> Iterator[str]:
-    """data/tune/comparison.csv, the best first, and the same in words.
+    """Write data/tune/comparison.csv, the best first, and yield it as lines of text.
 
-    Winners are compared after the last epoch: one that alone remained has stopped before, and its accuracy there is of
-    another length of training, under a schedule that was to go on.
+    Winners are compared after the last epoch. A winner that alone remained stopped earlier: its accuracy there is that
+    of a shorter training under an unfinished schedule.
 
     Args:
-        searches: that have ended, and whose winners were trained to the end or failed on the way there.
+        searches: that have ended. Each winner was trained to the end or failed on the way.
+        data: folder of the stages' outputs.
 
     Raises:
-        InputError: they saw other images.
+        InputError: the searches used different images.
     """
     rows = []
-    if len({found.images for found in searches.values()}) > 1:
+    if len({result.images for result in searches.values()}) > 1:
         raise InputError(
             f"{data.root}: the images were replaced between {' and '.join(searches)}, which cannot be compared; run "
-            "the same command again, which searches on those that are there now"
+            "the same command again to search on the current images"
         )
-    n_judged = next(iter(searches.values())).n_judged
-    for name, found in searches.items():
-        summary = found.summary()
+    n_val = next(iter(searches.values())).n_val
+    for name, result in searches.items():
+        summary = result.summary()
         winner = summary["winner"]
         accuracy, low, high = winner["accuracy_at_end"], None, None
         if accuracy is not None:
-            low, high = wilson_interval(round(accuracy * n_judged), n_judged, _CONFIDENCE)
+            low, high = wilson_interval(round(accuracy * n_val), n_val, _CONFIDENCE)
         rows.append(
             {
                 "search": name,
@@ -178,7 +184,7 @@ def write_comparison(searches: Mapping[str, SearchResult], data: DataPaths) -> I
     rows.sort(key=lambda row: -1.0 if row["accuracy"] is None else row["accuracy"], reverse=True)
     write_csv(data.tuning_comparison, pa.Table.from_pylist(rows, schema=_COLUMNS))
     for row in rows:
-        reached = "its winner failed on its way to the last epoch, so that it has no place among the others"
+        reached = "its winner failed before the last epoch, so it is not compared"
         if row["accuracy"] is not None:
             reached = f"{row['accuracy']:.4f} ({row['low']:.4f} to {row['high']:.4f}) after the last epoch"
         yield (
@@ -186,6 +192,6 @@ def write_comparison(searches: Mapping[str, SearchResult], data: DataPaths) -> I
             f"{row['values']}"
         )
     yield (
-        f"{data.tuning_comparison}: 95 % intervals over the {n_judged} images that judge; the best of many trials is "
-        "flattered by being chosen, so compare the winners in a study before you believe it"
+        f"{data.tuning_comparison}: 95 % intervals over the {n_val} validation images; selection makes the best of "
+        "many trials look too good, so compare the winners in a study before you rely on it"
     )

@@ -1,4 +1,4 @@
-"""Figures and page of a search."""
+"""Figures and HTML page of a search."""
 
 import html
 import json
@@ -27,84 +27,78 @@ from pipeline.figures.tuning_curves import (
 from pipeline.tuning.results import SearchResult
 from pipeline.tuning.storage import to_distributions, to_optuna_params
 
-# What a search's summary says of late bloomers and of the context switch, on its page and in print.
+_MAX_TICKS = 5  # of a numeric axis
 
 
 def late_bloomers_text(summary: Mapping[str, Any]) -> str:
-    """How many eliminated trials would have overtaken the winner, or why nobody knows.
+    """Return how many eliminated trials would have overtaken the winner, or why this is unknown.
 
     Args:
-        summary: from `Found.summary`.
+        summary: from `SearchResult.summary`.
     """
-    late, looked_at = summary["late_bloomers"], len(summary["finished_afterwards"])
-    failed = [one["trial"] for one in summary["failed_afterwards"]]
+    late, n_compared = summary["late_bloomers"], len(summary["finished_afterwards"])
+    failed = [failure["trial"] for failure in summary["failed_afterwards"]]
     if summary["winner"]["trial"] in failed:
-        return "the winner failed on its way to the end, so that no eliminated trial can be held beside it"
+        return "late bloomers: unknown, as the winner failed before the last epoch"
     if late is None:
-        return "late bloomers: not looked at, as no eliminated trial was trained to the end; set `resume_pruned`"
+        return "late bloomers: unknown, as no eliminated trial was trained to the end; set `finish` to train some"
     if not summary["eliminated"]:
         return "late bloomers: there are none, as no trial was eliminated"
-    return f"of {looked_at} eliminated trials trained to the end, {len(late)} overtook the winner" + (
-        f"; {len(failed)} others failed on their way there" if failed else ""
+    return f"of {n_compared} eliminated trials trained to the end, {len(late)} overtook the winner" + (
+        f"; {len(failed)} others failed before the last epoch" if failed else ""
     )
 
 
 def context_switch_text(summary: Mapping[str, Any]) -> str:
-    """What it costs that trials train an epoch at a time."""
+    """Return the cost of training trials one epoch at a time."""
     cost = summary["context_switch"]
     return (
-        f"taking a trial up and laying it down took {cost['median_seconds']:.2f} s, {cost['median_share']:.1%} of an "
-        f"epoch, the medians of {cost['epochs']} epochs"
+        f"switching between trials (restore and save) took {cost['median_seconds']:.2f} s, {cost['median_share']:.1%} "
+        f"of an epoch (medians of {cost['epochs']} epochs)"
     )
 
 
-# The figures of a search as files for papers, and what its page draws them from.
-
-
-_TICKS = 5  # at most, of an axis of numbers
-
-
-def search_figures(found: SearchResult) -> dict[str, Figure]:
-    """By their names in `TUNING_FIGURES`; without those of the keys where these explain nothing."""
-    drawn = {"curves": tuning_figure(trial_curves(found))}
-    shares = importances(to_optuna_study(found))
+def search_figures(result: SearchResult) -> dict[str, Figure]:
+    """Return figures for papers by their names in `TUNING_FIGURES`; key figures only if keys explain variance."""
+    figures = {"curves": tuning_figure(trial_curves(result))}
+    shares = importances(to_optuna_study(result))
     if not shares:
-        return drawn
-    trials = [trial for trial, curve in enumerate(found.accuracies) if curve]
+        return figures
+    trials = [trial for trial, curve in enumerate(result.accuracies) if curve]
     keys = [
-        key_axis(key, domain, [found.values[trial][key] for trial in trials])
-        for key, domain in found.tuning.space.items()
+        key_axis(key, domain, [result.values[trial][key] for trial in trials])
+        for key, domain in result.tuning.space.items()
     ]  # fmt: skip
-    assert found.outcome.winner is not None
+    assert result.outcome.winner is not None
     parallel = parallel_figure(
-        keys, [found.accuracies[trial][-1] for trial in trials], winner=trials.index(found.outcome.winner)
+        keys, [result.accuracies[trial][-1] for trial in trials], winner=trials.index(result.outcome.winner)
     )  # fmt: skip
-    return {**drawn, "importance": importance_figure(shares), "parallel": parallel}
+    return {**figures, "importance": importance_figure(shares), "parallel": parallel}
 
 
-def trial_curves(found: SearchResult) -> list[TrialCurve]:
-    """Of all trials that finished an epoch."""
+def trial_curves(result: SearchResult) -> list[TrialCurve]:
+    """Return the learning curves of all trials that finished an epoch."""
     return [
         TrialCurve(
             name=f"trial {trial}",
-            accuracies=found.finished.get(trial, curve),
+            accuracies=result.finished.get(trial, curve),
             searched=len(curve),
-            winner=trial == found.outcome.winner,
-            eliminated_after=found.outcome.eliminated_after[trial],
+            winner=trial == result.outcome.winner,
+            eliminated_after=result.outcome.eliminated_after[trial],
         )
-        for trial, curve in enumerate(found.accuracies)
+        for trial, curve in enumerate(result.accuracies)
         if curve
     ]
 
 
-def to_optuna_study(found: SearchResult) -> optuna.Study:
-    """All trials that have an accuracy, as if they were complete: Optuna looks at no others."""
-    space = found.tuning.space
+def to_optuna_study(result: SearchResult) -> optuna.Study:
+    """Convert all trials with an accuracy to complete trials of Optuna, which ignores others."""
+    space = result.tuning.space
     study = optuna.create_study(direction="maximize")
     study.add_trials(
         [
             create_trial(params=to_optuna_params(space, values), distributions=to_distributions(space), value=curve[-1])
-            for values, curve in zip(found.values, found.accuracies, strict=True)
+            for values, curve in zip(result.values, result.accuracies, strict=True)
             if curve
         ]
     )
@@ -112,10 +106,10 @@ def to_optuna_study(found: SearchResult) -> optuna.Study:
 
 
 def importances(study: optuna.Study) -> dict[str, float]:
-    """Key -> its share (0 to 1) of the variance in accuracy, by fANOVA (Hutter et al. 2014).
+    """Return key -> its share (0 to 1) of the variance in accuracy, by fANOVA (Hutter et al. 2014).
 
-    Empty where no key explains a difference: trials are equally good, have the same values, or are too few for the
-    trees of its forest to be split by a key.
+    Empty where no key explains a difference: all trials have the same accuracy or the same values, or are too few to
+    split the trees of its forest.
     """
     accuracies = {trial.value for trial in study.trials}
     values = {json.dumps(trial.params, sort_keys=True) for trial in study.trials}
@@ -130,25 +124,27 @@ def importances(study: optuna.Study) -> dict[str, float]:
 
 
 def key_axis(key: str, domain: Domain, values: Sequence[Any]) -> KeyAxis:
-    """Where the trials' values of a key lie in its domain.
+    """Return the positions of the trials' values of a key in its domain.
 
     Args:
+        key: of params.yaml.
+        domain: of the key.
         values: (trials,), each of the domain.
     """
     if domain.choices:
         ticks = _choice_ticks(domain.choices)
-        at = {text: place for place, text in ticks.items()}
-        return KeyAxis(name=key, places=[at[_text(value)] for value in values], ticks=ticks)
+        positions = {text: position for position, text in ticks.items()}
+        return KeyAxis(name=key, places=[positions[_text(value)] for value in values], ticks=ticks)
     log = domain.log_uniform is not None
     low, high = (_scaled(end, log=log) for end in domain.extremes)
 
-    def place(value: float) -> float:
+    def position(value: float) -> float:
         return (_scaled(value, log=log) - low) / (high - low)
 
     return KeyAxis(
         name=key,
-        places=[place(value) for value in values],
-        ticks={place(value): f"{value:g}" for value in _marked(domain)},
+        places=[position(value) for value in values],
+        ticks={position(value): f"{value:g}" for value in _tick_values(domain)},
     )
 
 
@@ -158,16 +154,16 @@ def _choice_ticks(choices: Sequence[Any]) -> Mapping[float, str]:
     return {index / (len(choices) - 1): _text(choice) for index, choice in enumerate(choices)}
 
 
-def _marked(domain: Domain) -> list[float]:
-    """The ends of a range, and what is round between them."""
+def _tick_values(domain: Domain) -> list[float]:
+    """Return the ends of a range and round numbers between them."""
     low, high = domain.extremes
     if domain.log_uniform:
         powers = [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
-        # Not so close to an end that one label stands on the other.
-        return [low, *(one for one in powers if low * 1.5 < one < high / 1.5), high]
+        # Powers too close to an end would overlap its label.
+        return [low, *(power for power in powers if low * 1.5 < power < high / 1.5), high]
     if domain.int_uniform:
-        return list(range(low, high + 1, max(1, math.ceil((high - low) / (_TICKS - 1)))))
-    return [low + (high - low) * step / (_TICKS - 1) for step in range(_TICKS)]
+        return list(range(low, high + 1, max(1, math.ceil((high - low) / (_MAX_TICKS - 1)))))
+    return [low + (high - low) * step / (_MAX_TICKS - 1) for step in range(_MAX_TICKS)]
 
 
 def _scaled(value: float, *, log: bool) -> float:
@@ -178,36 +174,35 @@ def _text(choice: Any) -> str:
     return json.dumps(choice, sort_keys=True)
 
 
-# The figures of a search, in one page that needs no network.
-
-
 _STYLE = "body{font:15px system-ui,sans-serif;max-width:1000px;margin:2em auto;color:#222}h2{margin-top:2em}"
 
 
-def page(found: SearchResult, name: str, note: str | None = None) -> str:
-    """HTML with the learning curves, the keys' importance, and every trial across its values.
+def page(result: SearchResult, name: str, note: str | None = None) -> str:
+    """Return a self-contained HTML page with learning curves, importance of the keys, and all trials by value.
 
     Args:
-        note: a sentence above all, without its full stop.
+        result: of the search.
+        name: of the search.
+        note: a sentence at the top, without its full stop.
     """
-    noted = f"<p><strong>{html.escape(note.capitalize())}.</strong></p>\n" if note else ""
-    marks = (
-        "The winner is blue; a cross marks an elimination, a dotted line what was trained afterwards to count late "
+    note_html = f"<p><strong>{html.escape(note.capitalize())}.</strong></p>\n" if note else ""
+    legend = (
+        "The winner is blue. A cross marks an elimination. A dotted line marks epochs trained afterwards to count late "
         "bloomers."
     )
-    summary = found.summary()
-    late, switching = (html.escape(said(summary)) for said in (late_bloomers_text, context_switch_text))
+    summary = result.summary()
+    late, switching = (html.escape(text(summary)) for text in (late_bloomers_text, context_switch_text))
     saved = (
-        f"The rule saved {summary['epochs_saved']} of {summary['epochs_allowed']} epochs; the "
-        f"{summary['epochs_afterwards']} that were trained afterwards are not taken off, and the "
-        f"{summary['epochs_lost']} that failed trials did not reach are none of its."
+        f"The rule saved {summary['epochs_saved']} of {summary['epochs_allowed']} epochs. This does not subtract the "
+        f"{summary['epochs_afterwards']} epochs trained afterwards, nor count the {summary['epochs_lost']} epochs that "
+        "failed trials did not reach."
     )
-    charts = {"Learning curves": (tuning_chart(trial_curves(found)), marks)}
-    study = to_optuna_study(found)
+    charts = {"Learning curves": (tuning_chart(trial_curves(result)), legend)}
+    study = to_optuna_study(result)
     if shares := importances(study):
-        said = "Trials are compared by the accuracy after their last epoch, which is an early one for those eliminated."
-        charts["Importance of the keys"] = (importance_chart(shares), f"fANOVA over all trials. {said}")
-        charts["Trials across their values"] = (_parallel(study), said)
+        basis = "Trials are compared by the accuracy after their last epoch, which is early for eliminated trials."
+        charts["Importance of the keys"] = (importance_chart(shares), f"fANOVA over all trials. {basis}")
+        charts["Trials across their values"] = (_parallel(study), basis)
     sections = [
         f"<h2>{title}</h2>\n<p>{text}</p>\n{plotly_html(chart, element_id=f'chart-{number}')}"
         for number, (title, (chart, text)) in enumerate(charts.items())
@@ -216,7 +211,7 @@ def page(found: SearchResult, name: str, note: str | None = None) -> str:
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
         f"<style>{_STYLE}</style><script>{plotly_script()}</script></head>\n<body><h1>{title}</h1>\n"
-        f'{noted}<p>{saved}</p>\n<p>{late}.</p>\n<p id="switching">{switching}.</p>\n'
+        f'{note_html}<p>{saved}</p>\n<p>{late}.</p>\n<p id="switching">{switching}.</p>\n'
         + "\n".join(sections)
         + "\n</body></html>\n"
     )

@@ -1,4 +1,4 @@
-"""Run a search: inputs, identity, trials."""
+"""Run a search of `tune`: read its inputs, compute its key, train its trials and write its outputs."""
 
 import hashlib
 import json
@@ -40,15 +40,29 @@ from pipeline.tuning.storage import TrialStorage
 from pipeline.tuning.trial import TrainValRows, trial_processes, trial_run
 from pipeline.tuning.worker import EpochResult
 
-# What a search trains on, and what it judges its trials on.
+# Modules that decide a search in addition to the training code: the course of a search, and how a trial is made from
+# its values, trained and evaluated.
+_DECIDING = frozenset(
+    f"pipeline.{name}"
+    for name in (
+        "config.study", "config.tuning", "training.cells", "tuning.halving", "tuning.processes", "tuning.scheduler",
+        "tuning.search", "tuning.sources", "tuning.storage", "tuning.trial", "tuning.worker",
+    )
+)  # fmt: skip
+# They change how a run is executed, and no trial's accuracy.
+_PASSIVE_KEYS = ("checkpoint", "timeout_seconds", "workers")
+_PASSIVE_STUDY_KEYS = ("figure", "keep_weights", "accuracy_every", "needs", "plan")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchInputs:
-    """Of one search.
+    """Inputs of one search.
 
     Attributes:
-        identity: of the images, the rows, the training code and what decides the bits on this machine.
+        rows: training and validation images.
+        summary: of the data set.
+        source: where processes that train read the images.
+        identity: of the images, the rows, the training code and the properties of this machine that decide the bits.
     """
 
     rows: TrainValRows
@@ -58,34 +72,34 @@ class SearchInputs:
 
 
 def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> SearchInputs:
-    """The first arm of the study, parted into rows to train on and rows flagged `val`.
+    """Split the first arm of the study into rows to train on and rows flagged `val`.
 
     Raises:
         InputError: a file is missing or does not fit the others, or no image is flagged.
     """
     prepared = load_prepared(data, folder=params.prepare.folder)
-    judged = val_rows(data)
-    if not judged.any():
+    val = val_rows(data)
+    if not val.any():
         raise InputError(
             f"{data.manifest('train')}: flags no image `val`, by which trials are judged; give prepare.val_size, "
             "such as 0.1, and run `dvc repro`"
         )
-    # The arm's rows, as the train stage finds them; of any settings, which do not change them.
+    # The arm's rows, as the train stage computes them. They do not depend on the settings, so any will do.
     study = params.studies[tuning.study]
-    asked = Study(
+    minimal = Study(
         filter_network=study.filter_network, models=study.models[:1], arms=study.arms[:1], batch_sizes=(2,),
         learning_rates=(1.0,), weight_decays=(0.0,), seeds=study.seeds[:1], budget=Duration(steps=1),
     )  # fmt: skip
-    known = params.model_copy(update={"studies": {tuning.study: asked}, "train": TrainConfig()})
+    reduced = params.model_copy(update={"studies": {tuning.study: minimal}, "train": TrainConfig()})
     context = StageContext(
-        stage="train", item=tuning.study, params=known, data=data, work=WorkPaths(), log=RunLog.silent()
+        stage="train", item=tuning.study, params=reduced, data=data, work=WorkPaths(), log=RunLog.silent()
     )  # fmt: skip
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     _, (arm,), (identity,) = resolve_runs(context, prepared, World(rank=0, count=1, device=device))
     assert identity is not None, "a batch of two fits every arm"
     digest, machine = str(identity.job["data"]), machine_info(device)
     return SearchInputs(
-        rows=TrainValRows(trained=arm & ~judged, judged=judged),
+        rows=TrainValRows(train=arm & ~val, val=val),
         summary=DatasetInfo(
             n_classes=len(prepared.class_names),
             image_size=prepared.image_size,
@@ -94,7 +108,7 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> SearchInputs
         ),
         source=make_trial_data(data, image_folder=params.prepare.folder, digest=digest, machine=machine),
         identity={
-            "data": digest,  # the manifest, in which rows are flagged, is in it
+            "data": digest,  # includes the manifest, which flags rows
             "members": identity.job["members"],
             "code": training_code_digest(),
             "machine": machine,
@@ -102,7 +116,7 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> SearchInputs
     )
 
 
-# What a search is recognised by when it is started again.
+# What a search is recognized by when it is started again.
 
 
 # Beside the training code, which is in the identity of the inputs: the course of a search, and how a trial comes from
@@ -120,9 +134,10 @@ _PASSIVE_STUDY_KEYS = ("paper_figure", "keep_weights", "accuracy_every", "needs"
 
 
 def search_key(params: Params, tuning: Tuning, inputs: SearchInputs) -> str:
-    """Of all that decides a search; the lockstep ways have one result, and finishing some trials changes none.
+    """Return the digest of all inputs of a search, by which a restarted search resumes.
 
-    Of the study's lists the trials take the first values; its batch sizes and its budget say which values it can take.
+    The lockstep ways have one result, and training eliminated trials to the end changes none. Trials use the first
+    values of the study's lists; its batch sizes and its budget decide which values fit.
     """
     settled = tuning.model_dump(mode="json", exclude={"scheduler", "resume_pruned"})
     study = params.studies[tuning.study]
@@ -141,64 +156,66 @@ def search_key(params: Params, tuning: Tuning, inputs: SearchInputs) -> str:
 
 
 def tuning_code() -> str:
-    """Digest of the syntax trees of the modules that decide a search beside the training code."""
+    """Return the digest of the syntax trees of the modules that decide a search, without the training code."""
     module = "pipeline.tuning.search"
     return code_digest(module, exclude=frozenset(import_closure(module)) - _DECIDING)
 
 
-# Taken when the code is loaded: files may change while a search runs.
+# Computed at import: files may change while a search runs.
 _CODE = tuning_code()
-
-
-# A search with its inputs, its place on disk, and what it leaves for people.
 
 
 def run_search(
     params: Params, text: str, name: str, data: DataPaths, work: WorkPaths, log: RunLog, *, source: str, compared: bool
 ) -> SearchResult:
-    """Take the search `name` to its end and write data/tune/<name>/.
+    """Run the search `name` to its end and write data/tune/<name>/.
 
     Args:
+        params: with the search.
         text: of the parameter file `source`, as it was when `params` were read.
-        compared: with other searches, for which the winner is trained to its last epoch.
+        name: of the search.
+        data: folder of the stages' outputs.
+        work: folder of the search's files.
+        log: of the search.
+        source: the parameter file.
+        compared: whether other searches are compared with it, which trains the winner to its last epoch.
 
     Raises:
-        InputError: there are no images to judge trials on, the text is written in a way that cannot be edited, all
-            trials failed, or the inputs were replaced in the meantime.
-        Terminated: SIGTERM came; what was found is in the journal.
+        InputError: there are no validation images, the text cannot be edited, all trials failed, or the inputs were
+            replaced in the meantime.
+        Terminated: SIGTERM came. The storage has the results so far.
     """
     tuning = params.tuning[name]
     check_values_are_writable(text, tuning, source=source)
     inputs = read_inputs(params, tuning, data)
-    place = work.search(name, search_key(params, tuning, inputs))
-    _remove_abandoned(place)
-    if not place.exists() and (others := len([*place.parent.glob("*/journal.log")])):
+    folder = work.search(name, search_key(params, tuning, inputs))
+    _remove_abandoned(folder)
+    if not folder.exists() and (others := len([*folder.parent.glob("*/journal.log")])):
         log.info(
-            f"begins anew: its parameters, images, code, libraries or kind of device are not those of {others} earlier "
-            f"in {place.parent}, which with them would go on"
+            f"starting over: its parameters, images, code, libraries or kind of device differ from those of {others} "
+            f"earlier in {folder.parent}, which would resume with them"
         )
-    journal = TrialStorage(place / "journal.log")
+    storage = TrialStorage(folder / "journal.log")
     with _ended_by_sigterm(), _mapping(params, tuning) as map_tasks:
         search = Search(
             tuning,
-            run_of=lambda values: trial_run(params, name, values, inputs.summary, inputs.rows),
+            make_run=lambda values: trial_run(params, name, values, inputs.summary, inputs.rows),
             rows=inputs.rows,
             source=inputs.source,
-            journal=journal,
-            checkpoints=(place / "checkpoints").resolve(),
+            storage=storage,
+            checkpoints=(folder / "checkpoints").resolve(),
             map_tasks=map_tasks,
             log=log,
         )
         outcome = search.run()
         if outcome.winner is None:
-            # Whatever it was, the next search is not to take it for granted. A kill in between leaves the journal, by
-            # which this is done again.
-            shutil.rmtree(place / "checkpoints", ignore_errors=True)
-            shutil.rmtree(place)
+            # The next search must try again. A kill between the two lines leaves the journal, so this is repeated.
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+            shutil.rmtree(folder)
             n, reason = len(search.values), search.reasons[0]
             raise InputError(f"tuning.{name}: all {n} trials failed, the first for this reason: {reason}")
-        finished = search.finish(trials_to_resume(tuning, outcome, compared=compared))
-    found = SearchResult(
+        finished = search.resume_pruned(trials_to_resume(tuning, outcome, compared=compared))
+    result = SearchResult(
         tuning=tuning,
         outcome=outcome,
         values=search.values,
@@ -207,28 +224,28 @@ def run_search(
         finished=finished,
         failed_afterwards=search.failed_afterwards,
         epochs_afterwards=search.epochs_afterwards,
-        switching=journal.switching,
-        n_judged=int(inputs.rows.judged.sum()),
+        switching=storage.switching,
+        n_val=int(inputs.rows.val.sum()),
         images=inputs.source.digest,
     )
-    now = read_inputs(params, tuning, data).identity
-    if any(now[key] != inputs.identity[key] for key in ("data", "members")):
+    current = read_inputs(params, tuning, data).identity
+    if any(current[key] != inputs.identity[key] for key in ("data", "members")):
         raise InputError(
-            f"{data.root}: images or the filter's choice were replaced while {name} was searched on those before; run "
-            "the same command again, which searches on these"
+            f"{data.root}: images or the filter's decisions were replaced while {name} ran; run the same command again "
+            "to search on the new ones"
         )
     tuned = tuned_text(text, tuning, search.values[outcome.winner], source=source)
-    write_outputs(found, params, tuned, name, data)
-    shutil.rmtree(place / "checkpoints", ignore_errors=True)
-    return found
+    write_outputs(result, params, tuned, name, data)
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    return result
 
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Whoever trains, this process or workers, SIGTERM ends the block; a run in this process saves its state first."""
+    """End the block at SIGTERM, whether this process or workers train. A run in this process saves its state first."""
 
     def end(*_: object) -> None:
-        raise Terminated("what the trials have reached is kept")
+        raise Terminated("the results of the trials are kept")
 
     before = signal.signal(signal.SIGTERM, end)
     try:
@@ -248,37 +265,37 @@ def _mapping(params: Params, tuning: Tuning) -> AbstractContextManager[EpochMapF
     return nullcontext(map)
 
 
-def split_gpus(gpus: Sequence[str], each: int) -> list[str]:
-    """Of `each` GPUs, as CUDA_VISIBLE_DEVICES takes them; too few for one share are a share all the same."""
-    whole = max(1, len(gpus) // each)
-    return [",".join(gpus[share * each : (share + 1) * each]) for share in range(whole)] if gpus else []
+def split_gpus(gpus: Sequence[str], size: int) -> list[str]:
+    """Split GPUs into groups of `size`, in the form of CUDA_VISIBLE_DEVICES. Fewer GPUs than `size` form one group."""
+    n_groups = max(1, len(gpus) // size)
+    return [",".join(gpus[group * size : (group + 1) * size]) for group in range(n_groups)] if gpus else []
 
 
 def visible_gpus() -> list[str]:
-    """Those that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     named, count = os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count()
     return named.split(",")[:count] if named else [str(index) for index in range(count)]
 
 
 def _killed() -> EpochResult:
-    # Without Dask's own words, which name workers: equal results are equal bytes.
+    # Not Dask's message, which names workers: equal results are equal bytes.
     reason = "every worker that trained it died; give workers more memory or start fewer"
     return EpochResult(accuracy=None, reason=reason, seconds=0.0, killed=True)
 
 
-def _remove_abandoned(place: Path) -> None:
-    """Searches by this name with other parameters, images or code that nobody has gone on with for long."""
-    others = [other for other in place.parent.glob("*") if other != place]
+def _remove_abandoned(folder: Path) -> None:
+    """Remove searches of this name with other parameters, images or code that have been idle for long."""
+    others = [other for other in folder.parent.glob("*") if other != folder]
     for other in others:
-        # Adding to a file does not touch its folder.
+        # Appending to a file does not change the time of its folder.
         journal = other / "journal.log"
         if (journal if journal.exists() else other).stat().st_mtime <= time.time() - STALE_AFTER_S:
             shutil.rmtree(other)
 
 
-def outcome_lines(found: SearchResult, name: str, data: DataPaths) -> list[str]:
-    """What came out, in some lines."""
-    summary, epochs = found.summary(), found.tuning.epochs
+def outcome_lines(result: SearchResult, name: str, data: DataPaths) -> list[str]:
+    """Return the outcome of a search as lines of text."""
+    summary, epochs = result.summary(), result.tuning.epochs
     trials, winner = summary["trials"], summary["winner"]
     values = ", ".join(f"{key}: {json.dumps(value)}" for key, value in winner["values"].items())
     lines = [
@@ -292,7 +309,7 @@ def outcome_lines(found: SearchResult, name: str, data: DataPaths) -> list[str]:
     if summary["epochs_lost"]:
         lines[3] += f" by the rule, {summary['epochs_lost']} not reached by failed trials"
     if summary["epochs_afterwards"]:
-        lines[3] += f"; {summary['epochs_afterwards']} more came afterwards, which are not counted in that"
+        lines[3] += f"; {summary['epochs_afterwards']} more were trained afterwards and are not counted"
     if (n_planted := count_planted(data)) is not None:
         lines.append(planted_note(n_planted))
     return [

@@ -1,4 +1,4 @@
-"""The app in a real browser, served by a real process on made-up artefacts."""
+"""The app in a real browser, served by a real process on made-up artifacts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_map_legend_hover_and_card(shared: Served, page: Page) -> None:
     expect(tooltip).to_contain_text(points.reasons[row].as_py())
     page.mouse.click(*place_of(page, points, row))
     expect(page.locator("#card")).to_contain_text(points.paths[row].as_py())
-    expect(page.locator("#card .tile")).to_have_count(points.neighbours.shape[1])
+    expect(page.locator("#card .tile")).to_have_count(points.neighbors.shape[1])
     page.wait_for_function("[...document.querySelectorAll('#card img')].every((image) => image.naturalWidth === 16)")
 
 
@@ -92,7 +92,7 @@ def test_zoom_is_kept_when_colours_and_filters_change(shared: Served, page: Page
 
 
 def _span(page: Page) -> tuple[float, float]:
-    """Centre and width of the map's x axis."""
+    """Center and width of the map's x axis."""
     low, high = page.evaluate("document.querySelector('#map .js-plotly-plot')._fullLayout.xaxis.range")
     return (low + high) / 2, high - low
 

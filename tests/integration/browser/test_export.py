@@ -32,7 +32,7 @@ _NOTE = "<img src=x onerror=alert(1)>"
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Points, FilterPreview]:
     folder = tmp_path_factory.mktemp("exported")
     data = DataPaths(root=folder / "data")
-    # The colour of a picture says whose it is, the sheet's compression notwithstanding.
+    # The color of a picture says whose it is, the sheet's compression notwithstanding.
     images = np.zeros((_N, 32, 32, 3), dtype=np.uint8)
     images[..., 0] = np.arange(_N)[:, None, None]
     write_points(data, images, labels=np.arange(_N) % len(CLASS_NAMES), n_going=_GOING)
@@ -41,9 +41,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Points, Fi
     path, sha256 = points.paths[_BY_HAND].as_py(), points.sha256[_BY_HAND].as_py()
     override = Override(path=path, sha256=sha256, decision="drop", note=_NOTE, timestamp="", line=2)
     write_overrides(data.overrides, [override])
-    verdict = preview_filter(source, points, FilterSettings())
-    write_page(folder / "map.html", make_content(points, verdict, source.by_hand(points)))
-    return folder / "map.html", points, verdict
+    preview = preview_filter(source, points, FilterSettings())
+    write_page(folder / "map.html", make_content(points, preview, source.overrides(points)))
+    return folder / "map.html", points, preview
 
 
 @pytest.fixture
@@ -84,8 +84,8 @@ def _saved(page: Page, folder: Path) -> str:
     return (folder / "selection.csv").read_bytes().decode()
 
 
-def _by_score(verdict: FilterPreview, rows: NDArray[np.int64]) -> list[int]:
-    ordered: list[int] = rows[np.argsort(-verdict.scores[rows], kind="stable")].tolist()
+def _by_score(preview: FilterPreview, rows: NDArray[np.int64]) -> list[int]:
+    ordered: list[int] = rows[np.argsort(-preview.scores[rows], kind="stable")].tolist()
     return ordered
 
 
@@ -93,12 +93,12 @@ def _by_score(verdict: FilterPreview, rows: NDArray[np.int64]) -> list[int]:
 def test_hovering_tells_picture_label_prediction_score_and_reason(
     opened: Page, exported: tuple[Path, Points, FilterPreview]
 ) -> None:
-    _, points, verdict = exported
+    _, points, preview = exported
     row = alone(points)
     opened.mouse.move(*place_of(opened, points, row))
     tooltip = opened.locator("#tooltip")
     expect(tooltip).to_be_visible()
-    for text in (points.name(row), points.reasons[row].as_py(), f"score {verdict.scores[row]:.3f}", "90 %"):
+    for text in (points.name(row), points.reasons[row].as_py(), f"score {preview.scores[row]:.3f}", "90 %"):
         expect(tooltip).to_contain_text(text)
     expect(tooltip.locator("canvas[data-drawn]")).to_have_count(1)
     red = tooltip.locator("canvas").evaluate("canvas => canvas.getContext('2d').getImageData(16, 16, 1, 1).data[0]")
@@ -176,10 +176,10 @@ def test_every_coloring_can_be_chosen(opened: Page) -> None:
 def test_the_most_suspect_of_a_colour_is_drawn_last_and_so_above(
     opened: Page, exported: tuple[Path, Points, FilterPreview]
 ) -> None:
-    _, points, verdict = exported
+    _, points, preview = exported
     opened.select_option("#class", "1")
     opened.select_option("#coloring", "score")
-    first = _by_score(verdict, np.flatnonzero(points.labels == 1))[0]
+    first = _by_score(preview, np.flatnonzero(points.labels == 1))[0]
     last = (
         "(() => { const { data } = document.getElementById('map'); return data.length === 1 && data[0].x.at(-1); })()"
     )
@@ -207,27 +207,27 @@ def test_a_click_pins_the_point_with_its_neighbours(opened: Page, exported: tupl
     opened.mouse.click(*place_of(opened, points, row))
     card = opened.locator("#card")
     expect(card).to_contain_text(f"#{row}")
-    labels = card.locator(".neighbours canvas").evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
-    assert labels == [f"image {other}" for other in points.neighbours[row]]
-    card.locator(".neighbours button").first.click()
-    expect(card).to_contain_text(f"#{points.neighbours[row][0]}")
+    labels = card.locator(".neighbors canvas").evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
+    assert labels == [f"image {other}" for other in points.neighbors[row]]
+    card.locator(".neighbors button").first.click()
+    expect(card).to_contain_text(f"#{points.neighbors[row][0]}")
 
 
 def test_the_lasso_selects_and_its_csv_is_that_of_python(
     opened: Page, exported: tuple[Path, Points, FilterPreview], tmp_path: Path
 ) -> None:
-    _, points, verdict = exported
+    _, points, preview = exported
     _lasso(opened, points, label=2)
     inside = np.flatnonzero(points.labels == 2)
     expect(opened.locator("#count")).to_contain_text(f"{len(inside)} in the lasso")
     expect(opened.locator("#range")).to_have_text(f"1 to {len(inside)} of {len(inside)}, by score")
-    assert _saved(opened, tmp_path) == selection_csv(points, verdict, _by_score(verdict, inside))
-    # It holds over another colouring, and can be let go.
+    assert _saved(opened, tmp_path) == selection_csv(points, preview, _by_score(preview, inside))
+    # It holds over another coloring, and can be let go.
     opened.select_option("#coloring", "class")
     expect(opened.locator("#count")).to_contain_text(f"{len(inside)} in the lasso")
     opened.click("#forget")
     expect(opened.locator("#count")).to_have_text(f"{_N} shown, {_GOING + 1} go")
-    assert _saved(opened, tmp_path) == selection_csv(points, verdict, _by_score(verdict, np.arange(_N)))
+    assert _saved(opened, tmp_path) == selection_csv(points, preview, _by_score(preview, np.arange(_N)))
 
 
 @pytest.mark.slow

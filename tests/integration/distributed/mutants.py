@@ -54,7 +54,7 @@ def _clipped_per_pass(
 
 
 def _merged_groups(parts: Sequence[BatchSlice], max_size: int) -> list[BatchSlice]:
-    """Normalises all images of a pass together."""
+    """Normalizes all images of a pass together."""
     return [BatchSlice(rows=part.rows, group_sizes=(part.size,)) for part in merge_micro_batches(parts, max_size)]
 
 

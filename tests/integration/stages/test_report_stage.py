@@ -19,7 +19,7 @@ from tests.fixtures.report import ROOT, default_outcome, params_tree, params_wit
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with params.yaml and all artefacts before the report; also the current one."""
+    """A folder with params.yaml and all artifacts before the report; also the current one."""
     YAML().dump(params_tree(), tmp_path / "params.yaml")
     write_artifacts(DataPaths(root=tmp_path / "data"), params_with())
     monkeypatch.chdir(tmp_path)
@@ -95,7 +95,7 @@ def test_a_missing_file_is_one_line_and_exit_code_2(project: Path, capsys: pytes
 
 @pytest.mark.slow
 def test_dvc_repeats_nothing_and_shows_metrics_and_plots_without_a_network(project: Path) -> None:
-    """The stage as dvc.yaml declares it, below one stage that makes all artefacts of the others."""
+    """The stage as dvc.yaml declares it, below one stage that makes all artifacts of the others."""
 
     def dvc(*arguments: str) -> str:
         # Nobody listens there: whatever asks the network fails.

@@ -14,8 +14,8 @@ from benchmarks.label_noise.__main__ import main
 from benchmarks.label_noise.speed import from_two_lengths
 from pipeline.artifacts.tables import read_parquet
 from pipeline.paths import DataPaths
+from tests.fixtures.iteration import write_project
 from tests.fixtures.projects import NETWORK
-from tests.fixtures.recursion import write_project
 from tests.fixtures.training import run, write_imagenet_weights
 
 # Each of many processes imports PyTorch or scikit-learn.

@@ -15,9 +15,9 @@ from pipeline.artifacts.tables import read_parquet
 from pipeline.config.params import check_params, load_params
 from pipeline.errors import InputError
 from pipeline.paths import DataPaths
+from tests.fixtures.iteration import write_project
 from tests.fixtures.planted import say_planted
 from tests.fixtures.projects import write_params
-from tests.fixtures.recursion import write_project
 from tests.fixtures.training import NAMES, write_prepared
 
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

@@ -212,7 +212,7 @@ def test_filters_are_compared_as_sets_of_paths(a: frozenset[str], b: frozenset[s
             filters={"resnet18": kept, other: kept},
             n_images=1,
             n_planted=None,
-            tested=EvaluationImages(images=Counter(), unknown={}),
+            evaluation_images=EvaluationImages(images=Counter(), unknown={}),
             margin=None,
             confidence=None,
         )

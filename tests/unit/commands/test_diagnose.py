@@ -88,7 +88,7 @@ def test_a_slow_loader_is_found_on_one_process(fault: str, seconds: float, monke
     else:
         assert found.candidates[0] == "input"
         assert found.parts["input"].median == pytest.approx(seconds, rel=0.5)
-    assert found.parts["communication"].median == found.parts["synchronisation"].median == 0
+    assert found.parts["communication"].median == found.parts["synchronization"].median == 0
 
 
 # What is compared
@@ -201,7 +201,7 @@ def test_one_process_is_told_what_bounds_it(tmp_path: Path, capsys: pytest.Captu
     shown = capsys.readouterr().out
     assert shown.startswith("tiny: small_cnn, batch 20 on 1 process, ")
     lines = shown.splitlines()
-    assert {"compute", "input", "synchronisation", "communication", "step"} <= {
+    assert {"compute", "input", "synchronization", "communication", "step"} <= {
         line.partition(" ")[0] for line in lines
     }
     (trace,) = (tmp_path / "traces").iterdir()
@@ -221,7 +221,7 @@ def test_the_process_that_starts_the_others_holds_nothing(tmp_path: Path, monkey
         return [0.5]
 
     def launched(_: str, arguments: list[str], count: int) -> int:
-        assert (arguments[-2:], count) == (["--alone-seconds", "0.5"], 2)
+        assert (arguments[-2:], count) == (["--single-rank-seconds", "0.5"], 2)
         assert made[0]() is None
         return 0
 
@@ -291,12 +291,12 @@ def test_diagnose_prints_parts_comparisons_and_verdict() -> None:
     slow_rank, one_rank = made_up_times(0.1, slow_rank=0.05, communication=0.02), made_up_times(0.1, shape=(8, 1, 5))
     reports = {
         "two processes, one of them slow": diagnosis_lines(
-            diagnose(slow_rank), slow_rank, batch_size=64, alone_seconds=0.085
+            diagnose(slow_rank), slow_rank, batch_size=64, single_rank_seconds=0.085
         ),
         "two processes, not started by the command": diagnosis_lines(
-            diagnose(slow_rank), slow_rank, batch_size=64, alone_seconds=None
+            diagnose(slow_rank), slow_rank, batch_size=64, single_rank_seconds=None
         ),
-        "one process": diagnosis_lines(diagnose(one_rank), one_rank, batch_size=64, alone_seconds=None),
+        "one process": diagnosis_lines(diagnose(one_rank), one_rank, batch_size=64, single_rank_seconds=None),
         "images": verdict_lines(diagnose(made_up_times(0.1, input=0.2))),
         "gradients": verdict_lines(diagnose(made_up_times(0.1, communication=0.2))),
         "undecided": verdict_lines(replace(diagnose(made_up_times(0.1)), candidates=("input", "compute"))),

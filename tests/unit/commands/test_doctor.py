@@ -88,7 +88,7 @@ def test_another_checkout(tmp_path: Path) -> None:
     assert checks_environment.check_checkout(tmp_path / "pipeline", tmp_path).status == "ok"
     other = checks_environment.check_checkout(Path("/elsewhere/pipeline"), tmp_path)
     assert (other.status, other.repair) == ("problem", "pip install --no-deps -e .")
-    assert other.found.endswith("/elsewhere/pipeline")
+    assert other.detail.endswith("/elsewhere/pipeline")
     assert checks_environment.check_checkout(None, tmp_path).status == "problem"
 
 
@@ -136,7 +136,7 @@ def test_lock_differences_are_listed_once() -> None:
     assert packages.check_locked_versions({"numpy": None}, locked).status == "ok"
     finding = packages.check_locked_versions({"numpy": "2.4.6", "tqdm": "4.67"}, locked)
     assert finding.status == "warning"
-    assert finding.found.endswith("numpy 2.4.6 (lock: 2.5.5), tqdm 4.67 (lock: none)")
+    assert finding.detail.endswith("numpy 2.4.6 (lock: 2.5.5), tqdm 4.67 (lock: none)")
 
 
 def test_torchvision_for_another_torch() -> None:
@@ -172,12 +172,12 @@ def test_every_requirement_of_the_stages_has_a_module_that_exists() -> None:
 
 
 def test_git_and_dvc() -> None:
-    assert checks_environment.check_git("git version 2.39.5", repository=True).found == "2.39.5"
+    assert checks_environment.check_git("git version 2.39.5", repository=True).detail == "2.39.5"
     assert checks_environment.check_git("git version 2.39.5", repository=False).status == "problem"
     assert checks_environment.check_git(None, repository=False).status == "problem"
-    assert checks_environment.check_dvc("3.67.1", initialised=True).status == "ok"
-    assert checks_environment.check_dvc(None, initialised=True).status == "problem"
-    assert checks_environment.check_dvc("3.67.1", initialised=False).status == "problem"
+    assert checks_environment.check_dvc("3.67.1", initialized=True).status == "ok"
+    assert checks_environment.check_dvc(None, initialized=True).status == "problem"
+    assert checks_environment.check_dvc("3.67.1", initialized=False).status == "problem"
 
 
 # The machine
@@ -263,9 +263,9 @@ def test_doctor_prints_findings_with_repairs() -> None:
         checks_environment.check_git("git version 2.39.5", repository=True),
         checks_environment.check_git("git version 2.39.5", repository=False),
         checks_environment.check_git(None, repository=False),
-        checks_environment.check_dvc("3.67.1", initialised=True),
-        checks_environment.check_dvc("3.67.1", initialised=False),
-        checks_environment.check_dvc(None, initialised=True),
+        checks_environment.check_dvc("3.67.1", initialized=True),
+        checks_environment.check_dvc("3.67.1", initialized=False),
+        checks_environment.check_dvc(None, initialized=True),
         checks_environment.check_cores(8, None),
         checks_environment.check_cores(64, 1.5),
         checks_environment.check_gpus(Gpus(names=(), cuda=None, nccl=False), driver=False),

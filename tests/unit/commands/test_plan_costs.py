@@ -27,10 +27,10 @@ def _settings(**changes: Any) -> TrainSettings:
 
 
 def test_time_is_interpolated_between_sizes_and_linear_beyond() -> None:
-    assert SPEED.part_s(32) == 0.2
-    assert SPEED.part_s(20) == pytest.approx(0.15)
-    assert SPEED.part_s(1280) == pytest.approx(8.0)
-    assert SPEED.part_s(2) == pytest.approx(0.1)
+    assert SPEED.micro_batch_s(32) == 0.2
+    assert SPEED.micro_batch_s(20) == pytest.approx(0.15)
+    assert SPEED.micro_batch_s(1280) == pytest.approx(8.0)
+    assert SPEED.micro_batch_s(2) == pytest.approx(0.1)
 
 
 def test_time_of_a_run_is_its_steps_and_what_every_run_has() -> None:

@@ -249,7 +249,7 @@ def test_doctor_repairs_as_well(finished: Project) -> None:
     (finished.folder / _RWLOCK).write_text("")
     (finding,) = check_dvc_files(finished.folder)
     assert (finding.status, finding.repair) == ("ok", "")
-    assert finding.found.startswith(f"{_RWLOCK}: ")
+    assert finding.detail.startswith(f"{_RWLOCK}: ")
     assert not (finished.folder / _RWLOCK).exists()
 
 

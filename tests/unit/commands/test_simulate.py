@@ -17,7 +17,7 @@ from tests.fixtures.golden import check_golden
 from tests.fixtures.printed_errors import key_within, printed_error
 
 _SUMMIT = ["simulate", "--machine", str(Path(__file__).parents[3] / "machines" / "summit.yaml")]
-_SMALL = [*_SUMMIT, "--images-per-second", "380", "--gpus", "1", "6", "1536", "27600", "--batch-sizes", "3072"]
+_SMALL = [*_SUMMIT, "--images-per-second", "380", "--gpus", "1", "6", "1536", "27600", "--global-batch-sizes", "3072"]
 
 
 _TWO_POINTS = """{"algorithm": "ring", "points": [
@@ -63,7 +63,7 @@ def test_simulate_prints_fit_table_and_constants(
     monkeypatch.chdir(tmp_path)
     Path("toy.yaml").write_text(_TOY)
     points = _points(Path("points.json"))
-    sizes = ["--network", "resnet18", "--image-size", "32", "--gpus", "4", "32", "--batch-sizes", "102", "3072"]
+    sizes = ["--network", "resnet18", "--image-size", "32", "--gpus", "4", "32", "--global-batch-sizes", "102", "3072"]
     ways = ["--algorithms", "ring", "tree", "--negotiation", "1", "5", "--compression", "2"]
     fitted = ["--fit", str(points), "--link", "inter_node", "--hold-out", "n_bytes"]
     speed = ["--images-per-second", "400", "--price-per-gpu-hour", "2", "--out", "out"]
@@ -114,7 +114,7 @@ def test_measure_on_a_cpu_names_it_and_keeps_the_links_of_the_file(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     small = ["--network", "resnet18", "--image-size", "32", "--classes", "10", "--local-batch", "2", "--gpus", "1", "6"]
-    assert main([*_SUMMIT, "--measure", *small, "--batch-sizes", "12", "--out", str(tmp_path)]) == 0
+    assert main([*_SUMMIT, "--measure", *small, "--global-batch-sizes", "12", "--out", str(tmp_path)]) == 0
     shown = capsys.readouterr().out.splitlines()
     threads = torch.get_num_threads()
     cpu = f"the CPU ({threads} thread{'s' if threads > 1 else ''})"
@@ -131,7 +131,7 @@ def test_measure_on_a_cpu_names_it_and_keeps_the_links_of_the_file(
 
 
 def test_a_batch_that_no_number_of_gpus_shares_has_no_row(tmp_path: Path) -> None:
-    batches = ["--gpus", "6", "12", "--batch-sizes", "100", "600", "1200"]
+    batches = ["--gpus", "6", "12", "--global-batch-sizes", "100", "600", "1200"]
     assert main([*_SUMMIT, "--images-per-second", "380", *batches, "--out", str(tmp_path)]) == 0
     assert {row["global_batch"] for row in _tree(tmp_path)["rows"] if row["scaling"] == "strong"} == {600, 1200}
 
@@ -154,7 +154,7 @@ def test_messages_are_those_of_the_trainer_and_of_horovod(
     tree = _tree(tmp_path)
     constants = tree["constants"]
     assert constants["messages, fixed"] == {"value": fixed, "origin": "given"}
-    assert constants["messages, negotiated"]["value"] == f"what is ready, at most {negotiated} MiB"
+    assert constants["messages, negotiated"]["value"] == f"ready gradients, at most {negotiated} MiB"
     assert {way["overlap"] for way in tree["ways"].values()} == {"--no-overlap" not in option}
     assert {way["compression"] for way in tree["ways"].values()} == {1.0}
 

@@ -36,7 +36,7 @@ def _asked_to_end(folder: Path, sent: signal.Signals, code: int, monkeypatch: py
         os.kill(os.getpid(), sent)
 
     processes = StageProcesses("resnet18")
-    with processes.heeding_signals():
+    with processes.forwarding_signals():
         sender = threading.Thread(target=send)
         sender.start()
         try:

@@ -73,7 +73,7 @@ def test_a_winner_that_stopped_early_is_compared_at_the_end(tmp_path: Path) -> N
 
 
 def _found(summary: dict[str, Any], images: str = "the same") -> SearchResult:
-    return cast("SearchResult", SimpleNamespace(summary=lambda: summary, n_judged=40, images=images))
+    return cast("SearchResult", SimpleNamespace(summary=lambda: summary, n_val=40, images=images))
 
 
 def test_searches_on_other_images_are_not_compared(tmp_path: Path) -> None:

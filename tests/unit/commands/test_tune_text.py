@@ -53,7 +53,7 @@ def _found(**changes: Any) -> SearchResult:
         "failed_afterwards": {2: "the loss stopped being finite"},
         "epochs_afterwards": 5,
         "switching": [(2.0, 0.5), (2.0, 0.25), (4.0, 0.5)],
-        "n_judged": 40,
+        "n_val": 40,
         "images": "the same",
     }
     return SearchResult(**{**search, **changes})

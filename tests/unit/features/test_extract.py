@@ -42,7 +42,7 @@ def _extract(
 
 
 def _expected(network: TrainedNetwork) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Features and class probabilities of the centre crops, in one pass."""
+    """Features and class probabilities of the center crops, in one pass."""
     images = torch.from_numpy(bright_images(N)[0]).permute(0, 3, 1, 2) / 255
     with torch.inference_mode():
         features = network.model.features((images[:, :, 1:15, 1:15] - 0.44) / 0.27)

@@ -76,7 +76,7 @@ def test_each_point_names_its_row_and_lies_in_its_place() -> None:
 
 
 def _colors_of(look: Any) -> list[str]:
-    """The colour of each point, as plotly works it out."""
+    """The color of each point, as plotly works it out."""
     steps = look["colorscale"]
     span = look["cmax"] - look["cmin"]
     shares = (np.asarray(look["color"], dtype=float) - look["cmin"]) / span

@@ -11,7 +11,7 @@ from pipeline.figures.style import Groups, Scale, class_color
 
 
 def colours(file: bytes) -> set[tuple[int, ...]]:
-    """Colours that cover at least a few pixels; edges are blends."""
+    """Colors that cover at least a few pixels; edges are blends."""
     pixels = np.asarray(Image.open(io.BytesIO(file)).convert("RGB")).reshape(-1, 3)
     found, counts = np.unique(pixels, axis=0, return_counts=True)
     return {tuple(int(v) for v in colour) for colour, n in zip(found, counts, strict=True) if n >= 8}

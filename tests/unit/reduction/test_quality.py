@@ -1,4 +1,4 @@
-"""Neighbourhoods counted by hand and by definition."""
+"""Neighborhoods counted by hand and by definition."""
 
 import numpy as np
 from hypothesis import given, settings

@@ -157,7 +157,7 @@ def test_images_that_are_all_alike_are_all_judged_alike(scorer: dict[str, Any]) 
     name, options = split_options(scorer)
     values = SCORERS[name].values(_uniform(60, np.arange(60) % 2), **options)
     assert not np.isnan(values).any()
-    # Neighbours' labels differ where nothing else does.
+    # Neighbors' labels differ where nothing else does.
     if name not in {*_CHANCE, "knn_agreement"}:
         assert len(np.unique(values)) == 1
 

@@ -32,12 +32,12 @@ def test_parts_by_hand() -> None:
     assert {name: round(part.median, 9) for name, part in found.parts.items()} == {
         "compute": 0.1,
         "input": 0.03,
-        "synchronisation": 0.05,
+        "synchronization": 0.05,
         "communication": 0.02,
     }
     assert found.step.median == pytest.approx(0.2)
-    assert found.shares["synchronisation"].median == pytest.approx(0.25)
-    assert found.candidates == ("synchronisation",)
+    assert found.shares["synchronization"].median == pytest.approx(0.25)
+    assert found.candidates == ("synchronization",)
 
 
 @pytest.mark.parametrize("part", ["input", "slow_rank", "communication"])
@@ -46,7 +46,7 @@ def test_a_part_of_a_tenth_or_more_bounds_the_step(part: str, seconds: float, bo
     """0.009 of 0.109 s are 8 %, 0.02 of 0.12 s are 17 %."""
     overhead: Any = {part: seconds}
     found = diagnose(made_up_times(0.1, **overhead))
-    name = {"slow_rank": "synchronisation"}.get(part, part)
+    name = {"slow_rank": "synchronization"}.get(part, part)
     assert found.candidates == ((name,) if bound else ("compute",))
 
 
@@ -99,14 +99,14 @@ def test_ranks_that_are_slow_in_turn_are_waited_for() -> None:
     local[:, 0, ::2] += 0.1
     local[:, 1, 1::2] += 0.1
     synthetic, full = np.minimum(local, 0.15), np.full_like(local, 0.2)
-    assert diagnose(StepTimes(full=full, local=local, synthetic=synthetic)).candidates[0] == "synchronisation"
+    assert diagnose(StepTimes(full=full, local=local, synthetic=synthetic)).candidates[0] == "synchronization"
 
 
 def test_one_process_has_neither_communication_nor_waiting() -> None:
     times = made_up_times(0.1, input=0.2, shape=(8, 1, 5))
     found = diagnose(times)
     assert found.candidates == ("input",)
-    assert found.shares["communication"].median == found.shares["synchronisation"].median == 0
+    assert found.shares["communication"].median == found.shares["synchronization"].median == 0
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_statistics_of_before_are_forgotten() -> None:
 
 
 def test_deeper_layers_see_what_training_showed_them() -> None:
-    """The first layer normalises by the group's own statistics, so the second sees mean 0 and variance 1."""
+    """The first layer normalizes by the group's own statistics, so the second sees mean 0 and variance 1."""
     layers = GroupedBatchNorm2d(3), GroupedBatchNorm2d(3)
     _recompute(_Headed(*layers))
     torch.testing.assert_close(layers[1].running_mean, torch.zeros(3), atol=1e-5, rtol=0)

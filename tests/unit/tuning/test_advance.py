@@ -51,18 +51,18 @@ def in_one_go(trial: tuple[TrialRun, SearchInputs], weights: Path) -> float | No
     with distributed.session(run.threads) as ranks:
         splits = load_splits(inputs.source, ranks.device)
         return execute_run(
-            cell, splits, inputs.rows.trained, ranks=ranks, log=RunLog.silent(), weights=weights,
+            cell, splits, inputs.rows.train, ranks=ranks, log=RunLog.silent(), weights=weights,
             eval_batch_size=run.recipe.eval_batch_size,
         ).top1  # fmt: skip
 
 
 def test_epochs_end_at_whole_passes_over_the_rows_that_are_trained(trial: tuple[TrialRun, SearchInputs]) -> None:
     run, inputs = trial
-    n = int(inputs.rows.trained.sum())
-    assert not (inputs.rows.trained & inputs.rows.judged).any()
-    assert n + int(inputs.rows.judged.sum()) == 60
-    assert [16 * end - n * epoch for epoch, end in enumerate(run.ends, start=1)] == [4, 8, 12, 0]
-    assert run.settings.steps == run.ends[-1]
+    n = int(inputs.rows.train.sum())
+    assert not (inputs.rows.train & inputs.rows.val).any()
+    assert n + int(inputs.rows.val.sum()) == 60
+    assert [16 * end - n * epoch for epoch, end in enumerate(run.epoch_ends, start=1)] == [4, 8, 12, 0]
+    assert run.settings.steps == run.epoch_ends[-1]
 
 
 def test_four_epochs_in_turn_are_the_run_in_one_go(
@@ -90,7 +90,7 @@ def test_a_task_that_is_done_again_gives_the_same_and_trains_nothing(
     first = [train_next_epoch(task(trial, epoch, tmp_path / "trial")).accuracy for epoch in (1, 2)]
     state = Checkpoints(tmp_path / "trial").load_latest(print)
     assert state is not None
-    assert state[0] == trial[0].ends[1]
+    assert state[0] == trial[0].epoch_ends[1]
     monkeypatch.setattr("pipeline.training.step.TrainStep.run_step", None)
     (tmp_path / "trial" / "epoch-0002.json").unlink()  # as if it had been killed while it judged
     assert train_next_epoch(task(trial, 2, tmp_path / "trial")).accuracy == first[1]
@@ -227,7 +227,7 @@ def test_sigterm_after_the_last_step_of_an_epoch_ends_the_search(
 
     def asked(self: Checkpoints, step: int, state: Mapping[str, Any]) -> None:
         save(self, step, state)
-        if step == trial[0].ends[0]:
+        if step == trial[0].epoch_ends[0]:
             signal.raise_signal(signal.SIGTERM)
             if fails:
                 raise torch.OutOfMemoryError
@@ -245,5 +245,5 @@ def test_sigterm_after_the_last_step_of_an_epoch_ends_the_search(
         signal.signal(signal.SIGTERM, before)
     saved = Checkpoints(tmp_path / "trial").load_latest(print)
     assert saved is not None
-    assert saved[0] == trial[0].ends[0]
+    assert saved[0] == trial[0].epoch_ends[0]
     assert [train_next_epoch(task(trial, epoch, tmp_path / "trial")).accuracy for epoch in (1, 2)] == whole

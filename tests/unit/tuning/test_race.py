@@ -44,9 +44,9 @@ tables = st.tuples(st.integers(1, 5), st.integers(1, 6)).flatmap(
 def failing_tables(draw: st.DrawFn) -> Table:
     """NaN from the epoch on in which a trial fails, if it does."""
     table = draw(tables)
-    trials, cap = table.shape
+    trials, max_epochs = table.shape
     for trial in range(trials):
-        table[trial, draw(st.integers(0, cap - 1) | st.just(cap)) :] = np.nan
+        table[trial, draw(st.integers(0, max_epochs - 1) | st.just(max_epochs)) :] = np.nan
     return table
 
 
@@ -73,20 +73,25 @@ class Known:
     def ended(self, trial: int, how: TrialStatus) -> None:
         self.endings.append((trial, how))
 
-    def race(self, tolerance: Tolerance | None, *, places: int) -> SearchOutcome:
-        trials, cap = self.table.shape
+    def race(self, tolerance: Tolerance | None, *, max_concurrent: int) -> SearchOutcome:
+        trials, max_epochs = self.table.shape
         return run_threshold_pruning(
-            self.measure, self.ended, trials=trials, cap=cap, places=places, tolerance=tolerance
+            self.measure,
+            self.ended,
+            trials=trials,
+            max_epochs=max_epochs,
+            max_concurrent=max_concurrent,
+            tolerance=tolerance,
         )
 
 
 def together(table: Sequence[Sequence[float]] | Table, tolerance: Tolerance) -> SearchOutcome:
-    return Known(table).race(tolerance, places=len(table))
+    return Known(table).race(tolerance, max_concurrent=len(table))
 
 
 def in_turn(table: Sequence[Sequence[float]] | Table, tolerance: Tolerance, order: Sequence[int]) -> SearchOutcome:
     """One after another in `order`; trials numbered as in the table."""
-    outcome = Known(np.asarray(table)[list(order)]).race(tolerance, places=1)
+    outcome = Known(np.asarray(table)[list(order)]).race(tolerance, max_concurrent=1)
     back = np.argsort(order)
     return SearchOutcome(
         winner=None if outcome.winner is None else order[outcome.winner],
@@ -115,9 +120,9 @@ def test_example_in_sequence_takes_19_6_epochs_on_average() -> None:
 @pytest.mark.parametrize(
     ("order", "epochs", "eliminated_after", "winner"),
     [
-        # Trial 4 has nobody to beat and runs to the cap; 3 falls at once, 2 after two epochs, 1 after four.
+        # Trial 4 has nobody to beat and runs to the end; 3 falls at once, 2 after two epochs, 1 after four.
         ((3, 2, 1, 0), (4, 2, 1, 8), (4, 2, 1, None), 3),
-        # Trial 1 runs to the cap alone. Trial 3 leaves it behind at epoch 4 and runs on: more trials are to come.
+        # Trial 1 runs to the end alone. Trial 3 leaves it behind at epoch 4 and runs on: more trials are to come.
         # Trial 4 eliminates 3 with its first epoch, trial 2 falls after two.
         ((0, 2, 3, 1), (8, 2, 8, 8), (4, 2, 1, None), 3),
         # Trial 3 outlives 1 and 2, until the first epoch of trial 4 eliminates it: 4 is the last and alone remains.
@@ -130,10 +135,10 @@ def test_sequences_by_hand(
     assert came_out(in_turn(EXAMPLE, TENTH, order)) == (winner, epochs, eliminated_after)
 
 
-def test_a_freed_place_takes_the_next_trial() -> None:
-    """By hand: with two places trial 3 starts when 2 falls, is at its first epoch when 1 is at its second."""
+def test_a_freed_slot_takes_the_next_trial() -> None:
+    """With two trials at a time, trial 3 starts when 2 falls, is at its first epoch when 1 is at its second."""
     known = Known([[0.5, 0.6, 0.7], [0.3, 0.3, 0.3], [0.5, 0.4, 0.9]])
-    outcome = known.race(TENTH, places=2)
+    outcome = known.race(TENTH, max_concurrent=2)
     assert known.rounds == [
         [TrialStep(0, 1), TrialStep(1, 1)],
         [TrialStep(0, 2), TrialStep(2, 1)],
@@ -145,7 +150,7 @@ def test_a_freed_place_takes_the_next_trial() -> None:
 
 def test_a_failed_trial_leaves_and_the_others_go_on() -> None:
     known = Known([[0.5, np.nan], [0.5, 0.6], [np.nan, np.nan]])
-    outcome = known.race(None, places=2)
+    outcome = known.race(None, max_concurrent=2)
     assert outcome == SearchOutcome(
         winner=1, epochs=(1, 2, 0), eliminated_after=(None, None, None), failed=(True, False, True)
     )
@@ -153,13 +158,13 @@ def test_a_failed_trial_leaves_and_the_others_go_on() -> None:
 
 
 def test_nobody_wins_where_all_fail() -> None:
-    assert Known([[np.nan], [np.nan]]).race(TENTH, places=2).winner is None
+    assert Known([[np.nan], [np.nan]]).race(TENTH, max_concurrent=2).winner is None
 
 
 def test_a_trial_that_fails_leaves_the_race_to_those_that_it_put_out() -> None:
     """By hand: trial 2 puts out 1 and fails; the curve of trial 1 then stands again, and puts out trial 3."""
     known = Known([[0.5, 0.8], [0.92, np.nan], [0.3, 0.3]])
-    outcome = known.race(TENTH, places=1)
+    outcome = known.race(TENTH, max_concurrent=1)
     assert came_out(outcome) == (0, (2, 1, 1), (None, None, 1))
     assert outcome.failed == (False, True, False)
     assert known.endings == [(0, "finished"), (1, "failed"), (2, "eliminated")]
@@ -168,24 +173,24 @@ def test_a_trial_that_fails_leaves_the_race_to_those_that_it_put_out() -> None:
 def test_a_trial_stopped_for_one_that_fails_can_win() -> None:
     """By hand: trial 2 alone puts out 1 after an epoch, and fails; 3 never gets as far as 1 was."""
     known = Known([[0.8, 0.9, 0.9], [0.92, np.nan, np.nan], [0.85, 0.7, 0.75]])
-    outcome = known.race(TENTH, places=3)
+    outcome = known.race(TENTH, max_concurrent=3)
     assert came_out(outcome) == (0, (1, 1, 3), (None, None, None))
     assert known.endings == [(0, "eliminated"), (1, "failed"), (2, "finished")]
 
 
-@given(table=failing_tables(), places=st.integers(1, 6))
-def test_without_a_rule_all_run_to_the_cap_or_fail(table: Table, places: int) -> None:
-    outcome = Known(table).race(None, places=places)
+@given(table=failing_tables(), max_concurrent=st.integers(1, 6))
+def test_without_a_rule_all_run_to_the_cap_or_fail(table: Table, max_concurrent: int) -> None:
+    outcome = Known(table).race(None, max_concurrent=max_concurrent)
     assert outcome.epochs == tuple(np.isfinite(table).sum(axis=1))
     assert outcome.failed == tuple(np.isnan(table[:, -1]))
     assert outcome.winner == (None if all(outcome.failed) else np.nanargmax(table[:, -1]))
 
 
-@given(table=failing_tables(), tolerance=tolerances, places=st.integers(1, 6))
+@given(table=failing_tables(), tolerance=tolerances, max_concurrent=st.integers(1, 6))
 def test_only_trials_that_have_not_failed_put_others_out_for_good(
-    table: Table, tolerance: Tolerance, places: int
+    table: Table, tolerance: Tolerance, max_concurrent: int
 ) -> None:
-    outcome = Known(table).race(tolerance, places=places)
+    outcome = Known(table).race(tolerance, max_concurrent=max_concurrent)
     well = [trial for trial in range(len(table)) if not outcome.failed[trial]]
     for trial, after in enumerate(outcome.eliminated_after):
         if after is not None:
@@ -202,11 +207,11 @@ def test_of_equals_the_first_wins() -> None:
     assert together([[0.5, 0.6], [0.5, 0.7], [0.5, 0.7]], TENTH).winner == 1
 
 
-@given(table=failing_tables(), tolerance=tolerances, places=st.integers(1, 6))
-def test_every_trial_runs_its_epochs_once_and_in_order(table: Table, tolerance: Tolerance, places: int) -> None:
+@given(table=failing_tables(), tolerance=tolerances, max_concurrent=st.integers(1, 6))
+def test_every_trial_runs_its_epochs_once_and_in_order(table: Table, tolerance: Tolerance, max_concurrent: int) -> None:
     known = Known(table)
-    outcome = known.race(tolerance, places=places)
-    assert all(len(turns) <= places for turns in known.rounds)
+    outcome = known.race(tolerance, max_concurrent=max_concurrent)
+    assert all(len(turns) <= max_concurrent for turns in known.rounds)
     for trial, ran in enumerate(outcome.epochs):
         own = [turn.epoch for turns in known.rounds for turn in turns if turn.trial == trial]
         assert own == list(range(1, ran + 1 + outcome.failed[trial]))

@@ -37,11 +37,11 @@ def search(**changes: Any) -> Tuning:
 
 def asked(tuning: Tuning, n: int, score: Callable[[dict[str, Any]], float]) -> list[dict[str, Any]]:
     """Values of `n` trials, each told before the next is asked."""
-    suggestions, values = TrialSampler(tuning), []
+    sampler, values = TrialSampler(tuning), []
     for trial in range(n):
-        values.append(from_optuna_params(tuning.space, suggestions.ask()))
-        suggestions.report(trial, 1, score(values[-1]))
-        suggestions.end(trial, "finished", score(values[-1]))
+        values.append(from_optuna_params(tuning.space, sampler.ask()))
+        sampler.report(trial, 1, score(values[-1]))
+        sampler.tell(trial, "finished", score(values[-1]))
     return values
 
 
@@ -127,9 +127,9 @@ def test_a_journal_that_is_damaged_in_the_middle_is_named_with_the_line(damaged:
 
 
 def _take_up(path: Path, tuning: Tuning) -> TrialStorage:
-    suggestions, journal = TrialSampler(tuning), TrialStorage(path)
+    sampler, journal = TrialSampler(tuning), TrialStorage(path)
     for trial in range(2):
-        journal.start(trial, suggestions.ask(), to_distributions(tuning.space))
+        journal.start(trial, sampler.ask(), to_distributions(tuning.space))
     return journal
 
 
@@ -171,8 +171,8 @@ def test_json_that_is_no_line_of_a_journal_is_refused(line: bytes, tmp_path: Pat
 
 def test_a_trial_cannot_take_other_values_than_before(tmp_path: Path) -> None:
     tuning = search()
-    suggestions, journal = TrialSampler(tuning), TrialStorage(tmp_path / "journal.log")
-    journal.start(0, suggestions.ask(), to_distributions(tuning.space))
+    sampler, journal = TrialSampler(tuning), TrialStorage(tmp_path / "journal.log")
+    journal.start(0, sampler.ask(), to_distributions(tuning.space))
     with pytest.raises(InputError) as raised:
-        TrialStorage(tmp_path / "journal.log").start(0, suggestions.ask(), to_distributions(tuning.space))
+        TrialStorage(tmp_path / "journal.log").start(0, sampler.ask(), to_distributions(tuning.space))
     assert raised.value.key == str(tmp_path / "journal.log")

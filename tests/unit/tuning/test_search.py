@@ -15,7 +15,7 @@ from pipeline.run_log import RunLog
 from pipeline.training.checkpointing import Checkpoints
 from pipeline.tuning.results import SearchResult
 from pipeline.tuning.scheduler import SearchOutcome
-from pipeline.tuning.search import Search, number_of_trials, trials_to_resume
+from pipeline.tuning.search import Search, count_trials, trials_to_resume
 from pipeline.tuning.sources import TrialData
 from pipeline.tuning.storage import TrialStorage
 from pipeline.tuning.trial import TrainValRows, TrialRun
@@ -46,10 +46,10 @@ def search(
 
     made = Search(
         tuning,
-        run_of=lambda values: cast("TrialRun", values),
-        rows=TrainValRows(trained=NOBODY, judged=NOBODY),
+        make_run=lambda values: cast("TrialRun", values),
+        rows=TrainValRows(train=NOBODY, val=NOBODY),
         source=cast("TrialData", None),
-        journal=TrialStorage(folder / "journal.log"),
+        storage=TrialStorage(folder / "journal.log"),
         checkpoints=folder,
         map_tasks=trained,
         log=RunLog.silent(),
@@ -59,7 +59,7 @@ def search(
 
 def found_by(made: Search, folder: Path, tuning: Tuning, outcome: SearchOutcome) -> SearchResult:
     """What a search of `folder` that has run says at its end, read by another process."""
-    finished = made.finish(trials_to_resume(tuning, outcome))
+    finished = made.resume_pruned(trials_to_resume(tuning, outcome))
     return SearchResult(
         tuning=tuning,
         outcome=outcome,
@@ -70,7 +70,7 @@ def found_by(made: Search, folder: Path, tuning: Tuning, outcome: SearchOutcome)
         failed_afterwards=made.failed_afterwards,
         epochs_afterwards=made.epochs_afterwards,
         switching=TrialStorage(folder / "journal.log").switching,
-        n_judged=40,
+        n_val=40,
         images="",
     )
 
@@ -222,10 +222,10 @@ def test_tpe_under_hyperband_has_to_be_able_to_learn() -> None:
         sampler = {"name": "tpe", "n_startup_trials": startup}
         tuning = tuning_of(trials=None, epochs=4, pruner={"name": "hyperband", "factor": 2}, sampler=sampler)
         if fits:
-            assert number_of_trials(tuning) == 10
+            assert count_trials(tuning) == 10
             continue
         with pytest.raises(InputError) as raised:
-            number_of_trials(tuning)
+            count_trials(tuning)
         assert raised.value.key == "sampler"
 
 

@@ -16,7 +16,7 @@ from tests.fixtures.training import NAMES, SIZE
 from tests.fixtures.tuning import NAME, write_search
 
 SUMMARY = DatasetInfo(n_classes=len(NAMES), image_size=SIZE, mean=(0.44,) * 3, std=(0.27,) * 3)
-ROWS = TrainValRows(trained=np.arange(60) % 4 != 0, judged=np.arange(60) % 4 == 0)
+ROWS = TrainValRows(train=np.arange(60) % 4 != 0, val=np.arange(60) % 4 == 0)
 
 _LOCAL = {"start": {"steps": 1}, "period": 5}
 
@@ -29,7 +29,7 @@ def params_of(folder: Path, **study: Any) -> Params:
     return params.model_copy(update={"studies": {"tiny": changed}})
 
 
-def run_of(params: Params, **values: Any) -> TrialRun:
+def make_run(params: Params, **values: Any) -> TrialRun:
     return trial_run(params, NAME, values, SUMMARY, ROWS)
 
 
@@ -44,7 +44,7 @@ def test_values_that_the_whole_study_cannot_take_are_refused(
     study: dict[str, Any], values: dict[str, Any], key: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError) as refused:
-        run_of(params_of(tmp_path, **study), **values)
+        make_run(params_of(tmp_path, **study), **values)
     assert key_within(refused.value, "tuned.yaml") == f"studies.tiny.{key}"
 
 
@@ -53,7 +53,7 @@ def test_a_report_may_ask_for_accuracies_of_another_study(tmp_path: Path) -> Non
     watched = params.studies["tiny"].model_copy(update={"accuracy_every": Duration(epochs=1)})
     reported = params.report.model_copy(update={"target_top1": 0.5})
     both = params.model_copy(update={"studies": {**params.studies, "watched": watched}, "report": reported})
-    assert run_of(both, learning_rates=0.1) == run_of(params, learning_rates=0.1)
+    assert make_run(both, learning_rates=0.1) == make_run(params, learning_rates=0.1)
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_a_report_may_ask_for_accuracies_of_another_study(tmp_path: Path) -> Non
 def test_a_trial_has_the_processes_that_its_recipe_asks_for(
     values: dict[str, Any], processes: int, tmp_path: Path
 ) -> None:
-    assert run_of(params_of(tmp_path), **values).processes == processes
+    assert make_run(params_of(tmp_path), **values).processes == processes
 
 
 def test_compression_takes_a_process_for_every_worker(tmp_path: Path) -> None:
     values = {"recipe.simulated_workers": 4, "recipe.communication.compression": "bf16"}
     with pytest.raises(InputError) as raised:
-        run_of(params_of(tmp_path), **values)
+        make_run(params_of(tmp_path), **values)
     assert " workers: 4 " in str(raised.value)
     assert raised.value.key == "communication.compression"
 
@@ -83,13 +83,13 @@ def test_compression_takes_a_process_for_every_worker(tmp_path: Path) -> None:
 def test_post_local_sgd_is_refused_in_one_line(simulated_workers: int, tmp_path: Path) -> None:
     values = {"recipe.post_local_sgd": _LOCAL, "recipe.simulated_workers": simulated_workers}
     with pytest.raises(InputError) as raised:
-        run_of(params_of(tmp_path), **values)
+        make_run(params_of(tmp_path), **values)
     assert raised.value.key == "post_local_sgd"
 
 
 def test_epochs_of_a_trial_whose_batch_grows_end_where_their_images_do(tmp_path: Path) -> None:
     """45 images an epoch: 6 steps of 8 in the first, then steps of 16, of which 3 reach 90 images and 6 reach 135."""
     stages = {"stages": [{"share": 0.5, "until": {"epochs": 1}}]}
-    run = run_of(params_of(tmp_path), **{"recipe.batch_schedule": stages})
-    assert run.ends[:3] == (6, 9, 12)
-    assert run.ends[-1] == run.settings.steps
+    run = make_run(params_of(tmp_path), **{"recipe.batch_schedule": stages})
+    assert run.epoch_ends[:3] == (6, 9, 12)
+    assert run.epoch_ends[-1] == run.settings.steps

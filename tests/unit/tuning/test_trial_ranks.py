@@ -43,7 +43,7 @@ def _state(task: EpochTask) -> Any:
     found = Checkpoints(task.folder).load_latest(print)
     assert found is not None
     step, state = found
-    assert step == task.run.ends[task.epoch - 1]
+    assert step == task.run.epoch_ends[task.epoch - 1]
     return state
 
 

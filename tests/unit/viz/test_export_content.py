@@ -49,16 +49,16 @@ def test_more_than_the_limit_may_go() -> None:
 
 
 def test_columns_are_those_of_the_points(judged: tuple[Points, FilterPreview]) -> None:
-    points, verdict = judged
-    columns = {name: gzip.decompress(packed) for name, packed in make_content(points, verdict, {}).columns.items()}
-    rows = np.argsort(-verdict.scores, kind="stable")
+    points, preview = judged
+    columns = {name: gzip.decompress(packed) for name, packed in make_content(points, preview, {}).columns.items()}
+    rows = np.argsort(-preview.scores, kind="stable")
     assert np.frombuffer(columns["sample_id"], "<i4").tolist() == rows.tolist()
-    np.testing.assert_array_equal(np.frombuffer(columns["score"], "<f8"), verdict.scores[rows])
+    np.testing.assert_array_equal(np.frombuffer(columns["score"], "<f8"), preview.scores[rows])
     np.testing.assert_array_equal(np.frombuffer(columns["x"], "<f4"), points.coordinates[rows, 0])
     assert json.loads(columns["path"]) == [points.paths[row].as_py() for row in rows.tolist()]
     assert columns["sha256"].hex() == "".join(points.sha256[row].as_py() for row in rows.tolist())
     neighbours = np.frombuffer(columns["neighbours"], "<i4").reshape(_N, -1)
-    np.testing.assert_array_equal(rows[neighbours], points.neighbours[rows])
+    np.testing.assert_array_equal(rows[neighbours], points.neighbors[rows])
 
 
 def test_columns_hold_no_date(judged: tuple[Points, FilterPreview]) -> None:
@@ -81,10 +81,10 @@ def test_decisions_by_hand_stand_beside_their_image(judged: tuple[Points, Filter
 
 
 def test_clusters_that_are_whole_classes_are_no_coloring(judged: tuple[Points, FilterPreview]) -> None:
-    points, verdict = judged
-    offered = [coloring["key"] for coloring in make_content(points, verdict, {}).about["colorings"]]
+    points, preview = judged
+    offered = [coloring["key"] for coloring in make_content(points, preview, {}).about["colorings"]]
     assert "cluster" in offered
     points.clusters[:] = 0
-    offered = [coloring["key"] for coloring in make_content(points, verdict, {}).about["colorings"]]
+    offered = [coloring["key"] for coloring in make_content(points, preview, {}).about["colorings"]]
     assert "cluster" not in offered
     assert "class" in offered

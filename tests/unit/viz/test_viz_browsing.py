@@ -56,12 +56,14 @@ def test_pages_partition_the_list(
     )
     by_hand = dict.fromkeys(data.draw(st.lists(st.integers(0, n - 1), max_size=5)), "drop")
     source = source_of(points, by_hand)
-    asked = MapControls(network="made-up", classes=data.draw(st.sampled_from([[], [1], [0, 2]])), scores=[0, 1])
+    map_controls = MapControls(network="made-up", classes=data.draw(st.sampled_from([[], [1], [0, 2]])), scores=[0, 1])
     other = MapControls(network="made-up", rule=settings_to_json(FilterSettings(limit=Limit(threshold=threshold))))
-    expected = listed_rows(asked.look(source), which, order, selection=selection, other=other.look(source)).tolist()
+    expected = listed_rows(
+        map_controls.state(source), which, order, selection=selection, other=other.state(source)
+    ).tolist()
     found: list[int] = []
     for page in range(100):
-        answer = browse(source, asked, which, order, page, selection=selection, other=other)
+        answer = browse(source, map_controls, which, order, page, selection=selection, other=other)
         assert (answer["page"], answer["previous"]) == (page, page == 0)
         found += rows_of(answer["grid"]) if expected else []
         assert len(found) == min(len(expected), PAGE * (page + 1))
@@ -74,23 +76,23 @@ def test_pages_partition_the_list(
 
 def test_lists_hold_what_they_say(data: DataPaths, source: Source, points: Points) -> None:
     decide(data, points, {79: "keep", 3: "drop"})
-    look = _HERE.look(source)
-    assert listed_rows(look, "goes", "suspect").tolist() == [78, 77, 76, 75, 74, 3]
-    assert listed_rows(look, "goes", "trusted").tolist() == [3, 74, 75, 76, 77, 78]
-    assert listed_rows(look, "hand", "suspect").tolist() == [79, 3]
-    assert listed_rows(look, "selection", "class", selection=[6, 5, 4, 999]).tolist() == [4, 5, 6]
-    assert listed_rows(look, "shown", "sure")[0] == 79
-    assert len(listed_rows(look, "shown", "sure")) == 80
+    state = _HERE.state(source)
+    assert listed_rows(state, "goes", "suspect").tolist() == [78, 77, 76, 75, 74, 3]
+    assert listed_rows(state, "goes", "trusted").tolist() == [3, 74, 75, 76, 77, 78]
+    assert listed_rows(state, "hand", "suspect").tolist() == [79, 3]
+    assert listed_rows(state, "selection", "class", selection=[6, 5, 4, 999]).tolist() == [4, 5, 6]
+    assert listed_rows(state, "shown", "sure")[0] == 79
+    assert len(listed_rows(state, "shown", "sure")) == 80
     for comparing in ("a", "b", "both"):
-        assert len(listed_rows(look, comparing, "suspect")) == 0
+        assert len(listed_rows(state, comparing, "suspect")) == 0
 
 
 def test_lists_respect_the_filters(source: Source, points: Points) -> None:
-    asked = MapControls(network=NETWORK, classes=[1], scores=[0, 0.5])
-    look = asked.look(source)
-    assert listed_rows(look, "goes", "suspect").tolist() == []
+    map_controls = MapControls(network=NETWORK, classes=[1], scores=[0, 0.5])
+    state = map_controls.state(source)
+    assert listed_rows(state, "goes", "suspect").tolist() == []
     for which in ("shown", "selection"):
-        rows = listed_rows(look, which, "suspect", selection=range(80))
+        rows = listed_rows(state, which, "suspect", selection=range(80))
         assert set(points.labels[rows]) == {1}
         assert (points.scores[rows] <= 0.5).all()
 

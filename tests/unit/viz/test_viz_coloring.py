@@ -19,22 +19,22 @@ _SEEDS = st.integers(0, 2**16)
 
 def _facts(n: int, classes: int, seed: int, clusters: int = 3) -> ColorData:
     rng = np.random.default_rng(seed)
-    noise, by_hand = rng.random(n) < 0.3, rng.random(n) < 0.2
+    noise, is_overridden = rng.random(n) < 0.3, rng.random(n) < 0.2
     return ColorData(
         labels=rng.integers(0, classes, n),
         predicted=rng.integers(0, classes, n),
-        neighbours=rng.integers(0, n, (n, 4)),
+        neighbors=rng.integers(0, n, (n, 4)),
         clusters=np.where(noise, -1, rng.integers(0, clusters, n)).astype(np.int32),
-        keep=np.where(by_hand, rng.random(n) < 0.5, ~noise),
+        keep=np.where(is_overridden, rng.random(n) < 0.5, ~noise),
         noise=noise,
-        by_hand=by_hand,
+        is_overridden=is_overridden,
         scores=rng.random(n),
         class_names=[f"class {index}" for index in range(classes)],
     )
 
 
-def _names(facts: ColorData, coloring: str) -> list[str]:
-    colors = colors_by(coloring, facts)
+def _names(color_data: ColorData, coloring: str) -> list[str]:
+    colors = colors_by(coloring, color_data)
     assert isinstance(colors, Groups)
     return [colors.names[code] for code in colors.codes]
 
@@ -55,48 +55,53 @@ def test_codes_agree_with_names_and_colours(n: int, classes: int, seed: int, col
 
 @given(n=st.integers(1, 50), seed=_SEEDS)
 def test_decisions_classes_and_correctness_are_named(n: int, seed: int) -> None:
-    facts = _facts(n, 4, seed)
-    fates = ["stays" if keep else "goes" for keep in facts.keep]
-    expected = [f"{fate} by hand" if hand else fate for fate, hand in zip(fates, facts.by_hand, strict=True)]
-    assert _names(facts, "decision") == expected
-    assert _names(facts, "class") == [f"class {label}" for label in facts.labels]
-    seen = ["network sees the label" if same else "sees another class" for same in facts.predicted == facts.labels]
-    assert _names(facts, "correct") == seen
+    color_data = _facts(n, 4, seed)
+    fates = ["stays" if keep else "goes" for keep in color_data.keep]
+    expected = [f"{fate} by hand" if hand else fate for fate, hand in zip(fates, color_data.is_overridden, strict=True)]
+    assert _names(color_data, "decision") == expected
+    assert _names(color_data, "class") == [f"class {label}" for label in color_data.labels]
+    seen = [
+        "network sees the label" if same else "sees another class" for same in color_data.predicted == color_data.labels
+    ]
+    assert _names(color_data, "correct") == seen
 
 
 @given(n=st.integers(1, 50), seed=_SEEDS)
 def test_reasons_say_who_doubts_what_goes(n: int, seed: int) -> None:
-    facts = _facts(n, 3, seed)
-    for row, name in enumerate(_names(facts, "reason")):
-        if facts.by_hand[row]:
+    color_data = _facts(n, 3, seed)
+    for row, name in enumerate(_names(color_data, "reason")):
+        if color_data.is_overridden[row]:
             assert name == "decided by hand"
-        elif not facts.noise[row]:
+        elif not color_data.noise[row]:
             assert name == "stays"
         else:
-            doubts = facts.predicted[row] != facts.labels[row], facts.voted[row] != facts.labels[row]
-            assert ("network" in name, "neighbours" in name) == doubts, name
+            doubts = (
+                color_data.predicted[row] != color_data.labels[row],
+                color_data.voted[row] != color_data.labels[row],
+            )
+            assert ("network" in name, "neighbors" in name) == doubts, name
 
 
 @given(n=st.integers(1, 80), seed=_SEEDS)
 def test_arms_are_those_of_training(n: int, seed: int) -> None:
-    facts = _facts(n, 3, seed)
-    random = arm_mask("random", facts.labels, facts.keep, seed=0)
+    color_data = _facts(n, 3, seed)
+    random = arm_mask("random", color_data.labels, color_data.keep, seed=0)
     named = {
         (False, False): "full alone",
         (True, False): "full and filtered",
         (False, True): "full and random (seed 0)",
     }
-    expected = [named.get((bool(a), bool(b)), "all three") for a, b in zip(facts.keep, random, strict=True)]
-    assert _names(facts, "arm") == expected
+    expected = [named.get((bool(a), bool(b)), "all three") for a, b in zip(color_data.keep, random, strict=True)]
+    assert _names(color_data, "arm") == expected
 
 
 @given(n=st.integers(1, 120), classes=st.integers(1, 5), clusters=st.integers(1, 20), seed=_SEEDS)
 def test_clusters_are_named_the_largest_apart(n: int, classes: int, clusters: int, seed: int) -> None:
-    facts = _facts(n, classes, seed, clusters)
-    names = _names(facts, "cluster")
+    color_data = _facts(n, classes, seed, clusters)
+    names = _names(color_data, "cluster")
     full = [
         "noise" if cluster < 0 else f"class {label}, cluster {cluster}"
-        for label, cluster in zip(facts.labels, facts.clusters, strict=True)
+        for label, cluster in zip(color_data.labels, color_data.clusters, strict=True)
     ]
     assert len(set(names)) <= MAX_NAMES
     sizes = Counter(name for name in full if name != "noise")
@@ -111,30 +116,30 @@ def test_clusters_are_named_the_largest_apart(n: int, classes: int, clusters: in
 
 
 def test_noise_is_grey_and_what_goes_is_not() -> None:
-    facts = _facts(60, 2, 0)
-    clusters, reasons = colors_by("cluster", facts), colors_by("reason", facts)
+    color_data = _facts(60, 2, 0)
+    clusters, reasons = colors_by("cluster", color_data), colors_by("reason", color_data)
     assert isinstance(clusters, Groups)
     assert isinstance(reasons, Groups)
     assert clusters.colors[clusters.names.index("noise")] == NOISE
     assert NOISE not in [color for name, color in zip(reasons.names, reasons.colors, strict=True) if "goes" in name]
 
 
-def _vote(row: int, facts: ColorData) -> int:
+def _vote(row: int, color_data: ColorData) -> int:
     """By a plain loop: the label itself wins ties, else the nearest of the most frequent."""
     counts: dict[int, int] = {}
-    for neighbour in facts.neighbours[row].tolist():
-        label = int(facts.labels[neighbour])
+    for neighbour in color_data.neighbors[row].tolist():
+        label = int(color_data.labels[neighbour])
         counts[label] = counts.get(label, 0) + 1
-    own = int(facts.labels[row])
+    own = int(color_data.labels[row])
     most = max(counts.values())
     return own if counts.get(own, 0) == most else next(label for label, count in counts.items() if count == most)
 
 
 @given(n=st.integers(1, 60), classes=st.integers(1, 1000), seed=_SEEDS)
 def test_votes_are_those_of_a_plain_loop(n: int, classes: int, seed: int) -> None:
-    facts = _facts(n, classes, seed)
+    color_data = _facts(n, classes, seed)
     np.testing.assert_array_equal(
-        neighbor_vote(facts.neighbours, facts.labels), [_vote(row, facts) for row in range(n)]
+        neighbor_vote(color_data.neighbors, color_data.labels), [_vote(row, color_data) for row in range(n)]
     )
 
 
@@ -145,20 +150,20 @@ def test_neighbours_vote_only_where_a_colouring_needs_them(monkeypatch: pytest.M
     monkeypatch.setattr("viz.color_by.neighbor_vote", unwanted)
     for coloring in set(COLORINGS) - {"reason"}:
         colors_by(coloring, replace(_facts(20, 3, 0)))
-    # It is what a colouring by reason asks, so that the others would have been caught.
+    # It is what a coloring by reason asks, so that the others would have been caught.
     with pytest.raises(AssertionError):
         colors_by("reason", replace(_facts(20, 3, 0)))
 
 
 def test_differences_name_who_drops() -> None:
-    def verdict(noise: list[bool], kept: list[int]) -> FilterPreview:
+    def preview(noise: list[bool], kept: list[int]) -> FilterPreview:
         line = Override(path="", sha256="", decision="keep", note="", timestamp="", line=0)
         return FilterPreview(
-            values=np.zeros(5), thresholds=np.ones(5), noise=np.array(noise), by_hand=dict.fromkeys(kept, line)
+            values=np.zeros(5), thresholds=np.ones(5), noise=np.array(noise), overrides=dict.fromkeys(kept, line)
         )
 
-    a = verdict([False, True, False, True, True], [4])
-    b = verdict([False, False, True, True, True], [4])
+    a = preview([False, True, False, True, True], [4])
+    b = preview([False, False, True, True, True], [4])
     groups = differences(a, b)
     assert [NAMES[code] for code in groups.codes] == [
         "both keep", "only A drops", "only B drops", "both drop", "both keep",

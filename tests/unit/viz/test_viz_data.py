@@ -289,13 +289,13 @@ def test_what_fails_is_tried_again_and_nothing_is_kept_of_it() -> None:
     assert len(results._making) <= 2
 
 
-@given(asked=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 300)), max_size=40))
+@given(requests=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 300)), max_size=40))
 def test_the_last_keys_and_their_newest_stamps_are_remembered_up_to_so_many_bytes(
-    asked: list[tuple[int, int, int]],
+    requests: list[tuple[int, int, int]],
 ) -> None:
     results = StampedCache(300)
     held: dict[int, tuple[int, int]] = {}
-    for key, stamp, size in asked:
+    for key, stamp, size in requests:
         before = held.pop(key, None)
         known = before is not None and before[0] == stamp
         value = results.get(key, str(stamp), partial(np.zeros, size, np.uint8))
@@ -318,7 +318,7 @@ def test_bytes_of_what_is_remembered_are_those_of_its_arrays(points: Points, dat
     mapped = open_array(data.images("train"), dtype=np.uint8, ndim=4)
     assert deep_nbytes(("stamp", mapped)) < 1000
     assert 0 <= deep_nbytes((np.zeros(1000), [np.zeros((3, 1000))])) - 32_000 < 1000
-    arrays = [points.coordinates, points.labels, points.neighbours, points.paths, points.reasons]
+    arrays = [points.coordinates, points.labels, points.neighbors, points.paths, points.reasons]
     assert sum(array.nbytes for array in arrays) < deep_nbytes(points) < 50_000
 
 

@@ -111,12 +111,12 @@ def test_two_pages_undo_their_own(data: DataPaths, source: Source, points: Point
 
 def test_pages_closed_long_ago_are_forgotten(desk: OverrideSessions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overrides, "_MAX_PAGES", 2)
-    first = desk.of_page("a")
-    assert desk.of_page("b") is not first
-    assert desk.of_page("a") is first
-    desk.of_page("c")
-    assert desk.of_page("a") is first, "asked for a moment ago"
-    assert desk.of_page("b") is not first
+    first = desk.for_page("a")
+    assert desk.for_page("b") is not first
+    assert desk.for_page("a") is first
+    desk.for_page("c")
+    assert desk.for_page("a") is first, "map_controls for a moment ago"
+    assert desk.for_page("b") is not first
 
 
 def test_rows_of_files_that_are_gone_are_not_decided(
@@ -227,6 +227,6 @@ def test_with_several_networks_the_share_is_written_and_no_limit(source: Source,
     shown, _ = show_difference(source, params, NETWORK, kept, "share")
     write_rule(source, params, NETWORK, kept, "share", shown)
     written = load_params(params).filter
-    share = make_map_state(source, NETWORK, kept).verdict.noise.mean()
+    share = make_map_state(source, NETWORK, kept).preview.noise.mean()
     assert (written.eps, written.allocation) == (None, "overall")
     assert written.drop_fraction == pytest.approx(share, rel=1e-5)

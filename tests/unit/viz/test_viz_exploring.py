@@ -56,8 +56,8 @@ def test_the_map_shows_every_image_once(source: Source, points: Points, coloring
 
 
 def test_filters_by_class_and_score_are_obeyed(source: Source, points: Points) -> None:
-    asked = MapControls(network=NETWORK, classes=[2, 3], scores=[0.2, 0.5])
-    answer = draw(source, asked, "class")
+    map_controls = MapControls(network=NETWORK, classes=[2, 3], scores=[0.2, 0.5])
+    answer = draw(source, map_controls, "class")
     expected = np.flatnonzero((points.labels >= 2) & (points.scores >= 0.2) & (points.scores <= 0.5))
     assert sorted(answer["figure"].data[POINTS].customdata) == expected.tolist()
     assert re.findall(r"\d+", answer["notice"]) == [str(len(expected)), "80"]
@@ -74,8 +74,8 @@ def _patches(figure: Any) -> list[list[Any]]:
 
 def test_another_colouring_or_limit_sends_colours_alone(source: Source) -> None:
     drawn = draw(source, _HERE, "decision")["drawn"]
-    for asked, coloring in ((_HERE, "class"), (MapControls(network=NETWORK, rule=_rule(0.2)), "decision")):
-        answer = draw(source, asked, coloring, drawn=drawn)
+    for map_controls, coloring in ((_HERE, "class"), (MapControls(network=NETWORK, rule=_rule(0.2)), "decision")):
+        answer = draw(source, map_controls, coloring, drawn=drawn)
         assert _patches(answer["figure"]) == [["data", POINTS, "marker"]]
         assert answer["drawn"] == drawn
         marker = answer["figure"].to_plotly_json()["operations"][0]["params"]["value"]
@@ -115,7 +115,7 @@ def test_the_part_looked_at_is_that_of_the_last_zoom_of_this_map() -> None:
         assert visible_box(event, drawn, "a") == box
     assert visible_box({"xaxis.autorange": True, "yaxis.autorange": True}, drawn, "a") is None
     assert visible_box(_zoom(3.0, 4.0), drawn, "a") == ((3.0, 4.0), (3.0, 4.0))
-    # The event is of the map before, also when something else is asked of the new one.
+    # The event is of the map before, also when something else is requested of the new one.
     assert visible_box(zoomed, drawn, "b") is None
     assert visible_box(zoomed, {"network": "b", "box": None, "zoom": zoomed}, "b") is None
 
@@ -206,13 +206,17 @@ def test_hostile_class_names_arrive_as_text(source: Source) -> None:
 
 
 def test_missing_artefacts_say_what_to_run(source: Source) -> None:
-    asked = MapControls(network="resnet34")
-    answer = draw(source, asked, "class")
-    for said in (answer["problem"], describe(source, 3, asked), draw_comparison(source, _HERE, asked)["differences"]):
+    map_controls = MapControls(network="resnet34")
+    answer = draw(source, map_controls, "class")
+    for said in (
+        answer["problem"],
+        describe(source, 3, map_controls),
+        draw_comparison(source, _HERE, map_controls)["differences"],
+    ):
         assert f"{source.data.points('resnet34')}: " in text_of(said)
     assert answer["drawn"] is None
     assert len(answer["figure"].data) == 2
-    assert hover(source, event_at(0), asked, None)[0] is False
+    assert hover(source, event_at(0), map_controls, None)[0] is False
 
 
 def test_a_project_that_has_run_nothing_says_what_to_run(tmp_path: Any) -> None:

@@ -92,19 +92,19 @@ def test_sliders_have_a_range_for_every_limit(threshold: float, values: float) -
 @pytest.mark.parametrize("label", [None, 2])
 def test_a_share_asked_for_goes(source: Source, points: Points, judge: str, label: int | None) -> None:
     rule = changed(source, points, FilterSettings(judge=judge), label, "share", 15.0)
-    verdict = make_map_state(source, NETWORK, settings_to_json(rule)).verdict
+    preview = make_map_state(source, NETWORK, settings_to_json(rule)).preview
     rows = points.labels == label if label is not None else np.ones(80, dtype=bool)
-    # Neighbours often have one release radius, and margins repeat.
-    suspicion = np.round(verdict.values[rows], 6)
+    # Neighbors often have one release radius, and margins repeat.
+    suspicion = np.round(preview.values[rows], 6)
     in_reach = [abs((suspicion > value).sum() - 0.15 * rows.sum()) for value in suspicion]
-    assert abs(verdict.noise[rows].sum() - 0.15 * rows.sum()) == min(in_reach)
+    assert abs(preview.noise[rows].sum() - 0.15 * rows.sum()) == min(in_reach)
 
 
 def test_settings_of_a_class_leave_the_others_alone(source: Source, points: Points) -> None:
     rule = FilterSettings(judge="dbscan", limit=Limit(threshold=0.5))
     kept = adjust(source, NETWORK, settings_to_json(rule), 2, "threshold", 0.01)["rule"]
     kept = adjust(source, NETWORK, kept, 2, "min_samples", 2)["rule"]
-    before, after = (make_map_state(source, NETWORK, one).verdict.noise for one in (settings_to_json(rule), kept))
+    before, after = (make_map_state(source, NETWORK, one).preview.noise for one in (settings_to_json(rule), kept))
     of_class = points.labels == 2
     np.testing.assert_array_equal(before[~of_class], after[~of_class])
     assert after[of_class].all()
@@ -115,7 +115,7 @@ def test_settings_of_all_take_back_those_of_classes(source: Source, points: Poin
     rule = FilterSettings(judge="dbscan", own={1: Limit(threshold=0.01, min_samples=30)})
     after = changed(source, points, rule, None, "share", 10.0)
     assert after.own == {}
-    assert make_map_state(source, NETWORK, settings_to_json(after)).verdict.noise.sum() == 8
+    assert make_map_state(source, NETWORK, settings_to_json(after)).preview.noise.sum() == 8
 
 
 def test_reset_is_the_filters_own(source: Source) -> None:
@@ -148,7 +148,7 @@ def test_a_judge_that_cannot_judge_changes_nothing_and_says_why(source: Source) 
 
 def test_the_table_counts_what_goes_beside_the_filter(source: Source) -> None:
     kept = settings_to_json(FilterSettings(limit=Limit(threshold=3.1)))
-    goes = int((~make_map_state(source, NETWORK, kept).verdict.keep).sum())
+    goes = int((~make_map_state(source, NETWORK, kept).preview.keep).sum())
     _, table = summarize(source, NETWORK, kept, ALL)
     _, _, body = table.children
     rows = [[cell.children for cell in row.children] for row in body.children]
@@ -194,12 +194,12 @@ def test_without_artefacts_the_controls_stay(source: Source) -> None:
 def test_radii_are_computed_once_for_each_min_samples(
     data: DataPaths, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
+    computed: list[int] = []
     real = density.release_radii_by_class
 
-    def counted(points: Any, labels: Any, *, min_samples: int, each: Any) -> Any:
-        asked.append(min_samples)
-        return real(points, labels, min_samples=min_samples, map_fn=each)
+    def counted(points: Any, labels: Any, *, min_samples: int, map_fn: Any) -> Any:
+        computed.append(min_samples)
+        return real(points, labels, min_samples=min_samples, map_fn=map_fn)
 
     monkeypatch.setattr(values, "release_radii_by_class", counted)
     kept = settings_to_json(FilterSettings(judge="dbscan"))
@@ -208,20 +208,20 @@ def test_radii_are_computed_once_for_each_min_samples(
             kept = adjust(source, NETWORK, kept, ALL, "min_samples", min_samples)["rule"]
             kept = adjust(source, NETWORK, kept, ALL, "threshold", threshold)["rule"]
             summarize(source, NETWORK, kept, ALL)
-    assert sorted(asked) == [3, 4]
+    assert sorted(computed) == [3, 4]
     write_network(data, NETWORK, seed=1)
     summarize(source, NETWORK, kept, ALL)
-    assert sorted(asked) == [3, 4, 4], "files replaced by a stage are read again"
+    assert sorted(computed) == [3, 4, 4], "files replaced by a stage are read again"
 
 
 def test_the_second_rule_takes_its_share(source: Source) -> None:
     kept = settings_b(source, "compare", NETWORK, "dbscan", 10.0, 4)
-    assert make_map_state(source, NETWORK, kept).verdict.noise.sum() == 8
+    assert make_map_state(source, NETWORK, kept).preview.noise.sum() == 8
     assert settings_b(source, "compare", NETWORK, "dbscan", None, 4) is None
     assert settings_b(source, "explore", NETWORK, "dbscan", 10.0, 4) is None, "nobody looks at it"
     as_written = settings_b(source, "compare", NETWORK, AS_FILTERED, 7.5, 5)
     np.testing.assert_array_equal(
-        make_map_state(source, NETWORK, as_written).verdict.noise, source.points(NETWORK).is_noise
+        make_map_state(source, NETWORK, as_written).preview.noise, source.points(NETWORK).is_noise
     )
 
 

@@ -78,8 +78,8 @@ def test_what_cannot_be_shown(data: DataPaths, source: Source, tmp_path: Path) -
 
 def test_what_was_decided(data: DataPaths, source: Source, points: Points, tmp_path: Path) -> None:
     def done(action: str, *rows: int, note: str = "", page: str = "p") -> str:
-        asked = {"action": action, "rows": rows, "generation": points.generation, "page": page, "note": note}
-        return run_command(source, desk, {**asked, "rows": list(rows)}).said
+        map_controls = {"action": action, "rows": rows, "generation": points.generation, "page": page, "note": note}
+        return run_command(source, desk, {**map_controls, "rows": list(rows)}).said
 
     desk = OverrideSessions(data.overrides)
     images = [Image(points.paths[row].as_py(), points.sha256[row].as_py()) for row in (0, 1, 2)]

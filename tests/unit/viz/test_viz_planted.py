@@ -58,23 +58,23 @@ def test_the_page_says_how_many_in_every_view(source: Source) -> None:
 def test_without_any_it_says_nothing(data: DataPaths) -> None:
     source = Source(data)
     assert draw(source, _HERE, "class")["planted"] is None
-    look = _HERE.look(source)
-    assert listed_rows(look, "planted", "suspect").tolist() == []
+    state = _HERE.state(source)
+    assert listed_rows(state, "planted", "suspect").tolist() == []
     assert "data-row" not in text_of(browse(source, _HERE, "planted", "suspect", 0)["grid"])
-    assert "true" not in text_of(components.tile(look, 39))
+    assert "true" not in text_of(components.tile(state, 39))
 
 
 def test_a_list_has_the_wrong_labels_most_suspect_first(source: Source) -> None:
-    assert listed_rows(_HERE.look(source), "planted", "suspect").tolist() == [39, 38, 2]
+    assert listed_rows(_HERE.state(source), "planted", "suspect").tolist() == [39, 38, 2]
 
 
 def test_a_picture_has_its_label_what_the_network_sees_and_the_true_label(source: Source) -> None:
     # Row 39 is labeled dogwood, the network sees ash, and it is a cedar.
-    shown = text_of(components.tile(_HERE.look(source), 39))
+    shown = text_of(components.tile(_HERE.state(source), 39))
     places = [shown.index(words) for words in ("dogwood", json.dumps("→ ash")[1:-1], "true: cedar")]
     assert places == sorted(places)
-    assert "cedar" in text_of(components.card(_HERE.look(source), 39))
-    assert "true" not in text_of(components.tile(_HERE.look(source), 37))
+    assert "cedar" in text_of(components.card(_HERE.state(source), 39))
+    assert "true" not in text_of(components.tile(_HERE.state(source), 37))
 
 
 def test_saved_tables_say_it_in_every_row(source: Source, points: Points) -> None:

@@ -75,7 +75,7 @@ def test_live_noise_is_that_of_dbscan_also_where_classes_have_their_own_settings
     rng = np.random.default_rng(seed)
     points = points_of(rng.normal(size=(n, 2)), rng.integers(0, 3, n), n_classes=3)
     rule = FilterSettings(judge="dbscan", limit=limits[0], own={label: limits[label] for label in own})
-    expected = _by_sklearn(points, {label: rule.limit_of(label) for label in range(3)})
+    expected = _by_sklearn(points, {label: rule.limit_for(label) for label in range(3)})
     np.testing.assert_array_equal(preview_filter(source_of(points), points, rule).noise, expected)
 
 
@@ -116,7 +116,7 @@ def test_a_share_is_met_as_ties_allow(values: Any, share: float) -> None:
     distinct = np.unique(values)
     in_reach = {int((values > value).sum()) for value in distinct if np.isfinite(value)}
     in_reach.add(len(values) if (values > 0).all() else int((values > 0).sum()))
-    # Neighbours that no threshold can tell apart count as ties; see `budgets`.
+    # Neighbors that no threshold can tell apart count as ties; see `budgets`.
     assert abs(reached - share * 30) <= min(abs(count - share * 30) for count in in_reach) + _near_ties(distinct)
 
 
@@ -131,11 +131,11 @@ def _near_ties(distinct: Any) -> int:
 def test_people_overrule_every_rule(rule: FilterSettings, rows: dict[int, str]) -> None:
     rng = np.random.default_rng(0)
     points = points_of(rng.normal(size=(30, 2)), np.arange(30) % 3, values=rng.random(30) * 2)
-    verdict = preview_filter(source_of(points, rows), points, rule)
+    preview = preview_filter(source_of(points, rows), points, rule)
     alone = preview_filter(source_of(points), points, rule)
-    np.testing.assert_array_equal(verdict.noise, alone.noise)
+    np.testing.assert_array_equal(preview.noise, alone.noise)
     for row in range(30):
-        assert verdict.keep[row] == (rows[row] == "keep" if row in rows else not alone.noise[row])
+        assert preview.keep[row] == (rows[row] == "keep" if row in rows else not alone.noise[row])
 
 
 def test_decisions_on_the_disk_count(data: DataPaths, source: Source, points: Points) -> None:
@@ -143,14 +143,14 @@ def test_decisions_on_the_disk_count(data: DataPaths, source: Source, points: Po
         decide(data, points, {0: "drop", 1: "keep"})
         keep = make_map_state(
             source, NETWORK, settings_to_json(FilterSettings(limit=Limit(threshold=threshold)))
-        ).verdict.keep
+        ).preview.keep
         assert (keep[0], keep[1]) == (False, True)
         # The first image has the value 0, which exceeds nothing.
         assert (keep[2:] == others).all()
     decide(data, points, {})
     assert make_map_state(
         source, NETWORK, settings_to_json(FilterSettings(limit=Limit(threshold=1e6)))
-    ).verdict.keep.all()
+    ).preview.keep.all()
 
 
 @pytest.mark.parametrize("name", sorted(SCORER_CHOICES))
@@ -161,10 +161,10 @@ def test_every_judge_gives_values_thresholds_and_a_curve(source: Source, points:
             preview_filter(source, points, rule)
         assert refused.value.key.endswith(".k")
         return
-    verdict = preview_filter(source, points, rule)
-    assert verdict.values.shape == (80,)
-    assert (verdict.values >= 0).all()
-    np.testing.assert_array_equal(verdict.scores > 0.5, verdict.noise)
+    preview = preview_filter(source, points, rule)
+    assert preview.values.shape == (80,)
+    assert (preview.values >= 0).all()
+    np.testing.assert_array_equal(preview.scores > 0.5, preview.noise)
     assert (class_thresholds(source, points, rule) > 0).all()
     for label in (None, 2):
         ordered = sorted_distances(source, points, rule, label)
@@ -209,7 +209,7 @@ def test_a_thousand_classes_are_judged_at_once() -> None:
     rng = np.random.default_rng(0)
     labels = np.arange(4000) % 1000
     points = points_of(rng.normal(size=(4000, 2)), labels, values=rng.random(4000), thresholds=np.full(4000, 0.95))
-    verdict = preview_filter(source_of(points), points, FilterSettings(judge="dbscan", limit=Limit(min_samples=2)))
-    # As many go as by the filter, as no threshold was asked for.
-    assert verdict.noise.sum() == points.is_noise.sum()
-    np.testing.assert_array_equal(verdict.scores, score(verdict.values, verdict.thresholds))
+    preview = preview_filter(source_of(points), points, FilterSettings(judge="dbscan", limit=Limit(min_samples=2)))
+    # As many go as by the filter, as no threshold was set.
+    assert preview.noise.sum() == points.is_noise.sum()
+    np.testing.assert_array_equal(preview.scores, score(preview.values, preview.thresholds))

@@ -55,10 +55,10 @@ def _around(points: Points, **changed: Any) -> LassoShapes:
 
 
 def test_all_images_inside_are_selected_of_those_shown(source: Source, points: Points) -> None:
-    asked = MapControls(network="made-up", classes=[0, 2])
+    map_controls = MapControls(network="made-up", classes=[0, 2])
     middle = ((points.coordinates > 0.25) & (points.coordinates < 0.75)).all(axis=1)
     for graph in ("map", "other"):
-        selection = selected_inside(source, asked, _around(points, graph=graph))
+        selection = selected_inside(source, map_controls, _around(points, graph=graph))
         assert selection["rows"] == np.flatnonzero(middle & (points.labels != 1)).tolist()
         assert (selection["graph"], selection["generation"]) == (graph, points.generation)
 

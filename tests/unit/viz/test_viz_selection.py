@@ -32,13 +32,13 @@ def _rows(text: str) -> list[dict[str, str]]:
 
 
 def test_rows_come_in_the_order_asked_for_with_all_columns(judged: tuple[Points, FilterPreview]) -> None:
-    points, verdict = judged
-    rows = _rows(selection_csv(points, verdict, [7, 1]))
+    points, preview = judged
+    rows = _rows(selection_csv(points, preview, [7, 1]))
     assert [row["sha256"] for row in rows] == [points.sha256[7].as_py(), points.sha256[1].as_py()]
     assert tuple(rows[0]) == COLUMNS
     assert [(row["score"], row["keep"]) for row in rows] == [
-        (f"{verdict.scores[7]:.6f}", "false"),
-        (f"{verdict.scores[1]:.6f}", "true"),
+        (f"{preview.scores[7]:.6f}", "false"),
+        (f"{preview.scores[1]:.6f}", "true"),
     ]
     assert rows[0]["label_name"] == points.class_names[3]
     assert rows[0]["predicted_name"] == points.class_names[0]
@@ -49,9 +49,9 @@ def test_nothing_chosen_is_a_header_alone(judged: tuple[Points, FilterPreview]) 
 
 
 def test_half_a_millionth_is_rounded_up(judged: tuple[Points, FilterPreview]) -> None:
-    points, verdict = judged
+    points, preview = judged
     # v / (v + 1) with v = 1 / 127 is 1 / 128 = 0.0078125, a tie.
-    tied = dataclasses.replace(verdict, values=np.full(_N, 1 / 127), thresholds=np.ones(_N))
+    tied = dataclasses.replace(preview, values=np.full(_N, 1 / 127), thresholds=np.ones(_N))
     assert tied.scores[0] == 0.0078125
     assert _rows(selection_csv(points, tied, [0]))[0]["score"] == "0.007813"
 
@@ -60,9 +60,9 @@ def test_half_a_millionth_is_rounded_up(judged: tuple[Points, FilterPreview]) ->
 def test_no_cell_begins_as_a_formula_and_one_apostrophe_less_is_the_text(
     judged: tuple[Points, FilterPreview], text: str
 ) -> None:
-    points, verdict = judged
+    points, preview = judged
     hostile = dataclasses.replace(points, reasons=pa.chunked_array([[text] * _N]))
-    cell = _rows(selection_csv(hostile, verdict, [0]))[0]["reason"]
+    cell = _rows(selection_csv(hostile, preview, [0]))[0]["reason"]
     assert not cell.startswith(tuple("=+-@\t\r\n＝＋－＠"))
     assert cell.removeprefix("'") == text
 

@@ -1,4 +1,4 @@
-// The map, by plotly in WebGL: a trace for each colour.
+// The map, by plotly in WebGL: a trace for each color.
 
 const MARGIN = 0.04;
 const CONFIG = {

@@ -1,4 +1,4 @@
-"""`recurse`: what it begins anew, and what it refuses."""
+"""`iterate`: what restarts the rounds, and rejected inputs."""
 
 import io
 from collections.abc import Callable
@@ -13,17 +13,17 @@ from pipeline.artifacts.files import read_json
 from pipeline.artifacts.overrides import read_overrides
 from pipeline.artifacts.tables import read_parquet, write_parquet
 from pipeline.commands.iteration.round_dir import RoundsDir
-from pipeline.commands.iteration.rounds import RoundResult, read_first_round, read_verdict, round_inputs
+from pipeline.commands.iteration.rounds import RoundResult, read_first_round, read_round, round_inputs
 from pipeline.config.params import load_params
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.run_log import RunLog
+from tests.fixtures.iteration import by_hand, iterate_arguments, pretend_first_round, round_folder, write_project
 from tests.fixtures.printed_errors import printed_error
 from tests.fixtures.projects import NETWORK
-from tests.fixtures.recursion import by_hand, pretend_first_round, recurse_arguments, round_folder, write_project
 
 
 def _begun(folder: Path) -> tuple[Callable[[], list[str]], Path]:
-    """Begins a recursion and returns what it says, and a file of a round that was made before."""
+    """Begin the rounds; return the log and a file of an earlier round."""
     data = DataPaths(root=folder / "data")
     finetune = load_params(folder / "params.yaml").finetune
     place = RoundsDir(data=data, work=WorkPaths(root=folder / "work"), network=NETWORK, finetune=finetune)
@@ -32,7 +32,7 @@ def _begun(folder: Path) -> tuple[Callable[[], list[str]], Path]:
         file, said = folder / "params.yaml", io.StringIO()
         params = load_params(file)
         first = read_first_round(params, data, NETWORK)
-        copy = place.begin(file, round_inputs(params, data, NETWORK, first.verdict), RunLog(None, said))
+        copy = place.begin(file, round_inputs(params, data, NETWORK, first.result), RunLog(None, said))
         assert copy.read_bytes() == file.read_bytes()
         return said.getvalue().splitlines()
 
@@ -114,8 +114,8 @@ def _other_images(folder: Path) -> list[str]:
     ("harm", "key"),
     [
         (lambda _: ["--rounds", "0"], "--rounds 0"),
-        (lambda _: ["--settled", "0"], "--settled 0"),
-        (lambda _: ["--settled", "nan"], "--settled nan"),
+        (lambda _: ["--min-jaccard", "0"], "--min-jaccard 0"),
+        (lambda _: ["--min-jaccard", "nan"], "--min-jaccard nan"),
         (lambda _: ["--network", "resnet34"], "--network resnet34"),
         (_nothing_filtered, "data/filter/resnet18/points.parquet"),
         (_other_parameters, "data/filter/resnet18/provenance.json"),
@@ -131,12 +131,12 @@ def test_bad_input_is_one_line_and_nothing_is_begun(
     options = harm(tmp_path)
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
-        main([*recurse_arguments(tmp_path), *options])
+        main([*iterate_arguments(tmp_path), *options])
     assert ended.value.code == 2
     shown = capsys.readouterr().err
     assert shown.count("\n") == 1
     assert printed_error(shown).key == (key if key.startswith("--") else str(tmp_path / key))
-    assert not WorkPaths(root=tmp_path / "work").recursion(NETWORK).exists()
+    assert not WorkPaths(root=tmp_path / "work").iteration(NETWORK).exists()
 
 
 def _play(
@@ -148,7 +148,7 @@ def _play(
     def run_round(place: RoundsDir, number: int, keep: NDArray[np.bool_], **_: object) -> RoundResult:
         given.append(keep.tolist())
         meanwhile()
-        noise = read_verdict(place.data, NETWORK).is_noise.copy()
+        noise = read_round(place.data, NETWORK).is_noise.copy()
         noise[noise.argmax()] = False
         return RoundResult(is_noise=noise, keep=~noise, top1=0.75)
 
@@ -162,11 +162,11 @@ def test_rounds_are_told_and_handed_on(
     data = write_project(tmp_path)
     pretend_first_round(tmp_path)
     given = _play(monkeypatch, tmp_path)
-    assert main(recurse_arguments(tmp_path)) == 0
+    assert main(iterate_arguments(tmp_path)) == 0
     assert [sum(keep) for keep in given] == [108, 109]
-    told = read_json(data.recursive_rounds(NETWORK))
-    assert [row["n_kept"] for row in told["rounds"]] == [108, 109, 109]
-    assert (told["settled"], told["overrides_added"]) == (True, 1)
+    rounds = read_json(data.recursive_rounds(NETWORK))
+    assert [row["n_kept"] for row in rounds["rounds"]] == [108, 109, 109]
+    assert (rounds["settled"], rounds["overrides_added"]) == (True, 1)
     (decided,) = read_overrides(data.recursive_overrides(NETWORK))
     assert (decided.decision, decided.note, decided.timestamp) == ("keep", "recursive filter, round 2", "")
     lines = capsys.readouterr().out.splitlines()
@@ -176,7 +176,7 @@ def test_rounds_are_told_and_handed_on(
     ]
     assert lines[2].split() == ["1", "109", "11", "11", "0.917", "1", "0", "0.7500", "0"]
     assert lines[4:] == [
-        "settled in round 2",
+        "converged in round 2",
         f"to use round 2: cp {data.recursive_overrides(NETWORK)} {data.overrides} && dvc repro",
     ]
 
@@ -189,7 +189,7 @@ def test_results_of_inputs_that_changed_meanwhile_are_not_handed_on(
     decided = [by_hand(data, 3, "drop")]
     _play(monkeypatch, tmp_path, lambda: pretend_first_round(tmp_path, overrides=decided))
     with pytest.raises(SystemExit) as ended:
-        main(recurse_arguments(tmp_path))
+        main(iterate_arguments(tmp_path))
     assert ended.value.code == 2
     assert printed_error(capsys.readouterr().err).key == "data/filter, data/overrides.csv"
     assert not data.recursive_rounds(NETWORK).exists()

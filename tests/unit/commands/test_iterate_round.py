@@ -1,4 +1,4 @@
-"""`recurse`: the images that a round trains on, and its extractor as one of all images."""
+"""`iterate`: the images that a round trains on, and its extractor as one of all images."""
 
 from pathlib import Path
 
@@ -15,9 +15,9 @@ from pipeline.config.params import load_params
 from pipeline.datasets.splits import assign_folds
 from pipeline.paths import DataPaths
 from pipeline.training.weights import load_fold_networks, save_fold_networks
+from tests.fixtures.iteration import CLASSES, SIZE, N, write_project
 from tests.fixtures.planted import say_planted
 from tests.fixtures.projects import NETWORK
-from tests.fixtures.recursion import CLASSES, SIZE, N, write_project
 from tests.fixtures.training import TINY, build_resnet
 
 

@@ -1,4 +1,4 @@
-"""`recurse` in real processes: what its rounds find, that it goes on after a kill, and how it ends."""
+"""`iterate` in real processes: what its rounds find, that it goes on after a kill, and how it ends."""
 
 import csv
 import shutil
@@ -15,22 +15,22 @@ from pipeline.artifacts.tables import read_parquet
 from pipeline.commands.iteration.rounds import STAGES
 from pipeline.paths import DataPaths
 from tests.fixtures.interrupted_study import steps_gone_on_from
-from tests.fixtures.printed_errors import printed_error
-from tests.fixtures.projects import NETWORK
-from tests.fixtures.recursion import (
+from tests.fixtures.iteration import (
     N,
     is_planted,
+    iterate_command,
     pretend_first_round,
-    recurse_command,
     results,
     round_folder,
     write_project,
 )
+from tests.fixtures.printed_errors import printed_error
+from tests.fixtures.projects import NETWORK
 from tests.fixtures.training import alive, command, descendants, files_below, kill, run, start, wait_until
 
 _ENDS_WITHIN_S = 45
 _ROUNDS_END_WITHIN_S = 500
-_TWO_ROUNDS = ("--rounds", "2", "--settled", "1")
+_TWO_ROUNDS = ("--rounds", "2", "--min-jaccard", "1")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def filtered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(filtered: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same after two rounds without interruption."""
     folder = _copy(filtered, tmp_path_factory.mktemp("finished") / "project")
-    done = run(recurse_command(folder, *_TWO_ROUNDS), timeout=_ROUNDS_END_WITHIN_S)
+    done = run(iterate_command(folder, *_TWO_ROUNDS), timeout=_ROUNDS_END_WITHIN_S)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -102,7 +102,7 @@ def test_finished_rounds_are_not_run_again(finished: Path) -> None:
     before = results(finished)
     files = {path: path.stat().st_mtime_ns for path in round_folder(finished, 1).rglob("*.provenance.json")}
     assert len(files) == len(STAGES) - 1
-    done = run(recurse_command(finished, *_TWO_ROUNDS), timeout=_ROUNDS_END_WITHIN_S)
+    done = run(iterate_command(finished, *_TWO_ROUNDS), timeout=_ROUNDS_END_WITHIN_S)
     assert (done.returncode, done.stderr) == (0, "")
     assert results(finished) == before
     assert {path: path.stat().st_mtime_ns for path in files} == files
@@ -113,13 +113,13 @@ def test_finished_rounds_are_not_run_again(finished: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 75)])
-def test_recurse_killed_in_finetune_ends_in_the_same_bytes(
+def test_iterate_killed_in_finetune_ends_in_the_same_bytes(
     filtered: Path, finished: Path, tmp_path: Path, sent: signal.Signals, code: int
 ) -> None:
     folder = _copy(filtered, tmp_path / "project")
     assert _stopped(folder, partial(_has_checkpoint, folder), sent)[0] == code
     assert not DataPaths(root=round_folder(folder, 1) / "kept").extractor(NETWORK).exists()
-    done = run(recurse_command(folder, *_TWO_ROUNDS), timeout=_ROUNDS_END_WITHIN_S)
+    done = run(iterate_command(folder, *_TWO_ROUNDS), timeout=_ROUNDS_END_WITHIN_S)
     assert done.returncode == 0, done.stderr
     assert steps_gone_on_from(done.stderr)
     assert results(folder) == results(finished)
@@ -153,7 +153,7 @@ def _stopped(folder: Path, condition: Callable[[], bool], sent: signal.Signals) 
 
     Returns its exit code and what it and the stage said.
     """
-    process, below = start(recurse_command(folder, *_TWO_ROUNDS)), set[int]()
+    process, below = start(iterate_command(folder, *_TWO_ROUNDS)), set[int]()
     try:
         wait_until(lambda: descendants(process.pid) and condition(), process)
         below = descendants(process.pid)
@@ -169,11 +169,11 @@ def _stopped(folder: Path, condition: Callable[[], bool], sent: signal.Signals) 
 
 
 @pytest.mark.slow
-def test_recurse_passes_on_error_and_exit_code_of_a_stage(tmp_path: Path) -> None:
+def test_iterate_passes_on_error_and_exit_code_of_a_stage(tmp_path: Path) -> None:
     """Round 0 leaves too few images for a batch."""
     write_project(tmp_path, finetune={"batch_size": N})
     pretend_first_round(tmp_path)
-    done = run(recurse_command(tmp_path))
+    done = run(iterate_command(tmp_path))
     assert done.returncode == 2
     progress, _ = done.stderr.splitlines()
     assert progress.startswith("round 1: finetune ")

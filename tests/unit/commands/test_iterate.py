@@ -1,4 +1,4 @@
-"""`recurse`: when it ends, what it says of the rounds, what it begins anew, and what it refuses."""
+"""`iterate`: stopping, the table of the rounds, and the overrides that it writes."""
 
 import itertools
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts.files import write_json
 from pipeline.artifacts.overrides import Override, read_overrides
+from pipeline.commands.iterate import table
 from pipeline.commands.iteration.processes import decisions, write_results
 from pipeline.commands.iteration.rounds import FirstRound, RoundResult, compare, has_converged, iterate
-from pipeline.commands.recurse import table
 from pipeline.paths import DataPaths
 
 _IMAGES = 8
@@ -32,37 +32,37 @@ def _noise(*rows: int) -> NDArray[np.bool_]:
     return np.isin(np.arange(_IMAGES), rows)
 
 
-def _played(noises: Sequence[NDArray[np.bool_]], rounds: int, settle_at: float) -> list[RoundResult]:
-    """The rounds of a recursion whose filters answer so."""
+def _run(noises: Sequence[NDArray[np.bool_]], rounds: int, min_jaccard: float) -> list[RoundResult]:
+    """Run rounds whose filters return `noises`."""
     verdicts = [_verdict(noise) for noise in noises]
 
     def answer(number: int, keep: NDArray[np.bool_]) -> RoundResult:
         assert np.array_equal(keep, verdicts[number - 1].keep)
         return verdicts[number]
 
-    return iterate(verdicts[0], answer, rounds=rounds, settle_at=settle_at)
+    return iterate(verdicts[0], answer, rounds=rounds, min_jaccard=min_jaccard)
 
 
 def test_two_rounds_that_agree_are_the_last() -> None:
     noises = [_noise(0, 1), _noise(1, 2), _noise(1, 2), _noise(3)]
-    assert len(_played(noises, rounds=3, settle_at=0.95)) == 3
+    assert len(_run(noises, rounds=3, min_jaccard=0.95)) == 3
 
 
 def test_agreement_is_on_what_goes_and_just_enough_is_enough() -> None:
     noises = [_noise(0, 1, 2), _noise(0, 1, 2, 3), _noise(5)]
-    assert len(_played(noises, rounds=2, settle_at=0.75)) == 2
-    assert len(_played(noises, rounds=2, settle_at=0.76)) == 3
+    assert len(_run(noises, rounds=2, min_jaccard=0.75)) == 2
+    assert len(_run(noises, rounds=2, min_jaccard=0.76)) == 3
 
 
-@given(noises=st.lists(_NOISE, min_size=5, max_size=5), rounds=st.integers(1, 4), settle_at=st.floats(0.01, 1))
+@given(noises=st.lists(_NOISE, min_size=5, max_size=5), rounds=st.integers(1, 4), min_jaccard=st.floats(0.01, 1))
 def test_it_ends_at_the_first_agreement_or_after_the_rounds_asked_for(
-    noises: list[NDArray[np.bool_]], rounds: int, settle_at: float
+    noises: list[NDArray[np.bool_]], rounds: int, min_jaccard: float
 ) -> None:
-    verdicts = _played(noises, rounds, settle_at)
+    verdicts = _run(noises, rounds, min_jaccard)
     ran = len(verdicts) - 1
-    assert ran == rounds or has_converged(verdicts, settle_at)
+    assert ran == rounds or has_converged(verdicts, min_jaccard)
     assert 1 <= ran <= rounds
-    assert not any(has_converged(verdicts[: number + 1], settle_at) for number in range(1, ran))
+    assert not any(has_converged(verdicts[: number + 1], min_jaccard) for number in range(1, ran))
 
 
 @given(noises=st.lists(_NOISE, min_size=2, max_size=4), by_hand=_BY_HAND)
@@ -98,7 +98,7 @@ def test_decisions_turn_round_0_into_the_last_and_never_contradict_people(
         for row, decision in people.items()
     ]
     verdicts = [_verdict(noise, people) for noise in noises]
-    first = FirstRound(verdict=verdicts[0], paths=paths, sha256=["aa"] * _IMAGES, overrides=own)
+    first = FirstRound(result=verdicts[0], paths=paths, sha256=["aa"] * _IMAGES, overrides=own)
     decided = decisions(first, verdicts)
     assert decided[: len(own)] == own
     assert len({override.path for override in decided}) == len(decided)
@@ -110,7 +110,7 @@ def test_decisions_turn_round_0_into_the_last_and_never_contradict_people(
 def test_decisions_on_planted_labels_say_so(tmp_path: Path) -> None:
     verdicts = [_verdict(_noise(0)), _verdict(_noise(1))]
     names = [f"{row}.png" for row in range(_IMAGES)]
-    first = FirstRound(verdict=verdicts[0], paths=names, sha256=["aa"] * _IMAGES, overrides=[])
+    first = FirstRound(result=verdicts[0], paths=names, sha256=["aa"] * _IMAGES, overrides=[])
     data = DataPaths(root=tmp_path)
     for metrics, said in (({}, ""), ({"n_planted": 1440}, "; labels changed on purpose: 1,440")):
         write_json(data.prepare_metrics, metrics)
