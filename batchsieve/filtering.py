@@ -37,7 +37,7 @@ _FOLDS = 5
 _VOTING_NEIGHBORS = 10
 
 # Keys of params.yaml in messages -> arguments of `sieve`.
-_ARGUMENTS = {"filter.drop_fraction": "drop_fraction", "filter.allocation": "allocation", "filter.": ""}
+_ARGUMENTS = {"filter.": ""}
 
 
 def sieve(

@@ -91,7 +91,7 @@ def _rows(
 
 
 def _map_name(changes: Mapping[str, Any]) -> str:
-    return ", ".join(["map", *(f"{key} {value}" for key, value in changes.items())])
+    return ", ".join(["embedding", *(f"{key} {value}" for key, value in changes.items())])
 
 
 def _print(rows: Sequence[Mapping[str, Any]]) -> None:

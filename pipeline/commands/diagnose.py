@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
             alone = _single_rank_seconds(context, ranks, arguments, count)
         # The ranks need the memory of all GPUs; those of this process's first one have been freed by now.
         torch.cuda.empty_cache()
-        return distributed.launch(_MODULE, [*argv, "--alone-seconds", str(alone)], count)
+        return distributed.launch(_MODULE, [*argv, "--single-rank-seconds", str(alone)], count)
     joining = partial(distributed.participating_ranks, plan.workers, plan.valid_world_sizes)
     with distributed.session(plan.threads, joining) as ranks:
         _report(context, ranks, arguments)

@@ -37,7 +37,7 @@ _NOT_GIVEN = object()
 # 90 epochs of ImageNet's training images.
 _EXAMPLES = 90 * 1_281_167
 # --link -> key of a machine's file.
-_LINKS = {"intra_node": "inside", "inter_node": "between"}
+_LINKS = ("intra_node", "inter_node")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -164,7 +164,7 @@ def main(argv: Sequence[str]) -> int:
     device = local_device() if arguments.measure else None
     job = _job(arguments, device)
     variants = grid.communication_variants(arguments, job)
-    cluster = machine(**config.model_dump(exclude={"guessed", "measured"}))
+    cluster = machine(**config.model_dump(exclude={"assumed", "measured"}))
     try:
         rows = simulate_all(
             cluster,
@@ -216,7 +216,7 @@ def _machine(arguments: argparse.Namespace, fitted: LinkFit | None) -> tuple[Mac
     origins: dict[str, str] = dict(config.origins)
     if fitted is None:
         return config, origins
-    key = _LINKS[arguments.link]
+    key = arguments.link
     link = getattr(config, key)
     if link is None:
         raise InputError(f"--link {arguments.link}: {arguments.machine} has no such link; use the other one")

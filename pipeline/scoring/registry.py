@@ -24,12 +24,12 @@ def relative_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def make_ensemble(scorers: Mapping[str, Scorer]) -> Scorer:
     """Return the scorer that averages the ranks of several scorers of a registry."""
 
-    def values(inputs: ScorerInputs, *, of: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
+    def values(inputs: ScorerInputs, *, scorers: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
         """Return the mean relative rank (N,) over the members, 0 to 1.
 
         A member that uses the embedding is averaged over all embeddings.
         """
-        return np.asarray(np.mean([_member_ranks(inputs, member) for member in of], axis=0))
+        return np.asarray(np.mean([_member_ranks(inputs, member) for member in scorers], axis=0))
 
     def _member_ranks(inputs: ScorerInputs, member: Mapping[str, Any]) -> NDArray[np.float64]:
         name, options = split_options(member)
@@ -40,7 +40,7 @@ def make_ensemble(scorers: Mapping[str, Scorer]) -> Scorer:
         return np.asarray(np.mean(ranks, axis=0))
 
     def reasons(scored: ScoredImages) -> list[str]:
-        members = ", ".join(split_options(member)[0] for member in scored.options["of"])
+        members = ", ".join(split_options(member)[0] for member in scored.options["scorers"])
         ranks = (100 * scored.values).tolist()
         return [f"more suspect than {rank:.3g} % of all images in the mean of {members}" for rank in ranks]
 

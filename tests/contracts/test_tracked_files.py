@@ -53,12 +53,6 @@ def test_relative_paths_and_addresses_are_not_taken_for_them(text: str) -> None:
     assert not _MACHINE_PATH.search(text)
 
 
-def test_test_files_have_names_of_their_own() -> None:
-    """They are imported without their folder, by pytest and by mypy."""
-    names = [path.name for path in _tracked() if path.is_relative_to(ROOT / "tests") and path.suffix == ".py"]
-    assert sorted(names) == sorted(set(names))
-
-
 def test_decisions_of_a_recursion_are_not_taken_for_those_of_people() -> None:
     """Files of the name of data/overrides.csv are tracked there alone."""
     results = [DataPaths().recursive_overrides("resnet18"), DataPaths().recursive_rounds("resnet18")]

@@ -41,7 +41,9 @@ def late_bloomers_text(summary: Mapping[str, Any]) -> str:
     if summary["winner"]["trial"] in failed:
         return "late bloomers: unknown, as the winner failed before the last epoch"
     if late is None:
-        return "late bloomers: unknown, as no eliminated trial was trained to the end; set `finish` to train some"
+        return (
+            "late bloomers: unknown, as no eliminated trial was trained to the end; set `resume_pruned` to train some"
+        )
     if not summary["eliminated"]:
         return "late bloomers: there are none, as no trial was eliminated"
     return f"of {n_compared} eliminated trials trained to the end, {len(late)} overtook the winner" + (

@@ -136,4 +136,3 @@ def test_sieve_names_the_argument_that_is_wrong(options: dict[str, Any], key: st
         sieve(**{"features": _FEATURES, "labels": _LABELS, **options})
     assert str(raised.value).partition(": ")[0] == key
     assert "filter." not in str(raised.value)
-    assert "drop_fraction" not in str(raised.value)

@@ -41,7 +41,7 @@ def test_the_space_in_which_classes_lie_apart_comes_first(tmp_path: Path, capsys
     assert main([*_project(tmp_path), "--min-samples", "3", "5", "--json", str(tmp_path / "rows.json")]) == 0
     rows = read_json(tmp_path / "rows.json")
     assert len(rows) == 6
-    assert {row["space"] for row in rows[:4]} == {"components", "map, perplexity 50.0"}
+    assert {row["space"] for row in rows[:4]} == {"components", "embedding, perplexity 50.0"}
     assert {row["space"] for row in rows[4:]} == {"embedding"}
     assert rows[0]["average_precision"] > 0.6 > 0.1 > rows[-1]["average_precision"]
     best = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("best: "))

@@ -51,5 +51,5 @@ def test_a_wrong_key_type_or_bound_does_not_fit() -> None:
 
 def test_attributes_of_docstrings_are_at_their_keys() -> None:
     sections = params_schema()["$defs"]
-    assert sections["PrepareConfig"]["properties"]["val_size"]["description"].startswith("share of each class's")
+    assert sections["PrepareConfig"]["properties"]["val_size"]["description"].startswith("fraction of each class's")
     assert "Attributes:" not in json.dumps(sections)

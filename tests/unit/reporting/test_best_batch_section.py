@@ -26,7 +26,7 @@ FIG4 = {
     "batch_sizes": [8, 16, 32, 64],
     "learning_rates": [0.05, 0.1],
     "seeds": [0, 1, 2],
-    "figure": "gahlot-2020-fig4",
+    "paper_figure": "gahlot-2020-fig4",
 }
 
 

@@ -51,8 +51,13 @@ def _tree() -> dict[str, Any]:
         "undecided": {**base, "accuracy_every": {"steps": 1}},
         "without_random": {**pair, "arms": ["full", "filtered"], "seeds": [0]},
         "without_result": {**pair, "seeds": [0]},
-        "published": {**base, "figure": "gahlot-2020-fig6", "batch_sizes": [256], "weight_decays": [0.005, 0.012]},
-        "without_numbers": {**full, "figure": "gahlot-2020-fig4", "learning_rates": [0.05, 0.1]},
+        "published": {
+            **base,
+            "paper_figure": "gahlot-2020-fig6",
+            "batch_sizes": [256],
+            "weight_decays": [0.005, 0.012],
+        },
+        "without_numbers": {**full, "paper_figure": "gahlot-2020-fig4", "learning_rates": [0.05, 0.1]},
         **{
             f"warmup_{epochs}": {**full, "recipe": {"schedule": {"name": "cosine", "warmup": {"epochs": epochs}}}}
             for epochs in (1, 2)

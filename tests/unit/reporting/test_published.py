@@ -19,7 +19,12 @@ from tests.unit.reporting.test_document import render as render_document
 from tests.unit.reporting.test_page import Parsed
 from tests.unit.reporting.test_page import render as render_page
 
-FIG6 = {"figure": "gahlot-2020-fig6", "batch_sizes": [32, 256], "weight_decays": [0.005, 0.012], "seeds": [0, 1, 2]}
+FIG6 = {
+    "paper_figure": "gahlot-2020-fig6",
+    "batch_sizes": [32, 256],
+    "weight_decays": [0.005, 0.012],
+    "seeds": [0, 1, 2],
+}
 
 
 def _published(folder: Path, **study: Any) -> Summary:

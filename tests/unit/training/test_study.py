@@ -199,4 +199,4 @@ def test_a_row_has_the_last_link_of_its_chain() -> None:
 
 
 def test_the_figure_that_a_study_is_held_beside_changes_no_cell() -> None:
-    assert _cells(figure="gahlot-2020-fig7") == _cells()
+    assert _cells(paper_figure="gahlot-2020-fig7") == _cells()
