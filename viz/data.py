@@ -19,7 +19,7 @@ from pipeline.errors import InputError
 from pipeline.filtering.inputs import input_files, load_network_data
 from pipeline.paths import DataPaths
 from pipeline.scoring.base import ScorerInputs
-from viz.artefacts import FilterMetrics, PrepareMetrics, read_typed
+from viz.artifacts import FilterMetrics, PrepareMetrics, read_typed
 from viz.cache import StampedCache, files_stamp, read_consistently
 
 _COLUMNS = (

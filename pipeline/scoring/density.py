@@ -55,8 +55,8 @@ def release_radii(points: NDArray[np.float64], min_samples: int) -> NDArray[np.f
         return np.full(n, np.inf)
     distances, neighbors = _nearest(points, min_samples)
     core = distances[:, -1]
-    through_neighbours = np.maximum(distances, core[neighbors]).min(axis=1)
-    radii: NDArray[np.float64] = np.minimum(core, through_neighbours)
+    through_neighbors = np.maximum(distances, core[neighbors]).min(axis=1)
+    radii: NDArray[np.float64] = np.minimum(core, through_neighbors)
     return radii
 
 
