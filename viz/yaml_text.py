@@ -140,7 +140,8 @@ def _rendered(value: Any) -> str:
     """`value` on one line."""
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = True
-    yaml.allow_unicode = True
+    # ruamel.yaml writes these line breaks of Unicode as they are and reads them as spaces; escaped, they survive.
+    yaml.allow_unicode = not re.search("[\x85\u2028\u2029]", _all_text(value))
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     yaml.brace_single_entry_mapping_in_flow_sequence = True
     yaml.width = 1 << 30
@@ -148,6 +149,15 @@ def _rendered(value: Any) -> str:
     # Within a list, strings that cannot stand in flow style are quoted.
     yaml.dump([value], written)
     return written.getvalue().strip()[1:-1]
+
+
+def _all_text(value: Any) -> str:
+    """All strings of a value, joined."""
+    if isinstance(value, dict):
+        return "".join(_all_text(part) for pair in value.items() for part in pair)
+    if isinstance(value, list | tuple):
+        return "".join(map(_all_text, value))
+    return value if isinstance(value, str) else ""
 
 
 def _root(text: str) -> _Node | None:

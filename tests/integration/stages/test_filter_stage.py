@@ -144,7 +144,7 @@ def test_reasons_name_radius_and_neighbours(tmp_path: Path) -> None:
     _run(tmp_path)
     points = read_parquet(data.points(NETWORK)).to_pylist()
     suspect = max(points, key=lambda point: point["score"])
-    assert suspect["reason"].startswith("isolated on the map: joins a cluster only at eps ")
+    assert suspect["reason"].startswith("isolated on the embedding: joins a cluster only at eps ")
     # Neighbors are the next two rows, of the next two classes.
     assert suspect["reason"].endswith(f"1 of 2 nearest neighbors are {_NAMES[(suspect['label'] + 1) % 4]}")
     assert suspect["neighbour_labels"] == [(suspect["label"] + 1) % 4, (suspect["label"] + 2) % 4]
