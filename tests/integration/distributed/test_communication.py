@@ -23,7 +23,7 @@ from tests.integration.distributed.test_equivalence import (
 
 SCRIPT = Path(__file__).with_name("run_communication.py")
 _TIMEOUT_S = 400.0
-_ENVIRON = {"PYTHONPATH": f"{SCRIPT.parents[1]}:{SCRIPT.parents[2]}"}
+_ENVIRON = {"PYTHONPATH": str(SCRIPT.parents[3])}
 
 WAYS = [f"{network} {way}" for way in TRANSPORTS for network in ("small_cnn", "resnet18")]
 WAYS = [way for way in WAYS if way.startswith("small_cnn") or way.removeprefix("resnet18 ") in WITH_RESNET]

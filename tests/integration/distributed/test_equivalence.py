@@ -62,7 +62,7 @@ def _launch(ranks: int, folder: Path, *groups: str) -> Mapping[str, Any]:
     """What the last rank saved of the cases in `groups`."""
     output = folder / f"{ranks}.pt"
     launcher = () if ranks == 1 else (*TORCHRUN, f"--nproc-per-node={ranks}")
-    environ = {"PYTHONPATH": f"{SCRIPT.parents[1]}:{SCRIPT.parents[2]}"}
+    environ = {"PYTHONPATH": str(SCRIPT.parents[3])}
     done = run([sys.executable, *launcher, str(SCRIPT), str(output), *groups], timeout=_TIMEOUT_S, environ=environ)
     assert done.returncode == 0, done.stderr
     saved: Mapping[str, Any] = torch.load(output, weights_only=True)

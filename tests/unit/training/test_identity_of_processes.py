@@ -27,7 +27,7 @@ VARIABLES = [
 @cache
 def trained(threads: int = 1, **environ: str) -> Mapping[str, Any]:
     """Key, machine and bits of a process with these variables."""
-    path = f"{SCRIPT.parents[1]}:{SCRIPT.parents[2]}"
+    path = str(SCRIPT.parents[3])
     done = run([sys.executable, str(SCRIPT), str(threads)], environ={"PYTHONPATH": path, **environ})
     assert done.returncode == 0, done.stderr
     result: Mapping[str, Any] = json.loads(done.stdout)
