@@ -1,5 +1,6 @@
 """Settings of hypothesis and DVC for all tests, their marks, and fixtures that several folders share."""
 
+import gc
 import os
 
 import pipeline  # isort: skip - it bounds how long OpenMP threads spin, before anything imports torch or scikit-learn
@@ -19,6 +20,16 @@ settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
 pytest_plugins = ["tests.fixtures.changed", "tests.fixtures.golden", "tests.fixtures.needs"]
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from scanning the imported libraries: a full collection takes a second with them."""
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Let libraries free what they warn of at exit."""
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,7 @@ def test_python_3_8_can_read_what_refuses_it(file: str) -> None:
     assert not annotated or "from __future__ import annotations\n" in text
 
 
+@cache
 def _older_pythons() -> list[str]:
     names = [f"python3.{minor}" for minor in range(8, MINIMUM_PYTHON[1])]
     found = [path for name in names if (path := shutil.which(name))]
@@ -108,9 +110,10 @@ def _older_pythons() -> list[str]:
     return [path for path in found if subprocess.run([path, "-V"], capture_output=True, check=False).returncode == 0]
 
 
-@pytest.mark.skipif(not _older_pythons(), reason="needs a Python 3.8, 3.9 or 3.10")
 @pytest.mark.parametrize("entry", _ENTRIES)
 def test_an_older_python(tmp_path: Path, entry: str) -> None:
+    if not _older_pythons():
+        pytest.skip("needs a Python 3.8, 3.9 or 3.10")
     for python in _older_pythons():
         _assert_one_line(_run([python], entry, tmp_path), f"{python} ", "3.11")
 

@@ -7,10 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import numpy as np
 import pytest
-from nbclient import NotebookClient
 from ruamel.yaml import YAML
 
 from pipeline.artifacts.files import read_json, write_array, write_json
@@ -28,6 +26,8 @@ each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path
 
 
 def read(path: Path) -> Any:
+    import nbformat  # two seconds, which every collection of the tests would take
+
     return nbformat.read(path, as_version=4)
 
 
@@ -48,6 +48,9 @@ def imports(path: Path) -> Iterator[str]:
 
 def execute(path: Path, project: Path, more: str = "") -> Any:
     """Run a copy of the notebook, and `more` code after it, in a kernel of its own, in the project's `notebooks`."""
+    import nbformat
+    from nbclient import NotebookClient
+
     folder = project / "notebooks"
     folder.mkdir(exist_ok=True)
     notebook = read(path)
@@ -77,6 +80,8 @@ def test_there_are_notebooks() -> None:
 
 @each_notebook
 def test_it_is_sound_and_holds_no_results(path: Path) -> None:
+    import nbformat
+
     notebook = read(path)
     nbformat.validate(notebook)
     assert notebook.metadata == {"language_info": {"name": "python"}}

@@ -1,6 +1,5 @@
 """The canonical runs use what studies use, repeat their bits, and notice when the code computes something else."""
 
-from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
 import pytest
@@ -39,26 +38,23 @@ def test_every_choice_that_they_stand_for_is_in_one() -> None:
     assert all(canonical_runs_cover(vars(job)) for job in settings)
 
 
-@pytest.fixture(scope="module")
-def quick() -> Iterator[Callable[[], dict[str, str]]]:
+def _quick_hashes() -> dict[str, str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(canonical_runs, "_JOBS", {name: canonical_runs._JOBS[name] for name in QUICK})
-        yield canonical_hashes
+        return canonical_hashes()
 
 
 @pytest.fixture(scope="module")
-def hashes(quick: Callable[[], dict[str, str]]) -> dict[str, str]:
-    return quick()
+def hashes() -> dict[str, str]:
+    return _quick_hashes()
 
 
-def test_threads_of_the_process_change_no_hash_and_are_left_alone(
-    quick: Callable[[], dict[str, str]], hashes: dict[str, str]
-) -> None:
+def test_threads_of_the_process_change_no_hash_and_are_left_alone(hashes: dict[str, str]) -> None:
     before, generator = torch.get_num_threads(), torch.get_rng_state()
     threads = before + 1
     try:
         torch.set_num_threads(threads)
-        assert quick() == hashes
+        assert _quick_hashes() == hashes
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
@@ -101,11 +97,11 @@ _MUTANTS: dict[str, tuple[Any, str, Any, set[str]]] = {
 
 @pytest.mark.parametrize("mutant", _MUTANTS)
 def test_code_that_computes_something_else_has_other_hashes(
-    mutant: str, quick: Callable[[], dict[str, str]], hashes: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    mutant: str, hashes: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, name, replacement, noticed = _MUTANTS[mutant]
     monkeypatch.setattr(place, name, replacement)
-    after = quick()
+    after = _quick_hashes()
     assert {job for job in QUICK if after[job] != hashes[job]} == noticed
 
 
