@@ -23,7 +23,7 @@ def is_distributed() -> bool:
         RuntimeError: torchrun started this process, and it has not joined the process group.
     """
     if launched_by_torchrun() and not dist.is_initialized():
-        raise RuntimeError("started by torchrun outside `distributed.session()`")
+        raise RuntimeError("started by torchrun outside `distributed.join_process_group()`")
     return dist.is_initialized() and dist.get_world_size() > 1
 
 

@@ -44,7 +44,7 @@ def features_cache_key(values: Mapping[str, Any], *, module: str, ranks: World) 
     """
     job = {
         **values,
-        "ranks": ranks.count,
+        "ranks": ranks.size,
         "code": code_digest(module, exclude=_EXCLUDED),
         "versions": {package: metadata.version(package) for package in _PACKAGES},
     }

@@ -50,8 +50,11 @@ def run_parallel_stage(
                 sys.exit(distributed.launch(f"pipeline.stages.{stage}", argv, count))
         quiet = make_context(stage, item, arguments, silent=True)
         wanted = plan(quiet)
-        joining = partial(distributed.participating_ranks, wanted.workers, wanted.valid_world_sizes)
-        with distributed.session(wanted.threads, joining) as ranks, _metering_ranks(ranks) as joules:
+        choose_world_size = partial(distributed.participating_ranks, wanted.workers, wanted.valid_world_sizes)
+        with (
+            distributed.join_process_group(wanted.threads, choose_world_size) as ranks,
+            _metering_ranks(ranks) as joules,
+        ):
             if not ranks.is_main:
                 body(replace(quiet, joules=joules), ranks)
                 joules()  # for rank 0's record

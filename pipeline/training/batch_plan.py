@@ -44,14 +44,14 @@ def check_ranks(settings: TrainSettings, ranks: World, comm: CommConfig) -> None
     """
     simulated = settings.simulated_workers
     valid = valid_world_sizes(simulated, aligned=settings.reduction == "tree")
-    if ranks.count not in valid:
+    if ranks.size not in valid:
         why = "a power of two of" if settings.reduction == "tree" else "equally many of"
         raise InputError(
-            f"workers: {ranks.count} processes cannot take {why} {simulated} simulated_workers each; use one of {valid}"
+            f"workers: {ranks.size} processes cannot take {why} {simulated} simulated_workers each; use one of {valid}"
         )
-    if settings.local_from_step is not None and ranks.count != simulated:
+    if settings.local_from_step is not None and ranks.size != simulated:
         raise InputError(
-            f"post_local_sgd: {ranks.count} processes cannot stand in for simulated_workers {simulated}, since each "
+            f"post_local_sgd: {ranks.size} processes cannot stand in for simulated_workers {simulated}, since each "
             "has separate weights; use as many"
         )
     if settings.compression != "none":
@@ -61,9 +61,9 @@ def check_ranks(settings: TrainSettings, ranks: World, comm: CommConfig) -> None
 def _check_compression(settings: TrainSettings, ranks: World, comm: CommConfig) -> None:
     assert comm.hierarchical == (settings.workers_per_node is not None), "the settings decide who compresses"
     simulated, per_node = settings.simulated_workers, settings.workers_per_node
-    if ranks.count != simulated:
+    if ranks.size != simulated:
         raise InputError(
-            f"communication.compression: {ranks.count} processes cannot stand in for simulated_workers {simulated}, "
+            f"communication.compression: {ranks.size} processes cannot stand in for simulated_workers {simulated}, "
             "since each compresses a separate gradient; use as many"
         )
     sizes = [len(node) for node in distributed.ranks_by_node()]
@@ -112,7 +112,7 @@ def plan_batches(
         OutOfMemory: a BatchNorm group does not fit the memory.
     """
     slices = {
-        size: rank_slices(workers, rank=ranks.rank, ranks=ranks.count)
+        size: rank_slices(workers, rank=ranks.rank, ranks=ranks.size)
         for size, workers in _worker_slices(settings).items()
     }
     if settings.reduction == "tree":

@@ -91,7 +91,7 @@ def execute_run(
         loss=result.loss if result and finished else None,
         correct=result.correct if result and finished else None,
         history=tuple(run.history),
-        workers=ranks.count,
+        workers=ranks.size,
         places=tuple(run.hardware),
         skipped_steps=run.skipped_steps,
         micro_batch=run.micro_batch,

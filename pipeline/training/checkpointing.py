@@ -241,7 +241,7 @@ class CheckpointScheduler:
         except RuntimeError:
             signal.signal(signal.SIGTERM, before)
             # A lost rank fails a collective with this error; torchrun sends SIGTERM to the others only once.
-            if self.stop_requested and self._ranks.count > 1:
+            if self.stop_requested and self._ranks.size > 1:
                 signal.raise_signal(signal.SIGTERM)
             raise
         finally:
@@ -255,7 +255,7 @@ class CheckpointScheduler:
         if latest is not None:
             step, saved = latest
             state.load_state_dict(saved, ranks)
-            log.info(f"going on from step {step}, workers: {ranks.count}")
+            log.info(f"going on from step {step}, workers: {ranks.size}")
         self._saved_step = state.step
 
     def maybe_save(self, state: TrainState, *, local: bool) -> None:

@@ -96,7 +96,7 @@ class Evaluation:
 
 def rank_rows(n: int, ranks: World) -> NDArray[np.int64]:
     """Return this rank's contiguous share of `n` rows, without padding; sizes differ by one at most."""
-    return np.arange(n * ranks.rank // ranks.count, n * (ranks.rank + 1) // ranks.count)
+    return np.arange(n * ranks.rank // ranks.size, n * (ranks.rank + 1) // ranks.size)
 
 
 @torch.inference_mode()

@@ -16,7 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 from pipeline import distributed
 from pipeline.distributed import Compression, World
 from pipeline.errors import InputError
-from pipeline.models import build, load_backbone
+from pipeline.models import build_network, load_backbone
 from pipeline.models.resnet import Network, ResNet
 from pipeline.optim import OPTIMIZERS, parameter_groups
 from pipeline.training.confidence import ConfidenceTracker
@@ -185,7 +185,7 @@ class TrainState:
     def load_state_dict(self, saved: Mapping[str, Any], ranks: World) -> None:
         """Restore a saved state, on the same number of ranks or another."""
         self.model.load_state_dict(saved["model"])
-        same = len(saved["ranks"]) == ranks.count
+        same = len(saved["ranks"]) == ranks.size
         # Another number of ranks may fit another micro-batch, which rounds differently.
         self.micro_batch = saved["micro_batch"] if same else 0
         own: Mapping[str, Any] = saved["ranks"][ranks.rank] if same else {}
@@ -221,7 +221,7 @@ def start_state(
         initialize: overwrites fresh weights, e.g. by pretrained ones.
         n_tracked_samples: samples whose labels' probabilities are tracked; 0 tracks none.
     """
-    model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
+    model = build_network(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
     if initialize is not None:
         initialize(model)
     model = model.to(ranks.device).to(memory_format=torch.channels_last)

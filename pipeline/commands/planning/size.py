@@ -150,7 +150,7 @@ def plan_from_ledger(params: Params, name: str, data: DataPaths, work: WorkPaths
     context = StageContext(stage="train", item=name, params=params, data=data, work=work, log=RunLog.silent())
     recipe = params.studies[name].effective_recipe(params.train)
     workers = worker_count(recipe)
-    ranks = World(rank=0, count=workers, device=planned_device(workers))
+    ranks = World(rank=0, size=workers, device=planned_device(workers))
     prepared = load_prepared(data, folder=context.image_folder)
     cells, _, identities = resolve_runs(context, prepared, ranks, threads=thread_count(recipe))
     keys, ledger = run_key_digests(identities), RunCache(work.run_cache)

@@ -157,7 +157,7 @@ def _patched(case: Case) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(eval_weights, "STATISTICS_IMAGES", 66))
         if case.dtype == torch.float64:
-            stack.enter_context(patch.object(state, "build", build_float64))
+            stack.enter_context(patch.object(state, "build_network", build_float64))
         if case.mutant is not None:
             stack.enter_context(MUTANTS[case.mutant](case.settings))
         yield
@@ -193,7 +193,7 @@ def _train_with_a_break(case: Case, ranks: World, folder: Path) -> TrainedRun:
     else:
         raise AssertionError("was not ended")
     distributed.barrier()
-    assert ranks.count == 1 or not ranks.is_main or len(list(folder.iterdir())) == 1
+    assert ranks.size == 1 or not ranks.is_main or len(list(folder.iterdir())) == 1
     return _train(case, ranks, CheckpointScheduler(Checkpoints(folder), flag_sync, ranks=ranks, steps=1000))
 
 
@@ -230,18 +230,18 @@ def _digest(model: nn.Module) -> str:
 
 def first_weights() -> dict[str, dict[str, Tensor]]:
     """What runs start from, to tell an update from the weights."""
-    built = {name: models.build(name, 4, stem="cifar", seed=RESNET.seed) for name in ("resnet18", "small_cnn")}
+    built = {name: models.build_network(name, 4, stem="cifar", seed=RESNET.seed) for name in ("resnet18", "small_cnn")}
     return {name: model.state_dict() for name, model in built.items()}
 
 
 def main() -> None:
     output, *chosen = sys.argv[1:]
-    with distributed.session(threads_per_worker=1) as ranks:
+    with distributed.join_process_group(threads_per_worker=1) as ranks:
         results: dict[str, Any] = {name: run(case, ranks) for name, case in CASES.items() if name.split()[0] in chosen}
         results["first weights"] = first_weights()
         results["ranks"] = int(distributed.all_reduce_sum_(torch.ones((), dtype=torch.int64)))
         results["from rank 0"] = distributed.broadcast({"rank": ranks.rank})
-        if ranks.rank == ranks.count - 1:
+        if ranks.rank == ranks.size - 1:
             torch.save(results, output)
 
 

@@ -66,7 +66,7 @@ def test_features_of_one_pass(
 def test_ranks_write_their_own_rows_of_a_shared_file(network: TrainedNetwork, tmp_path: Path) -> None:
     out = open_memmap(tmp_path / "f.npy", mode="w+", dtype=np.float32, shape=(N, 512))
     out[:] = -1
-    partial = [_extract(network, out, ranks=World(rank=rank, count=3, device=ALONE.device)) for rank in (2, 0, 1)]
+    partial = [_extract(network, out, ranks=World(rank=rank, size=3, device=ALONE.device)) for rank in (2, 0, 1)]
     features, probabilities = _expected(network)
     np.testing.assert_allclose(out, features, rtol=1e-3, atol=1e-5)
     # Zero where another rank predicts, so that a sum over ranks gives all.

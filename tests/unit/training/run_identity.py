@@ -17,7 +17,7 @@ from tests.fixtures.training import ALONE, TINY
 
 
 def main() -> None:
-    with distributed.session(threads_per_worker=int(sys.argv[1])):
+    with distributed.join_process_group(threads_per_worker=int(sys.argv[1])):
         members = np.ones(N, dtype=np.bool_)
         identity = run_key(TINY, members, data_digest="", device=ALONE.device, threads=torch.get_num_threads())
         weights = weights_of(train_bright(TINY))
