@@ -132,7 +132,9 @@ def sieve(
 def _with_seed_offset(scorer: Mapping[str, Any], offset: int) -> dict[str, Any]:
     """Return the scorer, and its members, with `offset` added to every seed."""
     moved = {key: value + offset if key == "seed" else value for key, value in scorer.items()}
-    return moved | {"of": [_with_seed_offset(member, offset) for member in scorer["of"]]} if "of" in scorer else moved
+    if "scorers" in scorer:
+        moved["scorers"] = [_with_seed_offset(member, offset) for member in scorer["scorers"]]
+    return moved
 
 
 def _stability(
@@ -140,7 +142,7 @@ def _stability(
 ) -> list[float]:
     name, options = split_options(scorer)
     # An ensemble averages over all embeddings, so none counts alone.
-    if inputs.embeddings is None or "of" in options or not uses_embedding(SCORERS[name], options):
+    if inputs.embeddings is None or "scorers" in options or not uses_embedding(SCORERS[name], options):
         return []
     share = rule if isinstance(rule, ShareRule) else ShareRule(share=float(decision.is_noise.mean()))
     others = (inputs.with_embedding(index) for index in range(1, len(inputs.embeddings)))
