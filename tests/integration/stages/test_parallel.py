@@ -42,6 +42,6 @@ def test_every_node_is_counted_by_one_of_its_ranks(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(distributed, "all_gather", all_gather)
     for rank in range(len(nodes)):
         ranks = World(rank=rank, size=len(nodes), device=torch.device("cpu"))
-        with parallel._metering_ranks(ranks) as joules:
+        with parallel._energy_of_all_ranks(ranks) as joules:
             joules()
     assert total_energy(said) == Energy(gpu=len(nodes), cpu=10.0 * len(set(nodes)), memory=None)

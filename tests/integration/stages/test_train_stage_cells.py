@@ -52,7 +52,7 @@ class _Trainer:
             correct=None,
             history=history,
             workers=1,
-            places=("made up",),
+            hardware=("made up",),
             skipped_steps=0,
             micro_batch=20,
             critical_batch=None,
@@ -117,7 +117,7 @@ def _energy_by_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     def metered(ranks: World) -> Iterator[Callable[[], Energy]]:
         yield read
 
-    monkeypatch.setattr(parallel, "_metering_ranks", metered)
+    monkeypatch.setattr(parallel, "_energy_of_all_ranks", metered)
 
 
 def _record(work: Path) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def _result(status: Any, step: int) -> RunResult:
         history=(HistoryRecord(epoch=0.2, step=step, examples=20 * step, train_loss=1.0, lr=0.1),),
         correct=None,
         workers=2,
-        places=("4 processes", "2 processes"),
+        hardware=("4 processes", "2 processes"),
         skipped_steps=1,
         micro_batch=7,
         critical_batch={"critical_batch": 33.0, "low": 20.0, "high": None} if finished else None,
