@@ -1,4 +1,4 @@
-"""Gradient compression by torch's communication hooks, on DDP buckets and on whole gradients."""
+"""Gradient compression by torch's communication hooks, on DDP buckets or on the complete gradient."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -72,17 +72,17 @@ class Compression:
 
     * `bf16`, `fp16`: every number in 16 bits; sums are rounded to 16 bits too.
     * `powersgd`: Vogels, Karimireddy and Jaggi 2019, PowerSGD, algorithms 1 and 2. It sends each matrix M (rows: the
-      first dimension) as P Q^T of the given rank, by one step of subspace iteration from the last step's Q. The
+      first dimension) as P Q^T of rank `powersgd_rank`, by one step of subspace iteration from the last step's Q. The
       difference is added to the next gradient (error feedback). Vectors, and matrices of which less than half the
       numbers would be saved, are sent uncompressed.
 
     PowerSGD takes a `FlatGradient`, for two reasons. With buckets, the start of Q and the errors would depend on the
     size of a bucket, which must not change a result. And on gloo torch's hook cannot run for several buckets at once:
-    it waits for further collectives inside the threads that run them (two a group, so two buckets deadlock), and starts
-    them in an order that ranks do not share.
+    it waits for further collectives inside the threads that run them (two per group, so two buckets deadlock), and
+    starts them in an order that differs between ranks.
 
     Args:
-        powersgd_rank: rank of P and Q, > 0; given exactly with `powersgd`.
+        powersgd_rank: rank of P and Q, > 0; required with `powersgd`, None otherwise.
     """
 
     def __init__(self, kind: CompressionKind = "none", powersgd_rank: int | None = None) -> None:

@@ -51,8 +51,8 @@ def choose_workers(requested: int | Literal["auto"], valid_sizes: Sequence[int])
     if requested != "auto":
         if 0 < torch.cuda.device_count() < requested:
             raise InputError(
-                f"workers: {requested}, but this machine has {torch.cuda.device_count()} GPUs and a GPU takes one "
-                "process; give fewer, or CUDA_VISIBLE_DEVICES= to work on the CPU"
+                f"workers: {requested}, but this machine has {torch.cuda.device_count()} GPUs, one process each; "
+                "give fewer, or set CUDA_VISIBLE_DEVICES= to work on the CPU"
             )
         return requested
     return max(size for size in valid_sizes if size <= local_gpus())

@@ -100,12 +100,12 @@ def _joined(threads_per_worker: int | Literal["auto"], choose_world_size: Callab
     _die_with_agent()
     local = int(os.environ["LOCAL_RANK"])
     torch.set_num_threads(threads_per_process(threads_per_worker, int(os.environ["LOCAL_WORLD_SIZE"])))
-    # NCCL refuses two ranks on one GPU.
+    # NCCL rejects two ranks on one GPU.
     here, gpus = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
     if 0 < gpus < here:
         raise InputError(
-            f"torchrun: {here} processes, but this machine has {gpus} GPUs and a GPU takes one process; start fewer, "
-            "or CUDA_VISIBLE_DEVICES= to work on the CPU"
+            f"torchrun: {here} processes, but this machine has {gpus} GPUs, one process each; start fewer, "
+            "or set CUDA_VISIBLE_DEVICES= to work on the CPU"
         )
     on_gpu = gpus > 0
     device = torch.device("cuda", local) if on_gpu else torch.device("cpu")
@@ -130,10 +130,10 @@ def _joined(threads_per_worker: int | Literal["auto"], choose_world_size: Callab
 
 
 def set_collective_timeout(seconds: float) -> None:
-    """Fail from now on in a collective that waits longer than this for other ranks.
+    """Set the time after which a collective that waits for other ranks fails, in seconds.
 
-    Before, ranks may wait for `_TIMEOUT`, since at the start one rank may read for long. TCP alone gives up a peer
-    after a quarter of an hour.
+    Until this call ranks wait for `_TIMEOUT`, since one rank may read files for long at the start. TCP drops a lost
+    peer only after a quarter of an hour.
     """
     if is_distributed():
         # Before torch 2.12 or so it had no public name.
