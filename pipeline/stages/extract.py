@@ -115,8 +115,7 @@ def _extract_train(context: StageContext, ranks: World, extractor: FoldNetworks,
         context.log.progress(f"{context.name} train", len(rank_rows(n, ranks)), "images") as progress,
     ):
         explained = extract_by_fold(
-            extractor.networks,
-            folds,
+            extractor,
             data.train.source,
             out,
             probabilities,
