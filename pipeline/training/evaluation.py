@@ -66,7 +66,7 @@ def _streaming(
         std=image_format.std,
         crop_size=image_format.crop_size,
         random_crop=crop,
-        # On a CPU, decoding shares the cores with the network; with a GPU it has them to itself.
+        # On a CPU, decoding shares the cores with the network; with a GPU it uses them alone.
         workers=distributed.threads_per_process("auto", distributed.local_world_size()),
         device=device,
     )

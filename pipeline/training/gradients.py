@@ -52,7 +52,7 @@ class TrainLoss:
     """The training loss of any part of a global batch.
 
     Attributes:
-        labels: (N,) int64 of the whole data set, on the device.
+        labels: (N,) int64 of all samples of the data set, on the device.
         label_smoothing: 0 to 1.
         seed: of dropout.
         track: records the probabilities of the labels; None records nothing.
@@ -135,7 +135,7 @@ class AveragedGradients:
 
 
 class LocalGradients:
-    """Keeps each rank's own gradient, for post-local SGD.
+    """Keeps the gradient of each rank, for post-local SGD.
 
     Lin, Stich, Patel and Jaggi 2020, Don't Use Large Mini-Batches, Use Local SGD.
 

@@ -101,8 +101,8 @@ def train_mask(spec: RunSpec, labels: NDArray[np.int64], keep: Mapping[str, NDAr
     """
     if spec.arm == "full":
         return np.ones(len(labels), dtype=np.bool_)
-    draw = list(keep).index(spec.filter_network)
-    return arm_mask(spec.arm, labels, keep[spec.filter_network], seed=spec.settings.seed, draw=draw)
+    replicate = list(keep).index(spec.filter_network)
+    return arm_mask(spec.arm, labels, keep[spec.filter_network], seed=spec.settings.seed, draw=replicate)
 
 
 RunVariant = tuple[str, str, str, int, float, float]

@@ -42,8 +42,8 @@ class TrainData(NamedTuple):
     """The data set of a run.
 
     Attributes:
-        images: of the whole data set.
-        labels: (N,) int64 of the whole data set, on the device.
+        images: of all N samples.
+        labels: (N,) int64 of all samples, on the device.
         train_mask: (N,) bool, the samples to train on.
     """
 

@@ -329,7 +329,7 @@ def _schedule_options(recipe: Recipe, in_steps: Callable[[Duration], int], batch
 def launch_plan(recipe: Recipe) -> LaunchPlan:
     """Return the processes that a recipe requests, and those that its simulated workers allow."""
     simulated, threads = recipe.simulated_workers, recipe.pinned_threads or recipe.threads_per_worker
-    # Each worker has separate weights or compression state, so no process can stand in for two.
+    # Each worker has separate weights or compression state, so no process can simulate two.
     if recipe.post_local_sgd is not None or recipe.communication.compression != "none":
         return LaunchPlan(workers=simulated, valid_world_sizes=[simulated], threads=threads)
     valid_sizes = valid_world_sizes(simulated, aligned=recipe.reduction == "tree")

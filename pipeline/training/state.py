@@ -34,8 +34,8 @@ def weight_initializer(weights: str, network: str) -> Callable[[Network], None] 
     """Return a function that overwrites a fresh network's weights; None for `none`.
 
     Args:
-        weights: `none`, `imagenet`, or the path of a state dict in which `{network}` stands for
-            the network's name.
+        weights: `none`, `imagenet`, or the path of a state dict, in which `{network}` is replaced by the network's
+            name.
 
     Raises:
         InputError: the file is missing, damaged or of another network; or the download fails.
@@ -87,7 +87,7 @@ class HistoryRecord:
     """The progress of a run, recorded twenty times and at each evaluation.
 
     Attributes:
-        epoch: passes over the arm so far, not a whole number.
+        epoch: passes over the arm so far, may be fractional.
         train_loss: mean per image since the last record, in nats; None if not finite.
         lr: of the last step.
         top1: accuracy on the test images, 0 to 1, if the run ended here; None if not measured.
@@ -198,7 +198,7 @@ class TrainState:
             self.average.load_state_dict(saved["average"])
         if self.track:
             self.track.load_state_dict(saved["track"], is_main=ranks.is_main)
-        # For another number of ranks only the total is known, which rank 0 takes.
+        # For another number of ranks, rank 0 takes the total.
         total = sum(rank["loss_sum"] for rank in saved["ranks"])
         self.loss_sum.fill_(own["loss_sum"] if same else total if ranks.is_main else 0.0)
         self.counted, self.step, self.skipped_steps = saved["counted"], saved["step"], saved["skipped_steps"]

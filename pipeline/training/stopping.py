@@ -25,8 +25,8 @@ def needed_seeds(
     another study may have left in the cache, change nothing.
 
     Args:
-        specs: all runs of the study, for one draw of the filter.
-        keys: run keys of the specs; empty for skipped runs.
+        specs: all runs of the study, for one replicate of the filter.
+        keys: run keys of the runs; empty for skipped runs.
         design: of the looks; None if the study needs all its seeds.
         control: arm of the primary comparison.
         n_images: test images; every accuracy is a multiple of 1 / n_images.
