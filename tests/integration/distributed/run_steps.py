@@ -28,30 +28,19 @@ from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, st
 from pipeline.training.evaluation import evaluate, load_images
 from pipeline.training.loop import RunOptions, TrainData, TrainedRun, train
 from pipeline.training.settings import ImageFormat, TrainSettings
-from tests.fixtures.training import bright_images, build_float64
+from tests.fixtures.training import TINY, bright_images, build_float64
 from tests.integration.distributed.mutants import MUTANTS
 
 SIZE = 8
-RESNET = TrainSettings(
-    network="resnet18",
+RESNET = replace(
+    TINY,
     stem="cifar",
-    n_classes=4,
     format=ImageFormat(image_size=SIZE, crop_size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3),
     crop_padding=2,
-    flip=True,
     batch_size=66,  # over 4 or 8 simulated workers: shares of 16 and 17, or 8 and 9
     simulated_workers=4,
     steps=1,
-    optimizer="sgd",
-    optimizer_options={"momentum": 0.9, "nesterov": True},
     learning_rate=0.1,
-    weight_decay=5e-4,
-    decay_norm_and_bias=False,
-    schedule="cosine",
-    schedule_options={},
-    warmup_steps=0,
-    label_smoothing=0.1,
-    seed=3,
 )
 PLAIN = replace(RESNET, network="small_cnn")
 """Without BatchNorm, with dropout."""
