@@ -63,7 +63,7 @@ class Case:
 
     Attributes:
         dtype: of the weights and of what is computed from them.
-        interrupted: by SIGTERM after a step or two, and gone on with.
+        interrupted: by SIGTERM after a step or two, and resumed.
         mutant: the mistake that is made, of `MUTANTS`; None: none.
     """
 
@@ -76,7 +76,7 @@ class Case:
 
 
 def _ddp_cases() -> Iterator[tuple[str, Case]]:
-    """In float64, where sums in another order are told from mistakes by nine decimal digits; two in float32, too."""
+    """In float64, where nine decimal digits separate sums in another order from mistakes; two in float32, too."""
     for name, case in _float64_cases():
         yield f"ddp {name}", replace(case, dtype=torch.float64)
     yield "ddp resnet18 X=4 float32", Case(settings=RESNET)
@@ -153,7 +153,7 @@ def _patched(case: Case) -> Iterator[None]:
 
 
 def _train(case: Case, ranks: World, checkpointer: CheckpointScheduler | None = None) -> TrainedRun:
-    """The tenth of the images that is no member has labels out of range."""
+    """The tenth of the images that is not trained on has labels out of range."""
     images, labels = bright_images(150, SIZE)
     members = np.arange(150) % 10 != 0
     return train(

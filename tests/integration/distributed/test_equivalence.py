@@ -70,7 +70,7 @@ def _launch(ranks: int, folder: Path, *groups: str) -> Mapping[str, Any]:
 
 
 class _Launches(dict[int, Mapping[str, Any]]):
-    """What each number of ranks saved, launched when it is first asked for."""
+    """What each number of ranks saved, launched at the first access."""
 
     def __init__(self, launch: Callable[[int], Mapping[str, Any]]) -> None:
         super().__init__()

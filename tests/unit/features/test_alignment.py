@@ -22,7 +22,7 @@ def _sums(source: NDArray[np.float32], target: NDArray[np.float32], block: int |
 
 
 def _spread(rng: np.random.Generator, n: int, d: int) -> NDArray[np.float32]:
-    """Rows about a center of their own, with another variance along each axis."""
+    """Rows around another center, with another variance along each axis."""
     rows = rng.normal(size=(n, d)) * rng.uniform(0.5, 3, d) + rng.normal(scale=4, size=d)
     return rows.astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""Features are those of the network in evaluation mode, whatever the batch and chunk sizes and the ranks."""
+"""Features are those of the network in evaluation mode, for any batch size, chunk size and number of ranks."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Convolutions on small maps are those of torch: values, gradients of every order, strides; and ResNets use them."""
+"""Convolutions on small maps equal torch's: values, gradients of every order, strides; and ResNets use them."""
 
 import itertools
 from typing import Any
@@ -73,7 +73,7 @@ def test_differentiable_twice(side: int, kernel: int, stride: int) -> None:
 @CASE
 @pytest.mark.parametrize("memory_format", FORMATS)
 def test_the_gradient_has_the_strides_of_the_weight(side: int, kernel: int, stride: int, memory_format: Any) -> None:
-    """Autograd then keeps it as it is, where it would copy another."""
+    """Autograd then keeps the gradient without a copy."""
     layer = _layer(kernel, stride).to(memory_format=memory_format)
     layer(_maps(3, 5, side, side, dtype=torch.float32)).sum().backward()
     assert layer.weight.grad is not None

@@ -39,8 +39,8 @@ def resnet() -> nn.Module:
 @pytest.mark.parametrize("decay_norm_and_bias", [True, False])
 def test_groups_hold_every_parameter_once(resnet: nn.Module, decay_norm_and_bias: bool) -> None:
     groups = parameter_groups(resnet, weight_decay=0.1, decay_norm_and_bias=decay_norm_and_bias)
-    held = sorted(id(parameter) for group in groups for parameter in group["params"])
-    assert held == sorted(id(parameter) for parameter in resnet.parameters())
+    grouped = sorted(id(parameter) for group in groups for parameter in group["params"])
+    assert grouped == sorted(id(parameter) for parameter in resnet.parameters())
 
 
 def test_norm_and_bias_are_exempt_where_asked(resnet: nn.Module) -> None:
@@ -170,7 +170,7 @@ def test_a_resumed_optimizer_goes_on_to_the_same_bits(name: str) -> None:
 
 @_OPTIMIZERS
 def test_the_rate_is_that_of_the_step(name: str) -> None:
-    """Schedules set it anew each time; at a rate of nothing, nothing moves, weight decay included."""
+    """Schedules set it at each step; at a rate of zero nothing moves, including weight decay."""
     run = _Run(name)
     before = run.weights
     run.step(0, rate=0.0)

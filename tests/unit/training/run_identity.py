@@ -1,4 +1,4 @@
-"""A process of its own that trains for a step on the CPU; prints, as JSON, its key and a digest of the trained bits.
+"""A separate process that trains for a step on the CPU; prints, as JSON, its key and a digest of the trained bits.
 
 Command line: CPU threads of the process.
 """

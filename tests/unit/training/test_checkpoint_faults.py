@@ -127,7 +127,7 @@ def test_a_file_that_cannot_be_read_is_passed_over(tmp_path: Path, monkeypatch: 
 
 
 def test_an_unsound_one_does_not_take_the_place_of_a_sound_one(tmp_path: Path) -> None:
-    """Of 2 and a damaged 3 the run goes on from 2; after its next save 2 is still there to fall back to."""
+    """Of 2 and a damaged 3 the run resumes from 2; after its next save 2 is still there to fall back to."""
     checkpoints = Checkpoints(tmp_path, keep=2)
     for step in (2, 3):
         checkpoints.save(step, state_of(step))

@@ -52,7 +52,7 @@ def test_what_stands_before_the_first_step_names_batch_and_group_too(monkeypatch
     """Its weights and optimizer, and the pass that says how much an image takes."""
     with pytest.raises(OutOfMemory) as of_weights:
         train_bright(_SETTINGS, micro_batch=20, initialize=lambda _: torch.empty(2**50, dtype=torch.uint8))
-    # With a key of its own, since what an image takes is known from earlier runs.
+    # With another key, since the memory of an image is known from earlier runs.
     settings = replace(_SETTINGS, n_classes=len(NAMES) + 1)
     monkeypatch.setattr(SmallCnn, "features", _failing_at(1, SmallCnn.features))
     with pytest.raises(OutOfMemory) as of_a_pass:

@@ -186,10 +186,18 @@ def test_what_a_cell_ran_on_and_in_which_groups_is_told() -> None:
     noise = ("critical_batch", "critical_batch_low", "critical_batch_high")
     assert [row[key] for key in noise] == [33.0, 20.0, None]
     assert {"critical_batch", "low", "high"} <= {field.name for field in dataclasses.fields(NoiseScale)}
-    told = ("simulated_workers", "bn_group", "workers", "trained_on", "micro_batch", "skipped_steps", "critical_batch")
-    assert [row[key] for key in told] == [4, 2, 2, "4 processes; 2 processes", 7, 1, 33.0]
+    columns = (
+        "simulated_workers",
+        "bn_group",
+        "workers",
+        "trained_on",
+        "micro_batch",
+        "skipped_steps",
+        "critical_batch",
+    )
+    assert [row[key] for key in columns] == [4, 2, 2, "4 processes; 2 processes", 7, 1, 33.0]
     skipped = run_row("s", cell, "", None)
-    assert [skipped[key] for key in told] == [4, 2, None, None, None, None, None]
+    assert [skipped[key] for key in columns] == [4, 2, None, None, None, None, None]
 
 
 def test_a_row_has_the_last_link_of_its_chain() -> None:
