@@ -14,6 +14,10 @@ from pipeline.artifacts.files import write_json
 _PROJECT = Path(__file__).resolve().parents[2]
 _OWN_PACKAGES = ("pipeline", "viz")
 
+# Packages that affect the content of an artifact. The version of Python does not, and differs between machines with
+# the same requirements.lock. It is recorded with the costs, so that equal results have equal files.
+_PACKAGES = ("numpy", "opentsne", "pillow", "pyarrow", "scikit-learn", "scipy", "timm", "torch", "torchvision")
+
 
 def import_closure(module: str, *, exclude: frozenset[str] = frozenset()) -> dict[str, Path]:
     """Return all modules of this project that importing and running `module` can import, with their files.
@@ -90,11 +94,6 @@ def _is_docstring(statement: ast.stmt) -> bool:
         and isinstance(statement.value, ast.Constant)
         and isinstance(statement.value.value, str)
     )
-
-
-# Packages that affect the content of an artifact. The version of Python does not, and differs between machines with
-# the same requirements.lock. It is recorded with the costs, so that equal results have equal files.
-_PACKAGES = ("numpy", "opentsne", "pillow", "pyarrow", "scikit-learn", "scipy", "timm", "torch", "torchvision")
 
 
 def sha256_of_file(path: Path) -> str:

@@ -30,6 +30,31 @@ _NOT_RECIPE = frozenset(
     }
 )  # fmt: skip
 
+_RUN_COLUMNS = (
+    "fingerprint",
+    "status",
+    "reason",
+    "model",
+    "arm",
+    "filter_network",
+    "batch_size",
+    "learning_rate",
+    "peak_learning_rate",
+    "weight_decay",
+    "seed",
+    "n_train",
+    "steps",
+    "epochs",
+    "top1",
+    "balanced_accuracy",
+    "loss",
+    "critical_batch",
+    "critical_batch_low",
+    "critical_batch_high",
+)
+_HISTORY_COLUMNS = ("fingerprint", "examples", "train_loss", "top1")
+_LATER_HISTORY_COLUMNS = ("test_loss", "step")
+
 
 def read_run_records(runs: Path, storage: Storage) -> list[dict[str, Any]]:
     """Read the finished runs of data/train/<study>.parquet, in the order of the file.
@@ -61,32 +86,6 @@ def _run_record(row: dict[str, Any], path: Path, storage: Storage) -> dict[str, 
         "augmented": bool(cropped or settings["flip"]),
         "recipe": json.dumps(recipe, sort_keys=True),
     }
-
-
-_RUN_COLUMNS = (
-    "fingerprint",
-    "status",
-    "reason",
-    "model",
-    "arm",
-    "filter_network",
-    "batch_size",
-    "learning_rate",
-    "peak_learning_rate",
-    "weight_decay",
-    "seed",
-    "n_train",
-    "steps",
-    "epochs",
-    "top1",
-    "balanced_accuracy",
-    "loss",
-    "critical_batch",
-    "critical_batch_low",
-    "critical_batch_high",
-)
-_HISTORY_COLUMNS = ("fingerprint", "examples", "train_loss", "top1")
-_LATER_HISTORY_COLUMNS = ("test_loss", "step")
 
 
 def read_runs(runs: Path, history: Path) -> list[dict[str, Any]]:

@@ -27,6 +27,15 @@ from pipeline.errors import InputError
 
 _PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, np.ndarray)
 
+_TIMEOUT_S = 60.0
+"""Timeout of a network read."""
+_ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
+_DAMAGED_DATA = (zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error, EOFError, OSError)
+# zipfile raises NotImplementedError for versions of the format that do not exist.
+_DAMAGE = (*_DAMAGED_DATA, tarfile.TarError, ValueError, NotImplementedError)
+_ENCRYPTED = 1
+_CHUNK_BYTES = 1 << 20
+
 
 def load_plain_pickle(data: bytes, *, source: str) -> Any:
     """Unpickle plain data: numbers, text, bytes, lists, dictionaries and NumPy arrays.
@@ -61,11 +70,6 @@ class _PlainUnpickler(pickle.Unpickler):
             case "numpy.core.multiarray", "_reconstruct":
                 return np.zeros(0).__reduce__()[0]
         raise pickle.UnpicklingError(f"it names {module}.{name}")
-
-
-_DOWNLOAD_CHUNK_BYTES = 1 << 20
-_TIMEOUT_S = 60.0
-"""Timeout of a network read."""
 
 
 def fetch(url: str, path: Path, *, sha256: str, progress: ProgressFactory) -> None:
@@ -116,7 +120,7 @@ def _download(url: str, path: Path, progress: ProgressFactory) -> str:
     with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response, path.open("wb") as file:
         total = int(response.headers.get("Content-Length") or 0)
         with progress(f"download {url}", total, "B") as counter:
-            while chunk := response.read(_DOWNLOAD_CHUNK_BYTES):
+            while chunk := response.read(_CHUNK_BYTES):
                 digest.update(chunk)
                 file.write(chunk)
                 counter.update(len(chunk))
@@ -126,14 +130,6 @@ def _download(url: str, path: Path, progress: ProgressFactory) -> str:
 def _is_local(error: Exception) -> bool:
     """Return whether the disk caused the error, not the network."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-_ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
-_DAMAGED_DATA = (zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error, EOFError, OSError)
-# zipfile raises NotImplementedError for versions of the format that do not exist.
-_DAMAGE = (*_DAMAGED_DATA, tarfile.TarError, ValueError, NotImplementedError)
-_ENCRYPTED = 1
-_CHUNK_BYTES = 1 << 20
 
 
 def open_archive(path: Path) -> "TarSource | ZipSource":

@@ -16,6 +16,8 @@ _ATTEMPTS = 10
 # Short side of the scaled image per side of the crop in evaluation; 256 and 224 are the usual sizes.
 _EVALUATION_SCALE = 256 / 224
 
+_CROP_FLIP_TAG = 2
+
 
 @dataclass(frozen=True, kw_only=True)
 class RandomResizedCrop:
@@ -78,9 +80,6 @@ def center_box(width: int, height: int, *, crop_size: int) -> CropBox:
 
 def _box_at(left: int, top: int, width: int, height: int) -> CropBox:
     return left, top, left + width, top + height
-
-
-_CROP_FLIP_TAG = 2
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,9 @@ from pipeline.datasets.splits import choose_test_rows
 
 _SIDE = 32
 
+_WHITE = 16
+"""Largest value of the original pixels."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CifarArchive:
@@ -132,10 +135,6 @@ def _members(file: Path, archive: CifarArchive) -> Iterator[tuple[str, dict[byte
                 stream = tar.extractfile(entry)
                 assert stream is not None
                 yield member, load_plain_pickle(stream.read(), source=f"{file}: {member}")
-
-
-_WHITE = 16
-"""Largest value of the original pixels."""
 
 
 def open_digits(options: DatasetOptions) -> ImageSet:

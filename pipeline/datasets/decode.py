@@ -24,6 +24,9 @@ IMAGE_SUFFIXES = frozenset(
     (".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".jp2", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 )
 
+# Limits the memory: each thread may have a decoded image of `max_megapixels`.
+_MAX_THREADS = 8
+
 
 class UnreadableError(Exception):
     """A file that cannot be decoded; the message gives the reason in a few words, without the file's name."""
@@ -133,10 +136,6 @@ def _upper_byte(pixels: NDArray[np.integer]) -> NDArray[np.uint8]:
     if pixels.min() < 0 or pixels.max() > 0xFFFF:
         raise UnreadableError("32-bit pixels, whose white is not defined")
     return (pixels >> 8).astype(np.uint8)
-
-
-# Limits the memory: each thread may have a decoded image of `max_megapixels`.
-_MAX_THREADS = 8
 
 
 def decode_files(

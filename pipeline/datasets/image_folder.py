@@ -14,6 +14,10 @@ from pipeline.errors import InputError
 
 _EXPECTED = "expected <class>/<image>, or train/<class>/<image> and test/<class>/<image> (or val/)"
 
+# Limits the size of files: 16-bit RGBA pixels, uncompressed, and 4 MiB of metadata.
+_BYTES_PER_PIXEL = 8
+_METADATA_BYTES = 1 << 22
+
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
@@ -134,11 +138,6 @@ def _loose_images(tree: FileTree) -> list[str]:
 
 def _folders(tree: FileTree) -> list[str]:
     return [name for name in tree.folders if "/" not in name]
-
-
-# Limits the size of files: 16-bit RGBA pixels, uncompressed, and 4 MiB of metadata.
-_BYTES_PER_PIXEL = 8
-_METADATA_BYTES = 1 << 22
 
 
 def open_image_folder(options: DatasetOptions) -> ImageSet:

@@ -11,6 +11,11 @@ from pathlib import Path, PurePosixPath
 from pipeline.datasets.image_set import ImageSet
 from pipeline.errors import InputError
 
+_COLUMNS = ("path", "label")
+# An unknown path is compared with so many sorted paths before and after it.
+_COMPARED = 1000
+_AMBIGUOUS = -1
+
 
 def class_name(text: str) -> str:
     """Return the canonical form of a class name: Unicode's NFC, without surrounding white space."""
@@ -88,12 +93,6 @@ def _columns(
     if twice:
         raise InputError(f"{where}: has the column {twice[0]} twice; remove or rename one of the two")
     return {name: header.index(name) for name in used}
-
-
-_COLUMNS = ("path", "label")
-# An unknown path is compared with so many sorted paths before and after it.
-_COMPARED = 1000
-_AMBIGUOUS = -1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

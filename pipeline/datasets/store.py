@@ -13,6 +13,9 @@ from pipeline.artifacts.files import create_array
 from pipeline.datasets.image_set import SPLITS, ImageSet, ProgressFactory, Sample, UnreadableImage, check_classes
 from pipeline.errors import InputError
 
+_MAX_PAIRS = 20
+_BLOCK_BYTES = 1 << 24
+
 
 @dataclass(frozen=True, kw_only=True)
 class StoredImages:
@@ -121,10 +124,6 @@ def _describe(reasons: Mapping[str, str], source: str) -> str:
         f"{source}: {path}: {reasons[path]}{more}; fix or remove it, "
         "or set `prepare.unreadable: skip` to leave such files out"
     )
-
-
-_MAX_PAIRS = 20
-_BLOCK_BYTES = 1 << 24
 
 
 def summarize(stored: StoredImages, train_pixels: NDArray[np.uint8]) -> dict[str, Any]:

@@ -10,6 +10,9 @@ from torch import Tensor
 
 T = TypeVar("T")
 
+# Elements gathered at a time: bounds the memory for other ranks' tensors.
+_CHUNK = 1 << 22
+
 
 def launched_by_torchrun() -> bool:
     """Return whether torchrun started this process."""
@@ -66,10 +69,6 @@ def all_reduce_sum_(tensor: Tensor) -> Tensor:
     if is_distributed():
         dist.all_reduce(tensor)
     return tensor
-
-
-# Elements gathered at a time: bounds the memory for other ranks' tensors.
-_CHUNK = 1 << 22
 
 
 def tree_sum_(tensor: Tensor) -> Tensor:

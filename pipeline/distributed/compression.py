@@ -24,6 +24,10 @@ _ELEMENTWISE: Mapping[CompressionKind, Callable[[Any, Any], Future[Tensor]]] = {
     "fp16": default_hooks.fp16_compress_hook,
 }
 
+# Fields of torch's PowerSGDState, by bucket index: the errors, P, which torch reuses as a buffer, and Q, from which the
+# next step starts.
+_MEMORIES = ("error_dict", "p_memory_dict", "q_memory_dict")
+
 
 class Bucket(Protocol):
     """The part of `torch.distributed.GradBucket` that the hooks use."""
@@ -139,8 +143,3 @@ class Compression:
         self._n_averages = saved["exchanges"]
         for name in _MEMORIES:
             setattr(self._low_rank, name, {index: t.to(device) for index, t in saved[name].items()})
-
-
-# Fields of torch's PowerSGDState, by bucket index: the errors, P, which torch reuses as a buffer, and Q, from which the
-# next step starts.
-_MEMORIES = ("error_dict", "p_memory_dict", "q_memory_dict")

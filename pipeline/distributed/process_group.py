@@ -21,6 +21,13 @@ from pipeline.distributed.launch import LAUNCHER
 from pipeline.errors import InputError, Terminated
 from pipeline.processes import disable_malloc_trim, set_parent_death_signal
 
+_TIMEOUT = timedelta(minutes=30)
+_CONNECT_TIMEOUT = timedelta(minutes=5)
+_AGENT_STOP_TIMEOUT_S = 60
+_POLL_INTERVAL_S = 0.01
+_FINISHED = "finished"
+_NO_TIMEOUT = timedelta(days=365)
+
 
 @contextmanager
 def float32_arithmetic(*, tf32: bool) -> Iterator[None]:
@@ -38,14 +45,6 @@ def float32_arithmetic(*, tf32: bool) -> Iterator[None]:
         yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic = before
-
-
-_TIMEOUT = timedelta(minutes=30)
-_CONNECT_TIMEOUT = timedelta(minutes=5)
-_AGENT_STOP_TIMEOUT_S = 60
-_POLL_INTERVAL_S = 0.01
-_FINISHED = "finished"
-_NO_TIMEOUT = timedelta(days=365)
 
 
 @dataclass(frozen=True, kw_only=True)

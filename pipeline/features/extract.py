@@ -33,6 +33,9 @@ _EXCLUDED = frozenset({"pipeline", "pipeline.stages"}) | frozenset(
 # Packages that change features, in addition to those that change training.
 _PACKAGES = ("pillow", "pyarrow", "scikit-learn", "scipy")
 
+# Bytes of images copied to the device at a time; bounds the memory for data sets of any length.
+_CHUNK_BYTES = 256 * 2**20
+
 
 def features_cache_key(values: Mapping[str, Any], *, module: str, ranks: World) -> str:
     """Return a hex digest of everything that determines the bits of features, or of heads fitted on them.
@@ -49,10 +52,6 @@ def features_cache_key(values: Mapping[str, Any], *, module: str, ranks: World) 
         "versions": {package: metadata.version(package) for package in _PACKAGES},
     }
     return RunKey(job=job, machine=worker_machine_info(ranks.device, torch.get_num_threads())).key
-
-
-# Bytes of images copied to the device at a time; bounds the memory for data sets of any length.
-_CHUNK_BYTES = 256 * 2**20
 
 
 @torch.inference_mode()

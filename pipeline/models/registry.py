@@ -13,6 +13,10 @@ _HEAD = ("fc.weight", "fc.bias")
 # BatchNorm's count of batches is unused here; files from before torch 0.4.1 lack it, torchvision's too.
 _COUNTER = "num_batches_tracked"
 
+_FEATURES = {"resnet18": 512, "resnet34": 512, "resnet50": 2048, "resnet101": 2048, "resnet152": 2048, "small_cnn": 128}
+NETWORKS = tuple(_FEATURES)
+"""The names used in params.yaml."""
+
 
 def set_head(model: ResNet, weight: Tensor, bias: Tensor) -> None:
     """Overwrite the last linear layer with `weight` (n_classes, D) and `bias` (n_classes,)."""
@@ -48,12 +52,6 @@ def load_backbone(model: ResNet, state: Mapping[str, Tensor], *, source: str) ->
             raise InputError(f"{source}: tensor {name} is sparse or holds NaN or infinity; use dense, finite weights")
     head = {name: own[name] for name in _HEAD}
     model.backbone.load_state_dict({**own, **loaded, **head})
-
-
-_FEATURES = {"resnet18": 512, "resnet34": 512, "resnet50": 2048, "resnet101": 2048, "resnet152": 2048, "small_cnn": 128}
-
-NETWORKS = tuple(_FEATURES)
-"""The names used in params.yaml."""
 
 
 def build_network(network: str, n_classes: int, *, stem: Stem, seed: int) -> Network:

@@ -11,6 +11,18 @@ from pipeline.errors import InputError
 from pipeline.scoring import density, distances, predictions, sampling
 from pipeline.scoring.base import Need, ScoredImages, Scorer, ScorerInputs
 
+_FIX_HINTS: Mapping[Need, str] = {
+    "classes": "there is one class only; use dbscan, hdbscan, knn_distance or centroid",
+    "components": "there are no principal components; set reduce.pca.n_components",
+    "embedding": "there is no embedding; use a scorer of components or probabilities",
+    "neighbors": "there are no neighbors; run `dvc repro`",
+    "probabilities": "there are no class probabilities of a network; give them, or use knn_agreement",
+    "training_confidence": (
+        "there is none: a fitted head and features made elsewhere have no training on these labels; "
+        "use smoothed_confidence"
+    ),
+}
+
 
 def relative_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return ranks (N,) scaled to 0 (lowest) to 1 (highest).
@@ -76,19 +88,6 @@ _SINGLE: dict[str, Scorer] = {
 
 SCORERS: dict[str, Scorer] = {**_SINGLE, "ensemble": make_ensemble(_SINGLE)}
 """Scorers by the name that `filter.scorer` gives."""
-
-
-_FIX_HINTS: Mapping[Need, str] = {
-    "classes": "there is one class only; use dbscan, hdbscan, knn_distance or centroid",
-    "components": "there are no principal components; set reduce.pca.n_components",
-    "embedding": "there is no embedding; use a scorer of components or probabilities",
-    "neighbors": "there are no neighbors; run `dvc repro`",
-    "probabilities": "there are no class probabilities of a network; give them, or use knn_agreement",
-    "training_confidence": (
-        "there is none: a fitted head and features made elsewhere have no training on these labels; "
-        "use smoothed_confidence"
-    ),
-}
 
 
 def check_scorer(inputs: ScorerInputs, scorer: Mapping[str, Any], class_names: Sequence[str], key: str) -> None:

@@ -15,6 +15,13 @@ from pipeline.training.numerics import compile_disabled
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState
 
+STATISTICS_IMAGES = 2048
+"""Most images of the recomputed BatchNorm statistics: enough for those of the last layers, which have few pixels."""
+# In a shorter run this fraction of its images keeps the passes to 2 % of its time: a forward pass is a third of a step.
+_SHARE = 1 / 16
+# With fewer images the accuracy of equal weights varies, see docs/decisions/batch-norm.md.
+_FEWEST_IMAGES = 512
+
 
 @torch.no_grad()
 def recompute_batch_norm_statistics(
@@ -73,14 +80,6 @@ def _sums_over_groups(
             layer.collected = None
         n_groups = torch.full((1,), len(part.group_sizes), dtype=torch.float64, device=statistics[0].device)
         yield torch.cat([n_groups, *statistics])
-
-
-STATISTICS_IMAGES = 2048
-"""Most images of the recomputed BatchNorm statistics: enough for those of the last layers, which have few pixels."""
-# In a shorter run this fraction of its images keeps the passes to 2 % of its time: a forward pass is a third of a step.
-_SHARE = 1 / 16
-# With fewer images the accuracy of equal weights varies, see docs/decisions/batch-norm.md.
-_FEWEST_IMAGES = 512
 
 
 def statistics_batches(trained_on: int, batch_size: int) -> int:

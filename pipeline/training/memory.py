@@ -17,6 +17,11 @@ from pipeline import distributed
 from pipeline.batching import BatchSlice
 from pipeline.errors import InputError, OutOfMemory, is_out_of_memory
 
+CPU_MICRO_BATCH = 512
+"""Larger passes are no faster on a CPU and exceed its caches."""
+# Fraction of the available memory; gradients, optimizer state and other processes need the rest.
+_CPU_SHARE = 0.5
+
 
 class _Names(NamedTuple):
     """Files of a control group, and the lines of memory.stat that count memory which the kernel can reclaim."""
@@ -95,12 +100,6 @@ def _lines(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
-
-
-CPU_MICRO_BATCH = 512
-"""Larger passes are no faster on a CPU and exceed its caches."""
-# Fraction of the available memory; gradients, optimizer state and other processes need the rest.
-_CPU_SHARE = 0.5
 
 
 @cache

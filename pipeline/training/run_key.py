@@ -28,6 +28,8 @@ _EXCLUDED = frozenset({"pipeline"}) | frozenset(
     f"pipeline.{name}" for name in ("run_log", "errors", "processes", "datasets", "paths", "artifacts.prepared")
 )
 
+_CPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")  # tf32 is of GPUs
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunKey:
@@ -114,9 +116,6 @@ def cpu_arithmetic() -> str:
     finally:
         torch.set_num_threads(before)
     return digest.hexdigest()[:16]
-
-
-_CPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")  # tf32 is of GPUs
 
 
 @torch.inference_mode(mode=False)
