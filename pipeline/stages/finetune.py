@@ -197,9 +197,9 @@ def _fit_heads(
         context.log.info(f"{context.name}: heads were fitted before and are reused")
         context.extra_joules.append(UNKNOWN_ENERGY)
         # All heads share one extraction of features, so their times overlap.
-        context.earlier_seconds.append(max(head.seconds for head in cached))
-        for rows, head in zip(train_masks, cached, strict=True):
-            yield _head_extractor(head, settings, rows, ranks)
+        context.earlier_seconds.append(max(network.seconds for network in cached))
+        for rows, network in zip(train_masks, cached, strict=True):
+            yield _head_extractor(network, settings, rows, ranks)
         return
     start = time.monotonic()
     initialize = _weight_initializer(config.weights, settings.network, ranks)
