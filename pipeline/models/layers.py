@@ -99,7 +99,7 @@ class KeyedDropout(nn.Module):
 
 
 def _uniform(keys: Tensor, layer: int, n: int) -> Tensor:
-    """(B, n) float32 in [0, 1), multiples of 2**-24."""
+    """Return uniform numbers (B, n) float32 in [0, 1), multiples of 2**-24."""
     index = torch.arange(1, n + 1, device=keys.device) * _GOLDEN
     bits = _mixed(_mixed(keys + layer)[:, None] + index)
     return _shifted(bits, 40).to(torch.float32) * 2.0**-24

@@ -83,7 +83,7 @@ class SmallMapConv2d(nn.Conv2d):
     """
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in torch's base class
-        """(N, in, H, W) -> (N, out, H', W'), channels_last where the map is small."""
+        """(N, in, H, W) -> (N, out, H', W'), channels_last if the map is small."""
         (kernel, _), (stride, _) = self.kernel_size, self.stride
         batch, _, height, width = input.shape
         case = (height, kernel, stride)

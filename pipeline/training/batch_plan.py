@@ -132,7 +132,7 @@ def plan_batches(
 
 
 def _worker_slices(settings: TrainSettings) -> dict[int, list[BatchSlice]]:
-    """By batch size, the slice of each simulated worker."""
+    """Return the slice of each simulated worker, by batch size."""
     return {
         size: worker_slices(size, settings.simulated_workers, settings.bn_group) for size in settings.batch_sizes.unique
     }

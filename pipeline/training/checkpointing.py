@@ -230,7 +230,7 @@ class CheckpointScheduler:
 
     @contextmanager
     def handle_sigterm(self) -> Iterator[None]:
-        """While active, SIGTERM stops the run after the next step, or the block at its end, instead of the process.
+        """Stop the run after the next step, or the block at its end, on SIGTERM, which does not end the process.
 
         Raises:
             Terminated: at the end of the block, if SIGTERM arrived after the last step but one.

@@ -67,6 +67,6 @@ def mark_step_begin() -> None:
 
 
 def compile_disabled() -> AbstractContextManager[None]:
-    """Disable compilation while active: for passes too few to be worth a minute."""
+    """Disable compilation while active, for passes too few to compile for a minute."""
     stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
     return stance
