@@ -234,9 +234,9 @@ class Recipe(Section):
         batch_schedule: smaller batches at the start of a run, as fractions of its batch size; null: none.
         decay_norm_and_bias: whether weight decay also applies to BatchNorm parameters and biases.
         clip_norm: largest norm of the gradient of a global batch; null: no clipping.
-        ema_decay: evaluate and save an exponential moving average of the weights with this decay per step, or
-            (1 + t) / (10 + t) after t steps while that is less, so that a short run does not average its random start;
-            null: the last weights.
+        ema_decay: evaluate and save an exponential moving average of the weights with this decay per step. After t
+            steps the decay is (1 + t) / (10 + t) while that is less, so that a short run does not average its random
+            start. Null: the last weights.
         precision: `fp32`; `tf32` (products on a GPU with 10 bits of mantissa); `bf16` or `fp16` (mixed precision;
             `fp16` with dynamic loss scaling, which skips non-finite steps).
         compile: fuse the network's operations by torch.compile. It is faster on GPUs, and compiling takes up to a

@@ -81,8 +81,8 @@ class Compression:
       numbers would be saved, are sent uncompressed.
 
     PowerSGD takes a `FlatGradient`, for two reasons. With buckets, the start of Q and the errors would depend on the
-    size of a bucket, which must not change a result. And on gloo torch's hook cannot run for several buckets at once:
-    it waits for further collectives inside the threads that run them (two per group, so two buckets deadlock), and
+    size of a bucket, which must not change a result. And on gloo torch's hook cannot run for several buckets at once.
+    It waits for further collectives inside the threads that run them (two per group, so two buckets deadlock). It also
     starts them in an order that differs between ranks.
 
     Args:

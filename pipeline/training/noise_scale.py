@@ -1,14 +1,14 @@
 """The gradient noise scale: up to which batch size a larger batch saves steps.
 
 McCandlish, Kaplan, Amodei and the OpenAI Dota Team, An Empirical Model of Large-Batch Training, 2018 (arXiv
-1812.06162): with G the expected gradient of the loss and Sigma the covariance of one image's gradient, the simple noise
-scale B_simple = tr(Sigma) / |G|^2, in images, approximates the critical batch size. At this size a run needs about
-twice the fewest possible steps and twice the fewest possible images. Well below it, a batch twice as large is nearly
-free: it halves the steps. Well above it, the steps hardly decrease, and the additional images are wasted. The noise
-scale grows during a run.
+1812.06162). Let G be the expected gradient of the loss and Sigma the covariance of one image's gradient. The simple
+noise scale B_simple = tr(Sigma) / |G|^2, in images, approximates the critical batch size. At this size a run needs
+about twice the fewest possible steps and twice the fewest possible images. Well below it, a batch twice as large is
+nearly free: it halves the steps. Well above it, the steps hardly decrease, and the additional images are wasted. The
+noise scale grows during a run.
 
-Both terms are estimated at no cost from gradients at two batch sizes within one step (appendix A.1): those of the parts
-of a batch, each a worker's or a micro-batch's, and that of the batch.
+Both terms are estimated at no cost from gradients at two batch sizes within one step (appendix A.1). The small batches
+are parts of the batch, each a worker's or a micro-batch's.
 """
 
 from collections.abc import Sequence
