@@ -112,9 +112,9 @@ def _training(context: StageContext, ranks: World, batch_size: int | None) -> Tr
     if batch_size is not None and batch_size not in sizes:
         raise InputError(f"--batch-size {batch_size}: not of study {context.item}; it has {sizes}")
     asked = [i for i, cell in enumerate(cells) if batch_size in (None, cell.settings.batch_size)]
-    fitting = [i for i in asked if not cells[i].skipped]
+    fitting = [i for i in asked if not cells[i].skip_reason]
     if not fitting:
-        reason = cells[asked[0]].skipped
+        reason = cells[asked[0]].skip_reason
         raise InputError(f"--study {context.item}: {reason}, so there is nothing to run; lower batch_sizes")
     settings = cells[fitting[0]].settings
     recipe = context.params.studies[str(context.item)].effective_recipe(context.params.train)

@@ -101,7 +101,7 @@ def resolve_runs(
     data_digest = distributed.broadcast(prepared_digest(context.data) if ranks.is_main else None)
     run_keys = [
         None
-        if spec.skipped
+        if spec.skip_reason
         else run_key(
             spec.settings, rows, data_digest=str(data_digest), device=ranks.device,
             threads=threads or torch.get_num_threads(),

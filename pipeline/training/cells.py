@@ -120,7 +120,8 @@ def run_row(study: str, spec: RunSpec, key: str, result: RunResult | None) -> di
         "study": study,
         "fingerprint": key,
         "status": result.status if result else "skipped",
-        "reason": spec.skipped or ("the loss stopped being finite" if result and result.status == "diverged" else ""),
+        "reason": spec.skip_reason
+        or ("the loss stopped being finite" if result and result.status == "diverged" else ""),
         "model": settings.network,
         "arm": spec.arm,
         "filter_network": spec.filter_network,

@@ -20,7 +20,7 @@ class RunSpec:
         filter_network: network whose filter gives the arm; the study's first for `full`.
         learning_rate: as written in the study, before scaling.
         n_train: images of the arm.
-        skipped: reason why the run is skipped; empty if it runs.
+        skip_reason: reason why the run is skipped; empty if it runs.
     """
 
     arm: str
@@ -28,7 +28,7 @@ class RunSpec:
     learning_rate: float
     n_train: int
     settings: TrainSettings
-    skipped: str = ""
+    skip_reason: str = ""
 
 
 def expand_grid(
@@ -78,7 +78,7 @@ def expand_grid(
                 learning_rate=learning_rate,
                 n_train=size,
                 settings=settings,
-                skipped=reason if too_large else "",
+                skip_reason=reason if too_large else "",
             )
         )
     return runs

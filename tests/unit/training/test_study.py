@@ -58,7 +58,7 @@ def test_arms_match_in_steps_or_in_epochs(match: str, steps: dict[str, int]) -> 
 
 def test_a_batch_above_one_arm_is_skipped_for_all_of_them() -> None:
     cells = _cells(batch_sizes=[80, 90, 200])
-    skipped = {(c.arm, c.settings.batch_size): c.skipped for c in cells}
+    skipped = {(c.arm, c.settings.batch_size): c.skip_reason for c in cells}
     assert [skipped[arm, 80] for arm in ("full", "filtered", "random")] == ["", "", ""]
     for batch in (90, 200):
         reason = f"batch {batch} is larger than the 80 images of arm filtered"
@@ -66,7 +66,7 @@ def test_a_batch_above_one_arm_is_skipped_for_all_of_them() -> None:
 
 
 def test_only_the_arms_of_the_study_decide_what_is_skipped() -> None:
-    assert not any(c.skipped for c in _cells(arms=["full"], batch_sizes=[90]))
+    assert not any(c.skip_reason for c in _cells(arms=["full"], batch_sizes=[90]))
 
 
 # Five epochs of 100 images at batch 20, and so in proportion to the batch, of a budget of ten.
@@ -78,8 +78,8 @@ LONG_AT_LARGE: dict[str, Any] = {
 
 def test_the_warm_up_of_a_skipped_batch_need_not_fit() -> None:
     cells = _cells(LONG_AT_LARGE, batch_sizes=[20, 40, 200], budget={"epochs": 10.0})
-    assert {c.settings.batch_size for c in cells if not c.skipped} == {20, 40}
-    assert {(c.settings.warmup_steps, c.settings.steps) for c in cells if c.skipped} == {(25, 5)}
+    assert {c.settings.batch_size for c in cells if not c.skip_reason} == {20, 40}
+    assert {(c.settings.warmup_steps, c.settings.steps) for c in cells if c.skip_reason} == {(25, 5)}
 
 
 def test_the_warm_up_of_a_batch_that_runs_must_fit() -> None:
@@ -131,8 +131,8 @@ def test_draws_of_the_filter_have_arms_of_their_own() -> None:
 
 
 def test_a_batch_is_compared_with_the_smallest_draw() -> None:
-    assert all(c.skipped for c in _cells(filter_replicates=2, batch_sizes=[60]))
-    assert not any(c.skipped for c in _cells(batch_sizes=[60]))
+    assert all(c.skip_reason for c in _cells(filter_replicates=2, batch_sizes=[60]))
+    assert not any(c.skip_reason for c in _cells(batch_sizes=[60]))
 
 
 def test_variants_are_what_seeds_repeat() -> None:
