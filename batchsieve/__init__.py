@@ -1,12 +1,12 @@
-"""Find suspect labels, choose training samples and compare runs, on arrays of your own.
+"""Find suspect labels, choose training samples and compare runs, on your own arrays.
 
-Each function takes arrays and returns arrays; none reads or writes the project's files. Bad input raises `InputError`
-with one line that names the argument, the value and the fix. The command line `batchsieve` runs the whole pipeline.
+The functions take and return arrays, and read or write no files of a project. Bad input raises `InputError` with one
+line that names the argument, the value and the fix. The command line `batchsieve` runs the complete pipeline.
 
     find_issues    score each sample's label by class probabilities, features or both
     sieve          keep mask of the paper's filter: PCA, t-SNE and DBSCAN for each class, or another scorer
     compare_runs   paired verdict on the accuracies of two sets of runs
-    load_trained   a network that the pipeline trained
+    load_trained   load a network that the pipeline trained
 
 Importing this package imports neither torch nor scikit-learn; the first use of a function does.
 """
@@ -58,7 +58,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_MODULES[name]), name)
-    # The next use finds it without this function.
+    # Later uses bypass this function.
     globals()[name] = value
     return value
 

@@ -15,7 +15,7 @@ _FIXES = FeatureFixHints(
     not_finite="correct or leave out such rows; values must be within the range of float32",
     all_equal="give other features",
 )
-_NAMED = 10  # classes in a message
+_MAX_LISTED = 10  # classes in a message
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,17 +32,20 @@ class Labels:
 
     @property
     def names(self) -> list[str]:
-        """Of the C classes, for messages."""
+        """Names of the C classes, for messages."""
         return [str(name) for name in self.classes.tolist()]
 
 
 def checked_labels(
     labels: ArrayLike, *, n_columns: int | None = None, class_names: Sequence[int] | Sequence[str] | None = None
 ) -> Labels:
-    """Labels (N,) as codes.
+    """Check labels (N,) and convert them to codes.
 
-    Classes are `class_names`; else, where `n_columns` of probabilities are given and all labels are whole numbers
-    below it, 0 to `n_columns` - 1; else the distinct labels in ascending order, as scikit-learn's `classes_`.
+    The classes are `class_names`, if given. Otherwise, they are 0 to `n_columns` - 1 if all labels are integers in this
+    range, and else the distinct labels in ascending order, as scikit-learn's `classes_`.
+
+    Args:
+        n_columns: columns of the probabilities; None without probabilities.
 
     Raises:
         InputError: naming `labels`, `class_names` or `pred_probs`.
@@ -53,7 +56,7 @@ def checked_labels(
     if values.dtype.kind in "OT":
         values = _without_objects(values)
     if values.dtype.kind not in "iubU":
-        raise InputError(f"labels: {values.dtype}; give whole numbers or strings")
+        raise InputError(f"labels: {values.dtype}; give integers or strings")
     if class_names is not None:
         classes = _checked_class_names(class_names, values.dtype.kind)
     elif n_columns is not None and values.dtype.kind in "iu" and values.min() >= 0 and values.max() < n_columns:
@@ -61,14 +64,14 @@ def checked_labels(
     else:
         classes = np.unique(values)
     if n_columns is not None and n_columns != len(classes):
-        named = ", ".join(map(str, classes[:_NAMED].tolist())) + (", ..." if len(classes) > _NAMED else "")
+        listed = ", ".join(map(str, classes[:_MAX_LISTED].tolist())) + (", ..." if len(classes) > _MAX_LISTED else "")
         raise InputError(
-            f"pred_probs: {n_columns} columns for the {len(classes)} classes {named}; give a column for each, or "
+            f"pred_probs: {n_columns} columns for the {len(classes)} classes {listed}; give a column for each, or "
             "class_names in the order of the columns"
         )
     order = np.argsort(classes, kind="stable")
-    places = np.minimum(np.searchsorted(classes, values, sorter=order), len(classes) - 1)
-    codes = order[places].astype(np.int64)
+    positions = np.minimum(np.searchsorted(classes, values, sorter=order), len(classes) - 1)
+    codes = order[positions].astype(np.int64)
     unknown = classes[codes] != values
     if unknown.any():
         row = int(unknown.argmax())
@@ -84,21 +87,21 @@ def _without_objects(values: NDArray[Any]) -> NDArray[Any]:
     if all(issubclass(kind, int | np.integer) for kind in kinds):
         return values.astype(np.int64)
     raise InputError(
-        f"labels: values of {', '.join(sorted(kind.__name__ for kind in kinds))}; give whole numbers or strings alone"
+        f"labels: values of {', '.join(sorted(kind.__name__ for kind in kinds))}; give only integers or only strings"
     )
 
 
 def _checked_class_names(names: Sequence[int] | Sequence[str], kind: str) -> NDArray[Any]:
     classes = np.asarray(names)
     if classes.ndim != 1 or (classes.dtype.kind == "U") != (kind == "U"):
-        raise InputError(f"class_names: {classes.dtype} {classes.shape}; give a list of values as labels has them")
+        raise InputError(f"class_names: {classes.dtype} {classes.shape}; give a list of values of the type of labels")
     if len(np.unique(classes)) != len(classes):
-        raise InputError("class_names: holds a name twice; give each class once, in the order of the columns")
+        raise InputError("class_names: contains a name twice; give each class once, in the order of the columns")
     return classes
 
 
 def checked_features(features: ArrayLike, n: int) -> NDArray[np.float32]:
-    """Features (n, D) in single precision, finite and not all equal; a memory map stays one.
+    """Check that features (n, D) are finite and not all equal, and convert them to float32; a memory map stays one.
 
     Raises:
         InputError: naming `features`.
@@ -107,14 +110,14 @@ def checked_features(features: ArrayLike, n: int) -> NDArray[np.float32]:
     if array.ndim != 2 or array.dtype.kind not in "fiub" or array.shape[1] == 0:
         raise InputError(f"features: {array.dtype} of shape {array.shape}; give numbers of shape (N, D)")
     _check_length("features", len(array), n)
-    with np.errstate(over="ignore"):  # to infinity, which is refused
+    with np.errstate(over="ignore"):  # to infinity, which is rejected
         values = np.asanyarray(array, dtype=np.float32)
     check_features(values, "features", _FIXES)
     return values
 
 
 def probability_columns(pred_probs: ArrayLike) -> NDArray[np.float32]:
-    """Class probabilities (N, C), of which only the shape is checked here.
+    """Check the shape of class probabilities (N, C), and convert them to float32.
 
     Raises:
         InputError: naming `pred_probs`.
@@ -126,7 +129,7 @@ def probability_columns(pred_probs: ArrayLike) -> NDArray[np.float32]:
 
 
 def checked_probabilities(pred_probs: NDArray[np.float32], n: int) -> NDArray[np.float32]:
-    """Class probabilities (n, C) whose rows sum to 1.
+    """Check that class probabilities (n, C) have n rows that sum to 1.
 
     Raises:
         InputError: naming `pred_probs`.
@@ -137,7 +140,7 @@ def checked_probabilities(pred_probs: NDArray[np.float32], n: int) -> NDArray[np
 
 
 def checked_share(value: float, key: str) -> float:
-    """A share of the samples in [0, 1).
+    """Check that a share of the samples is in [0, 1).
 
     Raises:
         InputError: naming `key`.

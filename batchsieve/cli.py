@@ -34,7 +34,7 @@ _MORE = "batchsieve COMMAND --help lists the options of a command; make repro ru
 
 
 class _Version(argparse.Action):
-    """Prints the version of the installed package; looked up only when asked for."""
+    """Prints the version of the installed package, which is looked up only for `--version`."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import PackageNotFoundError, version
@@ -47,14 +47,14 @@ class _Version(argparse.Action):
 
 
 def commands() -> Iterator[tuple[str, str, str]]:
-    """Name, module and one line of help of every command, in the order of the help."""
+    """Yield name, module and one line of help of every command, in the order of the help."""
     for names in GROUPS.values():
         for name in names:
             yield (name, *_OWN[name]) if name in _OWN else (name, module_of(name), COMMANDS[name])
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of the command itself; what follows the command's name is left to the command."""
+    """Return the parser of `batchsieve`; the command parses the arguments after its name."""
     purposes = {name: purpose for name, _, purpose in commands()}
     groups = [
         f"{title}:\n" + "\n".join(f"  {name:15} {purposes[name]}" for name in names) for title, names in GROUPS.items()
@@ -84,6 +84,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser_of(module: str) -> argparse.ArgumentParser:
-    """The parser of a command, by the name of its module."""
+    """Return the parser of a command, by the name of its module."""
     parser: argparse.ArgumentParser = import_module(module).make_parser()
     return parser

@@ -1,4 +1,4 @@
-"""Compare two sets of runs by paired tests: `compare_runs` on two sets of accuracies."""
+"""`compare_runs`: compare the accuracies of two sets of runs by paired tests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ class RunComparison:
     """The verdict of `compare_runs`. Differences are a - b, of accuracies from 0 to 1.
 
     Attributes:
-        outcome: `helps` or `hurts`: a is better or worse beyond chance; `equivalent`: the difference is smaller than
-            the margin; `undecided`: the pairs do not tell. `equivalent` goes before `helps` and `hurts`.
+        outcome: `equivalent` if the difference is smaller than the margin; else `helps` or `hurts` if a is better or
+            worse beyond chance; else `undecided`.
         estimate: mean difference.
-        interval: its ends, of the confidence asked for, by Student's t; None with one pair.
-        p_value: of no difference: the larger of the paired t test and the sign-flip test; None with one pair.
+        interval: ends of the confidence interval by Student's t; None with one pair.
+        p_value: of no difference: the larger one of the paired t test and the sign-flip test; None with one pair.
         p_equivalence: of a difference of the margin or more (two one-sided tests); None with one pair.
         n: number of pairs.
-        margin, confidence: as asked for.
-        sentence: all of that in one sentence.
+        margin, confidence: the arguments of `compare_runs`.
+        sentence: the verdict in one sentence.
     """
 
     outcome: Outcome
@@ -55,17 +55,18 @@ def compare_runs(
 ) -> RunComparison:
     """Compare the accuracies of paired runs, e.g. of the same seeds with and without a filter.
 
-    A difference is claimed where both the paired t test and the exact sign-flip test find it. The latter cannot with
-    fewer than 6 pairs at a confidence of .95. State the margin before you see the runs.
+    A difference needs significance in both the paired t test and the exact sign-flip test. The latter is impossible
+    with fewer than 6 pairs at a confidence of .95. State the margin before you see the runs.
 
     Args:
-        a: accuracies from 0 to 1 of the runs in question: an array (n,), or a mapping of seed to accuracy.
-        b: those of the runs to compare with. Arrays are paired by position, mappings by seed; both have the same seeds.
-        margin: differences of accuracy nearer to 0 than this do not matter; above 0 and below 1, e.g. .005 for half a
-            percentage point.
+        a: accuracies from 0 to 1 of the first runs: an array (n,), or a mapping of seed to accuracy.
+        b: accuracies of the runs to compare with. Arrays are paired by position, mappings by seed; both have the same
+            seeds.
+        margin: smaller differences of accuracy do not matter; above 0 and below 1, e.g. .005 for half a percentage
+            point.
         confidence: of the interval, .5 to 1; each test has the level 1 - confidence.
-        n_test: number of test samples, of which the accuracies are shares; None for accuracies that are not rounded.
-            Where all differences are equal, only this tells how far rounding may have moved them.
+        n_test: number of test samples, which gives the resolution of the accuracies; None for accuracies that are not
+            rounded. If all differences are equal, only this number shows how much rounding may have changed them.
         names: of a and b in the sentence.
 
     Returns:
@@ -94,7 +95,7 @@ def compare_runs(
     if n_test is not None and n_test < 1:
         raise InputError(f"n_test: {n_test}; give the number of test samples, or leave it out")
     treated, control = _pairs(a, b)
-    # Sorted: no result depends on the order of the pairs, not even that of random sign flips.
+    # Sorted, so that the result, including random sign flips, does not depend on the order of the pairs.
     differences = np.sort(treated - control)
     rule = DecisionRule(margin=margin, alpha=round(1 - confidence, 12))
     verdict = pooled_verdict(differences[None, :, None], rule, step=1 / n_test if n_test else 0.0)
@@ -113,14 +114,14 @@ def compare_runs(
 
 
 def _pairs(a: Accuracies, b: Accuracies) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Two arrays (n,) in the same order.
+    """Return the accuracies of a and b as two arrays (n,) in the same order.
 
     Raises:
         InputError: naming `a` or `b`.
     """
     if isinstance(a, Mapping) and isinstance(b, Mapping):
-        for key, own, other in (("a", a, b), ("b", b, a)):
-            if missing := [seed for seed in other if seed not in own]:
+        for key, runs, others in (("a", a, b), ("b", b, a)):
+            if missing := [seed for seed in others if seed not in runs]:
                 raise InputError(f"{key}: lacks the run {missing[0]!r} of the other; give both the same seeds")
         return _checked("a", list(a.values())), _checked("b", [b[seed] for seed in a])
     if isinstance(a, Mapping) or isinstance(b, Mapping):
@@ -131,8 +132,8 @@ def _pairs(a: Accuracies, b: Accuracies) -> tuple[NDArray[np.float64], NDArray[n
     return treated, control
 
 
-def _checked(key: str, given: ArrayLike) -> NDArray[np.float64]:
-    values = np.asarray(given)
+def _checked(key: str, accuracies: ArrayLike) -> NDArray[np.float64]:
+    values = np.asarray(accuracies)
     if values.ndim != 1 or len(values) == 0 or values.dtype.kind not in "fiu":
         raise InputError(f"{key}: {values.dtype} of shape {values.shape}; give accuracies (n,), n of 1 or more")
     values = values.astype(np.float64)

@@ -3,7 +3,7 @@
     batchsieve completion bash > ~/.local/share/bash-completion/completions/batchsieve
     batchsieve completion zsh > ~/.zfunc/_batchsieve        # a folder of $fpath
 
-The script is static: write it again after an update.
+The script is static: run the command again after an update.
 """
 
 import argparse
@@ -35,11 +35,11 @@ def main(argv: Sequence[str]) -> int:
         import shtab
     except ModuleNotFoundError:
         raise InputError("completion: needs shtab, which is not installed; install batchsieve[stages]") from None
-    print(shtab.complete(whole_parser(), shell=shell))
+    print(shtab.complete(full_parser(), shell=shell))
     return 0
 
 
-def whole_parser() -> argparse.ArgumentParser:
+def full_parser() -> argparse.ArgumentParser:
     """Return one parser with all commands and their options. It imports every command, which takes seconds."""
     root = argparse.ArgumentParser(prog="batchsieve")
     root.add_argument("--version", action="store_true", help="print the version and exit")

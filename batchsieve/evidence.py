@@ -1,4 +1,4 @@
-"""Inputs of the scorers from features: components, neighbors, class probabilities and a t-SNE embedding."""
+"""Compute the inputs of scorers from features: components, neighbors, class probabilities and a t-SNE embedding."""
 
 from collections.abc import Iterable, Mapping
 
@@ -13,14 +13,14 @@ from pipeline.reduction.landmarks import landmark_count
 from pipeline.reduction.pca import fit_pca
 
 N_COMPONENTS = 50
-"""Principal components by default, as in params.yaml."""
+"""Default number of principal components, as in params.yaml."""
 
 
 def content_order(features: NDArray[np.float32], codes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(N,) rows sorted by label, then by the bytes of their features (N, D).
+    """Return the rows (N,) sorted by label, then by the bytes of their features (N, D).
 
-    Folds, t-SNE and sums depend on the order of the rows. Computed in this order, results do not depend on the order
-    in which the caller has them.
+    Folds, t-SNE and sums depend on the order of the rows. Results that are computed in this order do not depend on the
+    order of the caller's samples.
     """
     rows = np.ascontiguousarray(features)
     keys = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).ravel()
@@ -28,8 +28,8 @@ def content_order(features: NDArray[np.float32], codes: NDArray[np.int64]) -> ND
     return order[np.argsort(codes[order], kind="stable")]
 
 
-def components_of(features: NDArray[np.float32], n_components: int) -> NDArray[np.float32]:
-    """(N, d) principal components of features (N, D), d = min(n_components, N); the features where D is not above that.
+def principal_components(features: NDArray[np.float32], n_components: int) -> NDArray[np.float32]:
+    """Return principal components (N, d) of features (N, D), d = min(n_components, N); the features if D is no larger.
 
     Raises:
         InputError: `n_components` is below 1.
@@ -41,20 +41,21 @@ def components_of(features: NDArray[np.float32], n_components: int) -> NDArray[n
     return fit_pca(features, min(n_components, len(features))).transform(features)
 
 
-def neighbors_of(components: NDArray[np.float32], k: int, *, key: str, seed: int) -> NDArray[np.int32]:
-    """(N, k) rows of the nearest others of components (N, d), nearest first.
+def neighbor_rows(components: NDArray[np.float32], k: int, *, key: str, seed: int) -> NDArray[np.int32]:
+    """Return the rows (N, k) of the nearest other samples by components (N, d), nearest first.
 
     Args:
         key: the argument that gave `k`, for errors.
+        seed: of the search above 100,000 samples.
 
     Raises:
-        InputError: there are not so many others, or faiss is not installed.
+        InputError: there are fewer than `k` other samples, or faiss is not installed.
     """
     n = len(components)
     if not 1 <= k < n:
         raise InputError(f"{key}: {k} neighbors of {n} samples; give at least 1 and at most {n - 1}")
     try:
-        # Of the extra `stages`: probabilities alone need no neighbors.
+        # From the extra `stages`: probabilities alone need no neighbors.
         from pipeline.reduction.neighbors import nearest_neighbors
     except ModuleNotFoundError as error:
         raise _needs_extra("features", error) from None
@@ -64,10 +65,10 @@ def neighbors_of(components: NDArray[np.float32], k: int, *, key: str, seed: int
 def voted_probabilities(
     components: NDArray[np.float32], neighbors: NDArray[np.int32], labels: Labels, *, folds: int, seed: int
 ) -> NDArray[np.float32]:
-    """(N, C) probabilities of each sample's classes by models that were not fitted to it; rows sum to 1.
+    """Estimate class probabilities (N, C) of each sample by models that were not fitted to it; rows sum to 1.
 
-    A soft vote of two classifiers: a logistic regression, cross-validated, and the nearest neighbors of the sample
-    without itself.
+    They are the mean of two classifiers: a cross-validated logistic regression, and the vote of the sample's nearest
+    neighbors, which exclude the sample.
 
     Args:
         components: (N, d).
@@ -92,7 +93,9 @@ def voted_probabilities(
 def tsne_coordinates(
     components: NDArray[np.float32], codes: NDArray[np.int64], *, perplexity: float, n_jobs: int, seed: int
 ) -> NDArray[np.float32]:
-    """(N, 2) t-SNE embedding of components (N, d); above 200,000 samples of landmarks, among which the others are put.
+    """Return the t-SNE embedding (N, 2) of components (N, d).
+
+    Above 200,000 samples t-SNE is fitted to landmarks, and the others are transformed to their embedding.
 
     Raises:
         InputError: there are too few samples for the perplexity, a value is out of range, or openTSNE is not installed.
@@ -101,7 +104,7 @@ def tsne_coordinates(
     if perplexity <= 0 or n <= 3 * perplexity:
         raise InputError(
             f"perplexity: {perplexity:g} with {n} samples; t-SNE needs a positive one and more than three times as "
-            "many samples: give a smaller perplexity or more samples, or take the scorer's space: components"
+            "many samples: give a smaller perplexity or more samples, or set the scorer's space: components"
         )
     if n_jobs < 1:
         raise InputError(f"n_jobs: {n_jobs}; give 1 or more")
@@ -113,12 +116,12 @@ def tsne_coordinates(
     return fit_training_tsne(components, codes, settings, landmarks=landmark_count("auto", n)).coordinates
 
 
-def train_mask(scorer: Mapping[str, object]) -> Iterable[Mapping[str, object]]:
-    """Return the settings of a scorer and, for an ensemble, those of its members."""
+def scorer_settings(scorer: Mapping[str, object]) -> Iterable[Mapping[str, object]]:
+    """Yield the settings of a scorer and, for an ensemble, those of its members."""
     yield scorer
-    of = scorer.get("scorers", ())
-    assert isinstance(of, list | tuple)
-    yield from of
+    members = scorer.get("scorers", ())
+    assert isinstance(members, list | tuple)
+    yield from members
 
 
 def _needs_extra(key: str, error: ModuleNotFoundError) -> InputError:

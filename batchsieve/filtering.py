@@ -1,4 +1,4 @@
-"""Choose the samples to keep: `sieve`, the pipeline's filter on features of any origin."""
+"""`sieve`: choose the samples to keep, by the pipeline's filter on any features."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ from batchsieve.arrays import (
 )
 from batchsieve.evidence import (
     N_COMPONENTS,
-    components_of,
     content_order,
-    neighbors_of,
-    train_mask,
+    neighbor_rows,
+    principal_components,
+    scorer_settings,
     tsne_coordinates,
     voted_probabilities,
 )
@@ -29,7 +29,7 @@ from pipeline.config.base import describe_validation_error
 from pipeline.config.filter import FilterConfig
 from pipeline.errors import InputError
 from pipeline.filtering.apply import FilterContext
-from pipeline.filtering.apply import sieve as sieve_evidence
+from pipeline.filtering.apply import sieve as apply_filter
 from pipeline.scoring.base import ScorerInputs
 from pipeline.scoring.registry import SCORERS, check_scorer
 
@@ -60,33 +60,34 @@ def sieve(
     """Return the keep mask of N samples by the filter of Gahlot et al. (2020), or another scorer.
 
     The paper's filter reduces the features to principal components, embeds all classes together by t-SNE, and drops
-    what DBSCAN calls noise within its class. Other scorers look at components, neighbors or class probabilities; what
-    one needs and is not given is computed as in `find_issues`, by 5 folds and 10 neighbors. Samples in another order
-    have the same mask in that order, duplicates excepted.
+    the samples that DBSCAN classifies as noise within their class. Other scorers use components, neighbors or class
+    probabilities; inputs that are not given are computed as in `find_issues`, with 5 folds and 10 neighbors. The mask
+    does not depend on the order of the samples, except for duplicates.
 
-    At most one of `drop_fraction`, `eps` and `threshold` is given; without any, DBSCAN takes `eps="knee"`.
+    Give at most one of `drop_fraction`, `eps` and `threshold`. Without any of them, DBSCAN uses `eps="knee"`.
 
     Args:
         features: (N, D) numbers.
-        labels: (N,) integers or strings. DBSCAN and the other scorers of distances also take a single class.
+        labels: (N,) integers or strings. DBSCAN and the other scorers of distances also accept a single class.
         pred_probs: (N, C) out-of-fold probabilities, for the scorers that need them.
         scorer: name of a scorer of `filter.scorer` in params.yaml, or a mapping of its `name` and options, e.g.
             `{"name": "dbscan", "space": "components", "min_samples": 10}`. `space: components` needs no t-SNE.
-        drop_fraction: share of the samples to drop, 0 to 1: the most suspect ones, as near to it as ties allow.
-        eps: radius of DBSCAN, in units of the embedding or components; `knee` of the curve of k-distances; `tuned` to
-            find samples that were given to another class on purpose.
-        threshold: of the other scorers, in their own unit; what exceeds it is dropped.
-        allocation: of `drop_fraction`: over all classes, the same share of each class, or so that what is left is as
-            even over the classes as their sizes allow.
+        drop_fraction: fraction of the samples to drop, 0 to 1: the most suspect ones, as close to it as ties allow.
+        eps: radius of DBSCAN, in units of the embedding or components; `knee` of the curve of k-distances; or `tuned`,
+            the radius that best detects samples planted in other classes.
+        threshold: for the other scorers: drop samples with a higher score, in the scorer's unit.
+        allocation: division of `drop_fraction` among the classes. `overall`: the highest scores, regardless of class;
+            `per_class`: the same fraction of each class; `balanced`: the remaining class counts are as equal as the
+            class sizes allow.
         allow_empty: whether a class may lose all its samples.
         class_names: (C,) order of the columns of `pred_probs`; as in `find_issues`.
-        n_components: principal components that features are reduced to where they are more; at most N are used.
-        perplexity: of t-SNE; N is above three times that.
+        n_components: principal components to which more features are reduced; at most N are used.
+        perplexity: of t-SNE; N must be above three times the perplexity.
         n_jobs: threads of t-SNE. Another number gives another embedding.
         seed: of t-SNE and of the folds.
 
     Returns:
-        (N,) bool, True for what is kept.
+        (N,) bool, True for samples to keep.
 
     Raises:
         InputError: naming the argument, the value and the fix: lengths that differ, values that are not finite, too
@@ -103,42 +104,42 @@ def sieve(
         array([0])
     """
     columns = None if pred_probs is None else probability_columns(pred_probs)
-    known = checked_labels(labels, n_columns=None if columns is None else columns.shape[1], class_names=class_names)
-    n = len(known.codes)
+    checked = checked_labels(labels, n_columns=None if columns is None else columns.shape[1], class_names=class_names)
+    n = len(checked.codes)
     values = checked_features(features, n)
-    given = None if columns is None else checked_probabilities(columns, n)
+    input_probabilities = None if columns is None else checked_probabilities(columns, n)
     config = _config(scorer, drop_fraction, eps, threshold, allocation, allow_empty)
-    order = content_order(values, known.codes)
-    ordered = Labels(codes=known.codes[order], classes=known.classes)
+    order = content_order(values, checked.codes)
+    ordered = Labels(codes=checked.codes[order], classes=checked.classes)
     settings = config.scorer.model_dump()
     _check_scorer(settings, ordered, n)
     needs = _needs(settings)
-    components = components_of(values[order], n_components)
-    maps = neighbors = probabilities = None
+    components = principal_components(values[order], n_components)
+    embeddings = neighbors = probabilities = None
     if "embedding" in needs:
-        embedded = tsne_coordinates(components, ordered.codes, perplexity=perplexity, n_jobs=n_jobs, seed=seed)
-        maps = embedded[None]
+        embedding = tsne_coordinates(components, ordered.codes, perplexity=perplexity, n_jobs=n_jobs, seed=seed)
+        embeddings = embedding[None]
     if "neighbors" in needs:
-        neighbors = neighbors_of(components, _most_neighbors(settings), key="scorer.k", seed=seed)
-    if given is not None:
-        probabilities = given[order]
+        neighbors = neighbor_rows(components, _max_neighbors(settings), key="scorer.k", seed=seed)
+    if input_probabilities is not None:
+        probabilities = input_probabilities[order]
     elif "probabilities" in needs:
-        voters = neighbors_of(components, min(_VOTING_NEIGHBORS, n - 1), key="labels", seed=seed)
+        voters = neighbor_rows(components, min(_VOTING_NEIGHBORS, n - 1), key="labels", seed=seed)
         probabilities = voted_probabilities(components, voters, ordered, folds=_FOLDS, seed=seed)
-    evidence = ScorerInputs(
+    inputs = ScorerInputs(
         labels=ordered.codes,
-        embeddings=maps,
+        embeddings=embeddings,
         components=components,
         neighbors=neighbors,
         probabilities=probabilities,
-        # NaN: without a record of the training, the model's own probability counts.
+        # NaN: without a record of the training, scorers use the model's probability.
         training_confidence=np.full(n, np.nan, dtype=np.float32),
     )
-    unchanged = FilterContext(network="features", class_names=known.names, overrides={})
+    context = FilterContext(network="features", class_names=checked.names, overrides={})
     try:
-        sieved = sieve_evidence(evidence, config, unchanged, fix="give more samples")
+        sieved = apply_filter(inputs, config, context, fix="give more samples")
     except InputError as error:
-        raise _of_arguments(error) from None
+        raise _naming_arguments(error) from None
     keep = np.empty(n, dtype=bool)
     keep[order] = sieved.keep
     return keep
@@ -160,16 +161,16 @@ def _config(
     options = {"name": scorer} if isinstance(scorer, str) else dict(scorer)
     name = options.get("name")
     rules = {"drop_fraction": drop_fraction, "eps": eps, "threshold": threshold}
-    given = [rule for rule, value in rules.items() if value is not None]
-    if len(given) > 1:
-        raise InputError(f"{given[0]}: is given with {' and '.join(given[1:])}; give one of them")
+    set_rules = [rule for rule, value in rules.items() if value is not None]
+    if len(set_rules) > 1:
+        raise InputError(f"{set_rules[0]}: is given with {' and '.join(set_rules[1:])}; give one of them")
     if name == "dbscan":
         if threshold is not None:
             raise InputError(f"threshold: {threshold}, but dbscan has a radius; give eps, or drop_fraction")
-        eps = eps if given else "knee"
+        eps = eps if set_rules else "knee"
     elif eps is not None:
         raise InputError(f"eps: {eps}, but {name} has no radius; give threshold, or drop_fraction")
-    elif not given:
+    elif not set_rules:
         raise InputError(f"drop_fraction: missing for the scorer {name}; give it, or a threshold")
     if drop_fraction is not None:
         checked_share(drop_fraction, "drop_fraction")
@@ -184,11 +185,11 @@ def _config(
         "allow_empty": allow_empty,
     }
     try:
-        # As JSON, since the sections take lists there; numbers of numpy become floats.
+        # Validated as JSON, in which sections accept lists; NumPy's numbers become floats.
         return FilterConfig.model_validate_json(json.dumps(tree, default=float))
     except ValidationError as error:
         message = describe_validation_error(error, tree, FilterConfig)
-        raise _of_arguments(InputError(f"filter.{message}")) from None
+        raise _naming_arguments(InputError(f"filter.{message}")) from None
 
 
 def _check_scorer(settings: Mapping[str, Any], labels: Labels, n: int) -> None:
@@ -198,31 +199,31 @@ def _check_scorer(settings: Mapping[str, Any], labels: Labels, n: int) -> None:
         """Return a placeholder of the shape of a later array, which takes no memory."""
         return np.broadcast_to(np.float32(0), shape)
 
-    to_come = ScorerInputs(
+    future_inputs = ScorerInputs(
         labels=labels.codes,
         embeddings=unknown(1, n, 2),
         components=unknown(n, 1),
-        neighbors=unknown(n, _most_neighbors(settings)),
+        neighbors=unknown(n, _max_neighbors(settings)),
         probabilities=unknown(n, len(labels.classes)),
         training_confidence=unknown(n),
     )
-    check_scorer(to_come, settings, labels.names, "scorer")
+    check_scorer(future_inputs, settings, labels.names, "scorer")
 
 
 def _needs(settings: Mapping[str, Any]) -> set[str]:
     """Return the inputs that a scorer needs, including those of an ensemble's members."""
     needs: set[str] = set()
-    for member in train_mask(settings):
+    for member in scorer_settings(settings):
         needs |= SCORERS[str(member["name"])].needs | {str(member.get("space", "components"))}
     return needs
 
 
-def _most_neighbors(settings: Mapping[str, Any]) -> int:
+def _max_neighbors(settings: Mapping[str, Any]) -> int:
     """Return the largest `k` of a scorer and its members."""
-    return max(int(str(member.get("k", 1))) for member in train_mask(settings))
+    return max(int(str(member.get("k", 1))) for member in scorer_settings(settings))
 
 
-def _of_arguments(error: InputError) -> InputError:
+def _naming_arguments(error: InputError) -> InputError:
     """Return the error with names of arguments instead of keys of params.yaml."""
     message = str(error)
     for key, argument in _ARGUMENTS.items():

@@ -3,7 +3,7 @@
     batchsieve find-issues --labels y.npy --features f.npy --out issues.csv
 
 The table has a row for each sample, the most suspect first: sample (its position, from 0), label, score (0 to 1),
-is_issue, suggested_label (where there are probabilities) and reason.
+is_issue, suggested_label (if there are probabilities) and reason.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(argv)
     out: Path = arguments.out
     if out.suffix.lower() != ".csv":
-        raise InputError(f"--out: {out} is no .csv file; give a name that ends in .csv")
+        raise InputError(f"--out: {out} is not a .csv file; give a name that ends in .csv")
     arrays = [_read(option, getattr(arguments, option)) for option in ("labels", "pred_probs", "features")]
     issues = find_issues(*arrays, scorer=arguments.scorer, fraction=arguments.fraction)
     write_csv(out, _table(issues))
@@ -56,7 +56,7 @@ def _read(option: str, path: Path | None) -> Any:
     except FileNotFoundError:
         raise InputError(f"{key}: {path} does not exist; give a .npy file") from None
     except (ValueError, EOFError, OSError) as error:
-        raise InputError(f"{key}: {path} is not a sound .npy file ({error}); write it by numpy.save") from None
+        raise InputError(f"{key}: {path} is not a valid .npy file ({error}); write it by numpy.save") from None
     if not isinstance(array, np.ndarray):
         raise InputError(f"{key}: {path} is an archive of several arrays; write one by numpy.save")
     return array

@@ -1,4 +1,4 @@
-"""Find probably wrong labels: `find_issues` on labels with class probabilities, features, or both."""
+"""`find_issues`: find labels that are probably wrong, by class probabilities, features, or both."""
 
 import html
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from batchsieve.arrays import (
     checked_share,
     probability_columns,
 )
-from batchsieve.evidence import N_COMPONENTS, components_of, content_order, neighbors_of, voted_probabilities
+from batchsieve.evidence import N_COMPONENTS, content_order, neighbor_rows, principal_components, voted_probabilities
 from pipeline.errors import InputError
 from pipeline.scoring.base import ScorerInputs, neighbor_phrases
 from pipeline.scoring.registry import SCORERS
@@ -39,10 +39,10 @@ class LabelIssues:
     """Result of `find_issues` for N samples, in their order.
 
     Attributes:
-        score: (N,) float64, 0 to 1; higher is more suspect. Its meaning is the scorer's, see `find_issues`.
+        score: (N,) float64, 0 to 1; higher is more suspect. The meaning depends on the scorer, see `find_issues`.
         is_issue: (N,) bool, whether the score is above the threshold.
         reason: (N,) str, the evidence in words, for all samples.
-        label: (N,) the labels as given.
+        label: (N,) the labels of the input.
         suggested_label: (N,) the most probable class, in the type of the labels; None without probabilities.
         scorer: name of the scorer.
         threshold: of the score.
@@ -62,15 +62,15 @@ class LabelIssues:
                 array.flags.writeable = False
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
         return len(self.score)
 
     def ranked(self) -> NDArray[np.int64]:
-        """(N,) positions of the samples, the most suspect first; of equal scores the first sample first."""
+        """Return the positions (N,) of the samples, the most suspect first; equal scores keep the order of samples."""
         return np.argsort(-self.score, kind="stable")
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """label, score, is_issue, suggested_label (where there are probabilities) and reason, in the samples' order."""
+        """Return label, score, is_issue, suggested_label (if there are probabilities) and reason, by sample."""
         suggested = {} if self.suggested_label is None else {"suggested_label": self.suggested_label}
         return {
             "label": self.label,
@@ -81,9 +81,9 @@ class LabelIssues:
         }
 
     def to_pandas(self) -> "pd.DataFrame":
-        """`columns` with one row for each sample, the most suspect first.
+        """Return `columns` as a data frame with one row for each sample, the most suspect first.
 
-        The index, named `sample`, is the position in the arrays given.
+        The index, named `sample`, is the position in the input arrays.
         """
         import pandas as pd
 
@@ -94,7 +94,7 @@ class LabelIssues:
         return f"LabelIssues({int(self.is_issue.sum()):,} of {len(self):,} samples, scorer={self.scorer!r})"
 
     def _repr_html_(self) -> str:
-        """The most suspect samples, for notebooks."""
+        """Show the most suspect samples in notebooks."""
         columns = {"sample": np.arange(len(self)), **self.columns()}
         head = "".join(f"<th>{name}</th>" for name in columns)
         rows = [
@@ -120,38 +120,38 @@ def find_issues(
 ) -> LabelIssues:
     """Score how suspect the label of each of N samples is.
 
-    The evidence is class probabilities, features, or both. From features alone, probabilities are estimated by two
-    classifiers that do not see the sample, in equal parts: a logistic regression, cross-validated, and a vote of its
-    nearest neighbors. Features are reduced to their principal components before. Where probabilities are given, the
-    features serve the reasons and the scorers of neighbors.
+    Give class probabilities, features, or both. From features alone, probabilities are the mean of two classifiers that
+    were not fitted to the sample: a cross-validated logistic regression, and a vote of its nearest neighbors. Features
+    are first reduced to their principal components. If probabilities are given, the features are used for reasons and
+    for scorers of neighbors.
 
-    The score is a probability or share from 0 to 1, not a rank. It is for sorting: it is not the chance that the label
-    is wrong, and scores of two scorers do not compare. With p the probability of the label and q that of the most
-    probable other class:
+    The score is a probability or share from 0 to 1, not a rank. Use it for sorting: it is not the probability that the
+    label is wrong, and scores of two scorers are not comparable. With p the probability of the label and q that of the
+    most probable other class:
 
-    * `label_odds`: q / (p + q); above 1/2 where another class is more probable.
+    * `label_odds`: q / (p + q); above 1/2 if another class is more probable.
     * `margin`: (1 + q - p) / 2 (Northcutt et al. 2021, doi:10.1613/jair.1.12125).
     * `self_confidence`: 1 - p (same source).
     * `el2n`: length of the error of the probabilities, over its maximum (Paul et al. 2021, arXiv:2107.07075).
-    * `confident_learning`: above 1/2 where cleanlab's `find_label_issues` names the sample, within both halves by
-      1 - p. It needs the extra `cleanlab`.
+    * `confident_learning`: above 1/2 if cleanlab's `find_label_issues` names the sample; ordered by 1 - p within both
+      halves. It needs the extra `cleanlab`.
     * `smoothed_confidence`: 1 - the mean of p and of the mean probability of the label over the neighbors.
     * `knn_agreement`: share of the neighbors with another label (Wilson 1972). It needs no probabilities.
 
-    Samples in another order have the same results in that order, duplicates excepted, whose neighbors are ambiguous.
-    A class with one sample is unknown to the model that predicts it, so that its score is near 1.
+    Results do not depend on the order of the samples, except for duplicates, whose neighbors are ambiguous. The only
+    sample of a class has a score near 1, since the model that predicts it was not fitted to the class.
 
     Args:
         labels: (N,) integers or strings.
         pred_probs: (N, C) out-of-fold probabilities, rows summing to 1; columns as `class_names`.
         features: (N, D) numbers, e.g. of the layer before a network's last.
         scorer: one of the above.
-        fraction: share of the samples, 0 to 1, to flag: those of the highest scores, as near to it as ties allow. None
-            flags scores above 1/2.
-        class_names: (C,) classes in the order of the columns of `pred_probs`. None: where all labels are whole numbers
-            from 0 to C - 1, these; else the distinct labels in ascending order, as in scikit-learn.
-        n_neighbors: nearest others, by Euclidean distance; at most N - 1.
-        n_components: principal components that features are reduced to where they are more; at most N are used.
+        fraction: fraction of the samples, 0 to 1, to flag: those with the highest scores, as close to it as ties allow.
+            None flags scores above 1/2.
+        class_names: (C,) classes in the order of the columns of `pred_probs`. None: 0 to C - 1 if all labels are
+            integers in this range, else the distinct labels in ascending order, as in scikit-learn.
+        n_neighbors: number of nearest other samples, by Euclidean distance; at most N - 1.
+        n_components: principal components to which more features are reduced; at most N are used.
         folds: of the cross-validation.
         seed: of the folds.
 
@@ -187,75 +187,75 @@ def find_issues(
     if scorer in _NEIGHBOR_SCORERS and features is None:
         raise InputError(f"scorer: {scorer} needs features; give them, or take label_odds")
     columns = None if pred_probs is None else probability_columns(pred_probs)
-    known = checked_labels(labels, n_columns=None if columns is None else columns.shape[1], class_names=class_names)
-    if len(known.classes) < 2:
+    checked = checked_labels(labels, n_columns=None if columns is None else columns.shape[1], class_names=class_names)
+    if len(checked.classes) < 2:
         raise InputError(
-            f"labels: {known.names[0]} is the only class; give labels of two or more, or look for odd samples by sieve"
+            f"labels: {checked.names[0]} is the only class; give labels of two or more, or find outliers by sieve"
         )
     share = None if fraction is None else checked_share(fraction, "fraction")
-    n = len(known.codes)
+    n = len(checked.codes)
     probabilities = None if columns is None else checked_probabilities(columns, n)
-    order, evidence = np.arange(n), ScorerInputs(labels=known.codes, probabilities=probabilities)
+    order, inputs = np.arange(n), ScorerInputs(labels=checked.codes, probabilities=probabilities)
     if features is not None:
         values = checked_features(features, n)
-        order = content_order(values, known.codes)
-        components = components_of(values[order], n_components)
-        neighbors = neighbors_of(components, n_neighbors, key="n_neighbors", seed=seed)
-        ordered = Labels(codes=known.codes[order], classes=known.classes)
+        order = content_order(values, checked.codes)
+        components = principal_components(values[order], n_components)
+        neighbors = neighbor_rows(components, n_neighbors, key="n_neighbors", seed=seed)
+        ordered = Labels(codes=checked.codes[order], classes=checked.classes)
         if probabilities is not None:
             probabilities = probabilities[order]
         elif scorer != "knn_agreement":
             probabilities = voted_probabilities(components, neighbors, ordered, folds=folds, seed=seed)
-        evidence = ScorerInputs(labels=ordered.codes, probabilities=probabilities, neighbors=neighbors)
-    score = _score(evidence, scorer, n_neighbors)
+        inputs = ScorerInputs(labels=ordered.codes, probabilities=probabilities, neighbors=neighbors)
+    score = _score(inputs, scorer, n_neighbors)
     threshold = 0.5 if share is None else threshold_for_share(score, share).value
-    back = np.argsort(order)
-    predicted = None if evidence.probabilities is None else evidence.probabilities.argmax(axis=1)
+    inverse = np.argsort(order)
+    predicted = None if inputs.probabilities is None else inputs.probabilities.argmax(axis=1)
     return LabelIssues(
-        score=score[back],
-        is_issue=score[back] > threshold,
-        reason=np.array(_reasons(evidence, known.names), dtype=object)[back],
-        label=known.classes[known.codes],
-        suggested_label=None if predicted is None else known.classes[predicted[back]],
+        score=score[inverse],
+        is_issue=score[inverse] > threshold,
+        reason=np.array(_reasons(inputs, checked.names), dtype=object)[inverse],
+        label=checked.classes[checked.codes],
+        suggested_label=None if predicted is None else checked.classes[predicted[inverse]],
         scorer=scorer,
         threshold=threshold,
     )
 
 
-def _score(evidence: ScorerInputs, scorer: str, n_neighbors: int) -> NDArray[np.float64]:
+def _score(inputs: ScorerInputs, scorer: str, n_neighbors: int) -> NDArray[np.float64]:
     """Return scores (N,) from 0 to 1."""
     if scorer == "label_odds":
-        # Without a record of the training, the label's probability is that of the model alone: NaN says so.
-        unknown = np.full(len(evidence.labels), np.nan, dtype=np.float32)
+        # NaN: without a record of the training, the scorer uses the model's probability.
+        unknown = np.full(len(inputs.labels), np.nan, dtype=np.float32)
         odds = SCORERS[scorer].values(
-            ScorerInputs(labels=evidence.labels, probabilities=evidence.probabilities, training_confidence=unknown)
+            ScorerInputs(labels=inputs.labels, probabilities=inputs.probabilities, training_confidence=unknown)
         )
         return np.asarray(odds / (1 + odds))
     options = {"k": n_neighbors} if scorer in _NEIGHBOR_SCORERS else {}
-    return np.asarray(SCORERS[scorer].values(evidence, **options))
+    return np.asarray(SCORERS[scorer].values(inputs, **options))
 
 
-def _reasons(evidence: ScorerInputs, names: Sequence[str]) -> list[str]:
+def _reasons(inputs: ScorerInputs, names: Sequence[str]) -> list[str]:
     """Return reasons, e.g. "labeled cat (3.1 %), predicted dog (91.0 %); 9 of 10 nearest neighbors are dog"."""
     parts = []
-    if evidence.probabilities is not None:
-        predicted = evidence.probabilities.argmax(axis=1)
-        of_label, highest = (
-            np.take_along_axis(evidence.probabilities, chosen[:, None], axis=1)[:, 0].tolist()
-            for chosen in (evidence.labels, predicted)
+    if inputs.probabilities is not None:
+        predicted = inputs.probabilities.argmax(axis=1)
+        label_share, predicted_share = (
+            np.take_along_axis(inputs.probabilities, classes[:, None], axis=1)[:, 0].tolist()
+            for classes in (inputs.labels, predicted)
         )
         parts.append(
             [
-                f"labeled {names[label]} ({100 * own:.1f} %), predicted {names[seen]} ({100 * most:.1f} %)"
-                if label != seen
-                else f"labeled and predicted {names[label]} ({100 * own:.1f} %)"
-                for label, own, seen, most in zip(
-                    evidence.labels.tolist(), of_label, predicted.tolist(), highest, strict=True
+                f"labeled {names[label]} ({100 * share:.1f} %), predicted {names[guess]} ({100 * highest:.1f} %)"
+                if label != guess
+                else f"labeled and predicted {names[label]} ({100 * share:.1f} %)"
+                for label, share, guess, highest in zip(
+                    inputs.labels.tolist(), label_share, predicted.tolist(), predicted_share, strict=True
                 )
             ]
         )
-    if evidence.neighbors is not None:
-        parts.append(neighbor_phrases(evidence.neighbors, evidence.labels, names))
+    if inputs.neighbors is not None:
+        parts.append(neighbor_phrases(inputs.neighbors, inputs.labels, names))
     return ["; ".join(phrases) for phrases in zip(*parts, strict=True)]
 
 

@@ -44,7 +44,7 @@ def all_reduce_time(n_bytes: int, ranks: World, repeats: int) -> AllReduceTiming
         torch.cuda.synchronize(ranks.device)
     own = [elapsed_seconds(*pair) for pair in pairs[_WARM_UP:]]
     slowest = np.max(distributed.all_gather(own), axis=0)
-    return AllReduceTiming(float(n_bytes), ranks.count, float(np.median(slowest)))
+    return AllReduceTiming(float(n_bytes), ranks.size, float(np.median(slowest)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _measure(arguments: argparse.Namespace) -> None:
     """On each rank; the first writes."""
     os.environ["NCCL_ALGO"] = arguments.algorithm.capitalize()
-    with distributed.session("auto") as ranks:
+    with distributed.join_process_group("auto") as ranks:
         found = [all_reduce_time(n_bytes, ranks, arguments.repeats) for n_bytes in arguments.bytes]
         if ranks.is_main:
             points = [AllReduceTime(n_bytes=int(n), workers=count, seconds=seconds) for n, count, seconds in found]

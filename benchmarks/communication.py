@@ -150,7 +150,7 @@ def _builds(network: str) -> AbstractContextManager[object]:
         torch.manual_seed(seed)
         return Vgg16(n_classes)
 
-    return patch.object(state, "build", build)
+    return patch.object(state, "build_network", build)
 
 
 class Digits:
@@ -205,17 +205,17 @@ def _top1(training: Training, seed: int, digits: Digits) -> float:
 def measured(network: str, arguments: argparse.Namespace, digits: Digits, ranks: World) -> list[dict[str, Any]]:
     """For each way that these ranks are to go: seconds of a step by round, at both batches, and accuracy by seed."""
     chosen = argparse.Namespace(**{**vars(arguments), "network": network})
-    plain = replace(settings_for(chosen), simulated_workers=ranks.count, flip=False, steps=arguments.steps)
-    known = ways(steps=arguments.steps, ranks=ranks.count)
+    plain = replace(settings_for(chosen), simulated_workers=ranks.size, flip=False, steps=arguments.steps)
+    known = ways(steps=arguments.steps, ranks=ranks.size)
     trainings: dict[str, dict[str, Training]] = {}
     for name in arguments.ways:
         strong = _training(replace(plain, **known[name].settings), known[name], digits, ranks)
-        weak = replace(strong, settings=replace(strong.settings, batch_size=ranks.count * arguments.batch_size))
-        local = {"strong": strong, "local": without_communication(weak)} if ranks.count > 1 else {}
+        weak = replace(strong, settings=replace(strong.settings, batch_size=ranks.size * arguments.batch_size))
+        local = {"strong": strong, "local": without_communication(weak)} if ranks.size > 1 else {}
         trainings[name] = {"weak": weak, **local}
     found: dict[str, dict[str, Any]] = {
         name: {
-            "network": network, "ranks": ranks.count, "nodes": known[name].nodes, "way": name, "top1": [],
+            "network": network, "ranks": ranks.size, "nodes": known[name].nodes, "way": name, "top1": [],
             **{kind: [] for kind in kinds},
         }
         for name, kinds in trainings.items()
@@ -276,7 +276,7 @@ def main() -> int:
     """Print the table and one line of JSON."""
     arguments = _arguments()
     if distributed.launched_by_torchrun():
-        with distributed.session(arguments.threads) as ranks:
+        with distributed.join_process_group(arguments.threads) as ranks:
             digits = Digits(arguments.image_size, ranks.device)
             found = [row for network in arguments.networks for row in measured(network, arguments, digits, ranks)]
             if ranks.is_main:

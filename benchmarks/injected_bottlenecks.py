@@ -63,7 +63,7 @@ def delayed_all_reduce(seconds: float, ranks: World) -> Fault:
     def delayed(state: None, bucket: GradBucket) -> torch.futures.Future[Tensor]:  # noqa: ARG001 - as torch calls it
         if bucket.is_last():
             time.sleep(seconds)
-        summed = torch.distributed.all_reduce(bucket.buffer().div_(ranks.count), async_op=True).get_future()
+        summed = torch.distributed.all_reduce(bucket.buffer().div_(ranks.size), async_op=True).get_future()
         return summed.then(lambda done: done.value()[0])
 
     def data_parallel(model: nn.Module, device: torch.device, *_: object) -> nn.Module:
@@ -88,7 +88,7 @@ def slow_passes(seconds: float, ranks: World) -> Fault:  # noqa: ARG001 - as all
 
 def slow_rank(seconds: float, ranks: World) -> Fault:
     """The last rank's forward takes longer."""
-    return slow_passes(seconds if ranks.rank == ranks.count - 1 else 0.0, ranks)
+    return slow_passes(seconds if ranks.rank == ranks.size - 1 else 0.0, ranks)
 
 
 FAULTS: Mapping[str, Callable[[float, World], Fault]] = {
@@ -109,8 +109,8 @@ BOUND_BY = {
 
 def training_of(ranks: World) -> Training:
     """Ten images a rank through the small network."""
-    chosen = argparse.Namespace(network="small_cnn", image_size=_IMAGE_SIZE, batch_size=_BATCH_OF_ONE * ranks.count)
-    settings = replace(settings_for(chosen), simulated_workers=ranks.count, crop_padding=1)
+    chosen = argparse.Namespace(network="small_cnn", image_size=_IMAGE_SIZE, batch_size=_BATCH_OF_ONE * ranks.size)
+    settings = replace(settings_for(chosen), simulated_workers=ranks.size, crop_padding=1)
     pixels = np.random.default_rng(0).integers(0, 256, (_IMAGES, _IMAGE_SIZE, _IMAGE_SIZE, 3), dtype=np.uint8)
     return Training(
         settings=settings,
@@ -163,7 +163,7 @@ def main() -> int:
     argv = sys.argv[1:]
     arguments = _arguments(argv)
     if distributed.launched_by_torchrun():
-        with distributed.session(threads_per_worker=1) as ranks:
+        with distributed.join_process_group(threads_per_worker=1) as ranks:
             found = [
                 {
                     "bottleneck": fault,

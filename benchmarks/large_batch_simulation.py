@@ -59,7 +59,9 @@ def run_here(arguments: argparse.Namespace) -> None:
     fitting = valid_world_sizes(WORKERS, aligned=arguments.reduction == "tree")
     pixels, labels = digits()
     settings = settings_for(arguments.precision, arguments.steps, arguments.reduction)
-    with distributed.session(1, lambda world: distributed.participating_ranks("auto", fitting, world)) as ranks:
+    with distributed.join_process_group(
+        1, lambda size: distributed.participating_ranks("auto", fitting, size)
+    ) as ranks:
         images = load_images(pixels, settings, training=True, device=ranks.device)
         everything = np.ones(len(labels), dtype=np.bool_)
         data = TrainData(images, torch.from_numpy(labels).to(ranks.device), everything)

@@ -37,7 +37,7 @@ def training_step(arguments: argparse.Namespace) -> Callable[[], None]:
 
     torch.set_num_threads(arguments.threads)
     namespace = argparse.Namespace(image_size=32, network="resnet18", batch_size=128)
-    run = bare_training(settings_for(namespace), World(rank=0, count=1, device=torch.device("cpu")))
+    run = bare_training(settings_for(namespace), World(rank=0, size=1, device=torch.device("cpu")))
     return lambda: run(1)
 
 
@@ -45,10 +45,10 @@ def extraction(arguments: argparse.Namespace) -> Callable[[], None]:
     """A forward pass of ResNet-18 in evaluation mode."""
     import torch
 
-    from pipeline.models import build
+    from pipeline.models import build_network
 
     torch.set_num_threads(arguments.threads)
-    model = build("resnet18", 10, stem="imagenet", seed=0).to(memory_format=torch.channels_last).eval()
+    model = build_network("resnet18", 10, stem="imagenet", seed=0).to(memory_format=torch.channels_last).eval()
     images = torch.randn(256, 3, 32, 32).to(memory_format=torch.channels_last)
 
     def run() -> None:

@@ -184,7 +184,7 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=7, help="learning rates at first")
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
-    with distributed.session("auto") as ranks:
+    with distributed.join_process_group("auto") as ranks:
         rows = study(Runner(arguments, ranks), arguments)
         if ranks.is_main:
             versions = {"torch": torch.__version__, "threads": torch.get_num_threads(), "device": str(ranks.device)}

@@ -95,7 +95,7 @@ def rank_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def time_all(arguments: argparse.Namespace) -> None:
     """All ranks run this."""
-    with distributed.session(1) as ranks:
+    with distributed.join_process_group(1) as ranks:
         network = {"image_size": arguments.image_size, "n_classes": CLASSES}
         jobs, all_reduces = [], []
         for _ in range(arguments.rounds):
@@ -105,7 +105,7 @@ def time_all(arguments: argparse.Namespace) -> None:
             all_reduces += [all_reduce_time(n_bytes, ranks, _REPEATS) for n_bytes in BYTES]
         steps = _in_turn(arguments, ranks)
         if ranks.is_main:
-            found = Timings(ranks=ranks.count, jobs=tuple(jobs), all_reduces=tuple(all_reduces), steps=steps)
+            found = Timings(ranks=ranks.size, jobs=tuple(jobs), all_reduces=tuple(all_reduces), steps=steps)
             write_json(arguments.out, asdict(found))
 
 

@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--layers", action="store_true", help="time single convolutions instead")
     arguments = parser.parse_args()
     results = []
-    with distributed.session("auto") as ranks:
+    with distributed.join_process_group("auto") as ranks:
         for case in LAYERS if arguments.layers else arguments.sizes:
             for batch in arguments.batches:
                 if isinstance(case, int):

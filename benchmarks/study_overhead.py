@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--cells", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0, help="of the bare training of a run")
     arguments = parser.parse_args()
-    with distributed.session("auto") as ranks:
+    with distributed.join_process_group("auto") as ranks:
         bare = bare_training(settings_for(arguments), ranks)
         bare(2)
         step_s = min(seconds_of(lambda: bare(5)) for _ in range(3)) / 5

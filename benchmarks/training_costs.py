@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     rows: list[Row] = []
-    with distributed.session("auto") as ranks, tempfile.TemporaryDirectory() as folder:
+    with distributed.join_process_group("auto") as ranks, tempfile.TemporaryDirectory() as folder:
         plain = timed(arguments, {}, ranks, Path(folder))
         plain(1)
         for name, variant in variants(arguments).items():

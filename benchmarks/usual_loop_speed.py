@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     arguments.batch_size = 1
-    with distributed.session("auto") as ranks:
+    with distributed.join_process_group("auto") as ranks:
         found = [compare(arguments, batch_size, ranks) for batch_size in arguments.batch_sizes]
     print_results(arguments, found)
 

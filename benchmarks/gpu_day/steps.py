@@ -25,7 +25,7 @@ from benchmarks.gpu_day.timing import TimingPlan, settings_of, train_on
 from benchmarks.loop_speed import N_CLASSES, made_up_images
 from pipeline import distributed
 from pipeline.errors import InputError
-from pipeline.models import NETWORKS, build
+from pipeline.models import NETWORKS, build_network
 from pipeline.run_log import Progress, RunLog
 from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
 from pipeline.training.evaluation import evaluate, evaluation_images
@@ -114,7 +114,7 @@ def small_maps(*, dry_run: bool, precision: str) -> Cases:
 def train_and_evaluate(settings: TrainSettings) -> Row:
     """A few steps on random images."""
     timing.forget_peak()
-    with distributed.session("auto") as ranks:
+    with distributed.join_process_group("auto") as ranks:
         pixels, labels = made_up_images(2 * settings.batch_size, settings.format.image_size)
         run = train_on(settings, pixels, labels, ranks=ranks, log=RunLog.silent())
         images, targets = evaluation_images(pixels, settings.format, ranks.device), torch.from_numpy(labels)
@@ -134,8 +134,8 @@ def train_and_evaluate(settings: TrainSettings) -> Row:
 
 def agree_in_float64(*, size: int) -> Row:
     """The relative distance of logits and gradients of ResNet-18 between the two forms of its convolutions."""
-    with distributed.session("auto") as ranks:
-        model = build("resnet18", N_CLASSES, stem="imagenet", seed=0).to(ranks.device, torch.float64)
+    with distributed.join_process_group("auto") as ranks:
+        model = build_network("resnet18", N_CLASSES, stem="imagenet", seed=0).to(ranks.device, torch.float64)
         generator = torch.Generator().manual_seed(0)
         images = torch.randn(8, 3, size, size, generator=generator, dtype=torch.float64)
         images = images.to(ranks.device).contiguous(memory_format=torch.channels_last)
@@ -181,7 +181,7 @@ def repeat_and_kill(settings: TrainSettings) -> Row:
 
 def train_with_checkpoints(settings: TrainSettings, folder: Path, kill_after: int | None) -> None:
     """Train in this process, from the newest checkpoint in `folder` if there is one; leave weights.pt there."""
-    with distributed.session("auto") as ranks:
+    with distributed.join_process_group("auto") as ranks:
         pixels, labels = made_up_images(4 * settings.batch_size, settings.format.image_size)
         checkpointer = CheckpointScheduler(
             Checkpoints(folder), stop_and_save_flags(), ranks=ranks, steps=settings.steps // 8

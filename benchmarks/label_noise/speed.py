@@ -50,7 +50,7 @@ def seconds_per_step(params: Params, data: Path) -> float:
         budget=Duration(steps=1),
         skipped=True,
     )
-    with distributed.session(config.threads_per_worker) as ranks:
+    with distributed.join_process_group(config.threads_per_worker) as ranks:
         images = load_images(prepared.train.source, settings, training=True, device=ranks.device)
         on_device, everyone = labels.to(ranks.device), np.ones(len(labels), dtype=np.bool_)
 

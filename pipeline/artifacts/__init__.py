@@ -1,1 +1,1 @@
-"""What one stage hands the next: writing whole files or none, reading only sound ones."""
+"""The files that stages exchange: atomic writers, and readers that check what they read."""

@@ -41,7 +41,7 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
     """Write `content` atomically, for callers that can continue without the file.
 
     Raises:
-        OSError: the error of the system, including a full disk, with `errno` and `filename`.
+        OSError: any error of the system, including a full disk, with `errno` and `filename`.
     """
     try:
         with _replacing(path) as temporary:
@@ -155,7 +155,7 @@ def open_array(path: Path, *, dtype: DTypeLike, ndim: int, rows: int | None = No
     """Memory-map a .npy file read-only and check its type and shape.
 
     Raises:
-        InputError: missing, truncated, not an array file, or of another type, rank or length.
+        InputError: the file is missing, truncated, not an array file, or of another type, rank or length.
     """
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)

@@ -1,4 +1,4 @@
-"""Cache of result files, under a key of everything that determines their bits."""
+"""Cache of result files, by a key of everything that determines their bits."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.errors import InputError
 
 _RECORD = "entry.json"
-# The file system has no hard links, or the folders are on two file systems.
+# Errors if the file system has no hard links, or the folders are on two file systems.
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK)
 
 

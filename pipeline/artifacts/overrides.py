@@ -1,4 +1,4 @@
-"""data/overrides.csv: what a person decided, image by image."""
+"""data/overrides.csv: manual decisions to keep or drop single images."""
 
 import csv
 import re
@@ -12,20 +12,20 @@ from pipeline.errors import InputError
 COLUMNS = ("path", "sha256", "decision", "note", "timestamp")
 DECISIONS = ("keep", "drop")
 
-# What a spreadsheet runs as a formula (OWASP, "CSV Injection"; full-width signs in some locales), after any quotes.
+# What a spreadsheet runs as a formula, after any quotes (OWASP, "CSV Injection"; full-width signs in some locales).
 _FORMULA = re.compile(r"[\s']*[=+\-@＝＋－＠]")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Override:
-    """One line of the file.
+    """One record of the file.
 
     Attributes:
-        path, sha256: of the image, as in the manifest; both must agree, so that a decision never
-            moves to another image.
+        path, sha256: of the image, as in the manifest; both must match, so that a decision never applies to another
+            image.
         decision: keep or drop.
-        note: as typed. In the file an apostrophe stands before one that a spreadsheet would run as a formula.
-        line: where the record ends in the file, from 1.
+        note: as typed. In the file, an apostrophe precedes a note that a spreadsheet would run as a formula.
+        line: last line of the record in the file, from 1.
     """
 
     path: str
@@ -37,49 +37,49 @@ class Override:
 
 
 def read_overrides(file: Path) -> list[Override]:
-    """All decisions, in the order of the file; the same one given twice counts once, the last.
+    """Read all decisions, in the order of the file; of equal ones for one image the last counts.
 
     Raises:
-        InputError: the file is missing or not UTF-8 CSV, has other columns, a decision that is
-            neither keep nor drop, or two decisions for one image.
+        InputError: the file is missing or not UTF-8 CSV, has other columns, or has a decision that is neither keep nor
+            drop, or two different decisions for one image.
     """
-    decided: dict[tuple[str, str], Override] = {}
+    overrides: dict[tuple[str, str], Override] = {}
     for override in _records(file):
         image = override.path, override.sha256
-        earlier = decided.pop(image, override)
+        earlier = overrides.pop(image, override)
         if earlier.decision != override.decision:
             raise InputError(
                 f"{file}: line {override.line}: {override.path!r} is to {override.decision}, but to "
                 f"{earlier.decision} in line {earlier.line}; remove one of the two lines"
             )
-        decided[image] = override
-    return list(decided.values())
+        overrides[image] = override
+    return list(overrides.values())
 
 
 def write_overrides(file: Path, overrides: Iterable[Override]) -> None:
-    """Write a file that `read_overrides` reads, atomically; an override's `line` is not looked at."""
+    """Write a file that `read_overrides` reads, atomically; the `line` of an override is ignored."""
     with atomic_path(file) as temporary, temporary.open("w", encoding="utf-8", newline="") as text:
         plain = csv.writer(text, lineterminator="\n")
         quoted = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
         plain.writerow(COLUMNS)
         for override in overrides:
-            harmless = replace(override, note=f"'{override.note}") if _FORMULA.match(override.note) else override
-            fields = [getattr(harmless, column) for column in COLUMNS]
-            # Before Python 3.13 a carriage return is left unquoted, which would end the line.
+            escaped = replace(override, note=f"'{override.note}") if _FORMULA.match(override.note) else override
+            fields = [getattr(escaped, column) for column in COLUMNS]
+            # Before Python 3.13 the csv module does not quote a carriage return, which would end the line.
             (quoted if "\r" in "".join(fields) else plain).writerow(fields)
 
 
 def locate_overrides(
     overrides: Sequence[Override], *, file: Path, paths: Sequence[str], sha256: Sequence[str]
 ) -> dict[int, Override]:
-    """The row of each override's image in a manifest.
+    """Return the overrides by the row of their image in a manifest.
 
     Args:
-        file: named in errors.
+        file: name of the overrides' file in errors.
         paths, sha256: of all images, row by row.
 
     Raises:
-        InputError: an override names no image of the manifest, or one whose content has changed.
+        InputError: an override names an image that is not in the manifest, or whose content has changed.
     """
     rows = {path: row for row, path in enumerate(paths)}
     located = {}
@@ -91,7 +91,7 @@ def locate_overrides(
         if sha256[row] != override.sha256:
             raise InputError(
                 f"{where} has sha256 {override.sha256!r}, the image now has {sha256[row]}; "
-                "decide again and write that one, or remove the line"
+                "decide again and write the new sha256, or remove the line"
             )
         located[row] = override
     return located
@@ -109,7 +109,7 @@ def _records(file: Path) -> Iterator[Override]:
                 if fields:
                     yield _override(file, reader.line_num, fields)
     except FileNotFoundError:
-        raise InputError(f"{file}: missing; make it with the one line {header}") from None
+        raise InputError(f"{file}: missing; create it with the line {header}") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{file}: cannot be read as UTF-8 CSV ({error}); fix or restore it") from None
 

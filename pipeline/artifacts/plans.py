@@ -19,7 +19,7 @@ class RegisteredPlan:
 
     Attributes:
         date: UTC, as `2026-11-23T18:45:12.000000Z`.
-        plan: values as `pipeline.config.study.build_plan` gives them.
+        plan: values from `pipeline.config.study.build_plan`.
     """
 
     date: str
@@ -31,7 +31,7 @@ class RegisteredPlan:
 
 
 def utc_timestamp(now: datetime) -> str:
-    """UTC to the microsecond; these texts sort by date.
+    """Format a date in UTC to the microsecond; these texts sort by date.
 
     Args:
         now: with a time zone.
@@ -58,10 +58,10 @@ def register_plan(folder: Path, plan: Mapping[str, Any], now: datetime) -> bool:
 
 
 def read_registered_plans(folder: Path) -> list[RegisteredPlan]:
-    """All registered plans of a study, the oldest first.
+    """Read all registered plans of a study, the oldest first.
 
     Raises:
-        InputError: one is damaged, or does not match its hash.
+        InputError: a plan is damaged, or does not match its hash.
     """
     plans = []
     for path in sorted(folder.glob("2*.json")):
@@ -81,7 +81,7 @@ def copy_registered_plans(source: Path, target: Path) -> int:
     """Copy the registered plans of all studies in `source` to `target`; returns the number of new ones.
 
     Raises:
-        InputError: one is damaged.
+        InputError: a plan is damaged.
     """
     new = 0
     for folder in sorted(path for path in source.glob("*") if path.is_dir()):
@@ -95,20 +95,20 @@ def copy_registered_plans(source: Path, target: Path) -> int:
 
 
 def write_run_dates(folder: Path, recorded: Mapping[str, str | None]) -> None:
-    """Write when each run of a study was recorded.
+    """Write the date at which each run of a study was recorded.
 
     Args:
-        recorded: fingerprint -> UTC date, None if unknown.
+        recorded: run key -> UTC date, None if unknown.
     """
     write_json(folder / _RUNS, recorded)
 
 
 def read_run_dates(folder: Path) -> dict[str, str | None]:
-    """Run key -> UTC date or None; empty before the first run."""
+    """Read the date of each run by its key, in UTC or None; empty before the first run."""
     dates: dict[str, str | None] = read_json(folder / _RUNS) if (folder / _RUNS).exists() else {}
     return dates
 
 
 def plan_files(folder: Path) -> list[Path]:
-    """The files of a study's registered plans and dates of runs, for an archive."""
+    """Return the files of a study's registered plans and dates of runs, for an archive."""
     return sorted(folder.glob("*.json"))

@@ -1,4 +1,4 @@
-"""Readers of the output of `prepare`, and of labels that it changed on purpose."""
+"""Read the output of `prepare`, including the labels that it changed on purpose."""
 
 import hashlib
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ PLANTED_COLUMN = "labels_changed_on_purpose"
 
 
 def planted_note(n_planted: int) -> str:
-    """The note in reports, pages, figures and logs."""
+    """Return the note on changed labels for reports, pages, figures and logs."""
     return f"labels changed on purpose: {n_planted:,}"
 
 
 def count_planted(data: DataPaths, among: NDArray[np.bool_] | None = None) -> int | None:
-    """Number of training labels that `prepare` changed on purpose; None if it changed none.
+    """Return the number of training labels that `prepare` changed on purpose; None if it changed none.
 
     Args:
         among: (N,) mask of the training images to count; None for all. A mask needs the manifest too.
@@ -43,7 +43,7 @@ def count_planted(data: DataPaths, among: NDArray[np.bool_] | None = None) -> in
 
 
 def read_true_labels(data: DataPaths) -> NDArray[np.int64] | None:
-    """(N,) true labels of the training images; None if no label was changed on purpose.
+    """Return the true labels (N,) of the training images; None if no label was changed on purpose.
 
     Only the report, the visualizer and benchmarks may call this, and no stage that computes a result.
 
@@ -55,7 +55,11 @@ def read_true_labels(data: DataPaths) -> NDArray[np.int64] | None:
 
 
 def _read_wrong(data: DataPaths, n_planted: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """(N,) true labels, and (N,) whether the label differs, as it does for `n_planted` of them."""
+    """Return the true labels (N,), and whether the label differs (N,), which is true for `n_planted` of them.
+
+    Raises:
+        InputError: another number of labels differs.
+    """
     file = data.manifest("train")
     manifest = read_parquet(file, {"label": pa.int64(), TRUE_LABEL: pa.int64()})
     true_labels: NDArray[np.int64] = manifest[TRUE_LABEL].to_numpy()
@@ -85,12 +89,12 @@ class ImageFiles:
         return len(self._names)
 
     def path(self, sample_id: int) -> Path:
-        """Path of the image."""
+        """Return the path of the image."""
         name: str = self._names[sample_id].as_py()
         return self._folder / name
 
     def read(self, sample_id: int) -> bytes:
-        """The content of the file, unchanged since it was prepared.
+        """Return the content of the file, verified by its hash.
 
         Raises:
             DataError: the file is missing, unreadable, or has changed.
@@ -113,7 +117,7 @@ ImageSource = NDArray[np.uint8] | ImageFiles
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedSplit:
-    """One split.
+    """Images and labels of one split.
 
     Attributes:
         images: uint8 (N, H, W, 3), memory-mapped; thumbnails if `files` is set.
@@ -127,17 +131,17 @@ class PreparedSplit:
 
     @property
     def source(self) -> ImageSource:
-        """The images for networks."""
+        """The images that networks read."""
         return self.images if self.files is None else self.files
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedData:
-    """Both splits.
+    """Both splits of a prepared data set.
 
     Attributes:
-        image_size: side in pixels of what networks see at most.
-        mean, std: of the training images' stored pixels per channel, in units of 0 to 1.
+        image_size: largest side in pixels of the network's input.
+        mean, std: of the stored pixels of the training images, per channel, in units of 0 to 1.
     """
 
     train: PreparedSplit
@@ -152,7 +156,7 @@ def load_prepared(data: DataPaths, *, folder: Path | None) -> PreparedData:
     """Map the images and read labels and metrics.
 
     Args:
-        folder: `prepare.path`, where the images are if they stayed in their files.
+        folder: `prepare.path`, which has the images if `prepare.storage` is `files`.
 
     Raises:
         InputError: a file is missing, damaged, or does not fit the others.
@@ -189,13 +193,13 @@ def _files(data: DataPaths, split: str, folder: Path | None, files_in: str | Non
     if files_in is None:
         return None
     if folder is None:
-        raise InputError(f"{data.prepare_metrics}: the images are in files, and prepare.path is not given; give it")
+        raise InputError(f"{data.prepare_metrics}: the images are in files, and prepare.path is missing; give it")
     manifest = read_parquet(data.manifest(split), ["path", "sha256"])
     return ImageFiles(folder / files_in, manifest["path"], manifest["sha256"])
 
 
 def prepared_files(data: DataPaths) -> list[Path]:
-    """The images and the manifests, which hold the labels, of both splits."""
+    """Return the files of images and manifests (with the labels) of both splits."""
     return [
         *(data.images(split) for split in ("train", "test")),
         *(data.manifest(split) for split in ("train", "test")),
@@ -203,8 +207,8 @@ def prepared_files(data: DataPaths) -> list[Path]:
 
 
 def prepared_digest(data: DataPaths) -> str:
-    """SHA-256 of the images and the manifests of both splits, and what reads the files where networks see those."""
+    """Return the SHA-256 of images and manifests of both splits, and the decoder's version if networks read files."""
     in_files = read_json(data.prepare_metrics).get("files_in") is not None
-    # Another Pillow brings other decoders.
+    # Another version of Pillow has other decoders.
     decoder = [f"files read by Pillow {metadata.version('pillow')}"] if in_files else []
     return " ".join([*(sha256_of_file(path) for path in prepared_files(data)), *decoder])

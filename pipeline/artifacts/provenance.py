@@ -14,33 +14,37 @@ from pipeline.artifacts.files import write_json
 _PROJECT = Path(__file__).resolve().parents[2]
 _OWN_PACKAGES = ("pipeline", "viz")
 
+# Packages that affect the content of an artifact. The version of Python does not, and differs between machines with
+# the same requirements.lock. It is recorded with the costs, so that equal results have equal files.
+_PACKAGES = ("numpy", "opentsne", "pillow", "pyarrow", "scikit-learn", "scipy", "timm", "torch", "torchvision")
+
 
 def import_closure(module: str, *, exclude: frozenset[str] = frozenset()) -> dict[str, Path]:
-    """All modules of this project that importing and running `module` can import, with their files.
+    """Return all modules of this project that importing and running `module` can import, with their files.
 
-    Imports inside functions count; packages' `__init__` files too.
+    This includes imports inside functions, and the `__init__` files of packages.
 
     Args:
-        exclude: modules left out, with what they alone import.
+        exclude: modules to leave out, with the modules that only they import.
     """
     closure: dict[str, Path] = {}
-    waiting = [module]
-    while waiting:
-        name = waiting.pop()
+    pending = [module]
+    while pending:
+        name = pending.pop()
         path = _module_file(name)
         if path is None or name in closure or name in exclude:
             continue
         closure[name] = path
-        waiting.extend(_imports(path.read_text(encoding="utf-8")))
-        waiting.extend(".".join(name.split(".")[:depth]) for depth in range(1, name.count(".") + 1))
+        pending.extend(_imports(path.read_text(encoding="utf-8")))
+        pending.extend(".".join(name.split(".")[:depth]) for depth in range(1, name.count(".") + 1))
     return dict(sorted(closure.items()))
 
 
 def code_digest(module: str, *, exclude: frozenset[str] = frozenset()) -> str:
-    """SHA-256 over the syntax trees of the closure, without docstrings and comments.
+    """Return the SHA-256 of the syntax trees of the import closure, without docstrings and comments.
 
     Args:
-        exclude: modules left out, with what they alone import: they cannot change a result.
+        exclude: modules that cannot change a result; they are left out with the modules that only they import.
     """
     digest = hashlib.sha256()
     for name, path in import_closure(module, exclude=exclude).items():
@@ -58,7 +62,7 @@ def _module_file(module: str) -> Path | None:
     return None
 
 
-# By text, since closures share most of their files, and these take milliseconds each.
+# Cached by text: closures share most of their files, and parsing takes milliseconds each.
 @cache
 def _imports(text: str) -> tuple[str, ...]:
     return tuple(_imported(ast.parse(text)))
@@ -70,7 +74,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             yield node.module
-            # `from package import module` names a module too.
+            # `from package import module` imports a module too.
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
@@ -79,12 +83,12 @@ def _without_docstrings(text: str) -> str:
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            # Below attributes too: a string that stands alone does nothing.
-            node.body = [statement for statement in node.body if not _is_text(statement)] or [ast.Pass()]
+            # Including the docstrings of attributes: a bare string has no effect.
+            node.body = [statement for statement in node.body if not _is_docstring(statement)] or [ast.Pass()]
     return ast.dump(tree)
 
 
-def _is_text(statement: ast.stmt) -> bool:
+def _is_docstring(statement: ast.stmt) -> bool:
     return (
         isinstance(statement, ast.Expr)
         and isinstance(statement.value, ast.Constant)
@@ -92,13 +96,8 @@ def _is_text(statement: ast.stmt) -> bool:
     )
 
 
-# Packages that affect the content of an artifact. The version of Python affects none, and it varies where
-# requirements.lock is installed: it is recorded with the costs, so that equal results are equal files.
-_PACKAGES = ("numpy", "opentsne", "pillow", "pyarrow", "scikit-learn", "scipy", "timm", "torch", "torchvision")
-
-
 def sha256_of_file(path: Path) -> str:
-    """Hex digest of a file's bytes."""
+    """Return the hex digest of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -111,9 +110,10 @@ def write_provenance(
     inputs: Sequence[Path],
     outputs: Sequence[Path],
 ) -> None:
-    """Record how `outputs` came about. No dates and no machine names: equal results, equal bytes.
+    """Write the provenance of `outputs`: stage, parameters, package versions, and the digests of inputs and outputs.
 
-    Files are named relative to the folder of `path`, wherever the data lie.
+    The record has no dates and no machine names, so equal results give equal bytes. File names are relative to the
+    folder of `path`.
     """
     write_json(
         path,
@@ -132,10 +132,10 @@ def _digests(files: Sequence[Path], folder: Path) -> dict[str, str]:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in _PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

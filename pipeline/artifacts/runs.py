@@ -1,4 +1,4 @@
-"""Readers of the tables of runs that the train stage writes."""
+"""Read the tables of runs that the train stage writes."""
 
 import json
 import math
@@ -30,39 +30,6 @@ _NOT_RECIPE = frozenset(
     }
 )  # fmt: skip
 
-
-def read_run_records(runs: Path, storage: Storage) -> list[dict[str, Any]]:
-    """The finished runs of data/train/<study>.parquet, in the order of the file.
-
-    Returns:
-        Columns of the file; `extractor` and `draw` (number of the replicate) of the filter's network; `augmented`
-        (whether images are randomly cropped or flipped); `recipe` (the other settings, including the peak learning
-        rate).
-
-    Raises:
-        InputError: the file is missing or damaged, or its settings are unreadable.
-    """
-    rows = read_parquet(runs, _COLUMNS).to_pylist()
-    return [_run_record(row, runs, storage) for row in rows if row["status"] == "finished"]
-
-
-def _run_record(row: dict[str, Any], path: Path, storage: Storage) -> dict[str, Any]:
-    try:
-        settings: dict[str, Any] = json.loads(row["settings"])
-        image_format, padding = settings["format"], settings["crop_padding"]
-        cropped = storage == "files" or image_format["crop_size"] < image_format["image_size"] + 2 * padding
-    except (TypeError, KeyError, ValueError):
-        raise InputError(f"{path}: a run whose settings cannot be read; run `dvc repro --force`") from None
-    recipe = {key: value for key, value in settings.items() if key not in _NOT_RECIPE}
-    return {
-        **{name: row[name] for name in _COPIED_COLUMNS},
-        "extractor": base_architecture(row["filter_network"]),
-        "draw": replicate_number(row["filter_network"]),
-        "augmented": bool(cropped or settings["flip"]),
-        "recipe": json.dumps(recipe, sort_keys=True),
-    }
-
-
 _RUN_COLUMNS = (
     "fingerprint",
     "status",
@@ -89,17 +56,49 @@ _HISTORY_COLUMNS = ("fingerprint", "examples", "train_loss", "top1")
 _LATER_HISTORY_COLUMNS = ("test_loss", "step")
 
 
-def read_runs(runs: Path, history: Path) -> list[dict[str, Any]]:
-    """The runs of a study, from its table of runs and its table of histories, in the order of the file.
+def read_run_records(runs: Path, storage: Storage) -> list[dict[str, Any]]:
+    """Read the finished runs of data/train/<study>.parquet, in the order of the file.
 
     Returns:
-        The columns named above; `history`: (training images processed, training loss in nats or None if it was
-        not finite), ascending; `history_steps`: the optimizer steps of these, empty unless the batch grew;
-        `accuracy` and `test_loss`: (training images processed, top-1 or test loss in nats) where that was measured.
+        For each run: columns of the file; `extractor` and `draw` (number of the replicate) of the filter's network;
+        `augmented` (whether images are randomly cropped or flipped); and `recipe` (the other settings, including the
+        peak learning rate).
 
     Raises:
-        InputError: a file is missing or damaged, holds impossible values, or the two belong to
-            different runs of the study, as while its stage replaces them.
+        InputError: the file is missing or damaged, or its settings are unreadable.
+    """
+    rows = read_parquet(runs, _COLUMNS).to_pylist()
+    return [_run_record(row, runs, storage) for row in rows if row["status"] == "finished"]
+
+
+def _run_record(row: dict[str, Any], path: Path, storage: Storage) -> dict[str, Any]:
+    try:
+        settings: dict[str, Any] = json.loads(row["settings"])
+        image_format, padding = settings["format"], settings["crop_padding"]
+        cropped = storage == "files" or image_format["crop_size"] < image_format["image_size"] + 2 * padding
+    except (TypeError, KeyError, ValueError):
+        raise InputError(f"{path}: a run whose settings cannot be read; run `dvc repro --force`") from None
+    recipe = {key: value for key, value in settings.items() if key not in _NOT_RECIPE}
+    return {
+        **{name: row[name] for name in _COPIED_COLUMNS},
+        "extractor": base_architecture(row["filter_network"]),
+        "draw": replicate_number(row["filter_network"]),
+        "augmented": bool(cropped or settings["flip"]),
+        "recipe": json.dumps(recipe, sort_keys=True),
+    }
+
+
+def read_runs(runs: Path, history: Path) -> list[dict[str, Any]]:
+    """Read the runs of a study from its tables of runs and of histories, in the order of the file.
+
+    Returns:
+        For each run: the columns of `_RUN_COLUMNS`; `history`: (training images processed, training loss in nats or
+        None if it was not finite), ascending; `history_steps`: the optimizer steps of these, empty unless the batch
+        grew; `accuracy` and `test_loss`: (training images processed, top-1 or test loss in nats) where measured.
+
+    Raises:
+        InputError: a file is missing, damaged or has impossible values, or the two files belong to different runs of
+            the study, as while its stage replaces them.
     """
     rows, curves = read_parquet(runs, _RUN_COLUMNS).to_pylist(), _read_curves(history)
     if not rows:
@@ -117,13 +116,13 @@ def read_runs(runs: Path, history: Path) -> list[dict[str, Any]]:
 
 
 def _has_result(row: Mapping[str, Any]) -> bool:
-    """Whether top-1 is within 0 to 1 and the loss finite."""
+    """Return whether top-1 is within 0 to 1 and the loss is finite."""
     values = row["top1"], row["loss"]
     return all(value is not None and math.isfinite(value) for value in values) and 0 <= row["top1"] <= 1
 
 
 def _read_curves(path: Path) -> Mapping[str, list[dict[str, Any]]]:
-    """Fingerprint -> its records."""
+    """Return the records of each run, by fingerprint."""
     curves: dict[str, list[dict[str, Any]]] = {}
     for row in read_parquet(path, _HISTORY_COLUMNS, optional=_LATER_HISTORY_COLUMNS).to_pylist():
         curves.setdefault(row["fingerprint"], []).append(row)

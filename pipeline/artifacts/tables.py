@@ -1,4 +1,4 @@
-"""Parquet and CSV tables: atomic writing, and reading that says what is wrong."""
+"""Read and write Parquet and CSV tables: atomic writes, and readers that check columns and types."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from pipeline.errors import InputError
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
-    """Write one row group, zstd-compressed; equal tables give equal bytes."""
+    """Write a table as one row group, zstd-compressed; equal tables give equal bytes."""
     with atomic_path(path) as temporary:
         pyarrow.parquet.write_table(table, temporary, compression="zstd", row_group_size=max(1, len(table)))
 
@@ -23,12 +23,12 @@ def write_parquet(path: Path, table: pa.Table) -> None:
 def read_parquet(
     path: Path, columns: Sequence[str] | Mapping[str, pa.DataType] | None = None, *, optional: Sequence[str] = ()
 ) -> pa.Table:
-    """Read `columns` (default: all).
+    """Read columns of a Parquet file.
 
     Args:
-        columns: names, or names with the types that their values must have or be convertible to
-            without loss; a typed column may not hold nulls.
-        optional: further ones, that earlier versions did not write; read where they are there.
+        columns: names, or names with types. Values must have the type or convert to it without loss, and typed columns
+            have no nulls. Default: all columns.
+        optional: columns that earlier versions did not write; read if present.
 
     Raises:
         InputError: the file is missing, damaged, or lacks a column; a value is null or of another type.
@@ -40,9 +40,9 @@ def read_parquet(
         missing = [name for name in columns or () if name not in names]
         if missing:
             raise InputError(f"{path}: has no column {missing[0]}; it is of another version, run `dvc repro --force`")
-        there = [*columns, *(name for name in optional if name in names)] if columns is not None else None
-        # Left to itself, pyarrow up to 22 makes a column of a folder named `rate=0.1`.
-        table = pyarrow.parquet.read_table(path, columns=there, partitioning=None)
+        present = [*columns, *(name for name in optional if name in names)] if columns is not None else None
+        # By default, pyarrow up to 22 adds a column for a folder named `rate=0.1`.
+        table = pyarrow.parquet.read_table(path, columns=present, partitioning=None)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path}: damaged ({reason}); delete it and run `dvc repro`") from None
@@ -50,13 +50,13 @@ def read_parquet(
 
 
 def _cast(table: pa.Table, types: Mapping[str, pa.DataType], path: Path) -> pa.Table:
-    for name, wanted in types.items():
+    for name, data_type in types.items():
         try:
-            column = table[name].cast(wanted)
+            column = table[name].cast(data_type)
         except pa.ArrowException as error:
             reason = str(error).splitlines()[0]
             raise InputError(
-                f"{path}: column {name} is no {wanted} ({reason}); delete it and run `dvc repro`"
+                f"{path}: column {name} is not {data_type} ({reason}); delete it and run `dvc repro`"
             ) from None
         if column.null_count:
             raise InputError(f"{path}: column {name} has {column.null_count} nulls; delete it and run `dvc repro`")
@@ -65,16 +65,16 @@ def _cast(table: pa.Table, types: Mapping[str, pa.DataType], path: Path) -> pa.T
 
 
 def list_array(values: NDArray[Any]) -> pa.ListArray:
-    """(N, k), k >= 1, as a column of N lists, without a Python object for each number."""
+    """Convert values (N, k), k >= 1, to a column of N lists, without a Python object for each number."""
     n, k = values.shape
     return pa.ListArray.from_arrays(np.arange(0, n * k + 1, k, dtype=np.int32), values.ravel())
 
 
 def list_column(table: pa.Table, name: str, path: Path) -> NDArray[Any]:
-    """(N, k) of a column whose lists all have k >= 1 members; `path` is named in errors.
+    """Convert a column of N lists of equal length k >= 1 to an array (N, k); `path` is named in errors.
 
     Raises:
-        InputError: lists of different lengths, or empty ones.
+        InputError: the lists differ in length, or are empty.
     """
     column = table[name].combine_chunks()
     flat = column.flatten().to_numpy(zero_copy_only=False)
@@ -85,7 +85,7 @@ def list_column(table: pa.Table, name: str, path: Path) -> NDArray[Any]:
 
 
 def write_csv(path: Path, table: pa.Table) -> None:
-    """Write with a header line; strings are quoted only where needed."""
+    """Write a table with a header line, atomically; strings are quoted only where needed."""
     options = pyarrow.csv.WriteOptions(quoting_style="needed")
     with atomic_path(path) as temporary:
         pyarrow.csv.write_csv(table, temporary, options)
@@ -95,7 +95,7 @@ def read_csv(path: Path, columns: dict[str, pa.DataType], *, optional: Sequence[
     """Read a CSV that has exactly these columns, by name and type, in any order.
 
     Args:
-        optional: further columns that it may have. They are not read.
+        optional: further columns that the file may have; they are not returned.
 
     Raises:
         InputError: the file is missing, has other columns, or a value of another type.

@@ -57,7 +57,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Run the canonical jobs and compare them with the list, or add them to it."""
     arguments = make_parser().parse_args(argv)
-    with distributed.session(1):
+    with distributed.join_process_group(1):
         found = run_local()
     if arguments.json:
         print(json.dumps(dataclasses.asdict(found)))

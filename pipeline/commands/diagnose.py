@@ -53,13 +53,13 @@ def main(argv: Sequence[str]) -> int:
         not distributed.launched_by_torchrun()
         and (count := distributed.choose_workers(plan.workers, plan.valid_world_sizes)) > 1
     ):
-        with distributed.session(distributed.threads_per_process(plan.threads, count)) as ranks:
+        with distributed.join_process_group(distributed.threads_per_process(plan.threads, count)) as ranks:
             alone = _single_rank_seconds(context, ranks, arguments, count)
         # The ranks need the memory of all GPUs; those of this process's first one have been freed by now.
         torch.cuda.empty_cache()
         return distributed.launch(_MODULE, [*argv, "--single-rank-seconds", str(alone)], count)
-    joining = partial(distributed.participating_ranks, plan.workers, plan.valid_world_sizes)
-    with distributed.session(plan.threads, joining) as ranks:
+    choose_world_size = partial(distributed.participating_ranks, plan.workers, plan.valid_world_sizes)
+    with distributed.join_process_group(plan.threads, choose_world_size) as ranks:
         _report(context, ranks, arguments)
     return 0
 
@@ -81,7 +81,7 @@ def _report(context: StageContext, ranks: World, arguments: argparse.Namespace) 
     times = measure(training, arguments.seconds)
     settings = training.settings
     if ranks.is_main:
-        processes = "1 process" if ranks.count == 1 else f"{ranks.count} processes"
+        processes = "1 process" if ranks.size == 1 else f"{ranks.size} processes"
         print(
             f"{arguments.study}: {settings.network}, batch {settings.batch_size} on {processes}, {ranks.device.type}, "
             f"{torch.get_num_threads()} threads each; {times.full.shape[0]} rounds of {times.full.shape[2]} steps"
@@ -112,9 +112,9 @@ def _training(context: StageContext, ranks: World, batch_size: int | None) -> Tr
     if batch_size is not None and batch_size not in sizes:
         raise InputError(f"--batch-size {batch_size}: not of study {context.item}; it has {sizes}")
     asked = [i for i, cell in enumerate(cells) if batch_size in (None, cell.settings.batch_size)]
-    fitting = [i for i in asked if not cells[i].skipped]
+    fitting = [i for i in asked if not cells[i].skip_reason]
     if not fitting:
-        reason = cells[asked[0]].skipped
+        reason = cells[asked[0]].skip_reason
         raise InputError(f"--study {context.item}: {reason}, so there is nothing to run; lower batch_sizes")
     settings = cells[fitting[0]].settings
     recipe = context.params.studies[str(context.item)].effective_recipe(context.params.train)

@@ -57,7 +57,7 @@ Budget = Annotated[Duration, AfterValidator(_check_positive)]
 
 
 def describe_validation_error(error: ValidationError, tree: Any, model: type[BaseModel]) -> str:
-    """The first problem of a pydantic error as one line: `key.path: value is not allowed: fix`.
+    """Describe the first problem of a pydantic error in one line: `key.path: value is not allowed: fix`.
 
     Args:
         error: raised when `tree` was validated as `model`.
@@ -86,7 +86,7 @@ def describe_validation_error(error: ValidationError, tree: Any, model: type[Bas
 
 
 def _written_keys(location: tuple[int | str, ...], tree: Any, *, missing: bool) -> list[int | str]:
-    """The parts of a location that are keys of the file; pydantic adds the names of union members."""
+    """Return the parts of a location that are keys of the file; pydantic adds the names of union members."""
     keys: list[int | str] = []
     for part in location:
         written = part in tree if isinstance(tree, dict) else isinstance(tree, list) and isinstance(part, int)
@@ -114,7 +114,7 @@ def _suggestion(keys: list[int | str], model: type[BaseModel]) -> str:
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """All section models in a type annotation, including those in unions and containers."""
+    """Yield all section models in a type annotation, including those in unions and containers."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):

@@ -34,12 +34,12 @@ NetworkName = Annotated[
 
 
 def base_architecture(network: str) -> str:
-    """`resnet18` of `resnet18` and of `resnet18-r2`."""
+    """Return the architecture of an extractor: `resnet18` for `resnet18` and for `resnet18-r2`."""
     return _parts(network)[0]
 
 
 def replicate_number(network: str) -> int:
-    """2 of `resnet18-r2`, and 0 of `resnet18`; it is added to every seed."""
+    """Return the number of the replicate, which is added to every seed: 2 for `resnet18-r2`, 0 for `resnet18`."""
     return int((_parts(network)[1] or "-r0").removeprefix("-r"))
 
 

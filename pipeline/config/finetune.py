@@ -12,10 +12,9 @@ class FinetuneConfig(OptimizedRun):
     """The `finetune` section: a recipe, the initial weights, and cross-validation folds.
 
     Attributes:
-        folds: K, the number of parts of the training images. Network k is trained on all parts but part k, so that
-            the predictions for an image come from a network that was not trained on it (otherwise it also memorizes
-            wrong labels). An epoch is one pass over the images of a network. 1: one network on all images, as in the
-            paper.
+        folds: K, the number of folds of the training images. Network k is trained on all folds but fold k, and predicts
+            the images of fold k. A network that was trained on an image also memorizes a wrong label. An epoch is one
+            pass over the images of a network. 1: one network on all images, as in the paper.
         trainable: `all` weights, by the recipe; or the `head` alone, on a frozen backbone with the statistics of
             BatchNorm of `weights`. The head is then a logistic regression on standardized features of images without
             augmentation, fitted without an optimizer. Of the other keys, `weights`, `stem`, `normalization`, `folds`,

@@ -1,4 +1,4 @@
-"""Optimizers, schedules and batch schedules."""
+"""Sections of optimizers, learning-rate schedules and batch schedules."""
 
 from itertools import pairwise
 from typing import Annotated, Literal, Self
@@ -6,8 +6,6 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from pipeline.config.base import Budget, Duration, PositiveFloat, Section, UnitFraction
-
-# Optimizers and their options; `optim/` builds them.
 
 
 class _Momentum(Section):
@@ -29,6 +27,9 @@ class _Moments(Section):
     eps: PositiveFloat = 1e-8
 
 
+# The optimizers, which `pipeline.optim` builds.
+
+
 class SgdConfig(_Momentum):
     """Stochastic gradient descent with (Nesterov) momentum."""
 
@@ -36,7 +37,7 @@ class SgdConfig(_Momentum):
 
 
 class LarsConfig(_Momentum):
-    """Layer-wise adaptive rate scaling; the rate multiplies `trust_coefficient`, so it is a large one."""
+    """LARS: layer-wise adaptive rate scaling; the rate is multiplied by `trust_coefficient`, so choose a large one."""
 
     name: Literal["lars"]
     trust_coefficient: PositiveFloat = 0.001
@@ -62,7 +63,7 @@ class AdamwConfig(_Moments):
 
 
 class MuonConfig(_Momentum):
-    """Orthogonalized momentum for hidden weight matrices and filters, AdamW for the rest, at the same learning rate.
+    """Muon: orthogonalized momentum for hidden weight matrices and filters, AdamW for the rest, at one learning rate.
 
     The rest are vectors, the first convolution and the classifier, as Muon's authors advise.
     """
@@ -77,24 +78,23 @@ OptimizerConfig = Annotated[
 ]
 
 
-# Learning-rate schedules and their options; `schedules/` computes them.
+# The learning-rate schedules, which `pipeline.schedules` computes.
 
 
 WarmupStart = Annotated[
     Annotated[float, Field(gt=0, le=1)] | Literal["reference"] | None,
     Field(
-        description="Share of the peak rate at the first step of the warm-up, as start_factor of torch's LinearLR; "
-        "the step after the warm-up is then the first at the peak. `reference`: the rate of "
-        "lr_scaling.reference_batch_size, which is the learning rate as written; at a batch no larger than that one "
-        "there is no warm-up. Null: the peak / steps of the warm-up, and its last step is at the peak. Without a "
-        "warm-up it has no effect."
+        description="Fraction of the peak rate at the first step of the warm-up, as start_factor of torch's LinearLR; "
+        "the first step after the warm-up is at the peak. `reference`: start at the learning rate as written, that of "
+        "lr_scaling.reference_batch_size; a batch that is no larger has no warm-up. Null: start at the peak / steps "
+        "of the warm-up, and reach the peak at its last step. Without a warm-up it has no effect."
     ),
 ]
-"""Where a warm-up starts; Goyal et al. 2017 (Accurate, Large Minibatch SGD, section 2.2) start it at `reference`."""
+"""Start of a warm-up; Goyal et al. 2017 (Accurate, Large Minibatch SGD, section 2.2) start at `reference`."""
 
 
 class ConstantSchedule(Section):
-    """The peak rate throughout, after the warm-up."""
+    """The peak rate after the warm-up."""
 
     name: Literal["constant"]
     warmup: Duration = Duration(steps=0)
@@ -102,7 +102,7 @@ class ConstantSchedule(Section):
 
 
 class CosineSchedule(Section):
-    """Half a cosine from the peak to zero over the whole budget, after the warm-up."""
+    """Half a cosine period from the peak to zero over the budget, including the warm-up."""
 
     name: Literal["cosine"]
     warmup: Duration = Duration(steps=0)
@@ -120,7 +120,7 @@ class StepSchedule(Section):
 
 
 class PolynomialSchedule(Section):
-    """(1 - step / steps) ** power over the whole budget."""
+    """The peak times (1 - step / steps) ** power over the budget, including the warm-up."""
 
     name: Literal["polynomial"]
     warmup: Duration = Duration(steps=0)
@@ -129,9 +129,9 @@ class PolynomialSchedule(Section):
 
 
 class OneCycleSchedule(Section):
-    """Straight up from `initial_factor` of the peak during the share `rise` of the budget, then down to zero.
+    """Linear from `initial_factor` of the peak to the peak in the fraction `rise` of the budget, then linear to zero.
 
-    It has no `warmup`: the rise is one.
+    It has no `warmup`, since the rise is a warm-up.
     """
 
     name: Literal["one_cycle"]
@@ -145,7 +145,7 @@ ScheduleConfig = Annotated[
 ]
 
 
-# Batch sizes that grow in the course of a run.
+# Batch sizes that grow during a run.
 
 
 UNITS = ("epochs", "steps", "examples")
@@ -155,9 +155,9 @@ class BatchStageConfig(Section):
     """A stage of smaller batches.
 
     Attributes:
-        share: of the batch size that the run ends with. Each simulated worker gets that share of its images, so
-            their BatchNorm groups are smaller too.
-        until: when the next stage begins, counted from the first step of the run.
+        share: fraction of the final batch size. Each simulated worker gets that fraction of its images, so the
+            BatchNorm groups are smaller too.
+        until: start of the next stage, counted from the first step of the run.
     """
 
     share: Annotated[float, Field(gt=0, lt=1)]
@@ -168,9 +168,8 @@ class BatchSchedule(Section):
     """A batch that grows in stages up to the batch size of the run (Smith et al. 2018, Don't Decay the Learning Rate).
 
     Attributes:
-        stages: in order, each with a larger share than the one before; the whole batch follows the last.
-        lr_scaling: how the learning rate follows: times the share (`linear`), or its square root (`sqrt`). Null: not
-            at all.
+        stages: in ascending order of their shares; the full batch follows the last stage.
+        lr_scaling: factor of the learning rate in a stage: the share (`linear`), or its square root (`sqrt`). Null: 1.
     """
 
     stages: Annotated[tuple[BatchStageConfig, ...], Field(min_length=1)]
@@ -181,18 +180,18 @@ class BatchSchedule(Section):
         for number, (before, after) in enumerate(pairwise(self.stages), start=1):
             if after.share <= before.share:
                 raise ValueError(
-                    f"stages.{number}.share: {after.share:g} is no more than {before.share:g} of the stage before; "
+                    f"stages.{number}.share: {after.share:g} is not above {before.share:g} of the previous stage; "
                     "give shares in ascending order"
                 )
             if overlap := order_conflict(after.until, before.until):
-                raise ValueError(f"stages.{number}.until: {overlap} of the stage before; give a later end")
+                raise ValueError(f"stages.{number}.until: {overlap} of the previous stage; give a later end")
         return self
 
     def sizes(self, batch_size: int) -> tuple[int, ...]:
-        """Images of a global batch in each stage.
+        """Return the images of a global batch in each stage.
 
         Raises:
-            ValueError: a share of `batch_size` is no whole number of images.
+            ValueError: a share of `batch_size` is not an integer number of images.
         """
         return tuple(self._size(number, batch_size) for number in range(len(self.stages)))
 
@@ -203,15 +202,15 @@ class BatchSchedule(Section):
         if abs(size - share * batch_size) > 1e-6 * batch_size:
             raise ValueError(
                 f"stages.{number}.share: {share:g} of batch {batch_size} is {share * batch_size:g} images; "
-                "give a share that makes a whole number"
+                "give a share that makes an integer"
             )
         return size
 
 
-def order_conflict(one: Duration, other: Duration) -> str:
-    """`5 epochs is no later than 5 epochs`, if both are in one unit and it is so; else empty."""
+def order_conflict(later: Duration, earlier: Duration) -> str:
+    """Return `5 epochs is not after 5 epochs` if both durations have one unit and are not in order; else empty."""
     for unit in UNITS:
-        mine, theirs = getattr(one, unit), getattr(other, unit)
-        if mine is not None and theirs is not None and mine <= theirs:
-            return f"{mine:g} {unit} is no later than {theirs:g} {unit}"
+        after, before = getattr(later, unit), getattr(earlier, unit)
+        if after is not None and before is not None and after <= before:
+            return f"{after:g} {unit} is not after {before:g} {unit}"
     return ""

@@ -1,4 +1,4 @@
-"""params.yaml as one validated, frozen object, and the rules between its sections."""
+"""Read params.yaml as one validated, frozen object, and check the rules between its sections."""
 
 import json
 from collections.abc import Sequence
@@ -28,11 +28,11 @@ StudyName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", max_
 
 
 class Params(Section):
-    """params.yaml. Each stage has its section; `networks` and `studies` span DVC's matrices.
+    """The content of params.yaml. Each stage has a section; `networks` and `studies` are the matrices of dvc.yaml.
 
     Attributes:
-        networks: the extractors. `resnet18-r1`, `resnet18-r2`, ... are replicates of `resnet18`: the
-            same architecture with other random numbers.
+        networks: the extractors. `resnet18-r1`, `resnet18-r2`, ... are replicates of `resnet18`: the same
+            architecture with other random numbers.
     """
 
     prepare: PrepareConfig
@@ -61,14 +61,14 @@ def load_params(path: Path | str = "params.yaml", *, accept_old_keys: bool = Fal
         accept_old_keys: translate renamed keys, for parameters that were stored with results.
 
     Raises:
-        InputError: with the file, the key path, the value and the fix.
+        InputError: naming the file, the key path, the value and the fix.
     """
     tree = parse_params(read_params_text(Path(path)), source=str(path))
     return check_params(with_new_keys(tree) if accept_old_keys else tree, source=str(path))
 
 
 def read_params_text(path: Path) -> str:
-    """The text of a parameter file, with its line endings.
+    """Return the text of a parameter file, with its line endings.
 
     Raises:
         InputError: the file is missing, cannot be read or is not UTF-8.
@@ -82,7 +82,7 @@ def read_params_text(path: Path) -> str:
 
 
 def parse_params(text: str, *, source: str) -> Any:
-    """The keys and values of a parameter file, not validated; errors name `source`.
+    """Return the keys and values of a parameter file without validation; errors name `source`.
 
     Raises:
         InputError: the text is not YAML, or a key occurs twice.
@@ -182,7 +182,7 @@ def _check_replicates(key: str, seed: int, networks: Sequence[str]) -> None:
     largest = MAX_SEED - replicate_number(last)
     if seed > largest:
         raise InputError(
-            f"{key}: {seed} + {replicate_number(last)} of {last} is too large a seed; give at most {largest}"
+            f"{key}: {seed} + {replicate_number(last)} for {last} is too large for a seed; give at most {largest}"
         )
 
 
@@ -190,7 +190,7 @@ def _check_head(key: str, params: Params) -> None:
     scorer = params.filter.scorer
     scorers = scorer.scorers if isinstance(scorer, EnsembleScorer) else (scorer,)
     if params.finetune.trainable == "head" and (
-        missing := [one.name for one in scorers if one.name in NEEDS_TRAINING_CONFIDENCE]
+        missing := [single.name for single in scorers if single.name in NEEDS_TRAINING_CONFIDENCE]
     ):
         raise InputError(
             f"{key}: {missing[0]} needs confidences recorded in training, which finetune.trainable: head does "
@@ -238,22 +238,21 @@ def _check_recipe(key: str, recipe: Recipe, prepare: PrepareConfig) -> None:
     simulated = recipe.simulated_workers
     tree = recipe.reduction == "tree"
     divisors = [count for count in range(1, simulated + 1) if simulated % count == 0]
-    fitting = [count for count in divisors if not tree or count == 1 or (simulated // count).bit_count() == 1]
-    if recipe.workers != "auto" and recipe.workers not in fitting:
-        how = "give each process a power of two of the" if tree else "divide"
+    valid = [count for count in divisors if not tree or count == 1 or (simulated // count).bit_count() == 1]
+    if recipe.workers != "auto" and recipe.workers not in valid:
+        rule = "give each process a power of two of the" if tree else "divide"
         raise InputError(
-            f"{key}.workers: {recipe.workers} does not {how} simulated_workers {simulated}; "
-            f"use one of {fitting} or auto"
+            f"{key}.workers: {recipe.workers} does not {rule} simulated_workers {simulated}; use one of {valid} or auto"
         )
 
 
 def _check_budget(key: str, recipe: Recipe, budget: Duration) -> None:
-    """Check durations in the same unit. The stages compare other units, and LEGW, in steps."""
+    """Check durations in the same unit. The stages check durations in other units, and LEGW, in steps."""
     if recipe.batch_schedule is not None and (
         conflict := order_conflict(budget, recipe.batch_schedule.stages[-1].until)
     ):
         raise InputError(
-            f"{key}.batch_schedule: the budget of {conflict} of the last stage, so that no step has the whole batch; "
+            f"{key}.batch_schedule: the budget of {conflict} of the last stage, so no step has the full batch; "
             "shorten the stages or lengthen the budget"
         )
     warmup: Duration | None = getattr(recipe.schedule, "warmup", None)

@@ -18,15 +18,15 @@ BUILT_IN = ("digits", "cifar10", "cifar100")
 
 
 class LabelNoiseConfig(Section):
-    """Training labels that are wrong on purpose. Test labels and the files of the data set stay as they are.
+    """Training labels to change on purpose. Test labels and the files of the data set do not change.
 
     Attributes:
-        fraction: share of the training labels to change, rounded to a whole number of images.
-        kind: `symmetric` gives an image any other class, each equally likely. `pair` gives it the class after its
-            own. `instance` gives it a class that depends on its pixels, by a random projection for each class
-            (Xia et al. 2020, arXiv 2006.07836).
+        fraction: fraction of the training labels to change, rounded to an integer number of images.
+        kind: `symmetric` assigns any other class, each equally likely. `pair` assigns the next class. `instance`
+            assigns a class that depends on the pixels, by a random projection for each class (Xia et al. 2020,
+            arXiv 2006.07836).
         seed: of the random choice of labels.
-        on_own_data: true allows this on images of your own (`dataset: image_folder`).
+        on_own_data: true allows this on your own images (`dataset: image_folder`).
     """
 
     fraction: Annotated[float, Field(gt=0, lt=1)]
@@ -39,27 +39,26 @@ class PrepareConfig(Section):
     """The `prepare` section.
 
     Attributes:
-        dataset: `digits` (scikit-learn's 1,797 images), `cifar10`, `cifar100` (downloaded, or the
-            archive at `path`), or `image_folder` (the folder or archive at `path`).
+        dataset: `digits` (scikit-learn's 1,797 images), `cifar10`, `cifar100` (downloaded, or the archive at `path`),
+            or `image_folder` (the folder or archive at `path`).
         path: a local folder or archive; required by `image_folder`, not allowed for `digits`.
         label_file: a CSV with the columns path (as in data/prepare/train.parquet) and label (a class name) that
             replaces the labels of the training images it lists, to audit an annotator's labels. Test images keep
-            theirs. DVC does not watch it, nor `path`: after changing the file, run `dvc repro --force prepare`. Null:
-            no such file.
-        plant_label_noise: changes training labels on purpose, to measure how many the filter detects. The true
-            ones are in the manifest (`true_label`). Null: no label is changed.
+            their labels. DVC tracks neither this file nor `path`: after a change, run `dvc repro --force prepare`.
+            Null: no such file.
+        plant_label_noise: changes training labels on purpose, to measure how many the filter detects. The manifest
+            has the true labels (`true_label`). Null: no label is changed.
         image_size: side of the square images that later stages use, in pixels.
         storage: `array` decodes every image once to that size, into one memory-mapped file. `files` leaves large
             images in the folder `path`: networks decode random-resized crops of them in training and center crops
-            otherwise; the pictures for people are thumbnails.
-        test_size: fraction of each class held out for testing; for `digits` and an `image_folder` without train/
-            and test/, null otherwise.
+            otherwise; the report and the visualizer show thumbnails.
+        test_size: fraction of each class that becomes the test split; for `digits` and an `image_folder` without
+            train/ and test/, null otherwise.
         train_size: fraction of each class's training images to use; with one seed, a smaller subset is part of a larger
             one. Null: all.
         val_size: fraction of each class's training images flagged `val` for tuning.
-        unreadable: `error` stops at the first unreadable files; `skip` excludes them and lists
-            them in the metrics.
-        max_megapixels: larger images are refused before decoding. Pillow refuses more than 178 megapixels.
+        unreadable: `error` raises for unreadable files; `skip` excludes them and lists them in the metrics.
+        max_megapixels: larger images are rejected before decoding. Pillow rejects more than 178 megapixels.
         seed: of the splits.
     """
 
@@ -88,7 +87,7 @@ class PrepareConfig(Section):
 
     @property
     def stored_size(self) -> int:
-        """Side in pixels of the images in data/prepare: the data set itself, or thumbnails with `storage: files`."""
+        """Side in pixels of the images in data/prepare, which are thumbnails with `storage: files`."""
         return self.image_size if self.storage == "array" else min(_THUMBNAIL_SIZE, self.image_size)
 
     @model_validator(mode="after")
@@ -96,7 +95,7 @@ class PrepareConfig(Section):
         if self.dataset == "image_folder" and not self.path:
             raise ValueError("dataset image_folder needs `path`: a folder or a .tar, .tar.xz or .zip of one")
         if self.storage == "files" and self.dataset != "image_folder":
-            raise ValueError(f"storage files needs dataset image_folder, {self.dataset} has none: use storage: array")
+            raise ValueError(f"storage files needs dataset image_folder, not {self.dataset}: use storage: array")
         if self.dataset == "digits" and self.path is not None:
             raise ValueError("dataset digits is built in: remove `path`")
         if self.dataset == "digits" and self.test_size is None:
@@ -110,11 +109,11 @@ class PrepareConfig(Section):
         noise = self.plant_label_noise
         if noise and self.label_file:
             raise ValueError(
-                "plant_label_noise needs correct labels, and those of `label_file` are yet to be audited: remove one"
+                "plant_label_noise needs correct labels, and those of `label_file` are not audited yet: remove one"
             )
         if noise and self.dataset not in BUILT_IN and not noise.on_own_data:
             raise ValueError(
-                f"plant_label_noise makes training labels wrong on purpose, and {self.path} holds your own images: "
+                f"plant_label_noise makes training labels wrong on purpose, and {self.path} has your own images: "
                 "remove it, or set its on_own_data: true"
             )
         return self

@@ -23,9 +23,8 @@ ModelName = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"
 class LrScaling(Section):
     """Scaling of the learning rate with the batch size: lr x (batch / reference_batch_size) ** p.
 
-    `linear` has p = 1, `sqrt` p = 1/2. `legw` has p = 1/2 too, and the warm-up, which must be given
-    in epochs for the reference batch, grows in proportion to the batch (You et al. 2019,
-    Large-Batch Training for LSTM and Beyond).
+    `linear` has p = 1, `sqrt` p = 1/2. `legw` has p = 1/2 too, and the warm-up, in epochs for the reference batch,
+    grows in proportion to the batch (You et al. 2019, Large-Batch Training for LSTM and Beyond).
     """
 
     rule: Literal["linear", "sqrt", "legw"]
@@ -38,9 +37,8 @@ class Augmentation(Section):
     Attributes:
         crop_size: side of the crop in pixels; evaluation uses the center crop. Null: image_size.
         crop_padding: zero pixels added on every side before the random crop.
-        crop_area: smallest share of an image's area that a random-resized crop may show (Szegedy et
-            al. 2015, Going deeper with convolutions); for `prepare.storage: files`, whose crops are
-            of this kind. Null: 0.08.
+        crop_area: smallest fraction of an image's area in a random-resized crop (Szegedy et al. 2015, Going deeper with
+            convolutions); for `prepare.storage: files`, whose crops are of this kind. Null: 0.08.
         flip: mirror left to right with probability one half.
     """
 
@@ -54,8 +52,8 @@ class PostLocalSgd(Section):
     """Post-local SGD (Lin et al. 2020, Don't Use Large Mini-Batches, Use Local SGD).
 
     Attributes:
-        start: before it, gradients are exchanged at every step.
-        period: afterwards each worker steps alone, and weights are averaged every `period` steps.
+        start: before this point gradients are exchanged at every step.
+        period: after `start` each worker takes local steps, and weights are averaged every `period` steps.
     """
 
     start: Duration
@@ -69,19 +67,19 @@ class CommunicationConfig(Section):
 
     Attributes:
         library: `ddp`, torch's DistributedDataParallel; or `horovod`, whose coordinator decides at every step which
-            gradients make a message, so that last digits may differ from run to run. It must be built by hand
+            gradients form a message, so last digits may differ from run to run. Horovod must be built by hand
             (docs/guides/clusters.md), and excludes the other keys.
-        bucket_mib: MiB of gradients in a message, sent during the backward pass. 25 is torch's default, with
-            a first message of 1 MiB.
+        bucket_mib: MiB of gradients in a message, sent during the backward pass. 25 is torch's default, with a first
+            message of 1 MiB.
         overlap: false sends all gradients in one message after the backward pass.
-        compression: form of the gradients sent. `bf16` or `fp16`: 16-bit numbers. `powersgd`: matrices as products of
-            two with `powersgd_rank` columns, with the residual added to the next gradient (Vogels et al.
-            2019, PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization), without overlap.
-            Each worker compresses its own gradient, so there must be one process per simulated worker.
+        compression: format of the gradients sent. `bf16` or `fp16`: 16-bit numbers. `powersgd`: matrices as products of
+            two with `powersgd_rank` columns, with the residual added to the next gradient (Vogels et al. 2019,
+            PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization), without overlap. Each
+            worker compresses a separate gradient, so one process per simulated worker is required.
         powersgd_rank: required with `powersgd`, not allowed otherwise.
         hierarchical: sum gradients inside each node, average over nodes, and broadcast the mean inside each node.
-        workers_per_node: required with `hierarchical` and `compression`, which then acts between nodes only: the result
-            is that of simulated nodes with so many workers, and every node must run that many processes.
+        workers_per_node: required with `hierarchical` and `compression`, which then applies between nodes only. The
+            result is that of simulated nodes with this many workers, and every node must run this many processes.
     """
 
     library: Literal["ddp", "horovod"] = "ddp"
@@ -113,10 +111,10 @@ class CommunicationConfig(Section):
         between_nodes = self.hierarchical and self.compression != "none"
         if between_nodes and self.workers_per_node is None:
             raise ValueError(
-                f"workers_per_node: {self.compression} between nodes depends on how many workers each has; give it"
+                f"workers_per_node: {self.compression} between nodes depends on the number of workers of each; give it"
             )
         if self.workers_per_node is not None and not between_nodes:
-            raise ValueError("workers_per_node: counts only for compression with hierarchical; remove the key")
+            raise ValueError("workers_per_node: applies only to compression with hierarchical; remove the key")
         return self
 
 
@@ -160,12 +158,12 @@ def _tree_is_alone(recipe: "Recipe") -> None:
         raise ValueError("micro_batch: reduction tree runs one simulated worker at a time; remove the key")
     if recipe.reduction == "tree" and recipe.communication != CommunicationConfig():
         raise ValueError(
-            "communication: reduction tree has a fixed exchange of gradients, on which its bits depend; remove one of "
-            "the two"
+            "communication: reduction tree has a fixed exchange of gradients, which determines its bits; remove one "
+            "of the two"
         )
     if recipe.reduction == "tree" and recipe.compile:
         raise ValueError(
-            "compile: reduction tree guarantees equal bits, which a compiler does not; remove one of the two"
+            "compile: reduction tree guarantees equal bits, and a compiler does not; remove one of the two"
         )
 
 
@@ -173,19 +171,19 @@ def _noise_has_parts(recipe: "Recipe") -> None:
     alone = recipe.simulated_workers == 1 and (recipe.reduction == "tree" or recipe.bn_group is None)
     if recipe.noise_scale_steps is not None and alone:
         raise ValueError(
-            "noise_scale_steps: needs gradients of two batch sizes, of parts and of the whole; give 2 or more "
+            "noise_scale_steps: needs gradients of two batch sizes, of parts and of the full batch; give 2 or more "
             "simulated_workers, or with reduction ddp a bn_group"
         )
 
 
 def _post_local_fits(recipe: "Recipe") -> None:
-    """Workers that step alone have no common gradient, so one process cannot simulate several."""
+    """Check post-local SGD: local steps have no common gradient, so one process cannot simulate several workers."""
     if recipe.post_local_sgd is None:
         return
     if recipe.workers not in ("auto", recipe.simulated_workers):
         raise ValueError(
             f"post_local_sgd: {recipe.workers} workers cannot simulate simulated_workers "
-            f"{recipe.simulated_workers}, since each has its own weights; make the two equal"
+            f"{recipe.simulated_workers}, since each has separate weights; make the two equal"
         )
     if recipe.precision == "fp16":
         raise ValueError("precision: fp16 scales one loss for all workers, post_local_sgd has one each; use bf16")
@@ -197,7 +195,7 @@ def _post_local_fits(recipe: "Recipe") -> None:
 
 
 def _compression_fits(recipe: "Recipe") -> None:
-    """Each worker compresses its own gradient, so one process cannot simulate several."""
+    """Check compression: each worker compresses a separate gradient, so one process cannot simulate several."""
     communication, simulated = recipe.communication, recipe.simulated_workers
     kind = communication.compression
     if kind == "none":
@@ -207,7 +205,7 @@ def _compression_fits(recipe: "Recipe") -> None:
     if recipe.workers not in ("auto", simulated):
         raise ValueError(
             f"communication.compression: {recipe.workers} workers cannot simulate simulated_workers {simulated}, "
-            "since each compresses its own gradient; make the two equal"
+            "since each compresses a separate gradient; make the two equal"
         )
     if communication.workers_per_node is not None and (
         simulated % communication.workers_per_node or simulated == communication.workers_per_node
@@ -217,55 +215,54 @@ def _compression_fits(recipe: "Recipe") -> None:
             f"of {simulated} simulated_workers; give another"
         )
     if recipe.noise_scale_steps is not None:
-        raise ValueError(f"noise_scale_steps: samples whole gradients, and {kind} sends none; remove one of the two")
+        raise ValueError(
+            f"noise_scale_steps: needs uncompressed gradients, and {kind} sends none; remove one of the two"
+        )
     if kind == "powersgd" and recipe.precision == "fp16":
         raise ValueError(
-            "precision: fp16 leaves out steps that are not finite, and powersgd would add their gradient to the next "
-            "one; use bf16"
+            "precision: fp16 skips steps that are not finite, and powersgd would add their gradient to the next one; "
+            "use bf16"
         )
 
 
 class Recipe(Section):
-    """Optimizer, schedule, regularisation and how the global batch is spread.
+    """Optimizer, schedule, regularization and distribution of the global batch.
 
     Attributes:
         stem: `imagenet` (7x7 stride 2 and max-pooling) or `cifar` (3x3, no pooling).
-        lr_scaling: null leaves the learning rate as written.
-        batch_schedule: null, or smaller batches at the start of a run, as shares of its batch size.
-        decay_norm_and_bias: whether weight decay also acts on BatchNorm parameters and biases.
+        lr_scaling: null uses the learning rate as written.
+        batch_schedule: smaller batches at the start of a run, as fractions of its batch size; null: none.
+        decay_norm_and_bias: whether weight decay also applies to BatchNorm parameters and biases.
         clip_norm: largest norm of the gradient of a global batch; null: no clipping.
-        ema_decay: evaluate, and hand out, an exponential moving average of the weights with this
-            decay per step, or (1 + t) / (10 + t) after t steps while that is less, so that a short run does
-            not average its random start; null: the last weights.
-        precision: `fp32`; `tf32` (products on a GPU with 10 bits of mantissa); `bf16` or `fp16`
-            (mixed precision; `fp16` with dynamic loss scaling, which skips non-finite steps).
-        compile: fuse the network's operations by torch.compile. Faster on GPUs; takes up to a minute
-            for each batch size, once in a study. Changes the result by rounding alone. `cuda_graphs`
-            replays the compiled passes as CUDA graphs, for steps so short that starting the GPU's
-            operations one by one takes longer than they do; on GPUs alone.
-        simulated_workers: X; the job is one of X workers whatever it runs on. Each has BatchNorm
-            statistics of its own over its batch/X images.
-        bn_group: BatchNorm groups of about so many images instead, within each worker's.
-        reduction: how gradients are added up. `ddp`: overlapped with the backward pass; equal for
-            every number of processes up to rounding. `tree`: in one fixed order, one simulated
-            worker at a time; equal in every bit, and slower. It needs X/Y to be a power of two.
-        workers: Y, the processes that do the work; must divide X. `auto`: the largest divisor of X
-            that is not above the number of GPUs, or of processes that torchrun started; 1 on a
-            machine without either.
-        threads_per_worker: CPU threads of each process. `auto`: cores / workers; 1 for `tree`. The
-            bits of a result on a CPU depend on it: another number is another run.
-        micro_batch: images that pass forward at a time. `auto`: as many as the memory takes, in
-            whole BatchNorm groups. Changes the result by rounding alone; `tree` takes a simulated
-            worker's images at a time.
-        post_local_sgd: null, or from when on workers step alone; needs one process per simulated
-            worker.
-        communication: how gradients are exchanged; `ddp` alone.
-        noise_scale_steps: every so many steps the gradient noise scale is sampled, which tells
-            the critical batch size; null: never. Such a step costs what one of `tree` does.
-        checkpoint: how often a run's state is saved, to go on from after an interruption.
-        timeout_seconds: after so long without an answer a process counts as lost, and the others fail; a torchrun of
-            one's own that may restart goes on with those that are left, from the last checkpoint. Give more than any
-            process ever waits for another: a checkpoint on a slow disk and a compiler may each take minutes.
+        ema_decay: evaluate and save an exponential moving average of the weights with this decay per step. After t
+            steps the decay is (1 + t) / (10 + t) while that is less, so that a short run does not average its random
+            start. Null: the last weights.
+        precision: `fp32`; `tf32` (products on a GPU with 10 bits of mantissa); `bf16` or `fp16` (mixed precision;
+            `fp16` with dynamic loss scaling, which skips non-finite steps).
+        compile: fuse the network's operations by torch.compile. It is faster on GPUs, and compiling takes up to a
+            minute for each batch size, once in a study. It changes the result by rounding alone. `cuda_graphs` replays
+            the compiled passes as CUDA graphs, on GPUs only, for steps so short that launching the GPU's operations one
+            by one takes longer than running them.
+        simulated_workers: X. The result is that of X workers on any hardware. Each worker has separate BatchNorm
+            statistics over its batch/X images.
+        bn_group: approximate images of a BatchNorm group within each worker; null: all images of the worker.
+        reduction: summation of gradients. `ddp`: overlapped with the backward pass; equal for every number of
+            processes up to rounding. `tree`: in one fixed order, one simulated worker at a time; equal in every bit,
+            and slower. It requires X/Y to be a power of two.
+        workers: Y, the number of processes; must divide X. `auto`: the largest divisor of X that is not above the
+            number of GPUs, or of processes that torchrun started; 1 on a machine without either.
+        threads_per_worker: CPU threads of each process. `auto`: cores / workers; 1 for `tree`. The bits of a result on
+            a CPU depend on it, so another number is another run.
+        micro_batch: images that pass forward at a time. `auto`: as many as fit the memory, in complete BatchNorm
+            groups. It changes the result by rounding alone; `tree` passes one simulated worker's images at a time.
+        post_local_sgd: when workers begin to take local steps; needs one process per simulated worker. Null: never.
+        communication: how gradients are exchanged; for `ddp` only.
+        noise_scale_steps: steps between two samples of the gradient noise scale, which estimates the critical batch
+            size; null: never. Such a step costs as much as one of `tree`.
+        checkpoint: how often a run's state is saved, to resume it after an interruption.
+        timeout_seconds: time without an answer after which a process counts as lost, and the others fail. A torchrun
+            that you start with restarts continues with the remaining processes from the last checkpoint. Give more than
+            any process waits for another: a checkpoint on a slow disk and a compiler may each take minutes.
         eval_batch_size: images per forward pass in evaluation; changes the result by rounding alone.
     """
 
@@ -296,7 +293,7 @@ class Recipe(Section):
 
     @property
     def pinned_threads(self) -> int | None:
-        """Threads of a process where bits are promised: these depend on them, so the machine must not decide."""
+        """CPU threads of a process if the bits of the result, which depend on them, are guaranteed; None otherwise."""
         if self.reduction != "tree":
             return None
         return 1 if self.threads_per_worker == "auto" else self.threads_per_worker
@@ -313,7 +310,7 @@ class Recipe(Section):
 
 
 class OptimizedRun(Recipe):
-    """A recipe with its own batch size and rates: one network trained once."""
+    """A recipe with batch size, learning rate, weight decay and budget: one network trained once."""
 
     batch_size: Positive
     learning_rate: PositiveFloat

@@ -18,8 +18,7 @@ class TsneConfig(Section):
     """Every parameter of `openTSNE.TSNE`, with its name and default.
 
     Only `n_jobs` and `random_state` have other defaults: both change the bits of the embedding, so neither may depend
-    on the machine. Repeats with the same number of jobs are equal. The number of a replicate is added to
-    `random_state`.
+    on the machine. Repeats with the same number of jobs are equal. A replicate adds its number to `random_state`.
     """
 
     perplexity: PositiveFloat = 30.0
@@ -52,7 +51,7 @@ class ReduceConfig(Section):
 
     Attributes:
         n_neighbors: nearest neighbors in PCA space, recorded for every training image.
-        landmarks: training images to which t-SNE is fitted, the same share of every class; the others are embedded
+        landmarks: training images to which t-SNE is fitted, the same fraction of every class; the others are embedded
             relative to them. `auto`: 100,000 if there are more than 200,000 images, otherwise all; `none`: all.
         extra_embeddings: further embeddings of the training images, each the `tsne` section updated with these keys,
             to measure stability and for ensembles.
@@ -65,7 +64,7 @@ class ReduceConfig(Section):
     extra_embeddings: tuple[dict[str, Any], ...] = ()
 
     def embedding_settings(self, number: int) -> TsneConfig:
-        """Settings of the main embedding, number 0, or of `extra_embeddings[number - 1]`."""
+        """Return the settings of the main embedding, number 0, or of `extra_embeddings[number - 1]`."""
         if number == 0:
             return self.tsne
         merged = {**self.tsne.model_dump(mode="json"), **self.extra_embeddings[number - 1]}

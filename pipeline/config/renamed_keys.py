@@ -1,4 +1,4 @@
-"""Keys of params.yaml that had another name: errors in a file that is used, translated in stored parameters."""
+"""Renamed keys of params.yaml: an old key is an error in a parameter file, and is translated in stored parameters."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -28,20 +28,20 @@ RENAMED_KEYS: Mapping[str, str] = {
     "tuning.*.sampler.startup_trials": "tuning.*.sampler.n_startup_trials",
     "tuning.*.space.*.integers": "tuning.*.space.*.int_uniform",
 }
-"""Old -> new, of params.yaml. `*` is any name or list index; `key: value` renames a value.
+"""Old -> new keys of params.yaml. `*` is any name or list index; `key: value` renames a value.
 
-The sections on the way to an old key have their new names.
+Within the path of an old key, the sections have their new names.
 """
 
 RENAMED_MACHINE_KEYS: Mapping[str, str] = {"inside": "intra_node", "between": "inter_node", "guessed": "assumed"}
-"""The same, of the files in machines/."""
+"""Old -> new keys of the files in machines/."""
 
 
 def renamed_key_error(tree: Any, renames: Mapping[str, str] = RENAMED_KEYS) -> str | None:
-    """`filter.drop_share: is now drop_fraction; rename it` for the first old key of `tree`; None without one.
+    """Return `filter.drop_share: is now drop_fraction; rename it` for the first old key of `tree`; None without one.
 
     Args:
-        tree: keys and values as a file has them.
+        tree: keys and values of a parsed file.
         renames: old -> new, in the form of `RENAMED_KEYS`.
     """
     for old, new in renames.items():
@@ -53,7 +53,7 @@ def renamed_key_error(tree: Any, renames: Mapping[str, str] = RENAMED_KEYS) -> s
 
 
 def with_new_keys(tree: Any, renames: Mapping[str, str] = RENAMED_KEYS) -> Any:
-    """A copy of stored parameters in which the old keys and values have their new names, in the same order."""
+    """Return a copy of stored parameters with the new names of old keys and values, in the same order."""
     copied = _copied(tree)
     for old, new in renames.items():
         new_key, _, new_value = new.partition(": ")
@@ -66,24 +66,24 @@ def with_new_keys(tree: Any, renames: Mapping[str, str] = RENAMED_KEYS) -> Any:
 
 
 def with_old_keys(tree: Any, renames: Mapping[str, str] = RENAMED_KEYS) -> Any:
-    """The inverse of `with_new_keys`, for plans and other texts whose hashes were made with the old names."""
+    """Invert `with_new_keys`, for plans and other texts whose hashes contain the old names."""
     sections_first = {new: old for old, new in reversed(tuple(renames.items()))}
     return with_new_keys(tree, sections_first)
 
 
 def _matches(tree: Any, pattern: str) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """The key path and the mapping of every key, or key with this value, that `pattern` describes."""
+    """Yield the key path and the parent mapping of every key, or key with this value, that matches `pattern`."""
     path, _, value = pattern.partition(": ")
     *sections, leaf = path.split(".")
-    places: list[tuple[tuple[str, ...], Any]] = [((), tree)]
+    matches: list[tuple[tuple[str, ...], Any]] = [((), tree)]
     for section in sections:
-        places = [
+        matches = [
             ((*keys, str(name)), inner)
-            for keys, outer in places
+            for keys, outer in matches
             for name, inner in _entries(outer)
             if section in ("*", name)
         ]
-    for keys, parent in places:
+    for keys, parent in matches:
         if isinstance(parent, dict) and leaf in parent and (not value or parent[leaf] == value):
             yield (*keys, leaf), parent
 

@@ -13,10 +13,10 @@ class DaskConfig(Section):
     """The `dask` section: where independent tasks run. It changes no result, so no stage depends on it.
 
     Attributes:
-        scheduler: `none`, a plain loop in the stage's own process; `local`, processes on this machine;
-            or the address of a running Dask scheduler, `tcp://host:port`, whose workers have one
-            thread each and see the project's folder under the same path.
-        workers: processes of `local`. Each takes as many threads as the stage itself.
+        scheduler: `none`, a loop in the process of the stage; `local`, processes on this machine; or the address of a
+            running Dask scheduler, `tcp://host:port`, whose workers have one thread each and the project's folder under
+            the same path.
+        workers: processes of `local`. Each uses as many threads as the stage itself.
     """
 
     scheduler: Literal["none", "local"] | SchedulerAddress = "none"
@@ -31,17 +31,16 @@ class DaskConfig(Section):
 class ReportConfig(Section):
     """The `report` section: the decision rule, and the content of the page.
 
-    Choose `margin`, `primary` and `confidence` before the results are known.
+    Choose `margin`, `primary` and `confidence` before you see results.
 
     Attributes:
-        margin: percentage points of top-1; smaller differences do not matter, and arms are called equivalent
-            if their difference is within it with confidence.
-        primary: the arm that `filtered` is compared with in each study's one primary test; comparisons
-            with other arms are secondary.
-        confidence: of the intervals; 1 - confidence is the level of each test: the probability of a
-            false positive.
-        target_train_loss: nats; the report says after how many steps and images each run's training loss reaches it.
-            Choose it before the results are known too. Null: no section on convergence.
+        margin: percentage points of top-1. Smaller differences do not matter: arms are equivalent if their difference
+            is within the margin with confidence.
+        primary: the arm that `filtered` is compared with in each study's one primary test; comparisons with other arms
+            are secondary.
+        confidence: of the intervals; 1 - confidence is the level of each test, its probability of a false positive.
+        target_train_loss: nats; the report gives the steps and images after which each run's training loss reaches it.
+            Choose it before you see results. Null: no section on convergence.
         target_top1: the same for the accuracy on test images, 0 to 1, of studies with `accuracy_every`.
         gallery_images: dropped images shown per network, the most suspect first.
     """

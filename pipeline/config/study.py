@@ -1,4 +1,4 @@
-"""The sections `train` and `studies`, and the plan of a study: what is decided before its first run, with a hash."""
+"""The sections `train` and `studies`, and the plan of a study: its decisions before the first run, with a hash."""
 
 import hashlib
 import itertools
@@ -67,14 +67,14 @@ class Study(Section):
             stops at the first look that decides. The last look has all `seeds`. Start at 6 or more: with fewer, skewed
             differences err more often. Null: all seeds are trained.
         budget: length of training of each run.
-        match: `steps` gives every arm the steps that the full data set needs for the budget;
-            `epochs` lets a smaller arm take fewer steps.
-        keep_weights: `first_seed` keeps the trained networks of the first seed, to publish them; `all` those of
+        match: `steps` gives every arm the steps that the full data set needs for the budget; `epochs` gives every arm
+            the same epochs, so a smaller arm takes fewer steps.
+        keep_weights: `first_seed` keeps the trained networks of the first seed, to publish them; `all` keeps those of
             every seed, for `python -m pipeline landscape`. In .work/cells, a ResNet-18 takes 45 MB per run. Runs that
             finished without their weights are trained again.
-        accuracy_every: interval at which a run measures accuracy and loss on the test images during training, with the
-            weights that it would have if it ended there. Each time costs one pass over them. It changes no weight.
-            Null: after the last step alone.
+        accuracy_every: interval of evaluations on the test images during training, with the weights that the run would
+            have if it ended there. Each costs one pass over these images and changes no weight. Null: only after the
+            last step.
         recipe: keys of the `train` section that differ in this study.
         paper_figure: the published figure that the report compares the study with; null: none. It changes no run.
         plan: the prose of the study's plan, which the train stage registers before the first run. The report then says
@@ -113,7 +113,7 @@ class Study(Section):
         if looks is None:
             return self
         if any(later <= look for look, later in itertools.pairwise(looks)):
-            raise ValueError(f"looks: {list(looks)} do not grow; list them in ascending order")
+            raise ValueError(f"looks: {list(looks)} are not ascending; list them in ascending order")
         if looks[-1] != len(self.seeds):
             raise ValueError(f"looks: the last is {looks[-1]} and seeds has {len(self.seeds)}; make them equal")
         if list(self.seeds) != sorted(self.seeds):
@@ -137,20 +137,21 @@ class Study(Section):
     @property
     def possible_needs(self) -> tuple[str, ...]:
         """Valid values of `needs`, the smallest dependency first."""
-        least = ("prepare",) if set(self.arms) == {"full"} else ()
-        of_one = (f"filter/{self.filter_network}",) if least or self.filter_replicates == 1 else ()
-        return (*least, *of_one, "filter")
+        unfiltered = ("prepare",) if set(self.arms) == {"full"} else ()
+        one_filter = (f"filter/{self.filter_network}",) if unfiltered or self.filter_replicates == 1 else ()
+        return (*unfiltered, *one_filter, "filter")
 
     @property
     def filter_networks(self) -> tuple[NetworkName, ...]:
         """The networks whose filters the study compares, `filter_network` first."""
-        return (self.filter_network, *(f"{self.filter_network}-r{draw}" for draw in range(1, self.filter_replicates)))
+        replicates = range(1, self.filter_replicates)
+        return (self.filter_network, *(f"{self.filter_network}-r{number}" for number in replicates))
 
     def effective_recipe(self, train: TrainConfig) -> TrainConfig:
-        """The `train` section, updated with this study's `recipe` key by key and section by section.
+        """Return the `train` section, updated with this study's `recipe` key by key and section by section.
 
-        A section that names another variant (`schedule: {name: ...}`) replaces the old section, and a
-        duration in one unit replaces one in another.
+        A section that names another variant (`schedule: {name: ...}`) replaces the old section, and a duration in one
+        unit replaces one in another.
         """
         merged = _merge_overrides(train.model_dump(mode="json"), self.recipe)
         return TrainConfig.model_validate_json(json.dumps(merged))
@@ -184,7 +185,7 @@ _FROM_STUDY = (
 
 
 def build_plan(name: str, study: Study, train: TrainConfig, report: ReportConfig) -> dict[str, Any]:
-    """The plan of a study: its decisions before the first run, as plain values.
+    """Return the plan of a study, its decisions before the first run, as plain values.
 
     Keys that are null are omitted, so that a key of a later version changes no plan that does not use it.
 
@@ -193,7 +194,7 @@ def build_plan(name: str, study: Study, train: TrainConfig, report: ReportConfig
         train: the section that `study.recipe` updates.
         report: margin in percentage points of top-1, confidence, and the arm of the primary comparison.
     """
-    # Registered plans are hashed with the names that keys had then.
+    # Hashes of registered plans contain the old names of renamed keys.
     values = with_old_keys({"studies": {name: study.model_dump(mode="json")}})["studies"][name]
     compared = {"filtered", report.primary} <= set(study.arms)
     plan = {
@@ -208,7 +209,7 @@ def build_plan(name: str, study: Study, train: TrainConfig, report: ReportConfig
 
 
 def _primary_test(study: Study, report: ReportConfig) -> dict[str, Any]:
-    """docs/statistics.md describes each test."""
+    """Return the primary test, which docs/statistics.md describes."""
     return {
         "arms": ["filtered", report.primary],
         "paired_by": "draw of the filter" if study.filter_replicates > 1 else "seed",
@@ -220,13 +221,13 @@ def _primary_test(study: Study, report: ReportConfig) -> dict[str, Any]:
 
 
 def plan_hash(plan: Mapping[str, Any]) -> str:
-    """SHA-256, in hex, of the plan as JSON: keys sorted, no spaces, UTF-8."""
+    """Return the SHA-256, in hex, of the plan as JSON: sorted keys, no spaces, UTF-8."""
     text = json.dumps(plan, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def diff_plans(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """`seeds [0, 1] -> [0, 1, 2]` for each key that differs, with the keys of sections as `recipe.schedule.name`."""
+    """Return `seeds [0, 1] -> [0, 1, 2]` for each key that differs; keys of sections read `recipe.schedule.name`."""
     old, new = _flat(before), _flat(after)
     keys = [*old, *(key for key in new if key not in old)]
     return [f"{key} {_shown(old, key)} -> {_shown(new, key)}" for key in keys if old.get(key) != new.get(key)]

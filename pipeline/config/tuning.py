@@ -15,7 +15,7 @@ from pipeline.config.study import Study
 _LISTS = ("models", "batch_sizes", "learning_rates", "weight_decays")
 _FIXED_LISTS = ("arms", "seeds")
 
-# They change how a run is executed and how sums are rounded, and nothing else.
+# These keys change how a run is executed and how sums are rounded, and nothing else.
 _NOT_SEARCHABLE = tuple(
     f"recipe.{key}"
     for key in (
@@ -24,7 +24,7 @@ _NOT_SEARCHABLE = tuple(
         "threads_per_worker", "timeout_seconds", "workers",
     )
 )  # fmt: skip
-_GRID_POINTS = 100_000  # the whole grid is in memory
+_GRID_POINTS = 100_000  # the complete grid is in memory
 
 Bounds = Annotated[tuple[float, float], Field(min_length=2, max_length=2)]
 
@@ -33,7 +33,7 @@ class Domain(Section):
     """The values of a key: exactly one of `choices`, `uniform`, `log_uniform` or `int_uniform`.
 
     Attributes:
-        choices: values of any kind, sections too.
+        choices: values of any type, including sections.
         uniform: [lowest, highest].
         log_uniform: [lowest, highest], above 0; the logarithm is uniform.
         int_uniform: [lowest, highest], both included.
@@ -67,7 +67,7 @@ class Domain(Section):
 
     @property
     def inner(self) -> tuple[float, ...]:
-        """A value between the ends of a range of real numbers that is no integer; empty for other domains."""
+        """A non-integer value inside a range of real numbers; empty for other domains."""
         bounds = self.uniform or self.log_uniform
         if not bounds:
             return ()
@@ -109,11 +109,11 @@ Sampler = Annotated[RandomSampler | GridSampler | TpeSampler, Field(discriminato
 
 
 class ThresholdPruner(Section):
-    """After each epoch, prune every trial too far below the best at that epoch (Rand 2021).
+    """Prune, after each epoch, every trial that is too far below the best at that epoch (Rand 2021).
 
     Attributes:
-        amount: the distance below the best at which a trial still continues.
-        kind: `absolute`, in accuracy, or `relative`, as a share of the best accuracy. With a best of 0.5, an amount
+        amount: largest distance below the best at which a trial continues.
+        kind: `absolute`, in accuracy, or `relative`, as a fraction of the best accuracy. With a best of 0.5, an amount
             of 0.1 keeps 0.40 and above, or 0.45 and above.
     """
 
@@ -130,7 +130,7 @@ class SuccessiveHalvingPruner(Section):
 
 
 class HyperbandPruner(Section):
-    """Successive halving several times, from many trials with few epochs to few with all (Li et al. 2018)."""
+    """Successive halving with several budgets, from many trials with few epochs to few with all (Li et al. 2018)."""
 
     name: Literal["hyperband"]
     factor: Annotated[Int, Field(ge=2)] = 3
@@ -201,7 +201,7 @@ class Tuning(Section):
         return self
 
     @model_validator(mode="after")
-    def _number_of_trials_is_known(self) -> Self:
+    def _trials_are_given(self) -> Self:
         size = math.prod(domain.size for domain in self.space.values())
         if self.pruner.name == "hyperband":
             if self.trials is not None:
@@ -213,7 +213,7 @@ class Tuning(Section):
         return self
 
     @model_validator(mode="after")
-    def _rule_fits_the_way(self) -> Self:
+    def _pruner_fits_the_scheduler(self) -> Self:
         halves = self.pruner.name in ("successive_halving", "hyperband")
         if halves and self.scheduler == "sequential":
             raise ValueError(
@@ -225,7 +225,7 @@ class Tuning(Section):
         return self
 
     @model_validator(mode="after")
-    def _rule_drops_trials(self) -> Self:
+    def _pruner_drops_trials(self) -> Self:
         if self.pruner.name in ("successive_halving", "hyperband"):
             factor = self.pruner.factor
             for key, value in (("epochs", self.epochs), ("trials", self.n_trials)):
@@ -249,8 +249,8 @@ class Tuning(Section):
                 "sampler: tpe learns from trials that have ended, and successive_halving starts all at once; use "
                 "random, or pruner hyperband"
             )
-        racing = 1 if self.scheduler == "sequential" else self.max_concurrent_trials or self.trials
-        ended = self.trials - racing
+        concurrent = 1 if self.scheduler == "sequential" else self.max_concurrent_trials or self.trials
+        ended = self.trials - concurrent
         if ended < self.sampler.n_startup_trials:
             raise ValueError(
                 f"sampler: tpe learns from {self.sampler.n_startup_trials} ended trials, and when the last of "
@@ -267,7 +267,7 @@ class Tuning(Section):
         return self.trials
 
     def trial_study(self, study: Study, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The study of one trial, as plain values that are not validated.
+        """Return the study of one trial, as plain values without validation.
 
         Args:
             study: the study that `self.study` names.

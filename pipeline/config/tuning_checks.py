@@ -1,4 +1,4 @@
-"""Whether the searched values of `tuning` fit the study and its recipe."""
+"""Check that the searched values of `tuning` fit the study and its recipe."""
 
 import itertools
 import json
@@ -15,9 +15,9 @@ from pipeline.errors import InputError
 
 
 def check_space(key: str, tuning: Tuning, study: Study, train: TrainConfig) -> None:
-    """Refuse values that no trial can have.
+    """Check that every searched value fits at least one trial.
 
-    A search is checked when it runs, not with the rest of the file: a file whose study has another optimizer by now,
+    A search is checked when it runs, not with the rest of the file: a file whose study has changed its optimizer since,
     such as tuned.yaml, still trains.
 
     Args:
@@ -43,7 +43,7 @@ def check_space(key: str, tuning: Tuning, study: Study, train: TrainConfig) -> N
 
 
 def _check_recipe(key: str, tuning: Tuning, study: Study, train: TrainConfig) -> None:
-    """Refuse a study whose recipe no trial can run, unless a searched key replaces that part of it."""
+    """Check that trials can run the study's recipe, unless a searched key replaces the part in question."""
     if any(name.startswith(("recipe.post_local_sgd", "recipe.communication")) for name in tuning.space):
         return
     if problem := process_requirement(study.effective_recipe(train)):
@@ -51,7 +51,7 @@ def _check_recipe(key: str, tuning: Tuning, study: Study, train: TrainConfig) ->
 
 
 def _misfit(tuning: Tuning, study: Study, train: TrainConfig, values: Mapping[str, Any]) -> str:
-    """Why a trial cannot have `values`; empty if it can."""
+    """Return why a trial cannot have `values`; empty if it can."""
     tree = tuning.trial_study(study, values)
     try:
         candidate = Study.model_validate_json(json.dumps(tree))
@@ -65,7 +65,7 @@ def _misfit(tuning: Tuning, study: Study, train: TrainConfig, values: Mapping[st
 
 
 def process_requirement(recipe: Recipe) -> str:
-    """The key that needs processes a trial does not have, with the fix; empty if there is none."""
+    """Return the key that needs processes which a trial does not have, with the fix; empty without one."""
     if recipe.post_local_sgd is not None:
         return (
             "post_local_sgd: a trial is saved after every epoch, and workers with different weights can be saved "
@@ -76,7 +76,7 @@ def process_requirement(recipe: Recipe) -> str:
         return "communication.hierarchical: true, but the processes of a trial are on one machine; remove the key"
     if communication.compression != "none" and recipe.workers != recipe.simulated_workers:
         return (
-            f"communication.compression: {communication.compression}, but each worker compresses its own gradient; set "
-            f"workers: {recipe.simulated_workers} in the study's recipe, a process for each"
+            f"communication.compression: {communication.compression}, but each worker compresses a separate "
+            f"gradient; set workers: {recipe.simulated_workers} in the study's recipe, one process for each"
         )
     return ""

@@ -1,4 +1,4 @@
-"""Archives: safe unpickling, downloads with checksums, and tar and zip files read in place."""
+"""Downloads with checksums, tar and zip archives read without unpacking, and safe unpickling."""
 
 import errno
 import hashlib
@@ -27,16 +27,27 @@ from pipeline.errors import InputError
 
 _PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, np.ndarray)
 
+_TIMEOUT_S = 60.0
+"""Timeout of a network read."""
+_ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
+_DAMAGED_DATA = (zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error, EOFError, OSError)
+# zipfile raises NotImplementedError for versions of the format that do not exist.
+_DAMAGE = (*_DAMAGED_DATA, tarfile.TarError, ValueError, NotImplementedError)
+_ENCRYPTED = 1
+_CHUNK_BYTES = 1 << 20
+
 
 def load_plain_pickle(data: bytes, *, source: str) -> Any:
     """Unpickle plain data: numbers, text, bytes, lists, dictionaries and NumPy arrays.
 
-    It imports and calls nothing that the pickle names, except NumPy's array constructor.
+    Nothing that the pickle names is imported or called, except NumPy's array constructor. Strings of Python 2 become
+    bytes.
 
-    Strings of Python 2 become bytes.
+    Args:
+        source: name of the data in messages.
 
     Raises:
-        InputError: not a pickle, or one of other objects.
+        InputError: the data is not a pickle, or holds other objects.
     """
     try:
         loaded = _PlainUnpickler(io.BytesIO(data), encoding="bytes").load()
@@ -61,11 +72,6 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it names {module}.{name}")
 
 
-_DOWNLOAD_CHUNK_BYTES = 1 << 20
-_TIMEOUT_S = 60.0
-"""Timeout of a network read."""
-
-
 def fetch(url: str, path: Path, *, sha256: str, progress: ProgressFactory) -> None:
     """Download `url` to `path` unless the file is there with the right hash.
 
@@ -76,7 +82,7 @@ def fetch(url: str, path: Path, *, sha256: str, progress: ProgressFactory) -> No
     """
     if path.is_file() and sha256_of_file(path) == sha256:
         return
-    fix = f"get it by other means and set prepare.path to it, or put it at {path}"
+    fix = f"download it in another way and set prepare.path to it, or put it at {path}"
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent)
     with atomic_path(path) as temporary:
@@ -91,23 +97,30 @@ def fetch(url: str, path: Path, *, sha256: str, progress: ProgressFactory) -> No
 
 
 def check_sha256(path: Path, sha256: str, url: str) -> None:
-    """Raises InputError unless `path` is a file with this content."""
+    """Check that `path` is a file with this SHA-256.
+
+    Args:
+        url: source of the file, for messages.
+
+    Raises:
+        InputError: there is no such file, or its content differs.
+    """
     if not path.is_file():
         raise InputError(f"prepare.path: {path} is not a file; give a copy of {url}, or remove the key to download it")
     digest = sha256_of_file(path)
     if digest != sha256:
         raise InputError(
-            f"prepare.path: {path} has the SHA-256 {digest}, expected {sha256}; it is no complete copy of {url}"
+            f"prepare.path: {path} has the SHA-256 {digest}, expected {sha256}; give a complete copy of {url}"
         )
 
 
 def _download(url: str, path: Path, progress: ProgressFactory) -> str:
-    """Returns the SHA-256 of the content."""
+    """Download `url` to `path`; returns the SHA-256 of the content."""
     digest = hashlib.sha256()
     with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response, path.open("wb") as file:
         total = int(response.headers.get("Content-Length") or 0)
         with progress(f"download {url}", total, "B") as counter:
-            while chunk := response.read(_DOWNLOAD_CHUNK_BYTES):
+            while chunk := response.read(_CHUNK_BYTES):
                 digest.update(chunk)
                 file.write(chunk)
                 counter.update(len(chunk))
@@ -115,26 +128,22 @@ def _download(url: str, path: Path, progress: ProgressFactory) -> str:
 
 
 def _is_local(error: Exception) -> bool:
-    """Whether the disk is at fault, not the network."""
+    """Return whether the disk caused the error, not the network."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-_ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
-_DAMAGED_DATA = (zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error, EOFError, OSError)
-# zipfile raises NotImplementedError for versions of the format that do not exist.
-_DAMAGE = (*_DAMAGED_DATA, tarfile.TarError, ValueError, NotImplementedError)
-_ENCRYPTED = 1
-_CHUNK_BYTES = 1 << 20
-
-
 def open_archive(path: Path) -> "TarSource | ZipSource":
-    """By content, not by name: .zip, or .tar plain or compressed. Raises InputError if it cannot be opened."""
+    """Open a .zip or a plain or compressed .tar, recognized by its content.
+
+    Raises:
+        InputError: the file cannot be opened.
+    """
     with explain_damage(str(path), (OSError,)), path.open("rb") as file:
         return ZipSource(path) if file.read(4) in _ZIP_MAGIC else TarSource(path)
 
 
 class TarSource:
-    """`FileSource` of a tar archive; both passes go through it once, front to back."""
+    """`FileSource` of a tar archive. `tree` and `read` each pass through it once, front to back."""
 
     def __init__(self, path: Path) -> None:
         self.label = str(path)
@@ -195,20 +204,24 @@ def _tar_content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 
 def _check_end(archive: tarfile.TarFile) -> None:
-    """A tar ends with zeros. `tarfile` takes any broken header for the end, which would lose the rest."""
+    """Check that a tar ends with zeros: `tarfile` takes any broken header for the end, which would lose the rest.
+
+    Raises:
+        ReadError: the archive is cut off or broken.
+    """
     stream = archive.fileobj
     assert stream is not None
     stream.seek(archive.offset)
     if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
         raise tarfile.ReadError(f"cut off or broken after {archive.offset} bytes")
     while stream.read(_CHUNK_BYTES):
-        pass  # to the end, where compressed formats keep their checksum
+        pass  # read to the end, where compressed formats have their checksum
 
 
 def _zip_kind(info: zipfile.ZipInfo) -> str:
     if info.filename.endswith("/"):
         return "folder"
-    # Unix packers keep the file's mode here, others nothing.
+    # Unix packers store the file's mode here, others nothing.
     mode = stat.S_IFMT(info.external_attr >> 16)
     if mode in (0, stat.S_IFREG):
         return "file"
@@ -221,5 +234,5 @@ def _zip_content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes | Unr
     except NotImplementedError:
         return UnreadableError("packed by a method that Python does not know; pack the archive again with deflate")
     except _DAMAGED_DATA as error:
-        # The other members stand on their own.
+        # The other members can still be read.
         return UnreadableError(f"damaged in the archive ({error})")

@@ -10,20 +10,22 @@ from numpy.typing import NDArray
 
 from pipeline.datasets.decode import CropBox
 
-# Keeps these random numbers apart from the others of the same seed.
+# Separates these random numbers from others of the same seed.
 _RESIZED_CROP_TAG = 3
 _ATTEMPTS = 10
 # Short side of the scaled image per side of the crop in evaluation; 256 and 224 are the usual sizes.
 _EVALUATION_SCALE = 256 / 224
+
+_CROP_FLIP_TAG = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomResizedCrop:
     """A random rectangle of the image, and whether it is mirrored.
 
-    Szegedy et al. 2015 (Going deeper with convolutions, section 6), with the distribution of
-    torchvision's `RandomResizedCrop`: the area is uniform in `scale`, the aspect ratio log-uniform
-    in `ratio`; after ten rectangles that do not fit, the largest center rectangle within `ratio`.
+    Szegedy et al. 2015 (Going deeper with convolutions, section 6), with the distribution of torchvision's
+    `RandomResizedCrop`: the area is uniform in `scale`, and the aspect ratio is log-uniform in `ratio`. After ten
+    rectangles that do not fit, the crop is the largest center rectangle within `ratio`.
 
     Attributes:
         scale: smallest and largest share of the image's area, above 0, at most 1.
@@ -42,9 +44,9 @@ class RandomResizedCrop:
         assert 0 < self.ratio[0] <= self.ratio[1], self.ratio
 
     def sample(self, sample_id: int, epoch: int) -> tuple[Callable[[int, int], CropBox], bool]:
-        """A function from width and height to the rectangle, in whole pixels; whether to mirror it."""
+        """Return a function from width and height to the rectangle, in integer pixels, and whether to mirror it."""
         rng = np.random.default_rng([self.seed, _RESIZED_CROP_TAG, epoch, sample_id])
-        # A fixed count in a fixed order: the mirror does not depend on the image's size.
+        # A fixed number of samples in a fixed order: the mirror does not depend on the image's size.
         mirror, x, y, *shapes = rng.random(3 + 2 * _ATTEMPTS).tolist()
         return partial(self._box, x, y, shapes), self.flip and mirror < 0.5
 
@@ -55,16 +57,19 @@ class RandomResizedCrop:
             ratio = math.exp(low + aspect * (high - low))
             w, h = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
             if 0 < w <= width and 0 < h <= height:
-                return _placed(int(x * (width - w + 1)), int(y * (height - h + 1)), w, h)
+                return _box_at(int(x * (width - w + 1)), int(y * (height - h + 1)), w, h)
         w = min(width, max(1, round(height * self.ratio[1])))
         h = min(height, max(1, round(width / self.ratio[0])))
-        return _placed((width - w) // 2, (height - h) // 2, w, h)
+        return _box_at((width - w) // 2, (height - h) // 2, w, h)
 
 
 def center_box(width: int, height: int, *, crop_size: int) -> CropBox:
-    """The region of a center crop after the short side was scaled to crop_size * 256 / 224.
+    """Return the region of a center crop after scaling the short side to crop_size * 256 / 224.
 
-    It equals that of torchvision's `Resize` and `CenterCrop`, including their rounding.
+    It equals the region of torchvision's `Resize` and `CenterCrop`, including their rounding.
+
+    Args:
+        width, height: of the image, in pixels.
     """
     short = round(crop_size * _EVALUATION_SCALE)
     scaled_width, scaled_height = (int(short * side / min(width, height)) for side in (width, height))
@@ -73,16 +78,18 @@ def center_box(width: int, height: int, *, crop_size: int) -> CropBox:
     return left * x, top * y, (left + crop_size) * x, (top + crop_size) * y
 
 
-def _placed(left: int, top: int, width: int, height: int) -> CropBox:
+def _box_at(left: int, top: int, width: int, height: int) -> CropBox:
     return left, top, left + width, top + height
-
-
-_CROP_FLIP_TAG = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentationParams:
-    """One epoch's random choices: `offsets` (N, 2) top and left in pixels, `flips` (N,) bool."""
+    """The random crops and flips of one epoch.
+
+    Attributes:
+        offsets: (N, 2) int64, top and left of the crop in pixels.
+        flips: (N,) bool.
+    """
 
     offsets: NDArray[np.int64]
     flips: NDArray[np.bool_]

@@ -20,12 +20,20 @@ from pipeline.datasets.splits import choose_test_rows
 
 _SIDE = 32
 
+_WHITE = 16
+"""Largest value of the original pixels."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CifarArchive:
     """An archive of Krizhevsky 2009, Learning multiple layers of features from tiny images.
 
-    Its URL, SHA-256, members and the keys of their dictionaries.
+    Attributes:
+        folder: folder of the members within the archive.
+        members: by split, the members with its images.
+        labels_key: key of the labels in the dictionary of a member.
+        names_member: member with the class names.
+        names_key: key of the class names in its dictionary.
     """
 
     name: str
@@ -61,13 +69,12 @@ CIFAR100 = CifarArchive(
 
 
 def open_cifar(archive: CifarArchive, options: DatasetOptions) -> ImageSet:
-    """The archive at `options.path`, or downloaded; its SHA-256 is checked before anything is unpickled.
+    """Open the archive at `options.path`, or download it; its SHA-256 is checked before anything is unpickled.
 
-    `sha256` of an image is of its 32x32 original pixels (32, 32, 3). One batch file at a time is
-    in memory.
+    The `sha256` of an image is of its original pixels (32, 32, 3). One batch file at a time is in memory.
 
     Raises:
-        InputError: no network, or the wrong file.
+        InputError: the download failed, or the file has another SHA-256.
     """
     if options.path is not None:
         file = options.path.expanduser()
@@ -92,7 +99,7 @@ def open_cifar(archive: CifarArchive, options: DatasetOptions) -> ImageSet:
 
 
 def _samples(archive: CifarArchive, split: str, labels: dict[str, list[int]]) -> dict[str, list[Sample]]:
-    """Samples by member, numbered through the members in their published order."""
+    """Return the samples by member, numbered consecutively in the published order of the members."""
     numbers = count()
     return {
         member: [
@@ -119,27 +126,24 @@ def _decode(
 
 
 def _members(file: Path, archive: CifarArchive) -> Iterator[tuple[str, dict[bytes, Any]]]:
-    """The unpickled members in the order of the archive: going back would decompress it again."""
-    wanted = {archive.names_member, *archive.members["train"], *archive.members["test"]}
+    """Yield the unpickled members in the order of the archive: going back would decompress it again."""
+    needed = {archive.names_member, *archive.members["train"], *archive.members["test"]}
     with tarfile.open(file) as tar:
         for entry in tar:
             folder, _, member = entry.name.partition("/")
-            if folder == archive.folder and member in wanted:
+            if folder == archive.folder and member in needed:
                 stream = tar.extractfile(entry)
                 assert stream is not None
                 yield member, load_plain_pickle(stream.read(), source=f"{file}: {member}")
 
 
-_WHITE = 16
-"""Largest value of the original pixels."""
-
-
 def open_digits(options: DatasetOptions) -> ImageSet:
-    """The 1,797 handwritten digits of scikit-learn, which need no download.
+    """Open the 1,797 handwritten digits of scikit-learn, which need no download.
 
-    `test_size` of each class is held out. `sha256` is of the original 8x8 values.
+    The fraction `test_size` of each class becomes the test split. The `sha256` of an image is of its original 8x8
+    values.
     """
-    from sklearn.datasets import load_digits  # a second to import; only this data set pays it
+    from sklearn.datasets import load_digits  # a second to import; only this data set needs it
 
     assert options.test_size is not None
     bunch = load_digits()

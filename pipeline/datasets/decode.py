@@ -15,30 +15,33 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from pipeline.datasets.image_set import DecodedImage, UnreadableImage
 
-# Left, top, right and bottom edges, in pixels of the upright image; need not be whole numbers.
+# Left, top, right and bottom edges, in pixels of the upright image; may be fractional.
 CropBox = tuple[float, float, float, float]
 
-# Raster formats alone: Pillow would hand EPS to Ghostscript, and others are no photographs.
+# Raster formats only: Pillow would pass EPS to Ghostscript, and other formats do not hold photographs.
 _FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 IMAGE_SUFFIXES = frozenset(
     (".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".jp2", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 )
 
+# Limits the memory: each thread may have a decoded image of `max_megapixels`.
+_MAX_THREADS = 8
+
 
 class UnreadableError(Exception):
-    """A file that gives no image; the message says why in a few words, without the file's name."""
+    """A file that cannot be decoded; the message gives the reason in a few words, without the file's name."""
 
 
 def decode_image(data: bytes, size: int, *, max_megapixels: float) -> NDArray[np.uint8]:
     """Decode an image file's bytes to uint8 (size, size, 3), RGB.
 
-    The first frame of an animation; turned upright by its EXIF orientation; transparency over
-    white; 16-bit greys by their upper byte. The whole image is scaled to the square, bilinear with
-    antialiasing, whatever its aspect ratio.
+    An animation gives its first frame. The image is turned upright by its EXIF orientation. Transparent pixels are
+    composited over white, and 16-bit grays are represented by their upper byte. The complete image is scaled to the
+    square, bilinear with antialiasing, for any aspect ratio.
 
     Raises:
-        UnreadableError: empty, no image, damaged, or of more than `max_megapixels`, which is
-            known before any pixel is decoded.
+        UnreadableError: the data is empty, not an image, damaged, or of more than `max_megapixels`, which is checked
+            before any pixel is decoded.
     """
     return decode_region(data, size, _full_image, max_megapixels=max_megapixels)
 
@@ -46,13 +49,12 @@ def decode_image(data: bytes, size: int, *, max_megapixels: float) -> NDArray[np
 def decode_region(
     data: bytes, size: int, region: Callable[[int, int], CropBox], *, max_megapixels: float, draft: bool = False
 ) -> NDArray[np.uint8]:
-    """As `decode_image`, of one part of the image.
+    """Decode one region of an image, as `decode_image` does.
 
     Args:
-        region: from width and height of the upright image to the part that becomes the square.
-        draft: let a JPEG be decoded at 1/2, 1/4 or 1/8 of its size, the smallest at which the part
-            still has `size` pixels on both axes. Several times faster for photographs as cameras
-            make them, and nearly the same pixels.
+        region: from width and height of the upright image to the region that becomes the square.
+        draft: decode a JPEG at 1/2, 1/4 or 1/8 of its size, the smallest at which the region still has `size` pixels
+            on both axes. It is several times faster for photographs of cameras, and gives nearly the same pixels.
 
     Raises:
         UnreadableError: as `decode_image`.
@@ -92,13 +94,13 @@ def _full_image(width: int, height: int) -> CropBox:
 
 
 def _upright_size(image: Image.Image) -> tuple[int, int]:
-    """Width and height after `exif_transpose`: orientations 5 to 8 lie on their side."""
+    """Return width and height after `exif_transpose`: orientations 5 to 8 swap them."""
     width, height = image.size
     return (height, width) if image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8) else (width, height)
 
 
 def _reduce(image: Image.Image, factor: float) -> None:
-    """Have a JPEG decoded at the smallest of 1, 1/2, 1/4 and 1/8 that is no smaller than 1/`factor`."""
+    """Set a JPEG to be decoded at the smallest of 1, 1/2, 1/4 and 1/8 that is not below 1/`factor`."""
     width, height = image.size
     scale = max(s for s in (8, 4, 2, 1) if s == 1 or s <= factor)
     image.draft(None, (width // scale, height // scale))
@@ -106,7 +108,7 @@ def _reduce(image: Image.Image, factor: float) -> None:
 
 @cache
 def _available_formats() -> tuple[str, ...]:
-    """Builds of Pillow differ in what they read, and `Image.open` raises KeyError for the rest."""
+    """Return the formats that this build of Pillow reads; `Image.open` raises KeyError for others."""
     Image.init()
     return tuple(name for name in _FORMATS if name in Image.OPEN)
 
@@ -136,16 +138,16 @@ def _upper_byte(pixels: NDArray[np.integer]) -> NDArray[np.uint8]:
     return (pixels >> 8).astype(np.uint8)
 
 
-# Each thread may hold one decoded image of `max_megapixels`.
-_MAX_THREADS = 8
-
-
 def decode_files(
     files: Iterable[tuple[str, bytes | UnreadableError]], image_size: int, *, max_megapixels: float
 ) -> Iterator[DecodedImage | UnreadableImage]:
-    """Decode (path, content) pairs in their order; Pillow works outside Python's global lock.
+    """Decode (path, content) pairs in threads, and yield the images in the order of the pairs.
 
-    At most twice as many files as threads are in memory at a time.
+    Pillow decodes outside Python's global lock. At most twice as many files as threads are in memory at a time.
+
+    Args:
+        files: path and content of each file; an `UnreadableError` instead of the content becomes the reason.
+        image_size: side of the decoded images in pixels.
     """
 
     def decode(path: str, content: bytes | UnreadableError) -> DecodedImage | UnreadableImage:
@@ -159,7 +161,7 @@ def decode_files(
 
     threads = min(len(os.sched_getaffinity(0)), _MAX_THREADS)
     waiting: deque[Future[DecodedImage | UnreadableImage]] = deque()
-    # Set here for all threads at once: the list of warning filters is not safe to change in them.
+    # Set here for all threads: the list of warning filters is not thread-safe.
     with warnings.catch_warnings(), ThreadPoolExecutor(threads) as pool:
         warnings.filterwarnings("ignore", module=r"PIL\.")
         for path, content in files:

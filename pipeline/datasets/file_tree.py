@@ -1,4 +1,4 @@
-"""List the files of a folder or archive, and refuse unsafe or ambiguous names."""
+"""List the files of a folder or archive, and reject unsafe or ambiguous names."""
 
 import os
 import stat
@@ -14,7 +14,7 @@ from pipeline.errors import InputError
 
 # Files that desktops and archivers add.
 _CLUTTER = frozenset(("__MACOSX", "Thumbs.db", "desktop.ini"))
-# Control characters, halves of surrogate pairs (bytes that are no UTF-8), line and paragraph separators.
+# Control characters, halves of surrogate pairs (bytes that are not UTF-8), line and paragraph separators.
 _FORBIDDEN_CATEGORIES = frozenset(("Cc", "Cs", "Zl", "Zp"))
 
 
@@ -27,14 +27,14 @@ class FileTree:
 
     @classmethod
     def from_names(cls, files: Iterable[str], folders: Iterable[str]) -> "FileTree":
-        """Complete and sort the names: each file's and folder's parents are folders too."""
-        files, every = sorted(files), set(folders)
-        for name in [*files, *every]:
-            every.update(str(parent) for parent in PurePosixPath(name).parents)
-        return cls(files=tuple(files), folders=tuple(sorted(every - {"."})))
+        """Sort the names, and add the parents of all files and folders to the folders."""
+        files, all_folders = sorted(files), set(folders)
+        for name in [*files, *all_folders]:
+            all_folders.update(str(parent) for parent in PurePosixPath(name).parents)
+        return cls(files=tuple(files), folders=tuple(sorted(all_folders - {"."})))
 
     def below(self, folder: str) -> "FileTree":
-        """The part inside `folder`; all of it for the empty name."""
+        """Return the part inside `folder`; everything for the empty name."""
         prefix = f"{folder}/" if folder else ""
         return FileTree(files=tuple(_strip(self.files, prefix)), folders=tuple(_strip(self.folders, prefix)))
 
@@ -43,28 +43,32 @@ class FileSource(Protocol):
     """A folder or an archive.
 
     Attributes:
-        label: what a person calls it, for messages.
+        label: its name in messages.
     """
 
     label: str
 
     def tree(self) -> FileTree:
-        """All that is not hidden. Raises InputError for what is unsafe, ambiguous or damaged."""
+        """Return all files and folders that are not hidden.
+
+        Raises:
+            InputError: a name is unsafe or ambiguous, or the archive is damaged.
+        """
 
     def read(self, names: Set[str], max_bytes: int) -> Iterator[tuple[str, bytes | UnreadableError]]:
-        """The content of these files, each once, in the order that reads fastest.
+        """Yield name and content of each of these files once, in the order that reads fastest.
 
-        Instead of a file's content: why it cannot be had, e.g. more than `max_bytes`.
+        A file that cannot be read, or has more than `max_bytes`, gives the reason in place of its content.
         """
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a part of the name starts with a dot or is a desktop's clutter."""
+    """Return whether a part of the name starts with a dot, or is a file that desktops add."""
     return any(part.startswith(".") or part in _CLUTTER for part in name.split("/"))
 
 
 def check_name(name: str, source: str) -> None:
-    """Refuse names that are no text or would break lines in tables and messages.
+    """Check that a name is text without line breaks, which would break tables and messages.
 
     Raises:
         InputError: naming `source` and, quoted, the name.
@@ -76,7 +80,7 @@ def check_name(name: str, source: str) -> None:
 
 
 def too_large(size: int, max_bytes: int) -> UnreadableError | None:
-    """Why a file of `size` bytes is not even read, if so."""
+    """Return the reason not to read a file of `size` bytes; None if it is small enough."""
     if size <= max_bytes:
         return None
     return UnreadableError(f"{size / 1e6:.0f} MB, more than an image of prepare.max_megapixels can take")
@@ -87,7 +91,7 @@ def _strip(names: Iterable[str], prefix: str) -> Iterator[str]:
 
 
 class ArchiveMembers:
-    """Collects an archive's members and refuses, by name, what must not be there."""
+    """Collects the members of an archive, and rejects unsafe ones."""
 
     def __init__(self, label: str) -> None:
         self._label = label
@@ -95,11 +99,11 @@ class ArchiveMembers:
         self._folders: set[str] = set()
 
     def add(self, raw_name: str, kind: str) -> None:
-        """Take a member of `kind` "file", "folder", or anything else, which is refused.
+        """Add a member of `kind` "file" or "folder"; other kinds are rejected.
 
         Raises:
-            InputError: absolute, leading upwards, with a backslash or a drive, not text, a link, a
-                device, or there twice.
+            InputError: the name is absolute, leads out of the archive, has a backslash or a drive, is not text or
+                occurs twice; or the member is a link or a device.
         """
         name = normalize_name(raw_name)
         check_name(name, self._label)
@@ -111,7 +115,7 @@ class ArchiveMembers:
         if not problem and kind not in ("file", "folder"):
             problem = f"is a {kind}; pack plain files only (tar: --dereference --hard-dereference)"
         if not problem and name in self._files:
-            problem = "is there twice; pack it once"
+            problem = "occurs twice; pack it once"
         if problem:
             raise InputError(f"prepare.path: {self._label}: member {raw_name!r} {problem}")
         (self._files if kind == "file" else self._folders).add(name)
@@ -121,22 +125,22 @@ class ArchiveMembers:
 
 
 def normalize_name(raw_name: str) -> str:
-    """Without leading `./`, doubled and trailing slashes; `..` stays."""
+    """Remove a leading `./`, doubled and trailing slashes; `..` stays."""
     return str(PurePosixPath(raw_name))
 
 
 @contextmanager
 def explain_damage(label: str, kinds: tuple[type[Exception], ...]) -> Iterator[None]:
-    """Turn exceptions of these `kinds` into InputError: the archive called `label` is damaged."""
+    """Convert exceptions of these `kinds` to InputError: the archive called `label` is damaged."""
     try:
         yield
     except InputError:
         raise
     except kinds as error:
-        said = str(error).splitlines() or [type(error).__name__]
+        reason = str(error).splitlines() or [type(error).__name__]
         raise InputError(
-            f"prepare.path: {label}: not a sound .tar, .tar.gz, .tar.bz2, .tar.xz or .zip archive "
-            f"({said[0].rstrip(':')}); copy or pack it again"
+            f"prepare.path: {label}: not a valid .tar, .tar.gz, .tar.bz2, .tar.xz or .zip archive "
+            f"({reason[0].rstrip(':')}); copy or pack it again"
         ) from None
 
 
@@ -151,7 +155,7 @@ def _unsafe(raw_name: str) -> str:
 
 
 class FolderSource:
-    """`FileSource` of a folder. Links may lead to files inside it, nowhere else."""
+    """`FileSource` of a folder. Links may only lead to files inside it."""
 
     def __init__(self, root: Path) -> None:
         self.label = str(root)
@@ -176,7 +180,11 @@ class FolderSource:
                 yield name, UnreadableError(error.strerror or type(error).__name__)
 
     def _checked(self, relative: Path, *, is_folder: bool) -> str:
-        """The name as text with forward slashes, of something safe to open."""
+        """Return the name with forward slashes, if the file is safe to open.
+
+        Raises:
+            InputError: naming the link, pipe, socket or device.
+        """
         name = relative.as_posix()
         check_name(name, self.label)
         path = self._root / relative
@@ -185,7 +193,7 @@ class FolderSource:
                 raise InputError(f"prepare.path: {self.label}: {name} is a link to a folder; put the folder there")
             if not path.resolve().is_relative_to(self._root.resolve()):
                 raise InputError(f"prepare.path: {self.label}: {name} is a link out of the folder; put the file there")
-        # Opening a pipe would wait for ever. A broken link is left to fail when it is read.
+        # Opening a pipe would wait forever. Reading reports a broken link.
         if not is_folder and path.exists() and not stat.S_ISREG(path.stat().st_mode):
             raise InputError(f"prepare.path: {self.label}: {name} is a pipe, socket or device; remove it")
         return name

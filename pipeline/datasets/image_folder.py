@@ -1,4 +1,4 @@
-"""Image folders and archives of them: recognize the layout, list the images by split and class."""
+"""Image folders and archives of them: recognize the layout, and list the images by split and class."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,16 +14,20 @@ from pipeline.errors import InputError
 
 _EXPECTED = "expected <class>/<image>, or train/<class>/<image> and test/<class>/<image> (or val/)"
 
+# Limits the size of files: 16-bit RGBA pixels, uncompressed, and 4 MiB of metadata.
+_BYTES_PER_PIXEL = 8
+_METADATA_BYTES = 1 << 22
+
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where the images are.
+    """The layout of a folder of images.
 
     Attributes:
-        root: folder that all names start with, or empty: packers often add one.
-        class_names: sorted; a class's label is its place here.
-        splits: by split, or by the empty name if the data set has no splits: (name below `root`,
-            label), sorted by name.
+        root: folder that all names start with, or empty; packers often add one.
+        class_names: sorted; the label of a class is its index.
+        splits: by split, or by the empty name if the data set has no splits: (name below `root`, label), sorted by
+            name.
     """
 
     root: str
@@ -32,14 +36,14 @@ class Layout:
 
 
 def find_layout(tree: FileTree, label: str) -> Layout:
-    """Recognize the two layouts.
+    """Recognize the layout `<class>/<image>`, or that with train/ and test/ (or val/) around it.
 
     Args:
-        label: what to call the folder or archive in messages.
+        label: name of the folder or archive in messages.
 
     Raises:
-        InputError: neither layout, an empty class, images outside the classes, or a class that
-            only the test split has.
+        InputError: the tree has neither layout, an empty class, images outside the classes, or a class that only the
+            test split has.
     """
     root = _lone_root(tree)
     tree = tree.below(root)
@@ -74,7 +78,7 @@ def find_layout(tree: FileTree, label: str) -> Layout:
 
 
 def _lone_root(tree: FileTree) -> str:
-    """The one folder around everything, or nothing."""
+    """Return the single folder that contains everything, or an empty name."""
     tops = _folders(tree)
     if len(tops) == 1 and tops[0] not in SPLITS and _folders(tree.below(tops[0])) and not _loose_images(tree):
         return tops[0]
@@ -82,7 +86,7 @@ def _lone_root(tree: FileTree) -> str:
 
 
 def _test_folder(tree: FileTree) -> str:
-    """`test`, or `val` where that is what train/ comes with, as in ImageNet: its own test images have no labels."""
+    """Return `test`, or `val` if there is no labeled test/, as in ImageNet, whose test images have no labels."""
     has = {folder: bool(_folders(tree.below(folder))) for folder in ("train", "test", "val")}
     return "val" if has["train"] and has["val"] and not has["test"] else "test"
 
@@ -102,7 +106,7 @@ def _check_splits(tree: FileTree, tops: Sequence[str], folders: Mapping[str, str
 
 
 def _classes(tree: FileTree, label: str) -> dict[str, list[str]]:
-    """Names of the files by class. Names that `class_name` spells alike are one class."""
+    """Return the names of the files by class; folders whose names `class_name` maps to one name are one class."""
     nested = [folder for folder in tree.folders if "/" in folder]
     if nested:
         raise InputError(f"prepare.path: {label}: {nested[0]} is a folder within a class; {_EXPECTED}")
@@ -121,7 +125,7 @@ def _classes(tree: FileTree, label: str) -> dict[str, list[str]]:
 
 
 def _refuse_loose_images(tree: FileTree, label: str) -> None:
-    """Notes and licenses may be next to the class folders; an image there has no class."""
+    """Check that no image is next to the class folders, where it would have no class; notes and licenses may be."""
     loose = _loose_images(tree)
     if loose:
         more = f" (and {len(loose) - 1} more images)" if len(loose) > 1 else ""
@@ -136,18 +140,14 @@ def _folders(tree: FileTree) -> list[str]:
     return [name for name in tree.folders if "/" not in name]
 
 
-# A file of more bytes than 16-bit RGBA pixels and ample metadata take is no sensible image.
-_BYTES_PER_PIXEL = 8
-_METADATA_BYTES = 1 << 22
-
-
 def open_image_folder(options: DatasetOptions) -> ImageSet:
-    """train/<class>/* and test/<class>/*, or <class>/* of which `test_size` is held out.
+    """Open train/<class>/* and test/<class>/*, or <class>/* with the fraction `test_size` as the test split.
 
-    The order is that of the sorted paths, whatever the file system's or the archive's is.
+    Images are in the order of their sorted paths, independent of the file system or archive.
 
     Raises:
-        InputError: missing, damaged or unsafe; another layout; `test_size` missing or needless.
+        InputError: the folder or archive is missing, damaged or unsafe, or has another layout; `test_size` is missing,
+            or set although there is a test split.
     """
     assert options.path is not None
     source = _open_source(options.path.expanduser())
@@ -186,7 +186,7 @@ def _open_source(path: Path) -> FileSource:
 def _split(
     splits: dict[str, list[Sample]], options: DatasetOptions, label: str
 ) -> tuple[Sequence[Sample], Sequence[Sample]]:
-    """Training and test samples."""
+    """Return the training and the test samples."""
     if "train" in splits:
         if options.test_size is not None:
             raise InputError(
@@ -211,7 +211,7 @@ def _split(
 def _read(
     source: FileSource, layout: Layout, paths: Sequence[str], max_bytes: int
 ) -> Iterator[tuple[str, bytes | UnreadableError]]:
-    """The files' content by their path in the data set, which leaves out the folder around it."""
+    """Yield the files' content by their path in the data set, which is relative to the layout's root."""
     prefix = f"{layout.root}/" if layout.root else ""
     for name, content in source.read({prefix + path for path in paths}, max_bytes):
         yield name.removeprefix(prefix), content

@@ -1,4 +1,4 @@
-"""The interface of data sets: names and labels first, then pixels one image at a time."""
+"""The interface of data sets: paths and labels first, then pixels one image at a time."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -33,7 +33,7 @@ class DecodedImage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnreadableImage:
-    """An image that gave no pixels, and why, in a few words without the path."""
+    """An image that cannot be decoded; `reason` is a few words without the path."""
 
     path: str
     reason: str
@@ -47,10 +47,10 @@ class ImageSet:
         class_names: by label.
         train: the training images in the order of their `sample_id`.
         test: the test images, likewise.
-        decode: yields every image of both splits once, in whatever order reads fastest.
-        files_in: where every image is a file of the folder `prepare.path`, the folder within it
-            that paths are relative to ("" or "a/b"); None otherwise.
-        n_relabelled: training images whose label a file changed; None where none was given.
+        decode: yields every image of both splits once, in the order that reads fastest.
+        files_in: folder within `prepare.path` that the paths are relative to ("" or "a/b"), if every image is a file
+            there; None otherwise.
+        n_relabelled: training images whose label a label file changed; None without a label file.
     """
 
     class_names: tuple[str, ...]
@@ -65,11 +65,11 @@ class ImageSet:
         return self.train if split == "train" else self.test
 
     def labels(self, split: str) -> NDArray[np.int64]:
-        """(N,) class numbers of a split."""
+        """Return the labels (N,) int64 of a split."""
         return np.array([sample.label for sample in self.samples(split)], dtype=np.int64)
 
     def with_train_labels(self, labels: NDArray[np.int64]) -> Self:
-        """The same images with other labels (N,) of the training images."""
+        """Return the same images with other labels (N,) of the training images."""
         assert len(labels) == len(self.train), (len(labels), len(self.train))
         train = tuple(replace(sample, label=label) for sample, label in zip(self.train, labels.tolist(), strict=True))
         return replace(self, train=train)
@@ -82,7 +82,7 @@ class ProgressCounter(Protocol):
 
 
 class ProgressFactory(Protocol):
-    """Shows how far a job of `total` units is; `RunLog.progress` is one."""
+    """Opens a progress display of a job of `total` units; `RunLog.progress` is one."""
 
     def __call__(self, description: str, total: int, unit: str) -> AbstractContextManager[ProgressCounter]: ...
 
@@ -92,7 +92,7 @@ class DatasetOptions:
     """Options of a data set. Each data set reads those that apply.
 
     Attributes:
-        path: the local folder or archive, if one is given.
+        path: local folder or archive; None for data sets without one.
         image_size: side of the decoded images in pixels.
         test_size: fraction of each class to hold out, if the data set has no test split.
         max_megapixels: larger images are unreadable.
@@ -113,22 +113,22 @@ class DatasetOptions:
 
 
 def check_classes(images: ImageSet, source: str) -> None:
-    """Require two classes, and of each one image to test on and two to train and validate on.
+    """Check that there are two classes, and of each two training images (one to validate on) and one test image.
 
     Raises:
         InputError: naming `source` and the first class that has too few.
     """
     if len(images.class_names) < 2:
-        found = ", ".join(images.class_names) or "none"
-        raise InputError(f"{source}: a classifier needs two classes or more, found: {found}; add images of another")
-    for split, least in (("train", 2), ("test", 1)):
+        names = ", ".join(images.class_names) or "none"
+        raise InputError(f"{source}: a classifier needs two classes or more, found: {names}; add images of another")
+    for split, min_count in (("train", 2), ("test", 1)):
         counts = np.bincount(images.labels(split), minlength=len(images.class_names))
-        short = [name for name, count in zip(images.class_names, counts, strict=True) if count < least]
-        if short:
-            count = counts[images.class_names.index(short[0])]
+        rare = [name for name, count in zip(images.class_names, counts, strict=True) if count < min_count]
+        if rare:
+            count = counts[images.class_names.index(rare[0])]
             purpose = "one to train and one to validate on" if split == "train" else "one to test on"
-            more = f" (and {len(short) - 1} more classes)" if len(short) > 1 else ""
+            more = f" (and {len(rare) - 1} more classes)" if len(rare) > 1 else ""
             raise InputError(
-                f"{source}: class {short[0]} has {count} readable {split} images{more}, needs {purpose}; "
+                f"{source}: class {rare[0]} has {count} readable {split} images{more}, needs {purpose}; "
                 "add images or remove the class"
             )

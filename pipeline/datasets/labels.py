@@ -1,4 +1,4 @@
-"""Label files: CSV with a label for each image."""
+"""Label files: read a CSV with a label for each image, and relabel a data set by it."""
 
 import bisect
 import csv
@@ -11,21 +11,26 @@ from pathlib import Path, PurePosixPath
 from pipeline.datasets.image_set import ImageSet
 from pipeline.errors import InputError
 
+_COLUMNS = ("path", "label")
+# An unknown path is compared with so many sorted paths before and after it.
+_COMPARED = 1000
+_AMBIGUOUS = -1
+
 
 def class_name(text: str) -> str:
-    """The canonical form of a class name: NFC, stripped of white space."""
+    """Return the canonical form of a class name: Unicode's NFC, without surrounding white space."""
     return unicodedata.normalize("NFC", text).strip()
 
 
 def path_key(path: str) -> str:
-    """The canonical form of a path: NFC; macOS writes some paths decomposed."""
+    """Return the canonical form of a path: Unicode's NFC, since macOS writes some paths decomposed."""
     return unicodedata.normalize("NFC", path)
 
 
 def read_label_records(
     file: Path, *, source: str, required: Sequence[str], optional: Sequence[str] = (), allow_extra: bool = False
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """First line, from 1, and fields by column of each record of a UTF-8 CSV; blank lines are skipped.
+    """Yield for each record of a UTF-8 CSV its first line, from 1, and its fields by column; blank lines are skipped.
 
     Args:
         source: name of the file in messages.
@@ -34,8 +39,8 @@ def read_label_records(
         allow_extra: whether other columns are allowed; they are not returned.
 
     Raises:
-        InputError: the file is missing, empty or not UTF-8 CSV, lacks a column, has one twice or one
-            too many, or a record of another number of fields.
+        InputError: the file is missing, empty or not UTF-8 CSV; a column is missing, repeated or not allowed; or a
+            record has another number of fields than the header.
     """
     records = _records(file, source, required)
     line, header = next(records, (1, []))
@@ -48,7 +53,7 @@ def read_label_records(
                 f"{source}: line {line}: has {len(fields)} fields, needs the {len(header)} of the header; "
                 "quote a field that holds a comma"
             )
-        yield line, {name: fields[place] for name, place in columns.items()}
+        yield line, {name: fields[index] for name, index in columns.items()}
 
 
 def _records(file: Path, source: str, required: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
@@ -71,7 +76,11 @@ def _records(file: Path, source: str, required: Sequence[str]) -> Iterator[tuple
 def _columns(
     header: list[str], where: str, required: Sequence[str], optional: Sequence[str], allow_extra: bool
 ) -> dict[str, int]:
-    """Column -> index of its field."""
+    """Return the index of each used column.
+
+    Raises:
+        InputError: a column is missing, repeated or not allowed.
+    """
     missing = [name for name in required if name not in header]
     if missing:
         close = difflib.get_close_matches(missing[0], header, n=1)
@@ -86,20 +95,14 @@ def _columns(
     return {name: header.index(name) for name in used}
 
 
-_COLUMNS = ("path", "label")
-# Paths on either side of where an unknown one would stand that are compared with it.
-_COMPARED = 1000
-_SEVERAL = -1
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelRecord:
-    """One line of the file.
+    """One record of a label file.
 
     Attributes:
-        path: of the image, as in the manifest but for Unicode's composition.
+        path: of the image, as in the manifest up to Unicode's composition.
         name: of the class.
-        line: where the record begins in the file, from 1.
+        line: first line of the record in the file, from 1.
     """
 
     path: str
@@ -109,30 +112,34 @@ class LabelRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelFile:
-    """A file of labels: `source` is what to call it in messages; no two of `labels` have one path."""
+    """The content of a label file.
+
+    Attributes:
+        source: name of the file in messages.
+        labels: one for each image that the file lists; paths are unique.
+    """
 
     source: str
     labels: tuple[LabelRecord, ...]
 
 
 def read_label_file(file: Path, *, key: str) -> LabelFile:
-    """The labels in a UTF-8 CSV with the columns `path` and `label`, in either order.
+    """Read the labels in a UTF-8 CSV with the columns `path` and `label`, in either order.
 
     Args:
         key: the setting or argument that names the file, for messages.
 
     Raises:
-        InputError: the file is missing, empty or not UTF-8 CSV, has other columns, a line of other
-            fields, or two lines for one image.
+        InputError: the file is missing, empty or not UTF-8 CSV, has other columns, or lists an image twice.
     """
     source = f"{key}: {file}"
     labels: dict[str, LabelRecord] = {}
     for line, record in read_label_records(file, source=source, required=_COLUMNS):
-        given = LabelRecord(path=record["path"], name=record["label"], line=line)
-        earlier = labels.setdefault(path_key(given.path), given)
-        if earlier is not given:
+        label = LabelRecord(path=record["path"], name=record["label"], line=line)
+        earlier = labels.setdefault(path_key(label.path), label)
+        if earlier is not label:
             raise InputError(
-                f"{source}: line {given.line}: {given.path!r} has a label in line {earlier.line} already; "
+                f"{source}: line {label.line}: {label.path!r} has a label in line {earlier.line} already; "
                 "remove one of the two lines"
             )
     if not labels:
@@ -148,7 +155,7 @@ def locate_labels(
     test_paths: Set[str],
     excluded: Set[str] = frozenset(),
 ) -> dict[int, int]:
-    """Row of a training image -> its class number in the file.
+    """Return the class number that the file gives each training image, by row.
 
     Args:
         paths: of the training images, row by row.
@@ -160,24 +167,24 @@ def locate_labels(
     """
     rows = _rows_by_path(paths)
     numbers = {class_name(name): number for number, name in enumerate(class_names)}
-    of_test, unused = ({path_key(path) for path in some} for some in (test_paths, excluded))
+    in_test, unused = ({path_key(path) for path in some} for some in (test_paths, excluded))
     located = {}
-    for given in file.labels:
-        where, path = f"{file.source}: line {given.line}", path_key(given.path)
-        if path in of_test:
-            raise InputError(f"{where}: {given.path!r} is a test image, and those keep their labels; remove the line")
+    for label in file.labels:
+        where, path = f"{file.source}: line {label.line}", path_key(label.path)
+        if path in in_test:
+            raise InputError(f"{where}: {label.path!r} is a test image, and those keep their labels; remove the line")
         if path not in rows and path not in unused:
             raise InputError(
-                f"{where}: {given.path!r} is not among the training images; {_nearest_path(given.path, paths)}"
+                f"{where}: {label.path!r} is not among the training images; {_nearest_path(label.path, paths)}"
             )
-        number = numbers.get(class_name(given.name))
+        number = numbers.get(class_name(label.name))
         if number is None:
-            raise InputError(f"{where}: {given.name!r} is no class; {_nearest_class(given.name, class_names)}")
+            raise InputError(f"{where}: {label.name!r} is not a class; {_nearest_class(label.name, class_names)}")
         row = rows.get(path)
-        if row == _SEVERAL:
+        if row == _AMBIGUOUS:
             raise InputError(
-                f"{where}: {given.path!r} may be either of two images, whose paths differ in Unicode's composition "
-                "alone; rename one of them"
+                f"{where}: {label.path!r} matches two images, whose paths differ only in Unicode's composition; "
+                "rename one of them"
             )
         if row is not None:
             located[row] = number
@@ -185,7 +192,7 @@ def locate_labels(
 
 
 def relabel(images: ImageSet, file: LabelFile, *, excluded: Set[str]) -> ImageSet:
-    """The data set with the file's labels for the training images that it lists.
+    """Return the data set with the file's labels for the training images that the file lists.
 
     Args:
         excluded: paths of unreadable images, which are not in `images`.
@@ -206,22 +213,22 @@ def relabel(images: ImageSet, file: LabelFile, *, excluded: Set[str]) -> ImageSe
 
 
 def _rows_by_path(paths: Iterable[str]) -> dict[str, int]:
-    """Row of each path as it is looked up; `_SEVERAL` where that is the path of more than one."""
+    """Return the row of each canonical path; `_AMBIGUOUS` where two paths have the same form."""
     rows: dict[str, int] = {}
     for row, path in enumerate(paths):
         key = path_key(path)
-        rows[key] = _SEVERAL if key in rows else row
+        rows[key] = _AMBIGUOUS if key in rows else row
     return rows
 
 
 def _nearest_path(path: str, paths: Sequence[str]) -> str:
-    # Of a million paths, a comparison with each takes a minute: files of that name, else those about its place.
+    # Comparing with each of a million paths takes a minute: compare files of the same name, else neighbors in order.
     same_name = [other for other in paths if PurePosixPath(other).name == PurePosixPath(path).name]
     ordered = sorted(paths)
-    place = bisect.bisect(ordered, path)
-    candidates = same_name or ordered[max(0, place - _COMPARED) : place + _COMPARED]
+    position = bisect.bisect(ordered, path)
+    candidates = same_name or ordered[max(0, position - _COMPARED) : position + _COMPARED]
     (close,) = difflib.get_close_matches(path, candidates[: 2 * _COMPARED], n=1, cutoff=0.0)
-    return f"the nearest is {close!r}; write the path that data/prepare/train.parquet has, or remove the line"
+    return f"the nearest is {close!r}; give a path of data/prepare/train.parquet, or remove the line"
 
 
 def _nearest_class(name: str, class_names: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ _COPY_ROWS = 4096
 
 
 class Normalization:
-    """(pixel / 255 - mean) / std, as one multiplication and one addition on the device.
+    """Computes (pixel / 255 - mean) / std, as one multiplication and one addition on the device.
 
     Args:
         mean, std: per channel, in units of 0 to 1.
@@ -28,18 +28,18 @@ class Normalization:
     def __init__(self, mean: Sequence[float], std: Sequence[float], *, width: int, device: torch.device) -> None:
         scale = 1.0 / (255.0 * torch.tensor(std, dtype=torch.float64))
         shift = -torch.tensor(mean, dtype=torch.float64) / torch.tensor(std, dtype=torch.float64)
-        # For whole rows of an image: an innermost axis of three channels leaves vector units idle.
+        # Repeated for a row of an image: an innermost axis of three channels leaves vector units idle.
         self._scale = scale.to(device, torch.float32).repeat(width)
         self._shift = shift.to(device, torch.float32).repeat(width)
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """From uint8 (B, H, W, 3) to float32 (B, 3, H, W) in channels-last memory order."""
+        """Convert uint8 (B, H, W, 3) to float32 (B, 3, H, W) in channels-last memory order."""
         rows = pixels.flatten(2)
         if rows.is_cuda:
             rows = torch.addcmul(self._shift, rows, self._scale)
         else:
-            # Several times faster on a CPU than one operation that also converts, and rounded after
-            # each step: the bits cannot depend on where threads and vectors cut the batch.
+            # Several times faster on a CPU than one operation that also converts. Each step rounds, so the bits do
+            # not depend on how threads and vector units divide the batch.
             rows = rows.to(torch.float32).mul_(self._scale).add_(self._shift)
         return rows.view(pixels.shape).permute(0, 3, 1, 2)
 
@@ -47,8 +47,8 @@ class Normalization:
 class ResidentImages:
     """Images on the device, cropped, flipped and normalized a batch at a time.
 
-    Batches come out as float32 (B, 3, C, C) in channels-last memory order: channels are
-    the innermost axis of the storage, so no copy is needed.
+    Batches are float32 (B, 3, C, C) in channels-last memory order. The pixels are stored with channels innermost, so
+    no copy is needed.
 
     Args:
         images: uint8 (N, H, W, 3); copied to `device`.
@@ -89,7 +89,7 @@ class ResidentImages:
         return len(self._pixels)
 
     def with_seed(self, seed: int) -> Self:
-        """The same pixels, not copied, with the augmentation of another seed."""
+        """Return the same pixels, not copied, with the augmentation of another seed."""
         other = copy.copy(self)
         other._seed, other._augmentations = seed, {}
         return other
@@ -99,17 +99,17 @@ class ResidentImages:
         return nullcontext()
 
     def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
-        """Augmented images of the given sample ids, each with the augmentation of its epoch; both (B,)."""
+        """Return augmented images by sample ids (B,), each with the augmentation of its epoch (B,)."""
         offsets = np.empty((len(ids), 2), dtype=np.int64)
         flips = np.empty(len(ids), dtype=np.bool_)
         for epoch in np.unique(epochs):
-            here = epochs == epoch
-            draws = self._augmentation_for(int(epoch))
-            offsets[here], flips[here] = draws.offsets[ids[here]], draws.flips[ids[here]]
+            in_epoch = epochs == epoch
+            params = self._augmentation_for(int(epoch))
+            offsets[in_epoch], flips[in_epoch] = params.offsets[ids[in_epoch]], params.flips[ids[in_epoch]]
         return self._crop(ids, offsets, flips)
 
     def evaluation_batch(self, ids: NDArray[np.int64]) -> Tensor:
-        """Center crops of the given sample ids (B,)."""
+        """Return center crops by sample ids (B,)."""
         center = np.full((len(ids), 2), (self._n_offsets - 1) // 2, dtype=np.int64)
         return self._crop(ids, center, np.zeros(len(ids), dtype=np.bool_))
 
@@ -128,7 +128,7 @@ class ResidentImages:
 
     def _augmentation_for(self, epoch: int) -> AugmentationParams:
         if epoch not in self._augmentations:
-            self._augmentations = {old: draws for old, draws in self._augmentations.items() if old >= epoch - 1}
+            self._augmentations = {old: params for old, params in self._augmentations.items() if old >= epoch - 1}
             self._augmentations[epoch] = sample_augmentation(
                 len(self), seed=self._seed, epoch=epoch, n_offsets=self._n_offsets, flip=self._flip
             )

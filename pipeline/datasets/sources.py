@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 BatchRequest = tuple[NDArray[np.int64], NDArray[np.int64] | None]
-"""Sample ids and the epoch of each, both (B,); None for evaluation."""
+"""Sample ids (B,) and the epoch of each (B,); None for evaluation."""
 
 
 class TrainingImages(Protocol):
@@ -19,15 +19,15 @@ class TrainingImages(Protocol):
     def __len__(self) -> int: ...
 
     def with_seed(self, seed: int) -> Self:
-        """The same images with the augmentation of another seed."""
+        """Return the same images with the augmentation of another seed."""
         ...
 
     def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
-        """Augmented, each with the augmentation of its epoch; a function of seed, epoch and id alone."""
+        """Return augmented images by sample ids (B,) and epochs (B,); a function of seed, epoch and id alone."""
         ...
 
     def evaluation_batch(self, ids: NDArray[np.int64]) -> Tensor:
-        """Without augmentation."""
+        """Return images by sample ids (B,), without augmentation."""
         ...
 
     def prefetch(self, requests: Iterable[BatchRequest]) -> AbstractContextManager[None]:
@@ -36,9 +36,9 @@ class TrainingImages(Protocol):
 
 
 class SyntheticImages:
-    """`TrainingImages` at no reading cost: every batch has the same random numbers, already on the device.
+    """`TrainingImages` without reading: every batch has the same random numbers, already on the device.
 
-    The extra time of a training run with real images is that of reading them.
+    The additional time of a training run with real images is the time for reading them.
 
     Args:
         n: apparent number of images.
@@ -53,7 +53,7 @@ class SyntheticImages:
         return self._n
 
     def with_seed(self, seed: int) -> Self:  # noqa: ARG002 - as others need it
-        """Returns itself: there is no augmentation."""
+        """Return the object itself: there is no augmentation."""
         return self
 
     def prefetch(self, requests: Iterable[BatchRequest]) -> AbstractContextManager[None]:  # noqa: ARG002
@@ -61,11 +61,11 @@ class SyntheticImages:
         return nullcontext()
 
     def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:  # noqa: ARG002
-        """float32 (B, 3, C, C) of mean 0 and variance 1, in channels-last memory order."""
+        """Return float32 (B, 3, C, C) with mean 0 and variance 1, in channels-last memory order."""
         return self.evaluation_batch(ids)
 
     def evaluation_batch(self, ids: NDArray[np.int64]) -> Tensor:
-        """The same batch as `training_batch`."""
+        """Return the same batch as `training_batch`."""
         if len(ids) > len(self._batch):
             self._batch = self._random(len(ids))
         return self._batch[: len(ids)]

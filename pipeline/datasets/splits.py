@@ -9,26 +9,26 @@ from numpy.typing import NDArray
 
 from pipeline.datasets.image_set import DecodedImage, ImageSet, UnreadableImage
 
-# Make the splits for different purposes independent under one seed.
+# Tags that make the splits for different purposes independent under one seed.
 _PART, _TEST, _VAL, _FOLDS = "part", "test", "val", "folds"
 
 
 def subset_mask(paths: Sequence[str], labels: Sequence[int], share: float, *, seed: int) -> NDArray[np.bool_]:
-    """Training rows to use; see `_sample`. At least two of a class where it has two."""
+    """Return a mask (N,) bool of the training rows to use, at least two of a class that has two; see `_sample`."""
     return _sample(paths, labels, share, f"{seed}/{_PART}", min_count=2, min_rest=0)
 
 
 def choose_test_rows(
     paths: Sequence[str], labels: Sequence[int] | NDArray[np.int64], share: float, *, seed: int
 ) -> NDArray[np.bool_]:
-    """Rows to hold out for testing; see `_sample`. At least two of a class stay where it has three."""
+    """Return a mask (N,) bool of the test rows; at least two of a class that has three stay; see `_sample`."""
     return _sample(paths, labels, share, f"{seed}/{_TEST}", min_rest=2)
 
 
 def choose_val_rows(
     paths: Sequence[str], labels: Sequence[int] | NDArray[np.int64], share: float, *, seed: int
 ) -> NDArray[np.bool_]:
-    """Training rows to flag `val`; see `_sample`. At least one of a class stays where it has two."""
+    """Return a mask (N,) bool of the rows to flag `val`; at least one of a class that has two stays; see `_sample`."""
     return _sample(paths, labels, share, f"{seed}/{_VAL}", min_rest=1)
 
 
@@ -40,23 +40,26 @@ def assign_folds(
     seed: int,
     contents: Sequence[str],
 ) -> NDArray[np.int32]:
-    """The fold, 0 to `count` - 1, of each row: (N,) int32.
+    """Return the fold (N,) int32 of each row, 0 to `count` - 1.
 
-    Each class is cut along the ranking of its images by a hash of their paths, into parts that
-    differ by one image at most. So one image more or less moves at most one other of its class
-    across each cut, and none of another class. Then copies join the first image of their `contents`
-    (hashes), whatever their labels: a network that has seen a copy has seen the image.
+    The images of each class are ranked by a hash of their paths and cut into folds that differ by at most one image.
+    Adding or removing an image then moves at most one other image of its class across each cut, and none of another
+    class. Afterwards copies join the fold of the first image with their content, regardless of their labels: a network
+    that has seen a copy has seen the image.
+
+    Args:
+        contents: (N,) hashes of the images' content.
     """
     classes = np.asarray(labels, dtype=np.int64)
     hashes = _hashes(paths, f"{seed}/{_FOLDS}")
-    parts = np.zeros(len(classes), dtype=np.int32)
+    folds = np.zeros(len(classes), dtype=np.int32)
     for label in np.unique(classes):
         rows = np.flatnonzero(classes == label)
         ranked = rows[np.argsort(hashes[rows], kind="stable")]
-        # Classes begin at different parts, or the first part would get the odd image of each.
-        parts[ranked] = (np.arange(len(rows)) * count // len(rows) + label) % count
+        # Classes begin at different folds; otherwise the first fold would get the odd image of each class.
+        folds[ranked] = (np.arange(len(rows)) * count // len(rows) + label) % count
     _, firsts, group = np.unique(np.asarray(contents), return_index=True, return_inverse=True)
-    return parts[firsts[group]]
+    return folds[firsts[group]]
 
 
 def _sample(
@@ -72,8 +75,8 @@ def _sample(
 
     At least `min_count` are flagged. At least `min_rest` are not, unless that contradicts `min_count`.
 
-    Images are ranked by a hash of their path. One image more or less then moves at most one other image of its class
-    across the border, and none of another class: a test split is stable under additions.
+    Images are ranked by a hash of their path. Adding or removing an image then moves at most one other image of its
+    class across the border, and none of another class: a test split is stable under additions.
     """
     classes = np.asarray(labels, dtype=np.int64)
     hashes = _hashes(paths, key)
@@ -90,9 +93,9 @@ def _hashes(paths: Sequence[str], key: str) -> NDArray[np.str_]:
 
 
 def subsample(images: ImageSet, share: float, *, seed: int) -> tuple[ImageSet, frozenset[str]]:
-    """The data set with a share of each class's training images, and the paths of the others.
+    """Return the data set with a share of each class's training images, and the paths of the excluded ones.
 
-    A smaller share of the same seed is a part of a larger one. Test images stay.
+    With one seed, a smaller subset is part of a larger one. Test images stay.
 
     Args:
         share: above 0 and below 1; at least two images of a class stay where it has two, to train and to tune on.

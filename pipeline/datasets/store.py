@@ -13,15 +13,18 @@ from pipeline.artifacts.files import create_array
 from pipeline.datasets.image_set import SPLITS, ImageSet, ProgressFactory, Sample, UnreadableImage, check_classes
 from pipeline.errors import InputError
 
+_MAX_PAIRS = 20
+_BLOCK_BYTES = 1 << 24
+
 
 @dataclass(frozen=True, kw_only=True)
 class StoredImages:
-    """What was written.
+    """The result of `store_images`.
 
     Attributes:
         images: the data set without the unreadable images.
-        sha256: by split, in row order.
-        unreadable: reason by path; these were left out.
+        sha256: hashes of the images by split, in the order of rows.
+        unreadable: reason by path, for the images that were left out.
     """
 
     images: ImageSet
@@ -39,19 +42,22 @@ def store_images(
     skip_unreadable: bool,
     progress: ProgressFactory,
 ) -> StoredImages:
-    """Decode a data set into `arrays`, by split a path for uint8 (N, S, S, 3).
+    """Decode a data set into one uint8 array (N, S, S, 3) per split.
 
-    Both files appear once every image is decoded. Where unreadable images are found and shall be
-    skipped, the data set is opened and decoded again without them, since they shift rows and splits.
+    Both files appear once every image is decoded. If unreadable images are skipped, the data set is opened and decoded
+    again without them, since excluding them shifts rows and splits.
 
     Args:
-        open_images: gives the data set without the paths it receives.
-        stale_files: files that belong to earlier arrays; deleted when the new ones appear, so that a
-            run killed before it wrote theirs leaves none that does not fit.
-        source: what to call the data set in messages.
+        open_images: opens the data set without the paths that it receives.
+        arrays: path of the array of each split.
+        stale_files: files that belong to earlier arrays. They are deleted when the new arrays appear, so that a killed
+            run leaves no files that do not fit the arrays.
+        source: name of the data set in messages.
+        image_size: side S in pixels.
+        skip_unreadable: leave unreadable images out instead of raising.
 
     Raises:
-        InputError: unreadable images that shall not be skipped, too few images, a full disk.
+        InputError: an image is unreadable and not skipped, a class has too few images, or the disk is full.
     """
     unreadable: dict[str, str] = {}
     while True:
@@ -80,8 +86,12 @@ def _write(
     image_size: int,
     progress: ProgressFactory,
 ) -> dict[str, list[str]]:
-    """Returns the hashes; on unreadable images it raises after the last, and no file appears."""
-    place = {sample.path: (split, row) for split in SPLITS for row, sample in enumerate(images.samples(split))}
+    """Decode into the arrays; returns the hashes by split.
+
+    Raises:
+        _UnreadableImagesError: after decoding all images, if some are unreadable; no file appears.
+    """
+    positions = {sample.path: (split, row) for split in SPLITS for row, sample in enumerate(images.samples(split))}
     sha256 = {split: [""] * len(images.samples(split)) for split in SPLITS}
     reasons: dict[str, str] = {}
     with ExitStack() as stack:
@@ -91,12 +101,12 @@ def _write(
             )
             for split in SPLITS
         }
-        bar = stack.enter_context(progress("prepare images", len(place), "images"))
+        bar = stack.enter_context(progress("prepare images", len(positions), "images"))
         for image in images.decode():
             if isinstance(image, UnreadableImage):
                 reasons[image.path] = image.reason
             else:
-                split, row = place[image.path]
+                split, row = positions[image.path]
                 out[split][row], sha256[split][row] = image.pixels, image.sha256
             bar.update()
         if reasons:
@@ -116,12 +126,8 @@ def _describe(reasons: Mapping[str, str], source: str) -> str:
     )
 
 
-_MAX_PAIRS = 20
-_BLOCK_BYTES = 1 << 24
-
-
 def summarize(stored: StoredImages, train_pixels: NDArray[np.uint8]) -> dict[str, Any]:
-    """The metrics of the `prepare` stage that follow from the images alone.
+    """Return the metrics of the `prepare` stage that depend on the images alone.
 
     Args:
         train_pixels: (N, S, S, 3) as stored, may be a memory map.
@@ -141,12 +147,12 @@ def summarize(stored: StoredImages, train_pixels: NDArray[np.uint8]) -> dict[str
 
 
 def channel_statistics(pixels: NDArray[np.uint8]) -> tuple[list[float], list[float]]:
-    """Mean and (population) standard deviation per channel, over all images and pixels, in 0 to 1.
+    """Return mean and (population) standard deviation per channel, over all images and pixels, in units of 0 to 1.
+
+    The 256 values are counted first, so the result is exact up to one rounding and independent of the blocks.
 
     Args:
         pixels: (N, H, W, 3), read in blocks of bounded size.
-
-    Exact up to one rounding: it counts the 256 values first, so blocks leave no trace.
     """
     counts = np.zeros((3, 256), dtype=np.int64)
     rows = max(1, _BLOCK_BYTES // max(1, pixels[:1].nbytes))
@@ -164,15 +170,20 @@ def channel_statistics(pixels: NDArray[np.uint8]) -> tuple[list[float], list[flo
 def find_duplicates(
     samples: Mapping[str, Sequence[Sample]], sha256: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, Any]]:
-    """Images of equal content: pairs of the first one's path and a later one's.
+    """Find images of equal content, as pairs of the path of the first one and that of a later one.
 
-    `count` is the number of later ones (for `across`: of test images that are training images
-    too); `pairs` holds the first 20.
+    Args:
+        samples: by split.
+        sha256: hashes of the images' content, by split.
+
+    Returns:
+        For `within_train`, `within_test` and `across` (test images that are training images too): `count`, the number
+        of later images, and `pairs`, the first 20 pairs.
     """
     first = {split: _first_by_hash(samples[split], sha256[split]) for split in SPLITS}
     pairs = {f"within_{split}": _repeats(first[split], samples[split], sha256[split]) for split in SPLITS}
     pairs["across"] = _repeats(first["train"], samples["test"], sha256["test"])
-    return {name: {"count": len(found), "pairs": found[:_MAX_PAIRS]} for name, found in pairs.items()}
+    return {name: {"count": len(repeats), "pairs": repeats[:_MAX_PAIRS]} for name, repeats in pairs.items()}
 
 
 def _first_by_hash(samples: Sequence[Sample], sha256: Sequence[str]) -> dict[str, str]:

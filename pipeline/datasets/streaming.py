@@ -1,11 +1,10 @@
-"""Large images stay in their files; batches are decoded from them ahead of their use.
+"""Stream large images from their files: batches are decoded ahead of their use.
 
-Decoding runs in threads, not processes. Pillow reads and scales outside Python's global lock: on
-two cores two threads were at least as fast as two worker processes (2,200 against 1,800 images/s
-at 224x224, 990 against 950 at 500x500). Python's own share of an image is 0.08 ms, so the lock
-would bind at some 12,000 images/s per rank. In return there is nothing to start or to pickle, no
-shared memory to run out of, no worker that could die alone or outlive its parent, and threads
-write each image straight into its row of the batch.
+Decoding runs in threads, not processes. Pillow reads and scales outside Python's global lock: on two cores, two threads
+were at least as fast as two worker processes (2,200 against 1,800 images/s at 224x224, 990 against 950 at 500x500).
+Python itself takes 0.08 ms per image, so the lock limits a rank to about 12,000 images/s. Threads need no start, no
+pickling and no shared memory, and none can outlive its parent or die alone. They write each image directly into its row
+of the batch.
 """
 
 import copy
@@ -31,30 +30,30 @@ from pipeline.datasets.resident import Normalization
 from pipeline.datasets.sources import BatchRequest
 from pipeline.errors import DataError
 
-# Epoch value that means the center crop.
+# Epoch of images to evaluate, which are center crops.
 _EVALUATION = -1
 
 
 class StreamingImages:
     """Images in files, cropped, scaled, flipped and normalized; with the methods of `ResidentImages`.
 
-    Batches are float32 (B, 3, C, C) on the device in channels-last memory order. Their bits depend
-    on files, settings, sample ids and epochs alone: not on `workers`, on what was announced, or on
-    how ids are cut into batches. Announcing makes batches come sooner:
+    Batches are float32 (B, 3, C, C) on the device in channels-last memory order. Their bits depend on files, settings,
+    sample ids and epochs alone, not on `workers`, on prefetching, or on how ids are divided into batches. Prefetching
+    decodes batches ahead:
 
         with images.prefetch((ids, epochs) for ids, epochs in batches_from(step)):
-            ...  # the same batches through training_batch, whole or in smaller parts, in that order
+            ...  # training_batch with the same batches, or with consecutive parts of them, in that order
 
-    JPEGs are decoded at a reduced size for training where the crop has pixels to spare
-    (`decode_region`'s `draft`), and in full for evaluation.
+    For training, JPEGs are decoded at a reduced size if the crop still has enough pixels (`draft` of `decode_region`).
+    For evaluation they are decoded at full size.
 
     Args:
         files: of the images, by sample id.
         mean, std: per channel, in units of 0 to 1.
-        crop_size: side C of what the network sees.
-        random_crop: of the training images; holds their seed.
-        workers: decoding threads; 0 decodes in the caller's thread, nothing ahead.
-        batches_ahead: requested batches in memory at a time, the one in use included, as uint8.
+        crop_size: side C of the network's input, in pixels.
+        random_crop: crops the training images; has their seed.
+        workers: decoding threads; 0 decodes in the caller's thread and nothing ahead.
+        batches_ahead: requested batches in memory at a time as uint8, including the one in use.
     """
 
     def __init__(
@@ -75,11 +74,11 @@ class StreamingImages:
         self._crop_size = crop_size
         self._random_crop = random_crop
         self._center = partial(center_box, crop_size=crop_size)
-        # Its threads end with this object.
+        # The threads end with this object.
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="decode") if workers else None
         self._batches_ahead = batches_ahead
         self._requests: Iterator[BatchRequest] = iter(())
-        self._announced: deque[_DecodingBatch] = deque()
+        self._prefetched: deque[_DecodingBatch] = deque()
         self._device = device
         self._normalize = Normalization(mean, std, width=crop_size, device=device)
 
@@ -87,25 +86,25 @@ class StreamingImages:
         return len(self._files)
 
     def with_seed(self, seed: int) -> Self:
-        """The same files and threads, with the crops of another seed."""
+        """Return the same files and threads, with the crops of another seed."""
         other = copy.copy(self)
         other._random_crop = replace(self._random_crop, seed=seed)
-        other._requests, other._announced = iter(()), deque()
+        other._requests, other._prefetched = iter(()), deque()
         return other
 
     def training_batch(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
-        """Augmented images of the given sample ids, each with the augmentation of its epoch; both (B,).
+        """Return augmented images by sample ids (B,), each with the augmentation of its epoch (B,).
 
         Raises:
-            InputError: a file is missing or has changed; names it.
+            DataError: naming the file that is missing or has changed.
         """
         return self._normalize(self._pixels(ids, epochs))
 
     def evaluation_batch(self, ids: NDArray[np.int64]) -> Tensor:
-        """Center crops of the given sample ids (B,), of the image scaled to a short side of C * 256 / 224.
+        """Return center crops by sample ids (B,), of the images scaled to a short side of C * 256 / 224.
 
         Raises:
-            InputError: a file is missing or has changed; names it.
+            DataError: naming the file that is missing or has changed.
         """
         return self._normalize(self._pixels(ids, np.full(len(ids), _EVALUATION)))
 
@@ -113,22 +112,22 @@ class StreamingImages:
     def prefetch(self, requests: Iterable[BatchRequest]) -> Iterator[None]:
         """Decode the requested batches ahead, in order; `requests` may be endless and is read lazily.
 
-        Images that are asked for out of this order are decoded when asked for. May be nested: an
-        evaluation in the middle of training announces its own batches.
+        Images requested in another order are decoded on request. Contexts may be nested: an evaluation during training
+        prefetches its batches in an inner context.
         """
-        outer = self._requests, self._announced
-        self._requests, self._announced = iter(requests), deque()
-        with _silent_pillow():
+        outer = self._requests, self._prefetched
+        self._requests, self._prefetched = iter(requests), deque()
+        with _pillow_warnings_ignored():
             try:
-                self._announce()
+                self._fill_queue()
                 yield
             finally:
-                for decoding in self._announced:
-                    decoding.cancel()
-                self._requests, self._announced = outer
+                for batch in self._prefetched:
+                    batch.cancel()
+                self._requests, self._prefetched = outer
 
     def _pixels(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
-        """uint8 (B, C, C, 3) on the device."""
+        """Return uint8 (B, C, C, 3) on the device."""
         parts: list[Tensor] = []
         start = 0
         while not parts or start < len(ids):
@@ -138,27 +137,28 @@ class StreamingImages:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _next_part(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> Tensor:
-        """The first of these images: those that the oldest announced batch holds, or all, decoded now."""
-        if self._announced:
-            oldest = self._announced[0]
+        """Return the first of these images that the oldest prefetched batch has, or else decode all of them now."""
+        if self._prefetched:
+            oldest = self._prefetched[0]
             n = oldest.n_matching(ids, epochs)
             if n:
                 part = oldest.take(n)
                 if oldest.is_empty():
-                    self._announced.popleft()
-                    self._announce()
+                    self._prefetched.popleft()
+                    self._fill_queue()
                 return part
-        with _silent_pillow():
+        with _pillow_warnings_ignored():
             return self._start(ids, epochs).take(len(ids))
 
-    def _announce(self) -> None:
-        while self._pool and len(self._announced) < self._batches_ahead:
+    def _fill_queue(self) -> None:
+        """Start to decode requested batches until `batches_ahead` are in memory."""
+        while self._pool and len(self._prefetched) < self._batches_ahead:
             request = next(self._requests, None)
             if request is None:
                 return
             ids, epochs = request
             if len(ids):
-                self._announced.append(self._start(ids, np.full(len(ids), _EVALUATION) if epochs is None else epochs))
+                self._prefetched.append(self._start(ids, np.full(len(ids), _EVALUATION) if epochs is None else epochs))
 
     def _start(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> "_DecodingBatch":
         shape = (len(ids), self._crop_size, self._crop_size, 3)
@@ -186,7 +186,7 @@ class StreamingImages:
 
 
 class _DecodingBatch:
-    """One batch: its pixels, which the threads write, and what they have still to do."""
+    """The pixels of one batch, which the threads write, and their pending jobs."""
 
     def __init__(
         self, ids: NDArray[np.int64], epochs: NDArray[np.int64], pixels: Tensor, jobs: list[Future[None]]
@@ -198,14 +198,14 @@ class _DecodingBatch:
         return self._taken == len(self._ids)
 
     def n_matching(self, ids: NDArray[np.int64], epochs: NDArray[np.int64]) -> int:
-        """How many of these images come next; 0 if any is another one."""
+        """Return how many of these images come next in the batch; 0 if one differs."""
         stop = min(self._taken + len(ids), len(self._ids))
         rows, n = slice(self._taken, stop), stop - self._taken
         same = np.array_equal(self._ids[rows], ids[:n]) and np.array_equal(self._epochs[rows], epochs[:n])
         return n if same else 0
 
     def take(self, n: int) -> Tensor:
-        """The next images, as soon as they are there. Raises what a thread raised."""
+        """Wait for the next `n` images and return them; raises what a thread raised."""
         rows = slice(self._taken, self._taken + n)
         self._taken += n
         wait(self._jobs[rows])
@@ -220,10 +220,10 @@ class _DecodingBatch:
 
 
 @contextmanager
-def _silent_pillow() -> Iterator[None]:
-    """Sound images with odd metadata make Pillow warn.
+def _pillow_warnings_ignored() -> Iterator[None]:
+    """Ignore Pillow's warnings about odd metadata of valid images.
 
-    Entered before the threads work and left after: the list of filters is not theirs to change.
+    The caller enters before the threads work and leaves afterwards: the list of filters is not thread-safe.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"PIL\.")

@@ -23,7 +23,7 @@ from pipeline.distributed.launch import LaunchPlan, choose_workers, launch, loca
 from pipeline.distributed.process_group import (
     World,
     float32_arithmetic,
-    session,
+    join_process_group,
     set_collective_timeout,
     threads_per_process,
 )
@@ -44,6 +44,7 @@ __all__ = [
     "data_parallel",
     "defer_reduction",
     "float32_arithmetic",
+    "join_process_group",
     "launch",
     "launched_by_torchrun",
     "local_gpus",
@@ -51,7 +52,6 @@ __all__ = [
     "pairwise_sum",
     "participating_ranks",
     "ranks_by_node",
-    "session",
     "set_collective_timeout",
     "threads_per_process",
     "tree_sum_",

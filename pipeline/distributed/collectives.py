@@ -10,6 +10,9 @@ from torch import Tensor
 
 T = TypeVar("T")
 
+# Elements gathered at a time: bounds the memory for other ranks' tensors.
+_CHUNK = 1 << 22
+
 
 def launched_by_torchrun() -> bool:
     """Return whether torchrun started this process."""
@@ -23,7 +26,7 @@ def is_distributed() -> bool:
         RuntimeError: torchrun started this process, and it has not joined the process group.
     """
     if launched_by_torchrun() and not dist.is_initialized():
-        raise RuntimeError("started by torchrun outside `distributed.session()`")
+        raise RuntimeError("started by torchrun outside `distributed.join_process_group()`")
     return dist.is_initialized() and dist.get_world_size() > 1
 
 
@@ -66,10 +69,6 @@ def all_reduce_sum_(tensor: Tensor) -> Tensor:
     if is_distributed():
         dist.all_reduce(tensor)
     return tensor
-
-
-# Elements gathered at a time: bounds the memory for other ranks' tensors.
-_CHUNK = 1 << 22
 
 
 def tree_sum_(tensor: Tensor) -> Tensor:

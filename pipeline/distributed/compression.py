@@ -1,4 +1,4 @@
-"""Gradient compression by torch's communication hooks, on DDP buckets and on whole gradients."""
+"""Gradient compression by torch's communication hooks, on DDP buckets or on the complete gradient."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +23,10 @@ _ELEMENTWISE: Mapping[CompressionKind, Callable[[Any, Any], Future[Tensor]]] = {
     "bf16": default_hooks.bf16_compress_hook,
     "fp16": default_hooks.fp16_compress_hook,
 }
+
+# Fields of torch's PowerSGDState, by bucket index: the errors, P, which torch reuses as a buffer, and Q, from which the
+# next step starts.
+_MEMORIES = ("error_dict", "p_memory_dict", "q_memory_dict")
 
 
 class Bucket(Protocol):
@@ -72,17 +76,17 @@ class Compression:
 
     * `bf16`, `fp16`: every number in 16 bits; sums are rounded to 16 bits too.
     * `powersgd`: Vogels, Karimireddy and Jaggi 2019, PowerSGD, algorithms 1 and 2. It sends each matrix M (rows: the
-      first dimension) as P Q^T of the given rank, by one step of subspace iteration from the last step's Q. The
+      first dimension) as P Q^T of rank `powersgd_rank`, by one step of subspace iteration from the last step's Q. The
       difference is added to the next gradient (error feedback). Vectors, and matrices of which less than half the
       numbers would be saved, are sent uncompressed.
 
     PowerSGD takes a `FlatGradient`, for two reasons. With buckets, the start of Q and the errors would depend on the
-    size of a bucket, which must not change a result. And on gloo torch's hook cannot run for several buckets at once:
-    it waits for further collectives inside the threads that run them (two a group, so two buckets deadlock), and starts
-    them in an order that ranks do not share.
+    size of a bucket, which must not change a result. And on gloo torch's hook cannot run for several buckets at once.
+    It waits for further collectives inside the threads that run them (two per group, so two buckets deadlock). It also
+    starts them in an order that differs between ranks.
 
     Args:
-        powersgd_rank: rank of P and Q, > 0; given exactly with `powersgd`.
+        powersgd_rank: rank of P and Q, > 0; required with `powersgd`, None otherwise.
     """
 
     def __init__(self, kind: CompressionKind = "none", powersgd_rank: int | None = None) -> None:
@@ -139,8 +143,3 @@ class Compression:
         self._n_averages = saved["exchanges"]
         for name in _MEMORIES:
             setattr(self._low_rank, name, {index: t.to(device) for index, t in saved[name].items()})
-
-
-# Fields of torch's PowerSGDState, by bucket index: the errors, P, which torch reuses as a buffer, and Q, from which the
-# next step starts.
-_MEMORIES = ("error_dict", "p_memory_dict", "q_memory_dict")

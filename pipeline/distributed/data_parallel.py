@@ -70,7 +70,7 @@ def data_parallel(
     # torch renamed the option and warns about the old name.
     parameters = inspect.signature(DistributedDataParallel).parameters
     name = "forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers"
-    # Told its own default, torch would give the first bucket the size of all.
+    # An explicit default would make torch size the first bucket like all others.
     bucket_mib = None if comm.bucket_mib == _DEFAULT_BUCKET_MIB else comm.bucket_mib
     options: dict[str, Any] = {name: False, "bucket_cap_mb": bucket_mib}
     parallel = DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True, **options)

@@ -60,15 +60,15 @@ class NodeGroups:
     """The process groups of a run's nodes, from this rank's view.
 
     Attributes:
-        count: nodes.
+        n_nodes: number of nodes.
         leader: rank of this node's leader.
-        own: group of the ranks of this node.
-        leaders: group of all leaders; None on ranks that are no leaders.
+        local: group of the ranks of this node.
+        leaders: group of all leaders; None on ranks that do not lead.
     """
 
-    count: int
+    n_nodes: int
     leader: int
-    own: dist.ProcessGroup
+    local: dist.ProcessGroup
     leaders: dist.ProcessGroup | None
 
 
@@ -81,15 +81,15 @@ def ranks_by_node() -> list[list[int]]:
 
 
 def node_groups(timeout_seconds: float) -> NodeGroups:
-    """Build the node groups of the joined ranks; all ranks call it. Their collectives fail after the timeout."""
+    """Build the node groups of all ranks, whose collectives fail after the timeout; all ranks call it."""
     world = dist.group.WORLD
     assert world is not None
-    return _nodes_within(world, timeout_seconds)
+    return _build_node_groups(world, timeout_seconds)
 
 
 @lru_cache(maxsize=1)
-def _nodes_within(_world: dist.ProcessGroup, timeout_seconds: float) -> NodeGroups:
-    """Cached per process group: a study trains many runs, and groups are never released before the end."""
+def _build_node_groups(_world: dist.ProcessGroup, timeout_seconds: float) -> NodeGroups:
+    """Build the groups once per process group: a study trains many runs, and groups are not released before the end."""
     nodes, rank, timeout = ranks_by_node(), dist.get_rank(), timedelta(seconds=timeout_seconds)
     # Every rank makes every group, in one order.
     groups: list[Any] = [dist.new_group(ranks, timeout) for ranks in nodes]
@@ -97,7 +97,7 @@ def _nodes_within(_world: dist.ProcessGroup, timeout_seconds: float) -> NodeGrou
     here = next(index for index, ranks in enumerate(nodes) if rank in ranks)
     leader = nodes[here][0]
     return NodeGroups(
-        count=len(nodes), leader=leader, own=groups[here], leaders=leaders if rank == leader else None
+        n_nodes=len(nodes), leader=leader, local=groups[here], leaders=leaders if rank == leader else None
     )  # fmt: skip
 
 
@@ -107,9 +107,9 @@ def hierarchical_average(bucket: Bucket, compression: Compression, nodes: NodeGr
     Nodes may have different numbers of ranks.
     """
     buffer = bucket.buffer()
-    dist.reduce(buffer, dst=nodes.leader, group=nodes.own)
+    dist.reduce(buffer, dst=nodes.leader, group=nodes.local)
     if nodes.leaders is not None:
         # The mean over nodes of the scaled sums is the mean over ranks.
-        buffer.mul_(nodes.count / dist.get_world_size())
+        buffer.mul_(nodes.n_nodes / dist.get_world_size())
         compression.average(bucket, nodes.leaders).wait()
-    dist.broadcast(buffer, src=nodes.leader, group=nodes.own)
+    dist.broadcast(buffer, src=nodes.leader, group=nodes.local)

@@ -1,4 +1,4 @@
-"""Horovod in place of DistributedDataParallel: a coordinator decides in each cycle which gradients are averaged.
+"""Horovod in place of DistributedDataParallel: in each cycle a coordinator decides which gradients are averaged.
 
 Sergeev and Del Balso (2018), Horovod: fast and easy distributed deep learning in TensorFlow. The library is optional
 and must be built by hand, see docs/guides/clusters.md. Its ranks are the processes that torchrun started.
@@ -25,10 +25,10 @@ _BUILD = "docs/guides/clusters.md says how it is built, or use ddp"
 
 
 class HorovodDataParallel(nn.Module):
-    """Wraps `module`; each gradient goes to Horovod as soon as the backward pass has it.
+    """Wraps `module`; each gradient is sent to Horovod as soon as the backward pass has computed it.
 
     Args:
-        timeout_seconds: time without contact after which a rank fails, > 0; the same for all models of a process.
+        timeout_seconds: time without contact after which a rank fails, > 0; equal for all models of a process.
     """
 
     def __init__(self, module: nn.Module, device: torch.device, timeout_seconds: float) -> None:
@@ -94,12 +94,12 @@ def _joined(device_type: str, timeout_seconds: float) -> Any:
     nodes = ranks_by_node()
     slots = {
         rank: SlotInfo(
-            hostname=f"node-{node}", rank=rank, size=dist.get_world_size(), local_rank=place, local_size=len(ranks),
-            cross_rank=sum(place < len(earlier) for earlier in nodes[:node]),
-            cross_size=sum(place < len(other) for other in nodes),
+            hostname=f"node-{node}", rank=rank, size=dist.get_world_size(), local_rank=local_rank,
+            local_size=len(ranks), cross_rank=sum(local_rank < len(earlier) for earlier in nodes[:node]),
+            cross_size=sum(local_rank < len(other) for other in nodes),
         )
         for node, ranks in enumerate(nodes)
-        for place, rank in enumerate(ranks)
+        for local_rank, rank in enumerate(ranks)
     }  # fmt: skip
     server = None
     if dist.get_rank() == 0:

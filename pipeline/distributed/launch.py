@@ -51,29 +51,29 @@ def choose_workers(requested: int | Literal["auto"], valid_sizes: Sequence[int])
     if requested != "auto":
         if 0 < torch.cuda.device_count() < requested:
             raise InputError(
-                f"workers: {requested}, but this machine has {torch.cuda.device_count()} GPUs and a GPU takes one "
-                "process; give fewer, or CUDA_VISIBLE_DEVICES= to work on the CPU"
+                f"workers: {requested}, but this machine has {torch.cuda.device_count()} GPUs, one process each; "
+                "give fewer, or set CUDA_VISIBLE_DEVICES= to work on the CPU"
             )
         return requested
-    return max(count for count in valid_sizes if count <= local_gpus())
+    return max(size for size in valid_sizes if size <= local_gpus())
 
 
-def participating_ranks(requested: int | Literal["auto"], valid_sizes: Sequence[int], world: int) -> int:
-    """Return how many of the `world` processes that torchrun started take part; the others wait for the end.
+def participating_ranks(requested: int | Literal["auto"], valid_sizes: Sequence[int], world_size: int) -> int:
+    """Return how many of the `world_size` processes that torchrun started take part; the others wait for the end.
 
     Args:
         requested: `auto` takes the most of `valid_sizes` that there are, as elastic runs need.
 
     Raises:
-        InputError: a number was requested, and `world` is not in `valid_sizes`.
+        InputError: a number was requested, and `world_size` is not in `valid_sizes`.
     """
-    if requested != "auto" and world not in valid_sizes:
+    if requested != "auto" and world_size not in valid_sizes:
         raise InputError(
-            f"torchrun: {world} processes cannot share the simulated workers evenly; start one of {list(valid_sizes)} "
-            "in all (--nnodes x --nproc-per-node), change simulated_workers, or set workers: auto to use the most "
-            "that can"
+            f"torchrun: {world_size} processes cannot share the simulated workers evenly; start one of "
+            f"{list(valid_sizes)} in all (--nnodes x --nproc-per-node), change simulated_workers, or set workers: auto "
+            "to use the most that can"
         )
-    return max(count for count in valid_sizes if count <= world)
+    return max(size for size in valid_sizes if size <= world_size)
 
 
 def launch(module: str, arguments: Sequence[str], workers: int) -> int:

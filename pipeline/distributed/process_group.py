@@ -21,13 +21,20 @@ from pipeline.distributed.launch import LAUNCHER
 from pipeline.errors import InputError, Terminated
 from pipeline.processes import disable_malloc_trim, set_parent_death_signal
 
+_TIMEOUT = timedelta(minutes=30)
+_CONNECT_TIMEOUT = timedelta(minutes=5)
+_AGENT_STOP_TIMEOUT_S = 60
+_POLL_INTERVAL_S = 0.01
+_FINISHED = "finished"
+_NO_TIMEOUT = timedelta(days=365)
+
 
 @contextmanager
 def float32_arithmetic(*, tf32: bool) -> Iterator[None]:
     """Compute float32 in IEEE single precision, or in TF32 with its 10 bits of mantissa, deterministically.
 
-    torch's default is TF32 for convolutions, and kernels whose bits differ from call to call. `session()` sets IEEE for
-    everything in it. Only the training loop sets it again, since a recipe may ask for TF32.
+    torch's default is TF32 for convolutions, and kernels whose bits differ from call to call. `join_process_group()`
+    sets IEEE for everything in it. Only the training loop sets it again, since a recipe may request TF32.
     """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     # The newer `fp32_precision` makes torch's own readers of these flags raise.
@@ -40,20 +47,17 @@ def float32_arithmetic(*, tf32: bool) -> Iterator[None]:
         matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic = before
 
 
-_TIMEOUT = timedelta(minutes=30)
-_CONNECT_TIMEOUT = timedelta(minutes=5)
-_AGENT_STOP_TIMEOUT_S = 60
-_POLL_INTERVAL_S = 0.01
-_FINISHED = "finished"
-_NO_TIMEOUT = timedelta(days=365)
-
-
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """This process among the ranks of a run."""
+    """This process among the ranks of a run.
+
+    Attributes:
+        rank: of this process, from 0.
+        size: number of ranks.
+    """
 
     rank: int
-    count: int
+    size: int
     device: torch.device
 
     @property
@@ -62,59 +66,62 @@ class World:
 
 
 @contextmanager
-def session(
-    threads_per_worker: int | Literal["auto"], joining: Callable[[int], int] = lambda world: world
+def join_process_group(
+    threads_per_worker: int | Literal["auto"], choose_world_size: Callable[[int], int] = lambda world_size: world_size
 ) -> Iterator[World]:
     """Join the process group if torchrun started this process; leave it at the end.
 
     A process that is not needed waits until the others have finished, and exits with 0.
 
-    Args:
-        joining: maps the number of processes that torchrun started to how many take part.
-
     If several ranks fail, by the same bad input or the loss of another rank, only the first raises its exception. The
     others wait for torchrun to stop them, so that the error is printed once.
 
     Products and convolutions are in IEEE single precision, see `float32_arithmetic`.
+
+    Args:
+        choose_world_size: maps the number of processes that torchrun started to the number that take part.
+
+    Raises:
+        InputError: torchrun started more processes than this machine has GPUs.
     """
-    with float32_arithmetic(tf32=False), _joined(threads_per_worker, joining) as ranks:
+    with float32_arithmetic(tf32=False), _joined(threads_per_worker, choose_world_size) as ranks:
         yield ranks
 
 
 @contextmanager
-def _joined(threads_per_worker: int | Literal["auto"], joining: Callable[[int], int]) -> Iterator[World]:
+def _joined(threads_per_worker: int | Literal["auto"], choose_world_size: Callable[[int], int]) -> Iterator[World]:
     if not torch.cuda.is_available():
         disable_malloc_trim()
     if not launched_by_torchrun():
         torch.set_num_threads(threads_per_process(threads_per_worker, 1))
-        yield World(rank=0, count=1, device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+        yield World(rank=0, size=1, device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         return
     _die_with_agent()
     local = int(os.environ["LOCAL_RANK"])
     torch.set_num_threads(threads_per_process(threads_per_worker, int(os.environ["LOCAL_WORLD_SIZE"])))
-    # NCCL refuses two ranks on one GPU.
+    # NCCL rejects two ranks on one GPU.
     here, gpus = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
     if 0 < gpus < here:
         raise InputError(
-            f"torchrun: {here} processes, but this machine has {gpus} GPUs and a GPU takes one process; start fewer, "
-            "or CUDA_VISIBLE_DEVICES= to work on the CPU"
+            f"torchrun: {here} processes, but this machine has {gpus} GPUs, one process each; start fewer, "
+            "or set CUDA_VISIBLE_DEVICES= to work on the CPU"
         )
     on_gpu = gpus > 0
     device = torch.device("cuda", local) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-    store, rank, world = next(rendezvous("env://", timeout=_CONNECT_TIMEOUT))
+    store, rank, n_launched = next(rendezvous("env://", timeout=_CONNECT_TIMEOUT))
     with _raise_first_failure_only(store, f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT')}"):
-        count = joining(world)
-    if rank >= count:
+        world_size = choose_world_size(n_launched)
+    if rank >= world_size:
         store.wait([_FINISHED], _NO_TIMEOUT)
         sys.exit(0)
-    own = _fresh_store(store, rank, count)
+    own = _fresh_store(store, rank, world_size)
     backend = "nccl" if on_gpu else "gloo"
-    dist.init_process_group(backend, store=own, rank=rank, world_size=count, timeout=_TIMEOUT)
+    dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=_TIMEOUT)
     try:
         with _raise_first_failure_only(own, "training"):
-            yield World(rank=rank, count=count, device=device)
+            yield World(rank=rank, size=world_size, device=device)
             if rank == 0:
                 store.set(_FINISHED, "")
     finally:
@@ -122,10 +129,10 @@ def _joined(threads_per_worker: int | Literal["auto"], joining: Callable[[int], 
 
 
 def set_collective_timeout(seconds: float) -> None:
-    """Fail from now on in a collective that waits longer than this for other ranks.
+    """Set the time after which a collective that waits for other ranks fails, in seconds.
 
-    Before, ranks may wait for `_TIMEOUT`, since at the start one rank may read for long. TCP alone gives up a peer
-    after a quarter of an hour.
+    Until this call ranks wait for `_TIMEOUT`, since one rank may read files for long at the start. TCP drops a lost
+    peer only after a quarter of an hour.
     """
     if is_distributed():
         # Before torch 2.12 or so it had no public name.
@@ -133,7 +140,7 @@ def set_collective_timeout(seconds: float) -> None:
         set_timeout(timedelta(seconds=seconds))
 
 
-def _fresh_store(store: Any, rank: int, count: int) -> Any:  # torch's types leave dist.Store out
+def _fresh_store(store: Any, rank: int, world_size: int) -> Any:  # torch's types leave dist.Store out
     """Return a part of `store` that no earlier set of ranks, started by torchrun before a failure, wrote to.
 
     The agent's store outlives the ranks, and their old addresses are still in it. No number that torchrun gives ranks
@@ -147,14 +154,14 @@ def _fresh_store(store: Any, rank: int, count: int) -> Any:  # torch's types lea
         own = _prefix_store(store, store.get(f"set of {name}").decode())
         own.set(f"rank {rank} is here", "")
         return own
-    own, others = _prefix_store(store, name), range(1, count)
+    own, others = _prefix_store(store, name), range(1, world_size)
     end = time.monotonic() + _CONNECT_TIMEOUT.total_seconds()
     while not all(own.check([f"rank {other} is here"]) for other in others):
         for other in others:
             if store.check([f"name of rank {other}"]):
                 store.set(f"set of {store.get(f'name of rank {other}').decode()}", name)
         if time.monotonic() > end:
-            raise TimeoutError(f"not all of {count} ranks have come within {_CONNECT_TIMEOUT}")
+            raise TimeoutError(f"not all of {world_size} ranks have come within {_CONNECT_TIMEOUT}")
         time.sleep(_POLL_INTERVAL_S)
     return own
 
@@ -165,7 +172,7 @@ def _prefix_store(store: Any, name: str) -> Any:
 
 @contextmanager
 def _raise_first_failure_only(store: Any, scope: str) -> Iterator[None]:  # torch's types leave dist.Store out
-    """Raise only the first rank's exception, see `session`; `scope` is unique to this set of ranks."""
+    """Raise only the first rank's exception, see `join_process_group`; `scope` is unique to this set of ranks."""
     try:
         yield
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Extraction of penultimate features and class probabilities, in evaluation mode without augmentation."""
+"""Extract penultimate features and class probabilities, in evaluation mode without augmentation."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
@@ -19,7 +19,7 @@ from pipeline.features.trained import PairedSums, SimilarityTransform, fit_simil
 from pipeline.run_log import Progress
 from pipeline.training.evaluation import evaluation_images, rank_rows
 from pipeline.training.run_key import RunKey, worker_machine_info
-from pipeline.training.weights import TrainedNetwork
+from pipeline.training.weights import FoldNetworks, TrainedNetwork
 
 # Modules that cannot change a result, and settings, whose values are in the key.
 _EXCLUDED = frozenset({"pipeline", "pipeline.stages"}) | frozenset(
@@ -33,26 +33,25 @@ _EXCLUDED = frozenset({"pipeline", "pipeline.stages"}) | frozenset(
 # Packages that change features, in addition to those that change training.
 _PACKAGES = ("pillow", "pyarrow", "scikit-learn", "scipy")
 
+# Bytes of images copied to the device at a time; bounds the memory for data sets of any length.
+_CHUNK_BYTES = 256 * 2**20
+
 
 def features_cache_key(values: Mapping[str, Any], *, module: str, ranks: World) -> str:
-    """Hex digest of everything that determines the bits of features, or of heads fitted on them.
+    """Return a hex digest of everything that determines the bits of features, or of heads fitted on them.
 
     Args:
-        values: plain values: settings and digests of the inputs.
+        values: settings and digests of the inputs, as plain values.
         module: the module whose import closure computes the result.
         ranks: their number determines which images form a batch.
     """
     job = {
         **values,
-        "ranks": ranks.count,
+        "ranks": ranks.size,
         "code": code_digest(module, exclude=_EXCLUDED),
         "versions": {package: metadata.version(package) for package in _PACKAGES},
     }
     return RunKey(job=job, machine=worker_machine_info(ranks.device, torch.get_num_threads())).key
-
-
-# Images copied to the device at a time; bounds the memory for data sets of any length.
-_CHUNK_BYTES = 256 * 2**20
 
 
 @torch.inference_mode()
@@ -69,10 +68,10 @@ def extract_features(
 ) -> None:
     """Write the penultimate features of all images, and their class probabilities.
 
-    Each rank writes its own rows only.
+    Each rank writes only its own rows.
 
     Args:
-        networks: the first gives the features, all together the mean of their probabilities.
+        networks: the first one gives the features; the probabilities are the mean over all networks.
         images: uint8 (N, H, W, 3), may be memory-mapped; or files.
         out: float32 (N, D), writable.
         probabilities: float32 (N, n_classes), writable.
@@ -86,14 +85,13 @@ def extract_features(
     for where, batch in _batches(images, networks[0], batch_size, rows, ranks.device):
         outputs = [_outputs(network, batch, flip_tta=flip_tta) for network in networks]
         out[where] = outputs[0][0]
-        probabilities[where] = np.mean([sure for _, sure in outputs], axis=0, dtype=np.float32)
+        probabilities[where] = np.mean([predicted for _, predicted in outputs], axis=0, dtype=np.float32)
         progress.update(len(batch))
 
 
 @torch.inference_mode()
 def extract_by_fold(
-    networks: Sequence[TrainedNetwork],
-    folds: NDArray[np.int32],
+    extractor: FoldNetworks,
     images: ImageSource,
     out: NDArray[np.float32],
     probabilities: NDArray[np.float32],
@@ -106,53 +104,56 @@ def extract_by_fold(
     """Extract the features of each image with the network of its fold, which was not trained on it.
 
     The features of network k are aligned with those of network 0 by the similarity transform that fits best on all
-    images (`fit_similarity`); therefore every network processes all images once.
+    images (`fit_similarity`). Therefore every network processes all images once.
 
     Args:
-        folds: (N,), 0 to len(networks) - 1.
+        extractor: the networks, and the fold of each image; a single network gives the features of all images.
+        images, out, probabilities, batch_size, flip_tta: as in `extract_features`.
 
     Returns:
-        For each network but the first, the fraction of the variance of the first one's features that
-        its aligned features explain, 0 to 1.
+        For each network but the first, the fraction of the variance of the first one's features that its aligned
+        features explain, 0 to 1.
 
     Raises:
         InputError: a network gives features that are not finite, or the same for all images.
     """
+    networks = extractor.networks
+    folds = np.zeros(len(images), dtype=np.int32) if extractor.folds is None else extractor.folds
     sums = [PairedSums(out.shape[1]) for _ in networks[1:]]
-    own = rank_rows(len(images), ranks)
-    for where, batch in _batches(images, networks[0], batch_size, own, ranks.device):
+    rows = rank_rows(len(images), ranks)
+    for where, batch in _batches(images, networks[0], batch_size, rows, ranks.device):
         outputs = [_outputs(network, batch, flip_tta=flip_tta) for network in networks]
         for pairs, (features, _) in zip(sums, outputs[1:], strict=True):
             pairs.add(features, outputs[0][0])
         held_out = folds[where], np.arange(len(batch))
         out[where] = np.stack([features for features, _ in outputs])[held_out]
-        probabilities[where] = np.stack([sure for _, sure in outputs])[held_out]
+        probabilities[where] = np.stack([predicted for _, predicted in outputs])[held_out]
         progress.update(len(batch))
     explained = []
     for fold, pairs in enumerate(sums, start=1):
-        fitted = _fitted(pairs, fold, ranks)
-        fitted.apply_to_rows(out, own[folds[own] == fold])
-        explained.append(fitted.explained)
+        transform = _fit_over_ranks(pairs, fold, ranks)
+        transform.apply_to_rows(out, rows[folds[rows] == fold])
+        explained.append(transform.explained)
     return explained
 
 
 def _outputs(
     network: TrainedNetwork, batch: Tensor, *, flip_tta: bool
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Features (B, D) and probabilities (B, n_classes) of one batch (B, 3, C, C)."""
+    """Return features (B, D) and probabilities (B, n_classes) of one batch (B, 3, C, C)."""
     views = [batch, batch.flip(3)] if flip_tta else [batch]
     outputs = []
     for view in views:
         features = network.model.features(view)
         outputs.append((features.float(), network.model.classify(features).softmax(1).float()))
-    averaged, sure = (torch.stack(values).mean(0).cpu().numpy() for values in zip(*outputs, strict=True))
+    averaged, probabilities = (torch.stack(values).mean(0).cpu().numpy() for values in zip(*outputs, strict=True))
     if not np.isfinite(averaged).all():
         raise InputError("features: the network gives NaN or infinity; lower finetune.learning_rate")
-    return averaged, sure
+    return averaged, probabilities
 
 
-def _fitted(pairs: PairedSums, fold: int, ranks: World) -> SimilarityTransform:
-    """The fit over the rows of all ranks; each rank computes it from the same sums."""
+def _fit_over_ranks(pairs: PairedSums, fold: int, ranks: World) -> SimilarityTransform:
+    """Fit the transform on the rows of all ranks; each rank computes it from the same sums."""
     pairs.values = distributed.all_reduce_sum_(torch.from_numpy(pairs.values).to(ranks.device)).cpu().numpy()
     try:
         return fit_similarity(pairs)
@@ -163,7 +164,7 @@ def _fitted(pairs: PairedSums, fold: int, ranks: World) -> SimilarityTransform:
 def _batches(
     images: ImageSource, network: TrainedNetwork, batch_size: int, rows: NDArray[np.int64], device: torch.device
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Contiguous `rows` in batches (B, 3, C, C) on the device, and their slices of the output."""
+    """Yield the contiguous `rows` in batches (B, 3, C, C) on the device, with their slices of the output."""
     if isinstance(images, ImageFiles):
         yield from _loaded(evaluation_images(images, network.format, device), rows, batch_size, first=0)
         return
@@ -177,7 +178,7 @@ def _batches(
 def _loaded(
     loader: TrainingImages, rows: NDArray[np.int64], batch_size: int, *, first: int
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Batches of a loader whose id 0 is row `first`."""
+    """Yield batches of a loader whose sample id 0 is row `first`."""
     parts = [rows[start : start + batch_size] - first for start in range(0, len(rows), batch_size)]
     with loader.prefetch((ids, None) for ids in parts):
         for ids in parts:

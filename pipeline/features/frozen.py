@@ -1,4 +1,4 @@
-"""Networks whose backbone stays as it is: features once, and a linear head on them."""
+"""Networks with a frozen backbone: extract features once, and fit linear heads on them."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,7 @@ from pipeline.artifacts.prepared import ImageSource
 from pipeline.distributed import World
 from pipeline.features.extract import extract_features
 from pipeline.features.linear import LinearHead, fit_head
-from pipeline.models import build, feature_dimension, set_head
+from pipeline.models import build_network, feature_dimension, set_head
 from pipeline.models.resnet import Network, ResNet
 from pipeline.run_log import Progress
 from pipeline.training.settings import TrainSettings
@@ -24,34 +24,38 @@ def fit_frozen_networks(
     initialize: Callable[[Network], None],
     images: ImageSource,
     labels: NDArray[np.int64],
-    members: Sequence[NDArray[np.bool_]],
+    train_masks: Sequence[NDArray[np.bool_]],
     *,
     batch_size: int,
     ranks: World,
     progress: Progress,
 ) -> Iterator[tuple[Network, LinearHead]]:
-    """One network for each of `members`, on all ranks: `initialize`'s backbone and a head fitted on those rows.
+    """Yield a network and its head for each of `train_masks`: one backbone, and a head fitted on the masked rows.
+
+    All ranks yield the same networks.
 
     Args:
-        settings: of which network, stem, number of classes and image format are used.
-        members: (N,) bool each, with images of every class.
+        settings: only network, stem, number of classes, image format and seed are used.
+        initialize: sets the weights of the backbone.
+        labels: (N,).
+        train_masks: (N,) bool each, with images of every class.
         batch_size: images per forward pass.
         progress: counts this rank's images.
 
     Raises:
         InputError: the backbone gives features that are not finite.
     """
-    model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
+    model = build_network(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
     initialize(model)
     model = model.to(ranks.device).to(memory_format=torch.channels_last).eval()
     names = tuple(str(label) for label in range(settings.n_classes))
     backbone = TrainedNetwork(model=model, network=settings.network, class_names=names, format=settings.format)
-    # Zero in the rows of other ranks, so that the sum over ranks is everybody's.
-    own = np.zeros((len(images), feature_dimension(settings.network)), dtype=np.float32)
-    sure = np.empty((len(images), settings.n_classes), dtype=np.float32)
-    extract_features([backbone], images, own, sure, batch_size=batch_size, ranks=ranks, progress=progress)
-    features = distributed.all_reduce_sum_(torch.from_numpy(own).to(ranks.device)).cpu().numpy()
-    for rows in members:
+    # Zero in the rows of other ranks, so that the sum over ranks has all rows.
+    local = np.zeros((len(images), feature_dimension(settings.network)), dtype=np.float32)
+    unused = np.empty((len(images), settings.n_classes), dtype=np.float32)
+    extract_features([backbone], images, local, unused, batch_size=batch_size, ranks=ranks, progress=progress)
+    features = distributed.all_reduce_sum_(torch.from_numpy(local).to(ranks.device)).cpu().numpy()
+    for rows in train_masks:
         head = distributed.broadcast(fit_head(features[rows], labels[rows]) if ranks.is_main else None)
         assert head is not None
         network = copy.deepcopy(model)

@@ -1,4 +1,4 @@
-"""Linear classifiers on frozen features: heads, cross-validated probes and networks with a frozen backbone."""
+"""Linear classifiers on features: heads for frozen backbones, and cross-validated probes."""
 
 import warnings
 from dataclasses import dataclass
@@ -37,20 +37,20 @@ class LinearHead:
 
 
 def fit_head(features: NDArray[np.float32], labels: NDArray[np.int64]) -> LinearHead:
-    """Multinomial logistic regression on standardized features, with scikit-learn's default L2 penalty (C = 1).
+    """Fit a multinomial logistic regression on standardized features, with scikit-learn's L2 penalty (C = 1).
 
-    The standardization is part of the returned layer. Equal inputs give equal results.
+    The returned layer includes the standardization. Equal inputs give equal results.
 
     Args:
         features: (N, D).
-        labels: (N,), each of 0 to n_classes - 1 at least once, and two of them or more.
+        labels: (N,), each of 0 to n_classes - 1 at least once, with two classes or more.
     """
     assert len(np.unique(labels)) == labels.max() + 1 >= 2, np.unique(labels)
     scaler, regression = StandardScaler(), LogisticRegression(max_iter=MAX_ITERATIONS)
     model = make_pipeline(scaler, regression)
-    exact = features.astype(np.float64)
+    inputs = features.astype(np.float64)
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-        model.fit(exact, labels)
+        model.fit(inputs, labels)
     coefficients, intercepts = regression.coef_, regression.intercept_
     if len(coefficients) == 1:
         # For two classes, scikit-learn fits the difference of their logits.
@@ -60,7 +60,7 @@ def fit_head(features: NDArray[np.float32], labels: NDArray[np.int64]) -> Linear
     return LinearHead(
         weight=weight,
         bias=intercepts - weight @ scaler.mean_,
-        train_loss=float(log_loss(labels, model.predict_proba(exact))),
+        train_loss=float(log_loss(labels, model.predict_proba(inputs))),
         iterations=iterations,
         converged=iterations < MAX_ITERATIONS,
     )
@@ -73,7 +73,7 @@ class ProbeResult:
     Attributes:
         probabilities: (N, n_classes) float32, rows sum to 1; 0 for a class that is missing in the other folds.
         iterations: of L-BFGS, by fold.
-        converged: whether the regressions of all folds did.
+        converged: whether the regressions of all folds converged.
     """
 
     probabilities: NDArray[np.float32]
@@ -89,11 +89,11 @@ def probe_folds(
     key: str = "filter.scorer",
     fix: str = "give --probabilities, or take knn_agreement",
 ) -> NDArray[np.int64]:
-    """(N,) fold of each row, stratified in random order: folds differ by at most one image of each class.
+    """Return the fold (N,) of each row, stratified in random order: folds differ by at most one image of each class.
 
     Args:
-        key: key in error messages.
-        fix: fix in error messages.
+        labels: (N,).
+        key, fix: for error messages.
 
     Raises:
         InputError: there are fewer images than folds, or the images outside a fold are of one class.
@@ -102,12 +102,12 @@ def probe_folds(
         raise InputError(f"{key}: {len(labels)} images do not make the {n_folds} folds of a probe; {fix}")
     rng = np.random.default_rng(seed)
     folds = np.empty(len(labels), dtype=np.int64)
-    dealt = 0
+    n_assigned = 0
     for label in np.unique(labels):
         rows = rng.permutation(np.flatnonzero(labels == label))
-        # A class starts where the one before ended, so that small classes do not all land in the first fold.
-        folds[rows] = (dealt + np.arange(len(rows))) % n_folds
-        dealt += len(rows)
+        # A class starts at the fold after the previous one ended, so that small classes spread over the folds.
+        folds[rows] = (n_assigned + np.arange(len(rows))) % n_folds
+        n_assigned += len(rows)
     for fold in range(n_folds):
         if len(np.unique(labels[folds != fold])) < 2:
             raise InputError(
@@ -119,7 +119,7 @@ def probe_folds(
 def cross_validated_probabilities(
     components: NDArray[np.float32], labels: NDArray[np.int64], *, folds: NDArray[np.int64], n_classes: int
 ) -> ProbeResult:
-    """Class probabilities of each fold's images, by a logistic regression on the other folds.
+    """Predict the class probabilities of each fold's images by a logistic regression on the other folds.
 
     A linear probe evaluates representations (Alain and Bengio, 2016, arXiv:1610.01644). Out of fold, an image does not
     affect its own probabilities.
@@ -133,7 +133,7 @@ def cross_validated_probabilities(
     heads = []
     for fold in range(folds.max() + 1):
         held_out = folds == fold
-        # The regression numbers the classes that it sees.
+        # The regression numbers the classes of its training rows.
         seen, targets = np.unique(labels[~held_out], return_inverse=True)
         head = fit_head(components[~held_out], targets)
         logits = components[held_out] @ head.weight.T + head.bias

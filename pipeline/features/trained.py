@@ -41,7 +41,7 @@ class PairedSums:
         self.values += np.concatenate([[len(x)], x.sum(0), y.sum(0), squares, (x.T @ y).ravel()])
 
     def centered(self) -> tuple[Float, Float, Float, float, float]:
-        """Mean source (D,) and target (D,); of the centered rows, cross products (D, D) and sums of squares."""
+        """Return mean source (D,), mean target (D,), cross products (D, D) and sums of squares of the centered rows."""
         d = self._dimensions
         count, (source, target) = self.values[0], self.values[1 : 1 + 2 * d].reshape(2, d) / self.values[0]
         source_squares, target_squares = self.values[1 + 2 * d : 3 + 2 * d]
@@ -57,7 +57,7 @@ class PairedSums:
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityTransform:
-    """x -> scale * (x - source_mean) @ rotation + target_mean.
+    """The transform x -> scale * (x - source_mean) @ rotation + target_mean.
 
     Attributes:
         rotation: (D, D), orthogonal; may reflect.
@@ -71,33 +71,33 @@ class SimilarityTransform:
     explained: float
 
     def apply(self, features: NDArray[np.floating]) -> NDArray[np.float32]:
-        """(N, D) -> (N, D), computed in double precision."""
-        moved = self.scale * (features.astype(np.float64) - self.source_mean) @ self.rotation + self.target_mean
-        return moved.astype(np.float32)
+        """Transform features (N, D), in double precision; returns (N, D)."""
+        centered = features.astype(np.float64) - self.source_mean
+        return (self.scale * centered @ self.rotation + self.target_mean).astype(np.float32)
 
     def apply_to_rows(self, features: NDArray[np.float32], rows: NDArray[np.int64]) -> None:
-        """Replace these rows of `features` (N, D), which may be memory-mapped, a few at a time."""
+        """Transform these rows of `features` (N, D), which may be memory-mapped, in place and in blocks."""
         for start in range(0, len(rows), _ROWS):
             block = rows[start : start + _ROWS]
             features[block] = self.apply(features[block])
 
 
 def fit_similarity(sums: PairedSums) -> SimilarityTransform:
-    """The rotation, scale and shift that minimize the sum of squared distances of sources to targets.
+    """Fit the rotation, scale and shift that minimize the sum of squared distances from sources to targets.
 
     Two networks of one recipe learn similar features in another order and basis. This is the orthogonal Procrustes
     problem (Schoenemann 1966, A generalized solution of the orthogonal Procrustes problem; with scaling and centering,
-    Schoenemann & Carroll 1970). Distances between images of one network change by the scale alone.
+    Schoenemann & Carroll 1970). Distances between images of one network change only by the scale.
 
     Raises:
-        ValueError: the sources are all alike, or the targets are.
+        ValueError: all sources are equal, or all targets are.
     """
     source_mean, target_mean, cross, source_squares, target_squares = sums.centered()
-    # Below the rounding error of sums of equal numbers, there is no variance.
+    # A variance below the rounding error of sums of equal numbers counts as zero.
     noise = np.finfo(np.float64).eps * sums.values[0] * len(source_mean)
     for mean, squares in ((source_mean, source_squares), (target_mean, target_squares)):
         if squares <= noise * (mean @ mean):
-            raise ValueError("all features are alike")
+            raise ValueError("all features are equal")
     left, singular, right = scipy.linalg.svd(cross)
     return SimilarityTransform(
         rotation=left @ right,
@@ -110,7 +110,7 @@ def fit_similarity(sums: PairedSums) -> SimilarityTransform:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedExtractor:
-    """A network of one fold, or of all images.
+    """An extractor's network: that of one fold, or the only one.
 
     Attributes:
         n_train: images that it was trained on.
@@ -126,16 +126,16 @@ class TrainedExtractor:
 
 
 def mean_confidence(networks: Sequence[TrainedExtractor]) -> NDArray[np.float32]:
-    """(N,) float32: mean over the networks that trained on the image; NaN without one."""
+    """Return the mean confidence (N,) float32 over the networks that trained on each image; NaN without one."""
     stacked = np.stack([trained.confidence for trained in networks])
-    passes = np.isfinite(stacked).sum(axis=0)
-    return np.where(passes > 0, np.nansum(stacked, axis=0) / np.maximum(passes, 1), np.nan).astype(np.float32)
+    counts = np.isfinite(stacked).sum(axis=0)
+    return np.where(counts > 0, np.nansum(stacked, axis=0) / np.maximum(counts, 1), np.nan).astype(np.float32)
 
 
 def extractor_metrics(
     config: FinetuneConfig, data: PreparedData, networks: Sequence[TrainedExtractor], results: Sequence[Evaluation]
 ) -> dict[str, Any]:
-    """Metrics on the test images: means over folds, and those of each fold."""
+    """Return the metrics on the test images: means over folds, and those of each fold."""
     labels = data.test.labels
     settings = dataclasses.asdict(networks[0].settings)
     if config.trainable == "head":

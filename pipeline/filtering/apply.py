@@ -1,4 +1,4 @@
-"""Score the images of one network, decide which are dropped, and say why."""
+"""Score the images of one network, decide which are dropped, and give the reasons."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from pipeline.scoring.eps_search import PLANTED_SHARE, k_distances, knee, search
 from pipeline.scoring.registry import SCORERS, check_scorer, split_options, uses_embedding
 from pipeline.scoring.thresholds import jaccard
 
-# With less lift over chance, the best radius for planted images may call nearly every image noise.
+# With less lift over chance, the best radius for planted images may classify nearly every image as noise.
 _MIN_LIFT_OVER_CHANCE = 2
 
 SHOWN_NEIGHBORS = 10
-"""How many of the nearest neighbors are named and listed, at most."""
+"""Largest number of nearest neighbors in reasons and tables."""
 
 
 def share_for(config: FilterConfig, network: str) -> float | None:
@@ -132,15 +132,17 @@ def sieve(
 def _with_seed_offset(scorer: Mapping[str, Any], offset: int) -> dict[str, Any]:
     """Return the scorer, and its members, with `offset` added to every seed."""
     moved = {key: value + offset if key == "seed" else value for key, value in scorer.items()}
-    return moved | {"of": [_with_seed_offset(member, offset) for member in scorer["of"]]} if "of" in scorer else moved
+    if "scorers" in scorer:
+        moved["scorers"] = [_with_seed_offset(member, offset) for member in scorer["scorers"]]
+    return moved
 
 
 def _stability(
     inputs: ScorerInputs, scorer: Mapping[str, Any], rule: ShareRule | float, decision: FilterDecision
 ) -> list[float]:
     name, options = split_options(scorer)
-    # An ensemble averages over all embeddings, so none counts alone.
-    if inputs.embeddings is None or "of" in options or not uses_embedding(SCORERS[name], options):
+    # An ensemble averages over all embeddings, so no single one has a result.
+    if inputs.embeddings is None or "scorers" in options or not uses_embedding(SCORERS[name], options):
         return []
     share = rule if isinstance(rule, ShareRule) else ShareRule(share=float(decision.is_noise.mean()))
     others = (inputs.with_embedding(index) for index in range(1, len(inputs.embeddings)))

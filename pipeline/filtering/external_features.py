@@ -1,4 +1,4 @@
-"""What `filter-features` is given, checked: features, labels and class probabilities made elsewhere."""
+"""Read and check the input of `filter-features`: features, labels and class probabilities from other programs."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -19,20 +19,20 @@ _FIX_HINTS = FeatureFixHints(
     not_finite="correct or leave out such rows; values must be within the range of float32",
     all_equal="give other features",
 )
-_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
-_MAX_LISTED = 10  # classes, in a message
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_MAX_LISTED = 10  # classes in a message
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExternalFeatures:
-    """What the files say of N rows.
+    """Features, labels and probabilities of N rows.
 
     Attributes:
         features: (N, D), finite.
         labels: (N,) indices into `names`.
-        names: of the C classes, as `class_order`.
-        paths: as the file of labels has them; None if it has none.
-        probabilities: (N, C), rows sum to 1; None if none were given.
+        names: of the C classes, in the order of `class_order`.
+        paths: from the file of labels; None if it has no paths.
+        probabilities: (N, C), rows sum to 1; None without a file.
     """
 
     features: NDArray[np.float32]
@@ -43,17 +43,17 @@ class ExternalFeatures:
 
 
 def read_external_features(features: Path, labels: Path | None, probabilities: Path | None) -> ExternalFeatures:
-    """Read the files of the options of the same names.
+    """Read the files of the options `--features`, `--labels` and `--probabilities`.
 
     Args:
         features: .npy, floats (N, D).
-        labels: UTF-8 CSV with N records, a column label and perhaps a column path; without it all rows
-            are of one class.
-        probabilities: .npy, floats (N, C), columns as `class_order`.
+        labels: UTF-8 CSV with N records, a column label and an optional column path; without it all rows are of one
+            class.
+        probabilities: .npy, floats (N, C), columns in the order of `class_order`.
 
     Raises:
-        InputError: a file is missing or damaged, does not fit the others, or holds what it should not;
-            the probabilities agree with no more labels than wrongly ordered ones may.
+        InputError: a file is missing or damaged, does not fit the others, or has invalid values; or the probabilities
+            match so few labels that their columns may be in another order.
     """
     array = _floats("--features", features, "(N, D)")
     check_features(array, f"--features {features}", _FIX_HINTS)
@@ -62,23 +62,21 @@ def read_external_features(features: Path, labels: Path | None, probabilities: P
     if labels is not None:
         numbers, names, paths = _labels(labels, n)
     elif probabilities is not None:
-        raise InputError(f"--probabilities {probabilities}: are of no class without labels; give --labels too")
-    found = None
-    if probabilities is not None:
-        found = _probabilities(probabilities, numbers, names)
-    return ExternalFeatures(features=array, labels=numbers, names=names, paths=paths, probabilities=found)
+        raise InputError(f"--probabilities {probabilities}: need classes, which --labels gives; give --labels too")
+    class_probabilities = None if probabilities is None else _probabilities(probabilities, numbers, names)
+    return ExternalFeatures(features=array, labels=numbers, names=names, paths=paths, probabilities=class_probabilities)
 
 
 def class_order(names: Iterable[str]) -> list[str]:
-    """By number if all are whole numbers, else alphabetically: as scikit-learn orders integers and strings."""
+    """Sort class names as scikit-learn does: by number if all are integers, else alphabetically."""
     alphabetical = sorted(names)
-    if all(_WHOLE_NUMBER.fullmatch(name) for name in alphabetical):
+    if all(_INTEGER.fullmatch(name) for name in alphabetical):
         return sorted(alphabetical, key=int)
     return alphabetical
 
 
 def agreement(probabilities: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
-    """Share of the rows, 0 to 1, whose most probable class is the label."""
+    """Return the share of the rows, 0 to 1, whose most probable class is the label."""
     return float((probabilities.argmax(axis=1) == labels).mean())
 
 
@@ -89,17 +87,17 @@ def _floats(option: str, path: Path, shape: str) -> NDArray[np.float32]:
         raise InputError(f"{option} {path}: no such file; give a .npy file of floats {shape}") from None
     except (ValueError, OSError) as error:
         reason = "an .npz archive" if path.is_file() and is_zipfile(path) else error
-        raise InputError(f"{option} {path}: not a sound .npy file ({reason}); write it by numpy.save") from None
+        raise InputError(f"{option} {path}: not a valid .npy file ({reason}); write it by numpy.save") from None
     if array.ndim != 2 or array.dtype.kind != "f" or 0 in array.shape:
         raise InputError(f"{option} {path}: is {array.dtype} {array.shape}; give floats of shape {shape}")
-    # Single precision is mapped as it is; anything else fits into memory or does not.
-    with np.errstate(over="ignore"):  # to infinity, which the checks refuse
+    # Single precision stays memory-mapped; other types are converted in memory.
+    with np.errstate(over="ignore"):  # to infinity, which the checks reject
         return np.asanyarray(array, dtype=np.float32)
 
 
 def _labels(path: Path, n: int) -> tuple[NDArray[np.int64], list[str], list[str] | None]:
     source = f"--labels {path}"
-    given, paths = [], []
+    labels, paths = [], []
     for line, record in read_label_records(
         path, source=source, required=["label"], optional=["path"], allow_extra=True
     ):
@@ -108,13 +106,13 @@ def _labels(path: Path, n: int) -> tuple[NDArray[np.int64], list[str], list[str]
             raise InputError(
                 f"{source}: line {line} has no label; give one, or leave the row out here and in the features"
             )
-        given.append(name)
+        labels.append(name)
         if "path" in record:
             paths.append(record["path"])
-    _check_rows(source, len(given), n)
-    names = class_order(set(given))
+    _check_rows(source, len(labels), n)
+    names = class_order(set(labels))
     number = {name: index for index, name in enumerate(names)}
-    return np.array([number[name] for name in given], dtype=np.int64), names, paths or None
+    return np.array([number[name] for name in labels], dtype=np.int64), names, paths or None
 
 
 def _probabilities(path: Path, labels: NDArray[np.int64], names: Sequence[str]) -> NDArray[np.float32]:
@@ -132,13 +130,17 @@ def _probabilities(path: Path, labels: NDArray[np.int64], names: Sequence[str]) 
 
 
 def _check_order(source: str, values: NDArray[np.float32], labels: NDArray[np.int64], order: str) -> None:
-    """Twice as often as by chance, or in most rows if classes are so few that it would be more than that."""
-    share, least = agreement(values, labels), min(2 / values.shape[1], 1 / 2)
-    if share <= least:
+    """Check that the most probable class is the label in more than twice the rows of chance, or in most rows.
+
+    Raises:
+        InputError: naming the share of the rows, and the order of the classes.
+    """
+    share, min_share = agreement(values, labels), min(2 / values.shape[1], 1 / 2)
+    if share <= min_share:
         raise InputError(
-            f"{source}: the most probable class is the label in {share:.2%} of the rows; the columns are probably in "
-            f"another order than the classes, which is {order}; give them in that one, or probabilities that are right "
-            f"in more than {least:.0%}"
+            f"{source}: the most probable class is the label in {share:.2%} of the rows; the columns are probably not "
+            f"in the order of the classes, which is {order}; give them in this order, or probabilities that are right "
+            f"in more than {min_share:.0%}"
         )
 
 

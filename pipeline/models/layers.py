@@ -8,6 +8,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+_GOLDEN = -7046029254386353131  # 2**64 / the golden ratio, odd, as a signed number
+_MIX1, _MIX2 = -4658895280553007687, -7723592293110705685
+
 
 class GroupedBatchNorm2d(nn.BatchNorm2d):
     """BatchNorm that, in training, normalizes every group of the batch by the group's mean and variance.
@@ -48,10 +51,6 @@ class GroupedBatchNorm2d(nn.BatchNorm2d):
             mean, variance = statistics = torch.zeros_like(torch.stack([self.weight, self.bias]))
             self.collected.append(statistics)
         return F.batch_norm(group, mean, variance, self.weight, self.bias, training=True, momentum=1.0, eps=self.eps)
-
-
-_GOLDEN = -7046029254386353131  # 2**64 / the golden ratio, odd, as a signed number
-_MIX1, _MIX2 = -4658895280553007687, -7723592293110705685
 
 
 def sample_keys(seed: int, sample_ids: NDArray[np.int64], epochs: NDArray[np.int64], device: torch.device) -> Tensor:
@@ -100,7 +99,7 @@ class KeyedDropout(nn.Module):
 
 
 def _uniform(keys: Tensor, layer: int, n: int) -> Tensor:
-    """(B, n) float32 in [0, 1), multiples of 2**-24."""
+    """Return uniform numbers (B, n) float32 in [0, 1), multiples of 2**-24."""
     index = torch.arange(1, n + 1, device=keys.device) * _GOLDEN
     bits = _mixed(_mixed(keys + layer)[:, None] + index)
     return _shifted(bits, 40).to(torch.float32) * 2.0**-24

@@ -10,12 +10,16 @@ from pipeline.models.resnet import RESNETS, Network, ResNet, Stem, resnet
 from pipeline.models.small_cnn import SmallCnn
 
 _HEAD = ("fc.weight", "fc.bias")
-# BatchNorm's count of batches, which nothing here uses; files from before torch 0.4.1 lack it, torchvision's too.
+# BatchNorm's count of batches is unused here; files from before torch 0.4.1 lack it, torchvision's too.
 _COUNTER = "num_batches_tracked"
+
+_FEATURES = {"resnet18": 512, "resnet34": 512, "resnet50": 2048, "resnet101": 2048, "resnet152": 2048, "small_cnn": 128}
+NETWORKS = tuple(_FEATURES)
+"""The names used in params.yaml."""
 
 
 def set_head(model: ResNet, weight: Tensor, bias: Tensor) -> None:
-    """Overwrite the last linear layer; `weight` (n_classes, D), `bias` (n_classes,)."""
+    """Overwrite the last linear layer with `weight` (n_classes, D) and `bias` (n_classes,)."""
     with torch.no_grad():
         model.backbone.fc.weight.copy_(weight)
         model.backbone.fc.bias.copy_(bias)
@@ -26,7 +30,7 @@ def load_backbone(model: ResNet, state: Mapping[str, Tensor], *, source: str) ->
 
     Args:
         state: with torchvision's names, or those of this project's files (prefix `backbone.`).
-        source: named in errors.
+        source: name of the weights in errors.
 
     Raises:
         InputError: a tensor is missing, unknown, of another shape, sparse, or holds NaN or infinity.
@@ -35,7 +39,7 @@ def load_backbone(model: ResNet, state: Mapping[str, Tensor], *, source: str) ->
     own = model.backbone.state_dict()
     needed = {name for name in own if name not in _HEAD and not name.endswith(_COUNTER)}
     for name in sorted(needed - set(loaded)):
-        raise InputError(f"{source}: has no tensor {name}; it is not of this network or stem")
+        raise InputError(f"{source}: has no tensor {name}; use weights of the same network and stem")
     for name in sorted(set(loaded) - set(own)):
         raise InputError(f"{source}: tensor {name} does not belong to this network; use weights of the same one")
     for name in sorted(set(loaded) - set(_HEAD)):
@@ -45,18 +49,12 @@ def load_backbone(model: ResNet, state: Mapping[str, Tensor], *, source: str) ->
                 f"{tuple(own[name].shape)}; use weights of the same network and stem"
             )
         if loaded[name].layout != torch.strided or not bool(torch.isfinite(loaded[name]).all()):
-            raise InputError(f"{source}: tensor {name} is sparse or holds NaN or infinity; use sound weights")
+            raise InputError(f"{source}: tensor {name} is sparse or holds NaN or infinity; use dense, finite weights")
     head = {name: own[name] for name in _HEAD}
     model.backbone.load_state_dict({**own, **loaded, **head})
 
 
-_FEATURES = {"resnet18": 512, "resnet34": 512, "resnet50": 2048, "resnet101": 2048, "resnet152": 2048, "small_cnn": 128}
-
-NETWORKS = tuple(_FEATURES)
-"""The names used in params.yaml."""
-
-
-def build(network: str, n_classes: int, *, stem: Stem, seed: int) -> Network:
+def build_network(network: str, n_classes: int, *, stem: Stem, seed: int) -> Network:
     """Build a network with fresh weights, the same for the same seed; global generators keep their state.
 
     Args:

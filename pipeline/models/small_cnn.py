@@ -1,7 +1,6 @@
-"""A small convolutional network with dropout, the first on which large-batch simulation was shown.
+"""A small convolutional network with dropout, from the MNIST example on which Rand (2021) simulates large batches.
 
-Two convolutions, pooling and two linear layers, as in the MNIST example that Rand (2021) trains;
-without BatchNorm, so that a batch may be split in any way.
+It has two convolutions, pooling and two linear layers, and no BatchNorm, so a batch may be split in any way.
 """
 
 import torch.nn.functional as F
@@ -16,7 +15,7 @@ _POOLED = 4
 
 
 class SmallCnn(Network):
-    """Takes images of any size from 8 pixels up: the pooled map is always 4x4."""
+    """A small CNN for images of 8 pixels or more: the pooled feature map is always 4x4."""
 
     def __init__(self, n_classes: int) -> None:
         super().__init__()
@@ -38,7 +37,7 @@ class SmallCnn(Network):
         return self.fc2
 
     def features(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) -> (N, 128)."""
+        """(N, 3, H, W) -> (N, 128), the input of the last linear layer."""
         x = F.relu(self.conv2(F.relu(self.conv1(images))))
         x = self.dropout1(F.adaptive_max_pool2d(x, _POOLED))
         return F.relu(self.fc1(x.flatten(1)))

@@ -1,23 +1,23 @@
-"""Convolutions on maps of 1x1 and 2x2 pixels as the matrix products that they are.
+"""Convolutions on feature maps of 1x1 and 2x2 pixels, computed as matrix products without padding.
 
-The last layers of a ResNet on small images see maps of one or four pixels. There a 3x3 convolution with padding 1
-multiplies padding most of the time: in 8 of 9 products on a map of 1x1, in 5 of 9 on one of 2x2.
+The last layers of a ResNet on small images have feature maps of one or four pixels. There most products of a 3x3
+convolution with padding 1 are with padding: 8 of 9 on a map of 1x1, 5 of 9 on a map of 2x2.
 
 Derivation. Let x[n, h, w] be the input channels at a pixel and W[i, j] the matrix (out, in) of a tap. A convolution of
 stride s and padding p is
 
     y[n, r, c] = sum over pixels (h, w) of  x[n, h, w] @ W[h - s*r + p, w - s*c + p].T,
 
-without the pixels whose tap lies outside the kernel. For a row of input, h, and a pixel of output, (r, c), the taps
-are neighbors in one row of the kernel. In channels_last memory the pixels of a row are contiguous, and so are the taps
-of a row. The sum over w is therefore one product of matrices (n, w*in) and (out, w*in), both of them views. No padding
-is multiplied and nothing is copied. `_PRODUCTS` lists these products. For stride 1 on 2x2, rows of output that share
-their taps share a product: six products do the work of eight. A 1x1 convolution of stride 1 on 2x2 wastes nothing and
-is not listed.
+without the pixels whose tap lies outside the kernel. For an input row h and an output pixel (r, c), the taps are
+adjacent in one row of the kernel. In channels_last memory the pixels of a row are contiguous, and so are the taps of a
+row. The sum over w is therefore one product of matrices (n, w*in) and (out, w*in), both of which are views. Nothing is
+multiplied by padding, and nothing is copied. `_PRODUCTS` lists these products. For stride 1 on 2x2, output rows with
+equal taps share a product: six products replace eight. A 1x1 convolution of stride 1 on 2x2 has no padding and is not
+listed.
 
 Gradients. y is bilinear in x and W. Its gradients are bilinear as well: that of x in the gradient of y and W, that of W
-in x and the gradient of y. Each of the three functions has the other two as its derivatives, so that all orders exist.
-Every function runs over the same list of products.
+in x and the gradient of y. Each of the three functions has the other two as its derivatives, so derivatives of all
+orders exist. Every function uses the same list of products.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,7 +31,13 @@ _FIRST_TWO, _LAST_TWO = slice(0, 2), slice(1, 3)
 
 
 class _Product(NamedTuple):
-    """Indices into x (N, H, W, in), weight (out, kernel, kernel, in) and y (N, H', W', out): y += x @ weight.T."""
+    """One product y += x @ weight.T, as indices into the tensors.
+
+    Attributes:
+        x: of (N, H, W, in).
+        weight: of (out, kernel, kernel, in).
+        y: of (N, H', W', out).
+    """
 
     x: tuple[Any, ...]
     weight: tuple[Any, ...]
@@ -39,7 +45,10 @@ class _Product(NamedTuple):
 
 
 def _same_size_on_2x2() -> list[_Product]:
-    """For each column of output: both rows through their own row of taps, then each row through the other's."""
+    """Return the products of a 3x3 convolution of stride 1 on 2x2.
+
+    For each output column: both rows with the middle row of taps, then each output row with the other input row.
+    """
     products = []
     for column, taps in enumerate((_LAST_TWO, _FIRST_TWO)):
         products.append(_Product(x=(_EACH, _EACH), weight=(_EACH, 1, taps), y=(_EACH, _EACH, column)))
@@ -61,20 +70,20 @@ _PRODUCTS: dict[tuple[int, int, int], list[_Product]] = {
     (2, 3, 2): [_Product(x=(_EACH, row), weight=(_EACH, row + 1, _LAST_TWO), y=_PIXEL) for row in (0, 1)],
 }
 
-# Fewer images take the plain form: these products save little, and torch was faster on one kind of processor.
+# With fewer images these products save little, and torch's convolution was faster on one kind of processor.
 _SMALLEST_BATCH = {(1, 1, 1): 8, (1, 1, 2): 8, (2, 3, 1): 8}
 
 
 class SmallMapConv2d(nn.Conv2d):
-    """A `nn.Conv2d` that computes maps of 1x1 and 2x2 by `_PRODUCTS`, and all others as its base class does.
+    """A `nn.Conv2d` that computes feature maps of 1x1 and 2x2 by `_PRODUCTS`, and all others by its base class.
 
-    Which form is used depends on the shape of the input, the kernel and the stride alone. A batch of one image, or of
-    fewer than `_SMALLEST_BATCH`, takes the plain form, which is faster there. Parameters and their names are those of
-    the base class.
+    The choice depends on the shape of the input, the kernel and the stride alone. A batch of one image, or of fewer
+    than `_SMALLEST_BATCH`, uses the base class, which is faster there. Parameters and their names are those of the base
+    class.
     """
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in torch's base class
-        """(N, in, H, W) -> (N, out, H', W'), channels_last where the map is small."""
+        """(N, in, H, W) -> (N, out, H', W'), channels_last if the map is small."""
         (kernel, _), (stride, _) = self.kernel_size, self.stride
         batch, _, height, width = input.shape
         case = (height, kernel, stride)
@@ -89,7 +98,7 @@ class SmallMapConv2d(nn.Conv2d):
 
 
 def with_small_maps(model: nn.Module) -> nn.Module:
-    """Replace every convolution that `SmallMapConv2d` can compute, in place; the weights stay the same tensors."""
+    """Replace every convolution that `SmallMapConv2d` supports, in place; the weights stay the same tensors."""
     for name, child in model.named_children():
         if type(child) is nn.Conv2d and _is_covered(child):
             kernel, stride = child.kernel_size[0], child.stride[0]
@@ -110,18 +119,18 @@ def _is_covered(conv: nn.Conv2d) -> bool:
     return square and plain and padded and any((side, kernel, stride) in _PRODUCTS for side in (1, 2))
 
 
-def _maps(like: Tensor, channels: int, side: int) -> Tensor:
-    """Uninitialized (N, channels, side, side), channels_last."""
+def _empty_maps(like: Tensor, channels: int, side: int) -> Tensor:
+    """Return uninitialized (N, channels, side, side), channels_last."""
     shape = len(like), channels, side, side
     return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
 
 
 def _new_y(x: Tensor, weight: Tensor, stride: int) -> Tensor:
-    return _maps(x, len(weight), (x.shape[2] - 1) // stride + 1)
+    return _empty_maps(x, len(weight), (x.shape[2] - 1) // stride + 1)
 
 
 def _new_x(grad_y: Tensor, weight: Tensor, stride: int, side: int) -> Tensor:  # noqa: ARG001
-    return _maps(grad_y, weight.shape[1], side)
+    return _empty_maps(grad_y, weight.shape[1], side)
 
 
 def _new_weight(x: Tensor, grad_y: Tensor, weight: Tensor, stride: int) -> Tensor:  # noqa: ARG001
@@ -130,7 +139,7 @@ def _new_weight(x: Tensor, grad_y: Tensor, weight: Tensor, stride: int) -> Tenso
 
 @torch.library.custom_op("batchsieve::small_map_convolution", mutates_args=())
 def _convolve(x: Tensor, weight: Tensor, stride: int) -> Tensor:
-    """The maps y (N, out, side', side')."""
+    """Return the feature maps y (N, out, side', side')."""
     y = _new_y(x, weight, stride)
     _sum_products(y, ((part, a, w.T) for a, w, part in _matrices(x, weight, y, stride)))
     return y
@@ -138,7 +147,7 @@ def _convolve(x: Tensor, weight: Tensor, stride: int) -> Tensor:
 
 @torch.library.custom_op("batchsieve::small_map_gradient_of_x", mutates_args=())
 def _gradient_of_x(grad_y: Tensor, weight: Tensor, stride: int, side: int) -> Tensor:
-    """The gradient of x (N, in, side, side)."""
+    """Return the gradient of x (N, in, side, side)."""
     gradient = _new_x(grad_y, weight, stride, side)
     _sum_products(gradient, ((part, g, w) for part, w, g in _matrices(gradient, weight, grad_y, stride)))
     return gradient
@@ -146,14 +155,14 @@ def _gradient_of_x(grad_y: Tensor, weight: Tensor, stride: int, side: int) -> Te
 
 @torch.library.custom_op("batchsieve::small_map_gradient_of_weight", mutates_args=())
 def _gradient_of_weight(x: Tensor, grad_y: Tensor, weight: Tensor, stride: int) -> Tensor:
-    """The gradient of W; in the strides of W, since autograd copies others."""
+    """Return the gradient of W with the strides of W, since autograd copies gradients of other strides."""
     gradient = torch.empty_like(weight, memory_format=torch.channels_last)
     _sum_products(gradient, ((part, g.T, a) for a, part, g in _matrices(x, gradient, grad_y, stride)))
     return gradient if gradient.stride() == weight.stride() else torch.empty_like(weight).copy_(gradient)
 
 
 def _matrices(x: Tensor, weight: Tensor, y: Tensor, stride: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """The matrices (n, k), (out, k) and (n, out) of every product; views, if the tensors are channels_last."""
+    """Yield the matrices (n, k), (out, k) and (n, out) of every product; views if the tensors are channels_last."""
     x, weight, y = (t.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1) for t in (x, weight, y))
     for product in _PRODUCTS[x.shape[1], weight.shape[1], stride]:
         taps = weight[product.weight].flatten(1)
@@ -161,12 +170,12 @@ def _matrices(x: Tensor, weight: Tensor, y: Tensor, stride: int) -> Iterator[tup
 
 
 def _sum_products(total: Tensor, products: Iterable[tuple[Tensor, Tensor, Tensor]]) -> None:
-    """Add each a @ b to its part of `total`, which starts at zero."""
+    """Set `total` to the sum of the products: each a @ b is added to its part of `total`."""
     for index, (part, a, b) in enumerate(products):
-        first_of_one = index == 0 and part.numel() == total.numel()
-        if index == 0 and not first_of_one:
+        covers_total = index == 0 and part.numel() == total.numel()
+        if index == 0 and not covers_total:
             total.zero_()
-        part.addmm_(a, b, beta=0 if first_of_one else 1)
+        part.addmm_(a, b, beta=0 if covers_total else 1)
 
 
 def _save_operands(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001

@@ -1,4 +1,4 @@
-"""Choose landmarks of a large data set, and place all other points on their embedding."""
+"""Choose landmarks of a large data set, and transform all other points to their embedding."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,10 +17,10 @@ AUTO_ABOVE = 200_000
 AUTO_COUNT = 100_000
 """Number of landmarks of `auto`."""
 
-# openTSNE's defaults, except for two. Points start at their nearest landmark: from the median of 10, fewer of them
-# end among their class (72 instead of 77 % by a vote of neighbors; 1,000 classes of 100, every other point a
-# landmark). And 100 iterations instead of 250: more change the vote little (with 80 points per class, 73.2 % right
-# before and 73.3 % after).
+# openTSNE's defaults, except for two. Points start at their nearest landmark: from the median of 10 landmarks, fewer
+# points end near their class (72 instead of 77 % by a vote of neighbors; 1,000 classes of 100, every other point a
+# landmark). And 100 iterations instead of 250: more iterations change the vote little (with 80 points per class, 73.2 %
+# right with 100 and 73.3 % with 250).
 _PERPLEXITY = 5
 _INITIAL_NEIGHBORS = 1
 _ITERATIONS = 100
@@ -41,14 +41,14 @@ def transform(
 ) -> NDArray[np.float32]:
     """Return coordinates (N, 2) of points (N, d) on the embedding (m, 2) of the rows `landmarks` (m,), which stay.
 
-    openTSNE's `transform` (Poličar, Stražar and Zupan, 2023, doi:10.1007/s10994-021-06043-1), in blocks.
-    Each other point starts at its nearest landmark, and only the landmarks move it. So neither the
-    blocks nor the other points matter. Memory: O(block) in addition to the result.
+    This is openTSNE's `transform` (Poličar, Stražar and Zupan, 2023, doi:10.1007/s10994-021-06043-1), in blocks. Each
+    other point starts at its nearest landmark, and only the landmarks move it. So its position depends neither on the
+    blocks nor on the other points. Memory: O(block) in addition to the result.
 
     Args:
         embedding: fitted; `transform` centers it in place.
         settings: `negative_gradient_method`, as used for the embedding, and `random_state`.
-        report: called with the number of points placed since its last call.
+        report: called with the number of points transformed since its last call.
     """
     coordinates = np.empty((len(points), 2), dtype=np.float32)
     coordinates[landmarks] = embedding
@@ -107,7 +107,7 @@ def landmark_rows(labels: NDArray[np.int64], count: int, *, seed: int) -> NDArra
     """
     _, classes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     assert len(sizes) <= count <= len(labels), (len(sizes), count, len(labels))
-    # One row per class, then shares of the rest: so no class has too many or none.
+    # One row per class, then shares of the rest, so that every class has landmarks, and not more than its images.
     shares = (sizes - 1) * ((count - len(sizes)) / max(1, len(labels) - len(sizes)))
     counts = 1 + np.floor(shares).astype(np.int64)
     remainders = np.argsort(np.floor(shares) - shares, kind="stable")
@@ -132,6 +132,6 @@ def check_landmarks(count: int, *, n: int, n_classes: int, metric: str, key: str
         )
     if metric not in ("euclidean", "l2"):
         raise InputError(
-            f"{key}: {metric}, but images are placed among landmarks by Euclidean distance; set "
+            f"{key}: {metric}, but images are transformed by Euclidean distances to landmarks; set "
             "reduce.landmarks: none, or metric: euclidean"
         )

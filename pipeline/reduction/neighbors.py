@@ -1,4 +1,4 @@
-"""Nearest neighbors by Euclidean distance, exact or by an inverted file (faiss), and how well embeddings keep them."""
+"""Nearest neighbors by Euclidean distance, exact or by an inverted file (faiss), and metrics of their preservation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from sklearn.neighbors import NearestNeighbors
 _MAX_EXACT_PAIRS = 100_000**2
 _QUERIES = 8192
 _MAX_BYTES = 2**26
-# faiss computes |x|^2 + |y|^2 - 2xy in float32, which can confuse the last few; their exact distances decide.
+# faiss computes |x|^2 + |y|^2 - 2xy in float32, which can swap the last few; exact distances order the candidates.
 _SPARE = 8
 _TUNING_SAMPLE = 500
 _MIN_RECALL = 0.99
@@ -48,8 +48,8 @@ def exact_neighbors(points: NDArray[np.float32], rows: NDArray[np.int64], k: int
 def neighbor_recall(neighbors: NDArray[np.integer], reference: NDArray[np.integer]) -> float:
     """Return the mean share, 0 to 1, of each row of `reference` (n, k) that is in the same row of `neighbors` (n, k).
 
-    With `reference` from feature space and `neighbors` from the embedding it is the neighbor
-    preservation of Lee and Verleysen (2009, doi:10.1016/j.neucom.2008.12.017), their Q_NX(k).
+    With `reference` from the feature space and `neighbors` from the embedding it is the neighbor preservation Q_NX(k)
+    of Lee and Verleysen (2009, doi:10.1016/j.neucom.2008.12.017).
     """
     assert neighbors.shape == reference.shape, (neighbors.shape, reference.shape)
     return float((neighbors[:, :, None] == reference[:, None, :]).any(axis=1).mean())
@@ -109,10 +109,10 @@ def nearest_neighbors(points: NDArray[np.float32], k: int, *, seed: int) -> Neig
 class NeighborSearch:
     """Find the points (N, d) that are nearest to query points.
 
-    Up to 1e10 pairs it compares all. Above, it uses an inverted file (Jégou, Douze and Schmid, 2011,
-    doi:10.1109/TPAMI.2010.57, without their compression): k-means puts the points into 4 sqrt(N) lists,
-    and a query searches only the nearest lists. Their number doubles until the search finds at least
-    99 % of the neighbors of a fixed sample.
+    Up to 1e10 pairs the search compares all of them. Above, it uses an inverted file (Jégou, Douze and Schmid, 2011,
+    doi:10.1109/TPAMI.2010.57, without their compression): k-means assigns the points to 4 sqrt(N) lists, and a query
+    searches only the nearest lists. Their number doubles until the search finds at least 99 % of the neighbors of a
+    fixed sample.
 
     Args:
         queries: number of query points to expect.
@@ -157,7 +157,7 @@ class NeighborSearch:
     def _probes(self) -> int:
         rows = quality_sample(len(self._points), _TUNING_SAMPLE)
         queries = np.ascontiguousarray(self._points[rows])
-        # Each point finds itself first, which does not count.
+        # The first neighbor of each point is the point itself.
         reference = self._exact(queries, 11)[:, 1:]
         probes = _MIN_PROBES
         while probes < self._lists.nlist:

@@ -43,19 +43,18 @@ class FittedPca:
 def fit_pca(features: NDArray[np.float32], n_components: int, *, map_fn: MapFn = map) -> FittedPca:
     """Fit the `n_components` directions of largest variance of features (N, D).
 
-    Two passes over blocks of rows compute the mean and the scatter matrix X'X of the centered
-    features; its eigenvectors are the directions. That is exact and needs no seed. Power
-    iterations on blocks (Halko, Martinsson and Tropp, 2011, doi:10.1137/090771806) read the
-    features once more for every iteration and stay approximate. They save arithmetic only if D
-    is far above the widths of penultimate features, 512 to 2048, and there reading takes most of
-    the time. Wider features are treated the same.
+    Two passes over blocks of rows compute the mean and the scatter matrix X'X of the centered features; its
+    eigenvectors are the directions. This is exact and needs no seed. Power iterations on blocks (Halko, Martinsson and
+    Tropp, 2011, doi:10.1137/090771806) read the features once more for every iteration and stay approximate. They save
+    arithmetic only if D is far above the widths of penultimate features, 512 to 2048, where reading takes most of the
+    time. Wider features are computed in the same way.
 
-    Each block is centered before it is multiplied: subtracting N times the mean's square afterwards
-    would cancel catastrophically if a feature's mean is large relative to its spread. Products are
-    float32 within a block; blocks are summed in float64, in their order. Equal inputs give equal
-    bits for equal numbers of BLAS threads, wherever `map_fn` runs the blocks.
+    Each block is centered before it is multiplied: subtracting N times the squared mean afterwards would cancel
+    catastrophically if a feature's mean is large relative to its spread. Products are float32 within a block; blocks
+    are summed in float64, in their order. Equal inputs give equal bits for equal numbers of BLAS threads, on any
+    machine that `map_fn` uses.
 
-    Memory: O(D^2 + block); a memory map is not loaded whole.
+    Memory: O(D^2 + block); a memory map is never loaded completely.
 
     Args:
         n_components: at most min(N, D).

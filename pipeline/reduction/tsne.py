@@ -17,13 +17,13 @@ from pipeline.reduction.landmarks import landmark_rows, transform
 
 _ROWS = 8192
 
-# Each report costs one evaluation of the KL divergence, which is little compared with ten iterations.
+# Each report evaluates the KL divergence once, which takes little time compared with ten iterations.
 _ITERATIONS_PER_REPORT = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureFixHints:
-    """Hints on how to fix features that have no embedding, by their fault; ends of messages."""
+    """Hints for the ends of error messages about features, by problem."""
 
     not_finite: str
     all_equal: str
@@ -44,7 +44,7 @@ def check_features(
     """Check that features are finite and not all equal.
 
     Args:
-        features: (N, D); read in blocks, so that a memory map is not loaded whole.
+        features: (N, D); read in blocks, so that a memory map is never loaded completely.
         source: the file to name.
         fix_hints: for the origin of the features.
 
@@ -95,7 +95,7 @@ def check_perplexity(n: int, perplexity: float, *, key: str) -> None:
     """
     if perplexity > max_perplexity(n):
         largest = math.floor(max_perplexity(n) * 100) / 100
-        raise InputError(f"{key}: {perplexity:g} is too large for a map of {n} images; give at most {largest:g}")
+        raise InputError(f"{key}: {perplexity:g} is too large for an embedding of {n} images; give at most {largest:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,14 +143,14 @@ def fit_training_tsne(
     report: Callable[[int, float], None] = lambda *_: None,
     report_transformed: Callable[[int], None] = lambda _: None,
 ) -> TsneResult:
-    """Run `fit_tsne` on points (N, d), or on landmarks among them; `transform` then places all others.
+    """Run `fit_tsne` on points (N, d), or on landmarks among them and `transform` for all others.
 
     Args:
         labels: (N,); every class has its share of the landmarks.
         settings: as for `fit_tsne`; `random_state` also seeds the choice of landmarks.
         landmarks: 3 x perplexity < landmarks < N, at least one for every class; None fits all points.
         report: as for `fit_tsne`.
-        report_transformed: called with the number of points placed since its last call.
+        report_transformed: called with the number of points transformed since its last call.
     """
     if landmarks is None:
         return fit_tsne(points, settings, report=report)
@@ -176,7 +176,8 @@ def _fit(
     coordinates = np.asarray(embedding, dtype=np.float32)
     if not np.isfinite(coordinates).all():
         raise InputError(
-            f"reduce.tsne.learning_rate: {settings['learning_rate']} made the map diverge; use auto or a lower value"
+            f"reduce.tsne.learning_rate: {settings['learning_rate']} made the embedding diverge; "
+            "use auto or a lower value"
         )
     return embedding, TsneResult(
         coordinates=coordinates,
@@ -189,7 +190,7 @@ def _fit(
 def _knn_index(points: NDArray[np.float32], settings: Mapping[str, Any], k: int) -> KNNIndex:
     method, metric = settings["neighbors"], settings["metric"]
     if metric == "precomputed":
-        raise InputError("reduce.tsne.metric: precomputed takes distances, and these are features; use euclidean")
+        raise InputError("reduce.tsne.metric: precomputed needs distances, and these are features; use euclidean")
     try:
         index = get_knn_index(
             points,
@@ -207,18 +208,18 @@ def _knn_index(points: NDArray[np.float32], settings: Mapping[str, Any], k: int)
         raise InputError(f"reduce.tsne.metric: {metric} with neighbors {method}: {error}") from None
     if settings["metric_params"] and isinstance(index, Annoy | HNSW):
         raise InputError(
-            f"reduce.tsne.metric_params: {type(index).__name__} takes none; set neighbors: exact, or remove them"
+            f"reduce.tsne.metric_params: {type(index).__name__} has no parameters; set neighbors: exact, or remove them"
         )
     return index
 
 
 def _search_neighbors(index: KNNIndex, settings: Mapping[str, Any]) -> PrecomputedNeighbors:
-    """Search the neighbors before t-SNE, so that errors of the search are distinct from those of t-SNE."""
+    """Search the neighbors before t-SNE, so that errors of the search are reported separately."""
     try:
         return PrecomputedNeighbors(*index.build())
     except (TypeError, ValueError) as error:
         values = {key: settings[key] for key in ("neighbors", "metric", "metric_params", "knn_kwargs")}
-        raise InputError(f"reduce.tsne: the neighbor search refuses {values}: {error}") from None
+        raise InputError(f"reduce.tsne: the neighbor search rejects {values}: {error}") from None
 
 
 def _effective(tsne: openTSNE.TSNE, index: KNNIndex, n: int) -> dict[str, Any]:

@@ -7,14 +7,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.typing import MapFn
+
 Space = Literal["embedding", "components"]
 SPACE_NAMES: Mapping[Space, str] = {"embedding": "on the embedding", "components": "among the principal components"}
 """The spaces in words, for reasons."""
 
 Need = Literal["classes", "components", "embedding", "neighbors", "probabilities", "training_confidence"]
-
-MapFn = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-"""The built-in `map`, or one that runs the tasks elsewhere and returns their results in order."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

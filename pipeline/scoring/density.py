@@ -9,7 +9,6 @@ from sklearn.neighbors import NearestNeighbors
 
 from pipeline.scoring.base import (
     SPACE_NAMES,
-    MapFn,
     ScoredImages,
     Scorer,
     ScorerInputs,
@@ -17,6 +16,7 @@ from pipeline.scoring.base import (
     each_class,
     format_distinct,
 )
+from pipeline.typing import MapFn
 
 # Radii and clusters need equal distances; scikit-learn's brute force would round differently.
 _ALGORITHM = "kd_tree"

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score
 
-from pipeline.scoring.base import MapFn, each_class
+from pipeline.scoring.base import each_class
 from pipeline.scoring.density import core_distances, release_radii_by_class
 from pipeline.scoring.thresholds import curve_thresholds
+from pipeline.typing import MapFn
 
 PLANTED_SHARE = 0.05
 """Share of the images that `search_planted` moves to another class."""

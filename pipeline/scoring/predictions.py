@@ -18,7 +18,7 @@ _EDGE = 1e-9
 
 
 def row_blocks(probabilities: NDArray[np.float32]) -> list[slice]:
-    """Return blocks of rows of (N, C) whose float64 copy is small: the whole array may be larger than memory."""
+    """Return blocks of rows of (N, C) whose float64 copy is small: the array may be larger than memory."""
     size = max(1, _BLOCK_BYTES // (8 * probabilities.shape[1]))
     return [slice(start, start + size) for start in range(0, len(probabilities), size)]
 

@@ -11,6 +11,18 @@ from pipeline.errors import InputError
 from pipeline.scoring import density, distances, predictions, sampling
 from pipeline.scoring.base import Need, ScoredImages, Scorer, ScorerInputs
 
+_FIX_HINTS: Mapping[Need, str] = {
+    "classes": "there is one class only; use dbscan, hdbscan, knn_distance or centroid",
+    "components": "there are no principal components; set reduce.pca.n_components",
+    "embedding": "there is no embedding; use a scorer of components or probabilities",
+    "neighbors": "there are no neighbors; run `dvc repro`",
+    "probabilities": "there are no class probabilities of a network; give them, or use knn_agreement",
+    "training_confidence": (
+        "there is none: a fitted head and features made elsewhere have no training on these labels; "
+        "use smoothed_confidence"
+    ),
+}
+
 
 def relative_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return ranks (N,) scaled to 0 (lowest) to 1 (highest).
@@ -21,7 +33,7 @@ def relative_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray((rankdata(values) - 1) / (n - 1)) if n > 1 else np.full(n, 0.5)
 
 
-def make_ensemble(scorers: Mapping[str, Scorer]) -> Scorer:
+def make_ensemble(registry: Mapping[str, Scorer]) -> Scorer:
     """Return the scorer that averages the ranks of several scorers of a registry."""
 
     def values(inputs: ScorerInputs, *, scorers: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
@@ -34,9 +46,9 @@ def make_ensemble(scorers: Mapping[str, Scorer]) -> Scorer:
     def _member_ranks(inputs: ScorerInputs, member: Mapping[str, Any]) -> NDArray[np.float64]:
         name, options = split_options(member)
         variants = [inputs]
-        if uses_embedding(scorers[name], options) and inputs.embeddings is not None:
+        if uses_embedding(registry[name], options) and inputs.embeddings is not None:
             variants = [inputs.with_embedding(index) for index in range(len(inputs.embeddings))]
-        ranks = [relative_ranks(scorers[name].values(variant, **options)) for variant in variants]
+        ranks = [relative_ranks(registry[name].values(variant, **options)) for variant in variants]
         return np.asarray(np.mean(ranks, axis=0))
 
     def reasons(scored: ScoredImages) -> list[str]:
@@ -78,19 +90,6 @@ SCORERS: dict[str, Scorer] = {**_SINGLE, "ensemble": make_ensemble(_SINGLE)}
 """Scorers by the name that `filter.scorer` gives."""
 
 
-_FIX_HINTS: Mapping[Need, str] = {
-    "classes": "there is one class only; use dbscan, hdbscan, knn_distance or centroid",
-    "components": "there are no principal components; set reduce.pca.n_components",
-    "embedding": "there is no embedding; use a scorer of components or probabilities",
-    "neighbors": "there are no neighbors; run `dvc repro`",
-    "probabilities": "there are no class probabilities of a network; give them, or use knn_agreement",
-    "training_confidence": (
-        "there is none: a fitted head and features made elsewhere have no training on these labels; "
-        "use smoothed_confidence"
-    ),
-}
-
-
 def check_scorer(inputs: ScorerInputs, scorer: Mapping[str, Any], class_names: Sequence[str], key: str) -> None:
     """Check that a scorer has what it needs, before anything is computed.
 
@@ -103,8 +102,8 @@ def check_scorer(inputs: ScorerInputs, scorer: Mapping[str, Any], class_names: S
         InputError: naming the key, the value and a fix.
     """
     name, options = split_options(scorer)
-    for index, member in enumerate(options.get("of", ())):
-        check_scorer(inputs, member, class_names, f"{key}.of[{index}]")
+    for index, member in enumerate(options.get("scorers", ())):
+        check_scorer(inputs, member, class_names, f"{key}.scorers[{index}]")
     needs = sorted(SCORERS[name].needs | ({options["space"]} if "space" in options else set()))
     for need in needs:
         if not inputs.has(need):
@@ -112,7 +111,7 @@ def check_scorer(inputs: ScorerInputs, scorer: Mapping[str, Any], class_names: S
     if "neighbors" in needs and inputs.neighbors is not None and options["k"] > inputs.neighbors.shape[1]:
         k = inputs.neighbors.shape[1]
         raise InputError(
-            f"{key}.k: {options['k']} is more than the {k} neighbors; give at most {k}, or raise reduce.neighbors"
+            f"{key}.k: {options['k']} is more than the {k} neighbors; give at most {k}, or raise reduce.n_neighbors"
         )
     _check_class_sizes(inputs, name, options, class_names, key)
 

@@ -9,9 +9,9 @@ from pipeline.scoring.base import ScoredImages, Scorer, ScorerInputs, each_class
 def _grid_scores(inputs: ScorerInputs, *, cells: int, seed: int) -> NDArray[np.float64]:
     """Return (rank + u) / count, 0 to 1, of each image in a random order of its class and grid cell (N,).
 
-    Stratified sampling by the cells of a grid on the map, which Gahlot et al. (2020) name as future work.
-    Whatever share is dropped, each cell of each class loses that share, up to a single image, for which the
-    random number u decides. The grid has `cells` x `cells` cells over the whole map.
+    Stratified sampling by the cells of a grid on the embedding, which Gahlot et al. (2020) name as future work.
+    Each cell of each class loses the dropped share of its images, up to a single image, for which the random number u
+    decides. The grid covers the embedding with `cells` x `cells` cells.
     """
     points = inputs.points("embedding")
     low, extent = points.min(axis=0), np.ptp(points, axis=0)

@@ -84,7 +84,7 @@ def thresholds_for_share(
 
 
 def _apportion(counts: NDArray[np.int64], total: int) -> NDArray[np.int64]:
-    """Divide `total` in proportion to `counts`, in whole numbers: by largest remainder, then by class order.
+    """Divide `total` in proportion to `counts`, in integers: by largest remainder, then by class order.
 
     Rounding each class alone would drop nothing from a thousand classes of eight at a share of 6 %.
     """

@@ -1,4 +1,4 @@
-"""Penultimate features of the training and the test images."""
+"""Stage `extract`: penultimate features and class probabilities of the training and test images."""
 
 import time
 from collections.abc import Iterator
@@ -29,24 +29,24 @@ from pipeline.training.checkpointing import STALE_AFTER_S
 from pipeline.training.evaluation import rank_rows
 from pipeline.training.weights import FoldNetworks, load_fold_networks
 
-# Each takes its rows, so that any number will do.
+# Each process takes a share of the rows, so any number of processes fits.
 _MAX_PROCESSES = 4096
 
 
 def extract(context: StageContext, ranks: World) -> None:
-    """Embed both splits with the fine-tuned network, or with those of its folds, unless that was done before."""
+    """Extract both splits' features with the extractor's networks, or restore them from the cache."""
     name, paths = str(context.item), context.data
     extractor = load_fold_networks(paths.extractor(name), ranks.device)
     data = load_prepared(paths, folder=context.image_folder)
-    _check_fits(context, extractor, data)
+    _check_extractor(context, extractor, data)
     if ranks.is_main:
         remove_leftovers(paths.features(name).parent)
-    finished = FileCache(context.work.file_cache(context.name))
-    files, key = _files(paths, name), _key(context, ranks) if ranks.is_main else ""
+    cache = FileCache(context.work.file_cache(context.name))
+    files, key = _output_files(paths, name), _cache_key(context, ranks) if ranks.is_main else ""
     start = time.monotonic()
-    # Rank 0's disk decides.
-    before_s = distributed.broadcast(finished.restore(key, files) if ranks.is_main else None)
-    if before_s is None:
+    # The disk of rank 0 is authoritative.
+    cached_seconds = distributed.broadcast(cache.restore(key, files) if ranks.is_main else None)
+    if cached_seconds is None:
         with explain_out_of_memory(
             f"extract.batch_size: a pass of {context.params.extract.batch_size} images does not fit the memory; "
             "give less"
@@ -57,13 +57,13 @@ def extract(context: StageContext, ranks: World) -> None:
     context.images.append((len(data.train.labels) + len(data.test.labels)) * passes)
     if not ranks.is_main:
         return
-    if before_s is None:
-        finished.put(key, files, seconds=time.monotonic() - start)
+    if cached_seconds is None:
+        cache.put(key, files, seconds=time.monotonic() - start)
     else:
         context.log.info(f"{name}: features were extracted before; the same files are written")
-        context.earlier_seconds.append(before_s)
+        context.earlier_seconds.append(cached_seconds)
         context.extra_joules.append(UNKNOWN_ENERGY)
-    finished.clear(max_age_s=STALE_AFTER_S)
+    cache.clear(max_age_s=STALE_AFTER_S)
     write_provenance(
         paths.provenance("extract", name),
         stage=context.name,
@@ -73,14 +73,14 @@ def extract(context: StageContext, ranks: World) -> None:
     )
 
 
-def _files(paths: DataPaths, name: str) -> dict[str, Path]:
-    """What the stage writes, by file name."""
-    of_splits = [file(name, split) for split in ("train", "test") for file in (paths.features, paths.predictions)]
-    return {path.name: path for path in (*of_splits, paths.probabilities(name), paths.extract_metrics(name))}
+def _output_files(paths: DataPaths, name: str) -> dict[str, Path]:
+    """Return the files that the stage writes, by file name."""
+    per_split = [file(name, split) for split in ("train", "test") for file in (paths.features, paths.predictions)]
+    return {path.name: path for path in (*per_split, paths.probabilities(name), paths.extract_metrics(name))}
 
 
-def _key(context: StageContext, ranks: World) -> str:
-    """Of all that decides the bits of these files."""
+def _cache_key(context: StageContext, ranks: World) -> str:
+    """Return a digest of everything that determines the bits of the output files."""
     values = {
         "network": sha256_of_file(context.data.extractor(str(context.item))),
         "data": prepared_digest(context.data),
@@ -89,11 +89,16 @@ def _key(context: StageContext, ranks: World) -> str:
     return features_cache_key(values, module="pipeline.stages.extract", ranks=ranks)
 
 
-def _check_fits(context: StageContext, extractor: FoldNetworks, data: PreparedData) -> None:
+def _check_extractor(context: StageContext, extractor: FoldNetworks, data: PreparedData) -> None:
+    """Check that the extractor was trained for this network and these prepared images.
+
+    Raises:
+        InputError: naming the extractor's file, what differs, and both values.
+    """
     path, first = context.data.extractor(str(context.item)), extractor.networks[0]
-    given = (first.network, first.format.image_size, first.class_names)
-    wanted = (base_architecture(str(context.item)), data.image_size, data.class_names)
-    for what, has, needs in zip(("network", "image_size", "class_names"), given, wanted, strict=True):
+    actual = (first.network, first.format.image_size, first.class_names)
+    expected = (base_architecture(str(context.item)), data.image_size, data.class_names)
+    for what, has, needs in zip(("network", "image_size", "class_names"), actual, expected, strict=True):
         if has != needs:
             raise InputError(f"{path}: its {what} is {has}, needed is {needs}; run `dvc repro`")
     if extractor.folds is not None and len(extractor.folds) != len(data.train.labels):
@@ -106,15 +111,14 @@ def _extract_train(context: StageContext, ranks: World, extractor: FoldNetworks,
     folds = np.zeros(n, np.int32) if extractor.folds is None else extractor.folds
     with (
         _shared_array(paths.features(name), (n, _dimensions(name)), ranks) as out,
-        _shared_array(paths.probabilities(name), (n, len(data.class_names)), ranks) as sure,
+        _shared_array(paths.probabilities(name), (n, len(data.class_names)), ranks) as probabilities,
         context.log.progress(f"{context.name} train", len(rank_rows(n, ranks)), "images") as progress,
     ):
-        aligned = extract_by_fold(
-            extractor.networks,
-            folds,
+        explained = extract_by_fold(
+            extractor,
             data.train.source,
             out,
-            sure,
+            probabilities,
             batch_size=context.params.extract.batch_size,
             flip_tta=context.params.extract.flip_tta,
             ranks=ranks,
@@ -125,15 +129,15 @@ def _extract_train(context: StageContext, ranks: World, extractor: FoldNetworks,
     table = _predictions(open_array(paths.probabilities(name), dtype=np.float32, ndim=2, rows=n))
     write_parquet(paths.predictions(name), table.append_column("fold", pa.array(folds)))
     top1 = float((table["predicted"].to_numpy() == data.train.labels).mean())
-    metrics = {"folds": len(extractor.networks), "train_top1": top1, "aligned_variance": aligned}
+    metrics = {"folds": len(extractor.networks), "train_top1": top1, "aligned_variance": explained}
     write_json(paths.extract_metrics(name), metrics)
-    how = "each by a network that was not trained on it" if aligned else "on which the network was trained"
-    context.log.info(f"{name}: top-1 {top1:.4f} on the {n} training images, {how}")
+    origin = "each by a network that was not trained on it" if explained else "on which the network was trained"
+    context.log.info(f"{name}: top-1 {top1:.4f} on the {n} training images, {origin}")
 
 
 def _extract_test(context: StageContext, ranks: World, extractor: FoldNetworks, data: PreparedData) -> None:
     name, paths, n = str(context.item), context.data, len(data.test.labels)
-    sure = np.zeros((n, len(data.class_names)), dtype=np.float32)
+    probabilities = np.zeros((n, len(data.class_names)), dtype=np.float32)
     with (
         _shared_array(paths.features(name, "test"), (n, _dimensions(name)), ranks) as out,
         context.log.progress(f"{context.name} test", len(rank_rows(n, ranks)), "images") as progress,
@@ -142,25 +146,26 @@ def _extract_test(context: StageContext, ranks: World, extractor: FoldNetworks, 
             extractor.networks,
             data.test.source,
             out,
-            sure,
+            probabilities,
             batch_size=context.params.extract.batch_size,
             flip_tta=context.params.extract.flip_tta,
             ranks=ranks,
             progress=progress,
         )
-    sure = distributed.all_reduce_sum_(torch.from_numpy(sure).to(ranks.device)).cpu().numpy()
+    # Each rank has filled its own rows and left the others at zero.
+    probabilities = distributed.all_reduce_sum_(torch.from_numpy(probabilities).to(ranks.device)).cpu().numpy()
     if ranks.is_main:
-        write_parquet(paths.predictions(name, "test"), _predictions(sure))
+        write_parquet(paths.predictions(name, "test"), _predictions(probabilities))
 
 
 @contextmanager
 def _shared_array(path: Path, shape: tuple[int, int], ranks: World) -> Iterator[NDArray[np.float32]]:
-    """A float32 array that becomes `path` when all ranks have left the block; each writes its own rows."""
+    """Yield a float32 array that becomes `path` when all ranks have left the block; each rank writes its own rows."""
     with ExitStack() as stack:
-        # Rank 0 owns the file; the others map it.
-        own = stack.enter_context(create_array(path, shape, np.float32)) if ranks.is_main else None
-        shared = distributed.broadcast(str(own.filename) if own is not None else None)
-        out = own if own is not None else np.load(str(shared), mmap_mode="r+")
+        # Rank 0 creates the file; the others map it.
+        created = stack.enter_context(create_array(path, shape, np.float32)) if ranks.is_main else None
+        shared = distributed.broadcast(str(created.filename) if created is not None else None)
+        out = created if created is not None else np.load(str(shared), mmap_mode="r+")
         yield out
         out.flush()
         distributed.barrier()
@@ -171,7 +176,7 @@ def _dimensions(name: str) -> int:
 
 
 def _predictions(probabilities: NDArray[np.float32]) -> pa.Table:
-    """The most probable class of each image and its probability."""
+    """Return a table of the most probable class of each image and its probability."""
     columns = {
         "sample_id": np.arange(len(probabilities)),
         "predicted": probabilities.argmax(1),
@@ -181,7 +186,7 @@ def _predictions(probabilities: NDArray[np.float32]) -> pa.Table:
 
 
 def main() -> None:
-    """`python -m pipeline.stages.extract --network NAME`."""
+    """Run the stage on the process's arguments and exit: `python -m pipeline.stages.extract --network NAME`."""
     run_parallel_stage(
         "extract",
         extract,

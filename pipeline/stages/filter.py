@@ -20,14 +20,14 @@ def filter_images(context: StageContext) -> None:
     data, config, network = context.data, context.params.filter, context.item
     remove_leftovers(data.points(network).parent)
     inputs = load_filter_inputs(data, network)
-    known = FilterContext(
+    filter_context = FilterContext(
         network=network, class_names=inputs.class_names, overrides=inputs.overrides, replicate=replicate_number(network)
     )
-    # One thread for every task, wherever it runs: the number decides bits.
-    with task_pool(context.dask.scheduler, workers=context.dask.workers, threads=1) as run:
-        sieved = sieve(replace(inputs.scorer_inputs, map_fn=run), config, known)
+    # One thread per task on every machine: the number of threads determines bits.
+    with task_pool(context.dask.scheduler, workers=context.dask.workers, threads=1) as map_fn:
+        sieved = sieve(replace(inputs.scorer_inputs, map_fn=map_fn), config, filter_context)
     points = points_table(inputs.images, inputs.scorer_inputs, sieved)
-    metrics = filter_metrics(inputs.scorer_inputs, sieved, config, known)
+    metrics = filter_metrics(inputs.scorer_inputs, sieved, config, filter_context)
     kept, dropped = kept_and_dropped(points, inputs.n_planted)
     write_parquet(data.points(network), points)
     write_csv(data.kept(network), kept)

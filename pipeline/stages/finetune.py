@@ -1,4 +1,4 @@
-"""Fine-tune (or train) one extractor: a network on all training images, or one for each fold without it."""
+"""Stage `finetune`: train one extractor on all training images, or one network per fold on all images but the fold."""
 
 import dataclasses
 import hashlib
@@ -45,17 +45,17 @@ from pipeline.training.weights import save_fold_networks, save_trained
 
 
 def finetune(context: StageContext, ranks: World) -> None:
-    """Train a network for each fold, or fit its head; evaluate on the test split once; save weights and metrics."""
+    """Train a network or fit a head per fold, evaluate each on the test split once, and write the stage's files."""
     config, name = context.params.finetune, str(context.item)
     data = load_prepared(context.data, folder=context.image_folder)
     folds = _folds(context, data)
-    members = [folds != fold for fold in range(config.folds)] if config.folds > 1 else [folds == 0]
-    make = _train_all if config.trainable == "all" else _fit_heads
+    train_masks = [folds != fold for fold in range(config.folds)] if config.folds > 1 else [folds == 0]
+    train_networks = _train_all if config.trainable == "all" else _fit_heads
     networks: list[TrainedExtractor] = []
     results: list[Evaluation] = []
     test = None
     labels = torch.from_numpy(data.test.labels).to(ranks.device)
-    for trained in make(context, ranks, data, members):
+    for trained in train_networks(context, ranks, data, train_masks):
         test = test or load_images(data.test.source, trained.settings, training=False, device=ranks.device)
         results.append(evaluate(trained.model, test, labels, batch_size=config.eval_batch_size, ranks=ranks))
         _check_finite(results[-1].loss, config.learning_rate, name)
@@ -84,7 +84,11 @@ def finetune(context: StageContext, ranks: World) -> None:
 
 
 def _folds(context: StageContext, data: PreparedData) -> NDArray[np.int32]:
-    """(N,), the part of each training image; all 0 without folds."""
+    """Return the fold (N,) of each training image; all 0 without folds.
+
+    Raises:
+        InputError: a class has fewer training images than there are folds.
+    """
     config, labels = context.params.finetune, data.train.labels
     if config.folds == 1:
         return np.zeros(len(labels), dtype=np.int32)
@@ -93,7 +97,7 @@ def _folds(context: StageContext, data: PreparedData) -> NDArray[np.int32]:
     if counts[rarest] < config.folds:
         raise InputError(
             f"finetune.folds: {config.folds}, but class {data.class_names[rarest]} has {counts[rarest]} training "
-            f"images, so that a part would have none; give at most {counts[rarest]}"
+            f"images, so that a fold would have none; give at most {counts[rarest]}"
         )
     manifest = read_parquet(context.data.manifest("train"), ["path", "sha256"])
     paths, contents = (manifest[name].to_pylist() for name in ("path", "sha256"))
@@ -129,20 +133,24 @@ def _settings(context: StageContext, data: PreparedData, n_train: int) -> TrainS
 
 
 def _train_all(
-    context: StageContext, ranks: World, data: PreparedData, members: Sequence[NDArray[np.bool_]]
+    context: StageContext, ranks: World, data: PreparedData, train_masks: Sequence[NDArray[np.bool_]]
 ) -> Iterator[TrainedExtractor]:
-    """Each network by the recipe."""
+    """Train each network by the recipe, on the rows of its mask (N,).
+
+    Raises:
+        InputError: the batch is larger than a fold's training set, or a loss is not finite.
+    """
     config = context.params.finetune
-    sizes = [int(rows.sum()) for rows in members]
+    sizes = [int(rows.sum()) for rows in train_masks]
     if config.batch_size > min(sizes):
-        where = "training images" if config.folds == 1 else f"training images outside one of {config.folds} parts"
+        where = "training images" if config.folds == 1 else f"training images outside one of {config.folds} folds"
         raise InputError(f"finetune.batch_size: {config.batch_size} is more than the {min(sizes)} {where}")
     settings = [_settings(context, data, size) for size in sizes]
     images = load_images(data.train.source, settings[0], training=True, device=ranks.device)
     labels = torch.from_numpy(data.train.labels).to(ranks.device)
     runs = train_folds(
         settings,
-        [TrainData(images, labels, rows) for rows in members],
+        [TrainData(images, labels, rows) for rows in train_masks],
         store=FoldStore(
             checkpoints=context.work.checkpoints(context.name),
             cache=NetworkCache(context.work.file_cache(context.name)),
@@ -154,56 +162,60 @@ def _train_all(
         ranks=ranks,
         log=context.log,
     )
-    for own, size, run in zip(settings, sizes, runs, strict=True):
+    for fold_settings, size, run in zip(settings, sizes, runs, strict=True):
         _check_finite(run.train_loss, config.learning_rate, str(context.item))
-        context.images.append(own.batch_sizes.examples(own.steps))
+        context.images.append(fold_settings.batch_sizes.examples(fold_settings.steps))
         context.earlier_seconds.append(run.earlier_seconds)
         if run.resumed:
             context.extra_joules.append(UNKNOWN_ENERGY)
         yield TrainedExtractor(
-            model=run.model, settings=own, n_train=size, train_loss=run.train_loss, confidence=run.confidence
+            model=run.model, settings=fold_settings, n_train=size, train_loss=run.train_loss, confidence=run.confidence
         )  # fmt: skip
 
 
 def _fit_heads(
-    context: StageContext, ranks: World, data: PreparedData, members: Sequence[NDArray[np.bool_]]
+    context: StageContext, ranks: World, data: PreparedData, train_masks: Sequence[NDArray[np.bool_]]
 ) -> Iterator[TrainedExtractor]:
-    """Each network with the pretrained backbone and a head of its own."""
+    """Fit a head for each mask (N,), on one pretrained backbone that stays frozen.
+
+    Raises:
+        InputError: a class has no training image, or there is one class only.
+    """
     config, n, labels = context.params.finetune, len(data.train.labels), data.train.labels
     counts = np.bincount(labels, minlength=len(data.class_names))
     if counts.min() == 0 or len(counts) < 2:
         raise InputError(
-            f"finetune.trainable: head needs images of every class and two classes, and there are {counts.tolist()}; "
-            "set trained: all, or give training images of every class"
+            "finetune.trainable: head needs training images of every class, and two classes; the counts are "
+            f"{counts.tolist()}; set trainable: all, or add images"
         )
     settings = _settings(context, data, n)
-    keys = _head_keys(context, settings, members, ranks) if ranks.is_main else [""] * len(members)
-    kept = NetworkCache(context.work.file_cache(context.name))
-    found = distributed.broadcast(_kept_heads(kept, keys) if ranks.is_main else [])
+    keys = _head_keys(context, settings, train_masks, ranks) if ranks.is_main else [""] * len(train_masks)
+    cache = NetworkCache(context.work.file_cache(context.name))
+    cached = distributed.broadcast(_cached_heads(cache, keys) if ranks.is_main else [])
     context.images.append(n)
-    if found:
-        context.log.info(f"{context.name}: finished before, and not fitted again")
+    if cached:
+        context.log.info(f"{context.name}: heads were fitted before and are reused")
         context.extra_joules.append(UNKNOWN_ENERGY)
-        # All were fitted on the same features.
-        context.earlier_seconds.append(max(one.seconds for one in found))
-        for rows, one in zip(members, found, strict=True):
-            yield _head_extractor(one, settings, rows, ranks)
+        # All heads share one extraction of features, so their times overlap.
+        context.earlier_seconds.append(max(network.seconds for network in cached))
+        for rows, network in zip(train_masks, cached, strict=True):
+            yield _head_extractor(network, settings, rows, ranks)
         return
     start = time.monotonic()
     initialize = _weight_initializer(config.weights, settings.network, ranks)
-    assert initialize is not None, "the configuration asks for weights"
+    assert initialize is not None, "the configuration requires weights"
     with context.log.progress(context.name, len(rank_rows(n, ranks)), "images") as progress:
         fitted = fit_frozen_networks(
             settings,
             initialize,
             data.train.source,
             labels,
-            members,
+            train_masks,
             batch_size=config.eval_batch_size,
             ranks=ranks,
             progress=progress,
         )
-        for number, (rows, (model, head)) in enumerate(zip(members, fitted, strict=True)):
+        for number, (rows, (model, head)) in enumerate(zip(train_masks, fitted, strict=True)):
             if not head.converged:
                 context.log.info(f"the head of fold {number} stopped after {head.iterations} iterations, unconverged")
             fitted_head = CachedNetwork(
@@ -211,14 +223,14 @@ def _fit_heads(
                 confidence=np.full(n, np.nan, dtype=np.float32),  # a head is fitted, not trained step by step
             )  # fmt: skip
             if ranks.is_main:
-                kept.put(keys[number], fitted_head, steps=0)
+                cache.put(keys[number], fitted_head, steps=0)
             yield _head_extractor(fitted_head, settings, rows, ranks)
 
 
-def _kept_heads(kept: NetworkCache, keys: Sequence[str]) -> list[CachedNetwork]:
-    """All of them, or none where one is missing."""
-    found = [network for key in keys if (network := kept.get(key))]
-    return found if len(found) == len(keys) else []
+def _cached_heads(cache: NetworkCache, keys: Sequence[str]) -> list[CachedNetwork]:
+    """Return all heads, or none if any is missing."""
+    cached = [network for key in keys if (network := cache.get(key))]
+    return cached if len(cached) == len(keys) else []
 
 
 def _head_extractor(
@@ -231,9 +243,9 @@ def _head_extractor(
 
 
 def _head_keys(
-    context: StageContext, settings: TrainSettings, members: Sequence[NDArray[np.bool_]], ranks: World
+    context: StageContext, settings: TrainSettings, train_masks: Sequence[NDArray[np.bool_]], ranks: World
 ) -> list[str]:
-    """Of all that decides the bits of each head on a backbone that stays as it is."""
+    """Return a cache key per mask: a digest of everything that determines the bits of a head on a frozen backbone."""
     config = context.params.finetune
     common = {
         "network": [settings.network, settings.stem, settings.n_classes, settings.seed],
@@ -241,7 +253,7 @@ def _head_keys(
         "batch_size": config.eval_batch_size,
         "data": _digest(context, config.weights),
     }
-    digests = [hashlib.sha256(np.packbits(rows).tobytes()).hexdigest() for rows in members]
+    digests = [hashlib.sha256(np.packbits(rows).tobytes()).hexdigest() for rows in train_masks]
     return [
         features_cache_key({**common, "members": digest}, module="pipeline.features.linear", ranks=ranks)
         for digest in digests
@@ -249,14 +261,14 @@ def _head_keys(
 
 
 def _digest(context: StageContext, weights: str) -> str:
-    """Of the images, and of the weights to start from."""
+    """Return the digests of the prepared data and of the initial weights."""
     path = Path(weights.replace("{network}", base_architecture(str(context.item))))
     start = sha256_of_file(path) if weights not in ("none", "imagenet") and path.is_file() else weights
     return f"{prepared_digest(context.data)} {start}"
 
 
 def _weight_initializer(weights: str, network: str, ranks: World) -> Callable[[Network], None] | None:
-    """One process downloads; the others find the file in the cache."""
+    """Return the initializer of `weights`; rank 0 downloads them first, and the other ranks read the cache."""
     if not ranks.is_main:
         distributed.barrier()
     initialize = weight_initializer(weights, network)
@@ -271,7 +283,7 @@ def _check_finite(loss: float, learning_rate: float, network: str) -> None:
 
 
 def main() -> None:
-    """`python -m pipeline.stages.finetune --network NAME`."""
+    """Run the stage on the process's arguments and exit: `python -m pipeline.stages.finetune --network NAME`."""
     run_parallel_stage(
         "finetune",
         finetune,

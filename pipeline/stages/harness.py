@@ -120,7 +120,7 @@ def make_context(stage: str, item: str | None, arguments: argparse.Namespace, *,
     Raises:
         InputError: the parameter file is invalid, or does not have the item.
     """
-    # The report also reads packed results, whose keys are those of their time.
+    # The report also reads packed results, which may have old keys.
     params = load_params(arguments.params, accept_old_keys=stage == "report")
     value: str | None = getattr(arguments, item) if item else None
     names: dict[str, list[str]] = {"network": [*params.networks], "study": [*params.studies]}

@@ -1,4 +1,4 @@
-"""The harness of stages that train or embed: the same stage on one process or on many."""
+"""The harness of stages that train or extract: the same stage on one process or under torchrun."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -32,10 +32,15 @@ def run_parallel_stage(
     plan: Callable[[StageContext], LaunchPlan],
     argv: Sequence[str] | None = None,
 ) -> None:
-    """Run `body` on as many processes as `plan(context)` says and exit.
+    """Run a stage's `body` on the number of processes that its plan requests, and exit the process.
 
-    Under torchrun (one's own, on any number of nodes) it is a rank of that run. Otherwise it
-    starts torchrun itself where more than one worker is wanted.
+    A process that torchrun started, on any number of nodes, becomes a rank of that run. Any other process starts
+    torchrun if the plan requests more than one worker.
+
+    Args:
+        item: name of the argument of a matrix stage, `network` or `study`.
+        plan: returns the requested processes for a context.
+        argv: command line; default: that of the process.
 
     Exit codes: as `run_stage`.
     """
@@ -45,16 +50,20 @@ def run_parallel_stage(
         if not distributed.launched_by_torchrun():
             exit_with_dvc()
             back_up_dvc_lock(WorkPaths(root=arguments.work))
-            here = plan(make_context(stage, item, arguments, silent=True))
-            if (count := distributed.choose_workers(here.workers, here.valid_world_sizes)) > 1:
-                sys.exit(distributed.launch(f"pipeline.stages.{stage}", argv, count))
-        quiet = make_context(stage, item, arguments, silent=True)
-        wanted = plan(quiet)
-        joining = partial(distributed.participating_ranks, wanted.workers, wanted.valid_world_sizes)
-        with distributed.session(wanted.threads, joining) as ranks, _metering_ranks(ranks) as joules:
+            launch_plan = plan(make_context(stage, item, arguments, silent=True))
+            n_workers = distributed.choose_workers(launch_plan.workers, launch_plan.valid_world_sizes)
+            if n_workers > 1:
+                sys.exit(distributed.launch(f"pipeline.stages.{stage}", argv, n_workers))
+        silent = make_context(stage, item, arguments, silent=True)
+        launch_plan = plan(silent)
+        choose_world_size = partial(distributed.participating_ranks, launch_plan.workers, launch_plan.valid_world_sizes)
+        with (
+            distributed.join_process_group(launch_plan.threads, choose_world_size) as ranks,
+            _energy_of_all_ranks(ranks) as joules,
+        ):
             if not ranks.is_main:
-                body(replace(quiet, joules=joules), ranks)
-                joules()  # for rank 0's record
+                body(replace(silent, joules=joules), ranks)
+                joules()  # a collective call: rank 0 records the total
                 return
             context = replace(make_context(stage, item, arguments), joules=joules)
             with record_resources(context), hold_lock(context):
@@ -64,10 +73,10 @@ def run_parallel_stage(
 
 
 @contextmanager
-def _metering_ranks(ranks: World) -> Iterator[Callable[[], Energy]]:
-    """The energy since the block began, of every rank's GPU and every node's processors; all ranks ask together."""
+def _energy_of_all_ranks(ranks: World) -> Iterator[Callable[[], Energy]]:
+    """Yield a meter of the energy since the block began, of all GPUs and all nodes' processors; all ranks call it."""
     nodes = distributed.all_gather(node_id())
     gpu = f"GPU-{torch.cuda.get_device_properties(ranks.device).uuid}" if ranks.device.type == "cuda" else None
-    # The first rank of a node counts what all of its ranks share.
+    # The first rank of a node measures the processors, which the ranks of the node share.
     with measure_energy(gpu=gpu, node=ranks.rank == nodes.index(nodes[ranks.rank])) as meter:
         yield lambda: total_energy(distributed.all_gather(meter.read()))

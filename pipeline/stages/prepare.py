@@ -65,7 +65,7 @@ def prepare(context: StageContext) -> None:
 
 
 def _source(config: PrepareConfig) -> str:
-    """Name of the data set in messages."""
+    """Return the name of the data set in messages."""
     source = f"prepare.path: {config.path}" if config.path else f"prepare.dataset: {config.dataset}"
     return f"{source} with prepare.label_file: {config.label_file}" if config.label_file else source
 
@@ -74,7 +74,7 @@ def _write_tables(context: StageContext, stored: StoredImages) -> dict[str, Any]
     """Write the manifests, the metrics and the provenance; returns the metrics."""
     config, data = context.params.prepare, context.data
     samples = stored.images.samples("train")
-    # From the labels before any is planted, so that planting changes no row's flag.
+    # Split by the labels before noise is planted, so that planting changes no row's flag.
     val = choose_val_rows(
         [sample.path for sample in samples], [sample.label for sample in samples], config.val_size, seed=config.seed
     )
@@ -118,7 +118,7 @@ def _write_tables(context: StageContext, stored: StoredImages) -> dict[str, Any]
 
 
 def _with_planted_noise(stored: StoredImages, pixels: NDArray[np.uint8], config: PrepareConfig) -> StoredImages:
-    """The same images, with labels changed as in `prepare.plant_label_noise`.
+    """Return the same images with labels changed as `prepare.plant_label_noise` says.
 
     Raises:
         InputError: no label would change, or a class would have too few images.
@@ -132,7 +132,7 @@ def _with_planted_noise(stored: StoredImages, pixels: NDArray[np.uint8], config:
     )
     if (planted == labels).all():
         raise InputError(
-            f"prepare.plant_label_noise.fraction: {noise.fraction:g} of {len(labels)} labels is none; raise it"
+            f"prepare.plant_label_noise.fraction: {noise.fraction:g} of {len(labels)} labels rounds to 0; raise it"
         )
     images = stored.images.with_train_labels(planted)
     check_classes(images, f"{_source(config)} with prepare.plant_label_noise")
@@ -154,14 +154,14 @@ def _manifest(stored: StoredImages, split: str) -> pa.Table:
 
 def _describe(config: PrepareConfig, metrics: dict[str, Any]) -> str:
     counts = {name: pairs["count"] for name, pairs in metrics["duplicates"].items()}
-    size, where = config.image_size, ", left in their files" if config.storage == "files" else ""
+    size, storage = config.image_size, ", left in their files" if config.storage == "files" else ""
     changed = f"labels changed by {config.label_file}: {metrics['n_relabelled']}; " if config.label_file else ""
     if config.plant_label_noise:
         unchanged = f", the files in {config.path} unchanged" if config.path else ""
         changed = f"{planted_note(metrics['n_planted'])}{unchanged}; "
     return (
         f"prepare: {config.dataset}: {metrics['n_train']} training images ({metrics['n_val']} for tuning) and "
-        f"{metrics['n_test']} test images of {len(metrics['class_names'])} classes at {size}x{size}{where}; "
+        f"{metrics['n_test']} test images of {len(metrics['class_names'])} classes at {size}x{size}{storage}; "
         f"{changed}exact duplicates: {counts['within_train']} in train, {counts['within_test']} in test, "
         f"{counts['across']} test images also in train; unreadable: {len(metrics['unreadable'])}"
     )

@@ -34,32 +34,32 @@ def reduce(context: StageContext) -> None:
             f"{data.features(network, 'test')}: {len(test)} test images are too few for t-SNE; "
             f"give the test split at least {_MIN_TEST_IMAGES}"
         )
-    too_many = (
+    out_of_memory = (
         f"reduce.landmarks: PCA and t-SNE of {len(train)} images with {train.shape[1]} features, landmarks: "
         f"{config.landmarks}, do not fit the memory; give fewer landmarks, or fewer reduce.pca.n_components"
     )
     # The bits of t-SNE and of BLAS depend on the number of threads: one setting fixes both.
     with (
-        explain_out_of_memory(too_many),
-        task_pool(context.dask.scheduler, workers=context.dask.workers, threads=config.tsne.n_jobs) as run,
+        explain_out_of_memory(out_of_memory),
+        task_pool(context.dask.scheduler, workers=context.dask.workers, threads=config.tsne.n_jobs) as map_fn,
     ):
-        mapped = embed(train, labels, config, components_file=data.components(network), log=log, map_fn=run)
-        test_components = mapped.axes.transform(test) if mapped.axes else np.asarray(test)
-        test_map = tsne_with_progress(
+        result = embed(train, labels, config, components_file=data.components(network), log=log, map_fn=map_fn)
+        test_components = result.axes.transform(test) if result.axes else np.asarray(test)
+        test_embedding = tsne_with_progress(
             test_components, _test_settings(config.tsne, len(test)), log, "t-SNE of the test images"
         )
     metrics = {
         "n_train": len(train),
         "n_test": len(test),
-        **mapped.metrics,
-        "test": {"kl_divergence": test_map.kl_divergence, "tsne": {"effective": test_map.effective}},
+        **result.metrics,
+        "test": {"kl_divergence": test_embedding.kl_divergence, "tsne": {"effective": test_embedding.effective}},
     }
-    _write(context, mapped, test_map, metrics)
+    _write(context, result, test_embedding, metrics)
     context.images.append(len(train) + len(test))
 
 
 def _replicate_config(config: ReduceConfig, number: int) -> ReduceConfig:
-    """The section with `number` added to the seed of every embedding."""
+    """Return the section with `number` added to the seed of every embedding."""
     tsne = config.tsne.model_copy(update={"random_state": config.tsne.random_state + number})
     # An embedding without a seed takes that of `tsne`, to which it is added above.
     extra_embeddings = tuple(
@@ -77,20 +77,20 @@ def _features(context: StageContext, split: str, rows: int) -> NDArray[np.float3
 
 
 def _test_settings(tsne: TsneConfig, n: int) -> TsneConfig:
-    """Settings of the embedding of the test images, which is for display alone.
+    """Return the settings of the embedding of the test images, which is for display alone.
 
-    If the test split is too small for the perplexity, the largest valid one is used: no result depends on it. The
+    A test split that is too small for the perplexity uses the largest valid one. No result depends on it, and the
     metrics record both.
     """
     return tsne.model_copy(update={"perplexity": min(tsne.perplexity, max_perplexity(n))})
 
 
-def _write(context: StageContext, mapped: EmbeddingResult, test_map: TsneResult, metrics: dict[str, Any]) -> None:
+def _write(context: StageContext, result: EmbeddingResult, test_embedding: TsneResult, metrics: dict[str, Any]) -> None:
     data, network = context.data, str(context.item)
-    write_array(data.embeddings(network), mapped.coordinates)
-    table = _table(mapped.embeddings[0]).append_column("neighbours", list_array(mapped.neighbors.rows))
-    write_parquet(data.embedding(network), table.append_column("distances", list_array(mapped.neighbors.distances)))
-    write_parquet(data.embedding(network, "test"), _table(test_map))
+    write_array(data.embeddings(network), result.coordinates)
+    table = _table(result.embeddings[0]).append_column("neighbours", list_array(result.neighbors.rows))
+    write_parquet(data.embedding(network), table.append_column("distances", list_array(result.neighbors.distances)))
+    write_parquet(data.embedding(network, "test"), _table(test_embedding))
     write_json(data.reduce_metrics(network), metrics)
     write_provenance(
         data.provenance("reduce", network),
@@ -112,8 +112,8 @@ def _write(context: StageContext, mapped: EmbeddingResult, test_map: TsneResult,
     )
 
 
-def _table(mapped: TsneResult) -> pa.Table:
-    x, y = mapped.coordinates.T
+def _table(embedding: TsneResult) -> pa.Table:
+    x, y = embedding.coordinates.T
     ids = np.arange(len(x), dtype=np.int64)
     return pa.table({"sample_id": ids, "x": np.ascontiguousarray(x), "y": np.ascontiguousarray(y)})
 

@@ -1,4 +1,4 @@
-"""`report`: tables, figures and one page from what all other stages left."""
+"""Stage `report`: tables, figures and one page from the results of all other stages."""
 
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ def report(context: StageContext) -> None:
 
 
 def _write_figures(folder: Path, inputs: ReportInputs, summary: Summary) -> None:
-    """All figure files, and none of an earlier run's."""
+    """Write all figure files, and remove those of earlier runs."""
     written = set()
     for name, content in reporting_figures.figure_files(inputs, summary):
         with atomic_path(folder / name) as temporary:
@@ -73,7 +73,7 @@ def _page_figures(inputs: ReportInputs, summary: Summary) -> PageFigures:
 
 
 def _write_costs(context: StageContext, inputs: ReportInputs) -> None:
-    """What differs from run to run; no output of DVC."""
+    """Write the costs. They differ between equal runs, so they are no output of DVC."""
     resources = _collect_resources(context)
     write_json(context.data.resources, resources)
     page = render_costs(context.params.prepare.dataset, resources, arm_costs(inputs.studies, resources))
@@ -81,7 +81,7 @@ def _write_costs(context: StageContext, inputs: ReportInputs) -> None:
 
 
 def _collect_resources(context: StageContext) -> dict[str, Any]:
-    """What each stage's last run on this machine took; stages that ran elsewhere are missing."""
+    """Return the resources of each stage's last run on this machine; stages that ran elsewhere are missing."""
     records = {name: context.work.resources(name) for name in stage_names(context.params)}
     return {name: read_json(path) for name, path in records.items() if path.exists()}
 

@@ -44,24 +44,24 @@ from pipeline.training.stopping import needed_seeds
 def train_study(context: StageContext, ranks: World) -> None:
     """Train the missing runs of `context.item`, a study, then write its tables."""
     data = load_prepared(context.data, folder=context.image_folder)
-    cells, members, identities = resolve_runs(context, data, ranks)
-    keys = run_key_digests(identities)
+    specs, train_masks, run_keys = resolve_runs(context, data, ranks)
+    keys = run_key_digests(run_keys)
     if ranks.is_main:
         _register_plans(context)
     cache = RunCache(context.work.run_cache)
     n_test, ran = len(data.test.labels), []
     # The disk of rank 0 is authoritative.
-    while todo := distributed.broadcast(next_runs(context, cells, keys, cache, n_test) if ranks.is_main else []):
-        _run(todo, context, ranks, data, cells, members, identities, cache)
+    while todo := distributed.broadcast(next_runs(context, specs, keys, cache, n_test) if ranks.is_main else []):
+        _run(todo, context, ranks, data, specs, train_masks, run_keys, cache)
         ran += [keys[i] for i in todo]
     if ranks.is_main:
-        used = _used_cells(context, cells, keys, cache, n_test)
-        cells, keys = [cells[i] for i in used], [keys[i] for i in used]
+        used = _used_runs(context, specs, keys, cache, n_test)
+        specs, keys = [specs[i] for i in used], [keys[i] for i in used]
         if looks := context.params.studies[str(context.item)].looks:
-            seeds = len({cell.settings.seed for cell in cells})
+            seeds = len({spec.settings.seed for spec in specs})
             context.log.info(f"{context.name}: complete with {seeds} seeds, of looks at {list(looks)}")
-        _count_work(context, cells, keys, ran, cache)
-        _write_results(context, cells, keys, cache)
+        _count_work(context, specs, keys, ran, cache)
+        _write_results(context, specs, keys, cache)
         # Checkpoints of settings that the study no longer has.
         remove_stale_checkpoints(context.work.checkpoints(context.name), max_age_s=STALE_AFTER_S)
 
@@ -78,86 +78,95 @@ def _register_plans(context: StageContext) -> None:
 def resolve_runs(
     context: StageContext, data: PreparedData, ranks: World, *, threads: int | None = None
 ) -> tuple[list[RunSpec], list[NDArray[np.bool_]], list[RunKey | None]]:
-    """The study's runs, the rows (N,) bool that each trains on, and its key, None if it is skipped.
+    """Return the runs of a study, the mask (N,) bool of the rows that each trains on, and each run's key.
 
     Args:
         threads: CPU threads of each training process; None: as many as this process has.
+
+    Returns:
+        Three lists of one length. The key of a skipped run is None.
+
+    Raises:
+        InputError: a filter's table does not fit the data, two replicates of the filter keep the same images, or a run
+            cannot be trained, see `expand_grid`.
     """
     study = context.params.studies[str(context.item)]
     n = len(data.train.labels)
-    chosen = set(study.arms) != {"full"}
-    keep = {network: _kept_rows(context, network, n) for network in study.filter_networks if chosen}
+    needs_filter = set(study.arms) != {"full"}
+    keep = {network: _kept_rows(context, network, n) for network in study.filter_networks if needs_filter}
     _check_replicates_differ(keep, context)
     summary = DatasetInfo(n_classes=len(data.class_names), image_size=data.image_size, mean=data.mean, std=data.std)
-    cells = expand_grid(study, context.params.train, summary, n, {name: int(rows.sum()) for name, rows in keep.items()})
-    members = [train_mask(cell, data.train.labels, keep) for cell in cells]
+    specs = expand_grid(study, context.params.train, summary, n, {name: int(rows.sum()) for name, rows in keep.items()})
+    train_masks = [train_mask(spec, data.train.labels, keep) for spec in specs]
     data_digest = distributed.broadcast(prepared_digest(context.data) if ranks.is_main else None)
-    identities = [
+    run_keys = [
         None
-        if cell.skipped
+        if spec.skip_reason
         else run_key(
-            cell.settings, rows, data_digest=str(data_digest), device=ranks.device,
+            spec.settings, rows, data_digest=str(data_digest), device=ranks.device,
             threads=threads or torch.get_num_threads(),
         )
-        for cell, rows in zip(cells, members, strict=True)
+        for spec, rows in zip(specs, train_masks, strict=True)
     ]  # fmt: skip
-    return cells, members, identities
+    return specs, train_masks, run_keys
 
 
 def _check_replicates_differ(keep: Mapping[str, NDArray[np.bool_]], context: StageContext) -> None:
-    """Refuse equal filters: they would count as independent replicates."""
+    """Check that no two filters keep the same images: they would count as independent replicates."""
     for left, right in itertools.combinations(keep, 2):
         if np.array_equal(keep[left], keep[right]):
             raise InputError(
-                f"studies.{context.item}.filter_replicates: {left} and {right} keep the same images, so one is no "
-                "replicate; lower filter_replicates, or use a scorer or an extractor with random parts"
+                f"studies.{context.item}.filter_replicates: {left} and {right} keep the same images, so they are not "
+                "replicates; lower filter_replicates, or use a scorer or an extractor with random parts"
             )
 
 
-def run_key_digests(identities: Sequence[RunKey | None]) -> list[str]:
-    """Names in the cache; empty for what is skipped."""
-    return [identity.key if identity else "" for identity in identities]
+def run_key_digests(run_keys: Sequence[RunKey | None]) -> list[str]:
+    """Return the runs' names in the cache; empty for skipped runs."""
+    return [key.key if key else "" for key in run_keys]
 
 
-def next_runs(context: StageContext, cells: list[RunSpec], keys: list[str], cache: RunCache, n_test: int) -> list[int]:
-    """Which cells are to be trained before the next look, or all that are missing; none when the study is complete."""
+def next_runs(context: StageContext, specs: list[RunSpec], keys: list[str], cache: RunCache, n_test: int) -> list[int]:
+    """Return the indices of the missing runs before the next look, or of all without looks; empty when complete."""
     keep = context.params.studies[str(context.item)].keep_weights
-    used = set(_used_cells(context, cells, keys, cache, n_test))
-    return [i for i in missing_runs(cells, keys, cache, keep) if i in used]
+    used = set(_used_runs(context, specs, keys, cache, n_test))
+    return [i for i in missing_runs(specs, keys, cache, keep) if i in used]
 
 
-def _used_cells(
-    context: StageContext, cells: list[RunSpec], keys: list[str], cache: RunCache, n_test: int
-) -> list[int]:
-    """Those of the seeds up to the next look, or to the one that decided; all without looks."""
+def _used_runs(context: StageContext, specs: list[RunSpec], keys: list[str], cache: RunCache, n_test: int) -> list[int]:
+    """Return the indices of the runs with seeds up to the next look, or the look that decided; all without looks."""
     study, report = context.params.studies[str(context.item)], context.params.report
     design = None
     if study.looks:
         design = SequentialDesign(looks=study.looks, margin=report.margin / 100, alpha=report.alpha)
-    seeds = needed_seeds(cells, keys, cache, design=design, control=report.primary, n_images=n_test)
-    return [i for i, cell in enumerate(cells) if cell.settings.seed in seeds]
+    seeds = needed_seeds(specs, keys, cache, design=design, control=report.primary, n_images=n_test)
+    return [i for i, spec in enumerate(specs) if spec.settings.seed in seeds]
 
 
-def missing_runs(cells: list[RunSpec], keys: list[str], cache: RunCache, keep: KeepWeights) -> list[int]:
-    """Which cells are to be trained; those that came out equal, arms included, are one run."""
+def missing_runs(specs: list[RunSpec], keys: list[str], cache: RunCache, keep: KeepWeights) -> list[int]:
+    """Return the indices of the runs to train; runs with equal keys, also of different arms, are trained once."""
     firsts = sorted({key: i for i, key in reversed(list(enumerate(keys))) if key}.values())
-    return [i for i in firsts if not cache.has(keys[i], with_weights=_keeps_weights(cells[i], cells, keep))]
+    return [i for i in firsts if not cache.has(keys[i], with_weights=_keeps_weights(specs[i], specs, keep))]
 
 
-def _keeps_weights(cell: RunSpec, cells: list[RunSpec], keep: KeepWeights) -> bool:
-    """The weights of one seed are enough to hand out, and a fraction of the disk."""
-    return keep == "all" or cell.settings.seed == cells[0].settings.seed
+def _keeps_weights(spec: RunSpec, specs: list[RunSpec], keep: KeepWeights) -> bool:
+    """Return whether a run's weights are saved; one seed suffices for publishing and takes less of the disk."""
+    return keep == "all" or spec.settings.seed == specs[0].settings.seed
 
 
 def _kept_rows(context: StageContext, network: str, n_train: int) -> NDArray[np.bool_]:
-    """(n_train,) bool from the filter's kept.csv."""
+    """Return the mask (n_train,) bool of the images in the filter's kept.csv.
+
+    Raises:
+        InputError: the table is missing or does not fit the training images.
+    """
     path = context.data.kept(network)
     columns = {"sample_id": pa.int64(), "path": pa.string(), "label_name": pa.string()}
     kept = read_csv(path, columns, optional=[PLANTED_COLUMN])
     ids = kept["sample_id"].to_numpy()
     images = read_parquet(context.data.manifest("train"), ["path"])["path"]
     in_range = len(ids) > 0 and ids.dtype.kind == "i" and ids.min() >= 0 and ids.max() < n_train
-    # A table of another preparation may have row numbers that exist and mean other images.
+    # Rows of a table for another preparation may exist and refer to other images.
     if not in_range or len(np.unique(ids)) < len(ids) or kept["path"].to_pylist() != images.take(ids).to_pylist():
         raise InputError(f"{path}: does not fit the {n_train} training images; run `dvc repro`")
     keep = np.zeros(n_train, dtype=np.bool_)
@@ -170,9 +179,9 @@ def _run(
     context: StageContext,
     ranks: World,
     data: PreparedData,
-    cells: list[RunSpec],
-    members: list[NDArray[np.bool_]],
-    identities: list[RunKey | None],
+    specs: list[RunSpec],
+    train_masks: list[NDArray[np.bool_]],
+    run_keys: list[RunKey | None],
     cache: RunCache,
 ) -> None:
     splits = LoadedSplits(
@@ -187,19 +196,19 @@ def _run(
         remove_leftovers(context.work.run_cache)
     recipe, flag_sync = _recipe(context), stop_and_save_flags()
     for count, i in enumerate(todo, start=1):
-        settings, identity = cells[i].settings, identities[i]
-        assert identity is not None, "what is skipped is not to do"
-        what = f"{cells[i].arm} of {cells[i].filter_network}, batch {settings.batch_size}, seed {settings.seed}"
-        title = f"{context.name} {count}/{len(todo)}: {what}"
-        kept = _keeps_weights(cells[i], cells, context.params.studies[str(context.item)].keep_weights)
-        weights = context.work.run_cache / f".{identity.key}.weights.{os.getpid()}.tmp" if kept else None
-        folder = context.work.checkpoints(context.name) / checkpoint_folder_name(identity.key)
+        settings, run_key = specs[i].settings, run_keys[i]
+        assert run_key is not None, "skipped runs are not in todo"
+        name = f"{specs[i].arm} of {specs[i].filter_network}, batch {settings.batch_size}, seed {settings.seed}"
+        title = f"{context.name} {count}/{len(todo)}: {name}"
+        save_weights = _keeps_weights(specs[i], specs, context.params.studies[str(context.item)].keep_weights)
+        weights = context.work.run_cache / f".{run_key.key}.weights.{os.getpid()}.tmp" if save_weights else None
+        folder = context.work.checkpoints(context.name) / checkpoint_folder_name(run_key.key)
         resumed = has_checkpoints(folder)
         checkpointer = make_checkpointer(recipe.checkpoint, folder, flag_sync, ranks)
         with checkpointer.handle_sigterm():
             before = context.joules()
             result = execute_run(
-                cells[i], splits, members[i], ranks=ranks, log=context.log,
+                specs[i], splits, train_masks[i], ranks=ranks, log=context.log,
                 weights=weights, eval_batch_size=recipe.eval_batch_size,
                 options=RunOptions(
                     title=title, micro_batch=recipe.micro_batch, comm=comm_config_from(recipe),
@@ -210,13 +219,13 @@ def _run(
             joules = UNKNOWN_ENERGY if resumed else used
             result = replace(result, joules=joules, recorded=utc_timestamp(datetime.now(UTC)))
             if ranks.is_main:
-                cache.add(identity, result, weights if result.status == "finished" else None)
+                cache.add(run_key, result, weights if result.status == "finished" else None)
                 checkpointer.clear()
-                shown = f"top-1 {result.top1:.4f}" if result.top1 is not None else result.status
-                context.log.info(f"{title}: {shown} in {result.seconds:.1f} s")
+                outcome = f"top-1 {result.top1:.4f}" if result.top1 is not None else result.status
+                context.log.info(f"{title}: {outcome} in {result.seconds:.1f} s")
 
 
-def _count_work(context: StageContext, cells: list[RunSpec], keys: list[str], ran: list[str], cache: RunCache) -> None:
+def _count_work(context: StageContext, specs: list[RunSpec], keys: list[str], ran: list[str], cache: RunCache) -> None:
     """Count the images, seconds and energy of all runs of the study, including cached ones."""
     results = {key: cache.get(key) for key in sorted({key for key in keys if key})}
     for key, result in results.items():
@@ -225,22 +234,22 @@ def _count_work(context: StageContext, cells: list[RunSpec], keys: list[str], ra
             context.earlier_seconds.append(result.seconds)
         if key not in ran or result.joules == UNKNOWN_ENERGY:
             context.extra_joules.append(result.joules)
-    for cell, key in zip(cells, keys, strict=True):
+    for spec, key in zip(specs, keys, strict=True):
         if key:
-            # Equal arms share a run; each would have cost as much.
-            context.arm_seconds[cell.arm] = context.arm_seconds.get(cell.arm, 0.0) + results[key].seconds
-            joules = [context.arm_joules[cell.arm]] if cell.arm in context.arm_joules else []
-            context.arm_joules[cell.arm] = total_energy([*joules, results[key].joules])
+            # Equal arms share a run, and each counts its full cost.
+            context.arm_seconds[spec.arm] = context.arm_seconds.get(spec.arm, 0.0) + results[key].seconds
+            joules = [context.arm_joules[spec.arm]] if spec.arm in context.arm_joules else []
+            context.arm_joules[spec.arm] = total_energy([*joules, results[key].joules])
 
 
-def _write_results(context: StageContext, cells: list[RunSpec], keys: list[str], cache: RunCache) -> None:
+def _write_results(context: StageContext, specs: list[RunSpec], keys: list[str], cache: RunCache) -> None:
     """Write the study's tables, per-image results, metrics, best network and the dates of its runs."""
     name = str(context.item)
     study, paths = context.params.studies[name], context.data
     remove_leftovers(paths.runs(name).parent)
     remove_leftovers(paths.trained_weights(name).parent)
     results: list[RunResult | None] = [cache.get(key) if key else None for key in keys]
-    rows = [run_row(name, cell, key, result) for cell, key, result in zip(cells, keys, results, strict=True)]
+    rows = [run_row(name, spec, key, result) for spec, key, result in zip(specs, keys, results, strict=True)]
     write_parquet(paths.runs(name), pa.Table.from_pylist(rows, schema=RUNS_SCHEMA))
     history = [
         {"study": name, "fingerprint": key, **vars(record)}
@@ -253,13 +262,13 @@ def _write_results(context: StageContext, cells: list[RunSpec], keys: list[str],
     nothing = np.zeros(n_test, dtype=np.bool_)
     correct = [result.correct if result and result.correct is not None else nothing for result in results]
     write_array(paths.correct(name), np.stack(correct))
-    write_json(paths.train_metrics(name), _accuracies(cells, results))
+    write_json(paths.train_metrics(name), _accuracies(specs, results))
     recorded = {key: result.recorded for key, result in zip(keys, results, strict=True) if result}
     write_run_dates(context.work.plans(name), recorded)
     outputs = [paths.runs(name), paths.history(name), paths.correct(name), paths.train_metrics(name)]
     kept = [paths.kept(network) for network in study.filter_networks if set(study.arms) != {"full"}]
     with atomic_path(paths.trained_weights(name)) as temporary:
-        temporary.write_bytes(_best_weights(cells, keys, results, cache))
+        temporary.write_bytes(_best_weights(specs, keys, results, cache))
     write_provenance(
         paths.provenance("train", name),
         stage=context.name,
@@ -272,46 +281,46 @@ def _write_results(context: StageContext, cells: list[RunSpec], keys: list[str],
     )
 
 
-def _scores(cells: list[RunSpec], results: list[RunResult | None]) -> dict[RunVariant, list[float]]:
-    """Top-1 of each variant's finished seeds."""
+def _scores(specs: list[RunSpec], results: list[RunResult | None]) -> dict[RunVariant, list[float]]:
+    """Return the top-1 accuracies of each variant's finished seeds."""
     scores: dict[RunVariant, list[float]] = defaultdict(list)
-    for cell, result in zip(cells, results, strict=True):
+    for spec, result in zip(specs, results, strict=True):
         if result and result.top1 is not None:
-            scores[run_variant(cell)].append(result.top1)
+            scores[run_variant(spec)].append(result.top1)
     return scores
 
 
-def _accuracies(cells: list[RunSpec], results: list[RunResult | None]) -> dict[str, float]:
-    """Mean top-1 per variant, for `dvc metrics`; the report has the rest."""
+def _accuracies(specs: list[RunSpec], results: list[RunResult | None]) -> dict[str, float]:
+    """Return the mean top-1 per variant, for `dvc metrics`; the report has the rest."""
     return {
-        f"{model} {_arm(arm, network, cells)} batch {batch} lr {rate:g} wd {decay:g}": float(np.mean(values))
-        for (model, arm, network, batch, rate, decay), values in _scores(cells, results).items()
+        f"{model} {_arm(arm, network, specs)} batch {batch} lr {rate:g} wd {decay:g}": float(np.mean(values))
+        for (model, arm, network, batch, rate, decay), values in _scores(specs, results).items()
     }
 
 
-def _arm(arm: str, network: str, cells: list[RunSpec]) -> str:
-    """Arm, with the filter's network if it is not the study's first."""
-    return arm if network == cells[0].filter_network else f"{arm} of {network}"
+def _arm(arm: str, network: str, specs: list[RunSpec]) -> str:
+    """Return the arm, with the filter's network unless that is the study's first."""
+    return arm if network == specs[0].filter_network else f"{arm} of {network}"
 
 
-def _best_weights(cells: list[RunSpec], keys: list[str], results: list[RunResult | None], cache: RunCache) -> bytes:
-    """The network file of the first seed of the variant with the highest mean; empty if none finished.
+def _best_weights(specs: list[RunSpec], keys: list[str], results: list[RunResult | None], cache: RunCache) -> bytes:
+    """Return the weights file of the first seed of the variant with the highest mean top-1; empty if no run finished.
 
-    A variant whose first seed diverged has no file; then the next best one is used.
+    A variant whose first seed diverged has no file; then the next best variant is used.
     """
-    scores = _scores(cells, results)
+    scores = _scores(specs, results)
     files = {
-        run_variant(cell): cache.weights(key)
-        for cell, key in zip(cells, keys, strict=True)
-        # Weights of other seeds, left by another study, must not change this result.
-        if key and cell.settings.seed == cells[0].settings.seed and cache.weights(key).exists()
+        run_variant(spec): cache.weights(key)
+        for spec, key in zip(specs, keys, strict=True)
+        # Another study may have left weights of other seeds, which must not change this result.
+        if key and spec.settings.seed == specs[0].settings.seed and cache.weights(key).exists()
     }
     best = max(files, key=lambda variant: float(np.mean(scores[variant])), default=None)
     return files[best].read_bytes() if best else b""
 
 
 def main() -> None:
-    """`python -m pipeline.stages.train --study NAME`."""
+    """Run the stage on the process's arguments and exit: `python -m pipeline.stages.train --study NAME`."""
     run_parallel_stage(
         "train",
         train_study,

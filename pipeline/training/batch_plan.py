@@ -1,4 +1,4 @@
-"""Which part of each global batch this rank computes, in which micro-batches, and whether the ranks fit the job."""
+"""Plan the batches of a run: this rank's part of each global batch, its micro-batches, and whether the ranks fit."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,15 +44,15 @@ def check_ranks(settings: TrainSettings, ranks: World, comm: CommConfig) -> None
     """
     simulated = settings.simulated_workers
     valid = valid_world_sizes(simulated, aligned=settings.reduction == "tree")
-    if ranks.count not in valid:
+    if ranks.size not in valid:
         why = "a power of two of" if settings.reduction == "tree" else "equally many of"
         raise InputError(
-            f"workers: {ranks.count} processes cannot take {why} {simulated} simulated_workers each; use one of {valid}"
+            f"workers: {ranks.size} processes cannot take {why} {simulated} simulated_workers each; use one of {valid}"
         )
-    if settings.local_from_step is not None and ranks.count != simulated:
+    if settings.local_from_step is not None and ranks.size != simulated:
         raise InputError(
-            f"post_local_sgd: {ranks.count} processes cannot stand in for simulated_workers {simulated}, since each "
-            "has separate weights; use as many"
+            f"post_local_sgd: {ranks.size} processes cannot run simulated_workers {simulated}, since each has separate "
+            f"weights; use {simulated}"
         )
     if settings.compression != "none":
         _check_compression(settings, ranks, comm)
@@ -61,10 +61,10 @@ def check_ranks(settings: TrainSettings, ranks: World, comm: CommConfig) -> None
 def _check_compression(settings: TrainSettings, ranks: World, comm: CommConfig) -> None:
     assert comm.hierarchical == (settings.workers_per_node is not None), "the settings decide who compresses"
     simulated, per_node = settings.simulated_workers, settings.workers_per_node
-    if ranks.count != simulated:
+    if ranks.size != simulated:
         raise InputError(
-            f"communication.compression: {ranks.count} processes cannot stand in for simulated_workers {simulated}, "
-            "since each compresses a separate gradient; use as many"
+            f"communication.compression: {ranks.size} processes cannot run simulated_workers {simulated}, since each "
+            f"compresses a separate gradient; use {simulated}"
         )
     sizes = [len(node) for node in distributed.ranks_by_node()]
     if per_node is not None and sizes != [per_node] * (simulated // per_node):
@@ -87,7 +87,7 @@ class BatchPlan:
     micro_batch: int
 
     def requests(self, stream: SampleStream, settings: TrainSettings, first_step: int) -> Iterator[BatchRequest]:
-        """Yield what this rank asks of the images from `first_step` on, one micro-batch at a time."""
+        """Yield this rank's requests for images from `first_step` on, one micro-batch at a time."""
         for step in range(first_step, settings.steps):
             size = settings.batch_sizes.size_at(step)
             sample_ids, epochs = stream.samples(settings.batch_sizes.examples(step), size)
@@ -112,7 +112,7 @@ def plan_batches(
         OutOfMemory: a BatchNorm group does not fit the memory.
     """
     slices = {
-        size: rank_slices(workers, rank=ranks.rank, ranks=ranks.count)
+        size: rank_slices(workers, rank=ranks.rank, ranks=ranks.size)
         for size, workers in _worker_slices(settings).items()
     }
     if settings.reduction == "tree":
@@ -132,7 +132,7 @@ def plan_batches(
 
 
 def _worker_slices(settings: TrainSettings) -> dict[int, list[BatchSlice]]:
-    """By batch size, the slice of each simulated worker."""
+    """Return the slice of each simulated worker, by batch size."""
     return {
         size: worker_slices(size, settings.simulated_workers, settings.bn_group) for size in settings.batch_sizes.unique
     }
@@ -145,7 +145,7 @@ def _rank_batch(workers: Sequence[BatchSlice], micro_batch: int) -> RankBatch:
 
 
 class _MemoryProbe:
-    """Measures what forward and backward passes of the run take; `parts` are this rank's of `batch`."""
+    """Measures the memory of forward and backward passes of the run; `parts` are this rank's slices of `batch`."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ def too_large(settings: TrainSettings, micro_batch: int) -> str:
         fix = f"give micro_batch: {max(group, micro_batch // 2)}, at least {group}; or {fix.removeprefix('give ')}"
     return (
         f"micro_batch: a pass of {micro_batch} images, of a batch of {settings.batch_size} in BatchNorm groups of "
-        f"{group}, does not fit the memory; {fix}. The run goes on from what it saved"
+        f"{group}, does not fit the memory; {fix}. The run resumes from its last checkpoint"
     )
 
 

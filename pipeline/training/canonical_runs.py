@@ -24,7 +24,7 @@ from pipeline.artifacts.prepared import ImageFiles, ImageSource
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.distributed import World
 from pipeline.durations import BatchStage
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
 from pipeline.training.evaluation import Evaluation, evaluate, load_images
@@ -37,7 +37,7 @@ _N_IMAGES = 96
 _N_CLASSES = 4
 _IN_FILES = "images in files"
 _FROM_A_FILE = "resnet18 bf16 from a file"
-_ALONE = World(rank=0, count=1, device=torch.device("cpu"))
+_ALONE = World(rank=0, size=1, device=torch.device("cpu"))
 
 _COMMON: Mapping[str, Any] = {
     "network": "small_cnn", "stem": "imagenet", "n_classes": _N_CLASSES, "crop_padding": 1, "flip": True,
@@ -47,7 +47,7 @@ _COMMON: Mapping[str, Any] = {
     "label_smoothing": 0.0, "seed": 1,
 }  # fmt: skip
 _MOMENTS = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6}
-# Side of the images, and what differs from `_COMMON`.
+# Side of the images, and the settings that differ from `_COMMON`.
 _JOBS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "resnet18 sgd": (28, {
         "network": "resnet18", "batch_size": 24, "simulated_workers": 2, "noise_scale_steps": 7,
@@ -100,7 +100,7 @@ def _settings(size: int, changes: Mapping[str, Any]) -> TrainSettings:
 def canonical_hashes() -> dict[str, str]:
     """Return the hash of each run, 16 hex digits: of its chain, its history and its evaluation.
 
-    A run takes seconds on one CPU thread, to which this process is set meanwhile.
+    Each run takes seconds. This process is limited to one CPU thread meanwhile.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -120,7 +120,7 @@ def _run_hash(name: str, settings: TrainSettings) -> str:
 def _from_a_file(settings: TrainSettings) -> Callable[[Network], None] | None:
     """Initialize from a file with the weights of another seed and number of classes."""
     with TemporaryDirectory() as folder:
-        other = build(settings.network, _N_CLASSES + 1, stem=settings.stem, seed=settings.seed + 1)
+        other = build_network(settings.network, _N_CLASSES + 1, stem=settings.stem, seed=settings.seed + 1)
         torch.save(other.state_dict(), Path(folder, "weights.pt"))
         return weight_initializer(f"{folder}/weights.pt", settings.network)
 
@@ -157,7 +157,7 @@ def _trained(
 
 
 def _images(size: int, *, seed: int) -> NDArray[np.uint8]:
-    """uint8 (N, size, size, 3), of classes that differ in their brightness."""
+    """Return uint8 (N, size, size, 3), of classes that differ in brightness."""
     generator = np.random.default_rng([seed, size])
     noise = generator.integers(0, 90, (_N_IMAGES, size, size, 3))
     shade = 40 * (np.arange(_N_IMAGES) % _N_CLASSES)
@@ -166,7 +166,7 @@ def _images(size: int, *, seed: int) -> NDArray[np.uint8]:
 
 @contextmanager
 def _source(name: str, pixels: NDArray[np.uint8]) -> Iterator[ImageSource]:
-    """The images, in memory or as files."""
+    """Yield the images in memory or as files."""
     if name != _IN_FILES:
         yield pixels
         return

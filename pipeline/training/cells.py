@@ -53,7 +53,7 @@ class LoadedSplits:
 
 
 def execute_run(
-    cell: RunSpec,
+    spec: RunSpec,
     splits: LoadedSplits,
     train_mask: NDArray[np.bool_],
     *,
@@ -72,7 +72,7 @@ def execute_run(
         options: see `train`.
     """
     start = time.monotonic()
-    settings = cell.settings
+    settings = spec.settings
     images = splits.on_device(settings, training=True, device=ranks.device)
     labels = torch.from_numpy(splits.train_labels).to(ranks.device)
     run = train(
@@ -91,8 +91,8 @@ def execute_run(
         loss=result.loss if result and finished else None,
         correct=result.correct if result and finished else None,
         history=tuple(run.history),
-        workers=ranks.count,
-        places=tuple(run.hardware),
+        workers=ranks.size,
+        hardware=tuple(run.hardware),
         skipped_steps=run.skipped_steps,
         micro_batch=run.micro_batch,
         critical_batch=dataclasses.asdict(run.noise_scale) if run.noise_scale else None,
@@ -109,9 +109,9 @@ def _evaluate(
     return evaluate(model, images, labels, batch_size=batch_size, ranks=ranks)
 
 
-def run_row(study: str, cell: RunSpec, key: str, result: RunResult | None) -> dict[str, object]:
+def run_row(study: str, spec: RunSpec, key: str, result: RunResult | None) -> dict[str, object]:
     """Return a run's row of data/train/<study>.parquet; `result` is None for a skipped run."""
-    settings = cell.settings
+    settings = spec.settings
     # A run that diverged stopped early.
     steps = result.history[-1].step if result else 0
     examples = settings.batch_sizes.examples(steps)
@@ -120,28 +120,29 @@ def run_row(study: str, cell: RunSpec, key: str, result: RunResult | None) -> di
         "study": study,
         "fingerprint": key,
         "status": result.status if result else "skipped",
-        "reason": cell.skipped or ("the loss stopped being finite" if result and result.status == "diverged" else ""),
+        "reason": spec.skip_reason
+        or ("the loss stopped being finite" if result and result.status == "diverged" else ""),
         "model": settings.network,
-        "arm": cell.arm,
-        "filter_network": cell.filter_network,
+        "arm": spec.arm,
+        "filter_network": spec.filter_network,
         "batch_size": settings.batch_size,
         "simulated_workers": settings.simulated_workers,
         "bn_group": worker_slices(settings.batch_size, settings.simulated_workers, settings.bn_group)[0].group_sizes[0],
         "workers": result.workers if result else None,
-        "trained_on": "; ".join(result.places) if result else None,
+        "trained_on": "; ".join(result.hardware) if result else None,
         "micro_batch": result.micro_batch if result else None,
         "reduction": settings.reduction,
         "precision": settings.precision,
         "optimizer": settings.optimizer,
         "schedule": settings.schedule,
-        "learning_rate": cell.learning_rate,
+        "learning_rate": spec.learning_rate,
         "peak_learning_rate": settings.learning_rate,
         "warmup_steps": settings.warmup_steps,
         "weight_decay": settings.weight_decay,
         "seed": settings.seed,
-        "n_train": cell.n_train,
+        "n_train": spec.n_train,
         "steps": steps if result else None,
-        "epochs": examples / cell.n_train if result else None,
+        "epochs": examples / spec.n_train if result else None,
         "examples": examples if result else None,
         "top1": result.top1 if result else None,
         "balanced_accuracy": result.balanced_accuracy if result else None,

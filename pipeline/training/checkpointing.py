@@ -29,7 +29,7 @@ from pipeline.run_log import RunLog
 from pipeline.training.state import TrainState
 
 _NAME = re.compile(r"step-([0-9]+)\.([0-9a-f]{64})\.pt")
-# torch.load(weights_only=True) reads whole numbers of up to 255 bytes.
+# torch.load(weights_only=True) reads integers of up to 255 bytes.
 _INT_BITS = 8 * 255 - 1
 
 
@@ -79,7 +79,7 @@ class Checkpoints:
             OSError: the disk is full or fails otherwise, with `errno` and `filename`; earlier checkpoints are intact.
         """
         assert step >= 0, step
-        # Given a file, torch.save hides a full disk behind a RuntimeError.
+        # To an open file, torch.save reports a full disk as RuntimeError.
         buffer = io.BytesIO()
         torch.save({"step": step, "state": _plain(state, "state")}, buffer)
         content = buffer.getbuffer()
@@ -110,7 +110,7 @@ class Checkpoints:
                 return file.step, _load(file)
             except _InvalidCheckpoint as reason:
                 self._invalid.add(file.path)
-                log(f"{file.path}: {reason}; passed over")
+                log(f"{file.path}: {reason}; skipped")
         return None
 
     def clear(self) -> None:
@@ -218,7 +218,7 @@ class CheckpointScheduler:
         flag_sync.reset()
         self._checkpoints, self._ranks = checkpoints, ranks
         self._seconds, self._steps = seconds, steps
-        self._agreement = flag_sync
+        self._flag_sync = flag_sync
         self._stop_requested = threading.Event()
         self._saved_at = time.monotonic()
         self._saved_step = 0
@@ -230,7 +230,7 @@ class CheckpointScheduler:
 
     @contextmanager
     def handle_sigterm(self) -> Iterator[None]:
-        """While active, SIGTERM stops the run after the next step, or the block at its end, instead of the process.
+        """Stop the run after the next step, or the block at its end, on SIGTERM, which does not end the process.
 
         Raises:
             Terminated: at the end of the block, if SIGTERM arrived after the last step but one.
@@ -241,7 +241,7 @@ class CheckpointScheduler:
         except RuntimeError:
             signal.signal(signal.SIGTERM, before)
             # A lost rank fails a collective with this error; torchrun sends SIGTERM to the others only once.
-            if self.stop_requested and self._ranks.count > 1:
+            if self.stop_requested and self._ranks.size > 1:
                 signal.raise_signal(signal.SIGTERM)
             raise
         finally:
@@ -255,7 +255,7 @@ class CheckpointScheduler:
         if latest is not None:
             step, saved = latest
             state.load_state_dict(saved, ranks)
-            log.info(f"going on from step {step}, workers: {ranks.count}")
+            log.info(f"resumed from step {step}, workers: {ranks.size}")
         self._saved_step = state.step
 
     def maybe_save(self, state: TrainState, *, local: bool) -> None:
@@ -264,7 +264,7 @@ class CheckpointScheduler:
         Raises:
             Terminated: on all ranks, if any received SIGTERM; the state is saved.
         """
-        stop, late = self._agreement.all_reduce([self.stop_requested, self._is_late()])
+        stop, late = self._flag_sync.all_reduce([self.stop_requested, self._is_late()])
         since = state.step - self._saved_step
         # All ranks count the same steps. The clock's flag may arrive a step late, and once more after its save.
         if stop or (since >= self._steps if self._steps is not None else late and since > 1):
@@ -293,7 +293,7 @@ class CheckpointScheduler:
 def make_checkpointer(
     interval: CheckpointInterval, folder: Path, flag_sync: FlagSync, ranks: World
 ) -> CheckpointScheduler:
-    """Build the checkpointer that params.yaml asks for; `folder` belongs to this one run."""
+    """Build the checkpointer for the interval of params.yaml; `folder` belongs to this run alone."""
     return CheckpointScheduler(
         Checkpoints(folder), flag_sync, ranks=ranks, seconds=interval.seconds, steps=interval.steps
     )

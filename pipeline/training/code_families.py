@@ -137,15 +137,15 @@ def add_to_families(
     Raises:
         InputError: the list has other hashes for the code; or there is nothing to compare them with.
     """
-    own = find_family(code, families)
-    if own is not None:
-        listed = own.hashes_on(machine)
-        if listed is None and len(own.members) > 1:
-            listed = _historical_hashes(own, run_family)
+    current = find_family(code, families)
+    if current is not None:
+        listed = current.hashes_on(machine)
+        if listed is None and len(current.members) > 1:
+            listed = _historical_hashes(current, run_family)
         _check_listed(code, hashes, listed or hashes)
-        line = f"{code[:12]} is listed in family {own.name[:12]}; its {len(hashes)} hashes are "
-        line += "as recorded" if own.hashes_on(machine) else "now recorded for this machine"
-        return _replaced(families, own, _with_record(own, machine, hashes)), line
+        line = f"{code[:12]} is listed in family {current.name[:12]}; its {len(hashes)} hashes are "
+        line += "as recorded" if current.hashes_on(machine) else "now recorded for this machine"
+        return _replaced(families, current, _with_record(current, machine, hashes)), line
     same = next((family for family in families if _equal(family.hashes_on(machine), hashes)), None)
     if same is None and families and not any(family.hashes_on(machine) for family in families):
         last = families[-1]
@@ -171,7 +171,7 @@ def _historical_hashes(family: Family, run_family: Callable[[Family], Hashes | N
     if hashes is None:
         raise InputError(
             f"{FAMILIES_FILE.name}: family {family.name[:12]} has no hashes of this machine, and its code is not in "
-            "git's history here; run the same command in a whole clone, or on a machine that is listed"
+            "git's history here; run the same command in a full clone, or on a machine that is listed"
         )
     return hashes
 
@@ -198,7 +198,7 @@ def _unequal(listed: Hashes, hashes: Hashes) -> list[str]:
 
 def _changes(families: Sequence[Family], machine: Mapping[str, Any], hashes: Hashes) -> str:
     """Describe the jobs that differ from the newest family that was run on this machine."""
-    listed = [own for family in families if (own := family.hashes_on(machine))]
+    listed = [recorded for family in families if (recorded := family.hashes_on(machine))]
     if not listed:
         return ""
     differ = _unequal(listed[-1], hashes)

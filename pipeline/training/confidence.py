@@ -14,7 +14,7 @@ from torch import Tensor
 from pipeline import distributed
 from pipeline.durations import BatchSizes
 
-# Sums are of whole numbers of this unit, so that no order of images, ranks or interruptions changes them.
+# Sums are of integer multiples of this unit, so they depend on no order of images, ranks or interruptions.
 _UNIT = 2.0**-24
 
 
@@ -50,12 +50,12 @@ class ConfidenceTracker:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the sums over all ranks; all ranks call it."""
-        return {name: distributed.all_reduce_sum_(own.clone()).cpu() for name, own in self._tensors().items()}
+        return {name: distributed.all_reduce_sum_(local.clone()).cpu() for name, local in self._tensors().items()}
 
     def load_state_dict(self, saved: dict[str, Any], *, is_main: bool) -> None:
         """Load saved sums, which rank 0 holds for all."""
-        for name, own in self._tensors().items():
-            own.copy_(saved[name] if is_main else torch.zeros_like(own))
+        for name, tensor in self._tensors().items():
+            tensor.copy_(saved[name] if is_main else torch.zeros_like(tensor))
 
     def means(self) -> NDArray[np.float32]:
         """Return the mean probability of each label, (N,) float32 from 0 to 1, NaN if not seen; all ranks call it."""

@@ -15,6 +15,13 @@ from pipeline.training.numerics import compile_disabled
 from pipeline.training.settings import TrainSettings
 from pipeline.training.state import TrainState
 
+STATISTICS_IMAGES = 2048
+"""Most images of the recomputed BatchNorm statistics: enough for those of the last layers, which have few pixels."""
+# In a shorter run this fraction of its images keeps the passes to 2 % of its time: a forward pass is a third of a step.
+_SHARE = 1 / 16
+# With fewer images the accuracy of equal weights varies, see docs/decisions/batch-norm.md.
+_FEWEST_IMAGES = 512
+
 
 @torch.no_grad()
 def recompute_batch_norm_statistics(
@@ -75,22 +82,14 @@ def _sums_over_groups(
         yield torch.cat([n_groups, *statistics])
 
 
-STATISTICS_IMAGES = 2048
-"""Most images of the recomputed BatchNorm statistics: enough for those of the last layers, which have few pixels."""
-# In a shorter run this fraction of its images keeps the passes to 2 % of its time: a forward pass is a third of a step.
-_SHARE = 1 / 16
-# With fewer images the accuracy of equal weights varies, see docs/decisions/batch-norm.md.
-_FEWEST_IMAGES = 512
-
-
 def statistics_batches(trained_on: int, batch_size: int) -> int:
     """Return the number of global batches for the recomputed BatchNorm statistics, at least 1.
 
-    It depends on the settings alone. The batches hold a sixteenth of the images that the run has trained on, repeats
-    counted, but 512 to 2,048, and no more than the run has trained on. The last batch is complete.
+    It depends on the settings alone. The batches contain a sixteenth of the images that the run has trained on,
+    including repeats, but 512 to 2,048, and no more than the run has trained on. The last batch is complete.
 
     Args:
-        trained_on: images of all steps done so far, repeats counted; at least one batch.
+        trained_on: images of all steps so far, including repeats; at least one batch.
         batch_size: images of a global batch, at least 1.
     """
     n_images = min(STATISTICS_IMAGES, trained_on, max(_FEWEST_IMAGES, math.ceil(_SHARE * trained_on)))
@@ -100,7 +99,7 @@ def statistics_batches(trained_on: int, batch_size: int) -> int:
 class EvalWeights:
     """Swaps in the evaluation weights of a run, at its end or temporarily.
 
-    All ranks call its methods after the same step, the first at the earliest.
+    All ranks call its methods after the same step, not before the first.
 
     Args:
         batches: by batch size, what this rank computes of a global batch.
@@ -125,7 +124,7 @@ class EvalWeights:
             with torch.no_grad():
                 for name, parameter in state.model.named_parameters():
                     parameter.copy_(averaged[name])
-        # In the groups of the last step.
+        # With the BatchNorm groups of the last step.
         size, done = settings.batch_sizes.size_at(state.step - 1), settings.batch_sizes.examples(state.step)
         batches = [
             GlobalBatch.from_stream(self._stream, start=done + index * size, size=size)

@@ -66,7 +66,7 @@ def _streaming(
         std=image_format.std,
         crop_size=image_format.crop_size,
         random_crop=crop,
-        # On a CPU, decoding shares the cores with the network; with a GPU it has them to itself.
+        # On a CPU, decoding shares the cores with the network; with a GPU it uses them alone.
         workers=distributed.threads_per_process("auto", distributed.local_world_size()),
         device=device,
     )
@@ -96,7 +96,7 @@ class Evaluation:
 
 def rank_rows(n: int, ranks: World) -> NDArray[np.int64]:
     """Return this rank's contiguous share of `n` rows, without padding; sizes differ by one at most."""
-    return np.arange(n * ranks.rank // ranks.count, n * (ranks.rank + 1) // ranks.count)
+    return np.arange(n * ranks.rank // ranks.size, n * (ranks.rank + 1) // ranks.size)
 
 
 @torch.inference_mode()

@@ -27,10 +27,10 @@ class FoldStore:
     """Where the networks of all folds are saved.
 
     Attributes:
-        checkpoints: folder; each run has its own folder in it, under its key.
+        checkpoints: folder with a folder for each run, named after its key.
         cache: finished networks, read by rank 0.
         interval: between two checkpoints.
-        data_digest: of all that the images, labels and initial weights come from.
+        data_digest: of the images, labels and initial weights.
     """
 
     checkpoints: Path
@@ -45,7 +45,7 @@ class FoldResult:
 
     Attributes:
         train_loss: of the last steps, in nats; not finite where the run diverged.
-        resumed: an earlier process took some or all of its steps.
+        resumed: whether an earlier process took some or all of its steps.
         earlier_seconds: wall time of earlier processes.
         confidence: (N,) float32, see `loop.TrainedRun`.
     """
@@ -70,23 +70,23 @@ def train_folds(
     """Train a network for each of `settings` on the data of its fold; see `loop.train`.
 
     Args:
-        options: of every run; each run has its own checkpointer, and the number of its fold in its title.
+        options: of every run; a run gets a separate checkpointer, and the number of its fold in its title.
 
     Raises:
         InputError, Terminated: as `loop.train`.
     """
     flag_sync = stop_and_save_flags()
-    for fold, (own, fold_data) in enumerate(zip(settings, data, strict=True)):
+    for fold, (fold_settings, fold_data) in enumerate(zip(settings, data, strict=True)):
         threads = torch.get_num_threads()
         key = run_key(
-            own, fold_data.train_mask, data_digest=store.data_digest, device=ranks.device, threads=threads
+            fold_settings, fold_data.train_mask, data_digest=store.data_digest, device=ranks.device, threads=threads
         ).key  # fmt: skip
         folder = store.checkpoints / checkpoint_folder_name(key)
         title = options.title if len(settings) == 1 else f"{options.title} fold {fold}"
         if cached := distributed.broadcast(store.cache.get(key) if ranks.is_main else None):
             log.info(f"{title}: finished before, and not trained again")
             yield FoldResult(
-                model=cached.model(own, ranks.device), train_loss=cached.train_loss, resumed=True,
+                model=cached.model(fold_settings, ranks.device), train_loss=cached.train_loss, resumed=True,
                 earlier_seconds=cached.seconds, confidence=cached.confidence,
             )  # fmt: skip
             continue
@@ -95,7 +95,7 @@ def train_folds(
         checkpointer = make_checkpointer(store.interval, folder, flag_sync, ranks)
         with checkpointer.handle_sigterm():
             run = train(
-                own,
+                fold_settings,
                 fold_data,
                 ranks=ranks,
                 log=log,
@@ -110,7 +110,7 @@ def train_folds(
                     state=run.model.state_dict(), train_loss=loss, confidence=run.confidence,
                     seconds=run.earlier_seconds + time.monotonic() - start,
                 )  # fmt: skip
-                store.cache.put(key, network, steps=own.steps)
+                store.cache.put(key, network, steps=fold_settings.steps)
             checkpointer.clear()
         train_loss = math.nan if loss is None else loss
         yield FoldResult(
@@ -122,6 +122,6 @@ def train_folds(
 def has_checkpoints(folder: Path) -> bool:
     """Return whether an earlier process saved checkpoints in `folder`, by this node's disk.
 
-    The folder appears with the first checkpoint and goes when the run is finished.
+    The folder appears with the first checkpoint, and is removed when the run is finished.
     """
     return folder.is_dir()

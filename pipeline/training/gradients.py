@@ -52,7 +52,7 @@ class TrainLoss:
     """The training loss of any part of a global batch.
 
     Attributes:
-        labels: (N,) int64 of the whole data set, on the device.
+        labels: (N,) int64 of all samples of the data set, on the device.
         label_smoothing: 0 to 1.
         seed: of dropout.
         track: records the probabilities of the labels; None records nothing.
@@ -106,14 +106,14 @@ class AveragedGradients:
     def __init__(self, model: nn.Module, ranks: World, comm: CommConfig, compression: Compression) -> None:
         self.model = distributed.data_parallel(model, ranks.device, comm, compression)
         self._ranks = ranks
-        self._rebuilds_buckets = ranks.count > 1 and comm.overlap and comm.library == "ddp"
+        self._rebuilds_buckets = ranks.size > 1 and comm.overlap and comm.library == "ddp"
 
     def compute(
         self, train_loss: TrainLoss, batch: GlobalBatch, rank_batch: RankBatch, *, loss_scale: float | Tensor
     ) -> Tensor:
         """See `GradientStrategy`."""
         return accumulate_gradients(
-            self.model, train_loss, batch, rank_batch.micro_batches, ranks=self._ranks.count, loss_scale=loss_scale
+            self.model, train_loss, batch, rank_batch.micro_batches, world_size=self._ranks.size, loss_scale=loss_scale
         )
 
     def warm_up(self, train_loss: TrainLoss, batch: GlobalBatch) -> None:
@@ -135,7 +135,7 @@ class AveragedGradients:
 
 
 class LocalGradients:
-    """Keeps each rank's own gradient, for post-local SGD.
+    """Keeps the gradient of each rank, for post-local SGD.
 
     Lin, Stich, Patel and Jaggi 2020, Don't Use Large Mini-Batches, Use Local SGD.
 
@@ -152,7 +152,13 @@ class LocalGradients:
         """See `GradientStrategy`; the gradient is of the mean over this rank's samples."""
         micro_batches = rank_batch.micro_batches
         return accumulate_gradients(
-            self._model, train_loss, batch, micro_batches, ranks=self._ranks.count, local=True, loss_scale=loss_scale
+            self._model,
+            train_loss,
+            batch,
+            micro_batches,
+            world_size=self._ranks.size,
+            local=True,
+            loss_scale=loss_scale,
         )
 
 
@@ -169,7 +175,7 @@ class TreeGradients:
         """See `GradientStrategy`."""
         leaves = rank_batch.tree_leaves
         sums = tree_gradients(self._model, train_loss, batch, leaves, loss_scale=loss_scale)
-        self._sums = sums, batch.size / (len(leaves) * self._ranks.count), batch.size
+        self._sums = sums, batch.size / (len(leaves) * self._ranks.size), batch.size
         # The sum is over all ranks already, and history records add up over ranks.
         return sums.loss if self._ranks.is_main else torch.zeros_like(sums.loss)
 
@@ -188,7 +194,7 @@ class TreeGradients:
 def average_weights(model: nn.Module, ranks: World) -> None:
     """Replace the weights by their mean over the ranks; all ranks call it."""
     for parameter in model.parameters():
-        distributed.all_reduce_sum_(parameter.data).div_(ranks.count)
+        distributed.all_reduce_sum_(parameter.data).div_(ranks.size)
 
 
 def accumulate_gradients(
@@ -197,7 +203,7 @@ def accumulate_gradients(
     batch: GlobalBatch,
     micro_batches: Sequence[BatchSlice],
     *,
-    ranks: int,
+    world_size: int,
     local: bool = False,
     loss_scale: float | Tensor = 1.0,
 ) -> Tensor:
@@ -209,7 +215,7 @@ def accumulate_gradients(
     Args:
         model: as returned by `distributed.data_parallel`, in training mode.
         micro_batches: what this rank passes forward, one after another.
-        ranks: processes that share the batch; averaging over them is undone here.
+        world_size: processes that share the batch; averaging over them is undone here.
         local: leave out the exchange; the gradient is that of the mean over this rank's samples.
         loss_scale: multiplies the gradient, against underflow in half precision.
 
@@ -217,7 +223,7 @@ def accumulate_gradients(
         Sum of the losses of this rank's samples, 0-dimensional, float64, on the device.
     """
     total = torch.zeros((), dtype=torch.float64, device=train_loss.labels.device)
-    weight = 1 / sum(part.size for part in micro_batches) if local else ranks / batch.size
+    weight = 1 / sum(part.size for part in micro_batches) if local else world_size / batch.size
     for index, part in enumerate(micro_batches):
         with distributed.defer_reduction(model, defer=local or index < len(micro_batches) - 1):
             loss = train_loss.summed_loss(model, batch, part)

@@ -20,7 +20,7 @@ class RunSpec:
         filter_network: network whose filter gives the arm; the study's first for `full`.
         learning_rate: as written in the study, before scaling.
         n_train: images of the arm.
-        skipped: reason why the run is skipped; empty if it runs.
+        skip_reason: reason why the run is skipped; empty if it runs.
     """
 
     arm: str
@@ -28,7 +28,7 @@ class RunSpec:
     learning_rate: float
     n_train: int
     settings: TrainSettings
-    skipped: str = ""
+    skip_reason: str = ""
 
 
 def expand_grid(
@@ -78,7 +78,7 @@ def expand_grid(
                 learning_rate=learning_rate,
                 n_train=size,
                 settings=settings,
-                skipped=reason if too_large else "",
+                skip_reason=reason if too_large else "",
             )
         )
     return runs
@@ -93,30 +93,30 @@ def study_arms(study: Study) -> list[tuple[str, str]]:
     ]
 
 
-def train_mask(cell: RunSpec, labels: NDArray[np.int64], keep: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.bool_]:
+def train_mask(spec: RunSpec, labels: NDArray[np.int64], keep: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.bool_]:
     """Return the rows that a run trains on, (N,) bool.
 
     Args:
         keep: by filter network, (N,) bool, the images that its filter keeps; the arm `full` needs none.
     """
-    if cell.arm == "full":
+    if spec.arm == "full":
         return np.ones(len(labels), dtype=np.bool_)
-    draw = list(keep).index(cell.filter_network)
-    return arm_mask(cell.arm, labels, keep[cell.filter_network], seed=cell.settings.seed, draw=draw)
+    replicate = list(keep).index(spec.filter_network)
+    return arm_mask(spec.arm, labels, keep[spec.filter_network], seed=spec.settings.seed, draw=replicate)
 
 
 RunVariant = tuple[str, str, str, int, float, float]
 """What the seeds of a study replicate: model, arm, filter network, batch size, learning rate, weight decay."""
 
 
-def run_variant(cell: RunSpec) -> RunVariant:
+def run_variant(spec: RunSpec) -> RunVariant:
     """Return everything that identifies a run except its seed."""
-    settings = cell.settings
+    settings = spec.settings
     return (
         settings.network,
-        cell.arm,
-        cell.filter_network,
+        spec.arm,
+        spec.filter_network,
         settings.batch_size,
-        cell.learning_rate,
+        spec.learning_rate,
         settings.weight_decay,
     )

@@ -42,8 +42,8 @@ class TrainData(NamedTuple):
     """The data set of a run.
 
     Attributes:
-        images: of the whole data set.
-        labels: (N,) int64 of the whole data set, on the device.
+        images: of all N samples.
+        labels: (N,) int64 of all samples, on the device.
         train_mask: (N,) bool, the samples to train on.
     """
 
@@ -235,8 +235,8 @@ def _first_two(batch: GlobalBatch) -> GlobalBatch:
 
 def _hardware_text(ranks: World, micro_batch: int, comm: CommConfig) -> str:
     threads = "" if ranks.device.type == "cuda" else f" of {torch.get_num_threads()} threads"
-    library = f" by {comm.library}" if ranks.count > 1 and comm.library != "ddp" else ""
-    return f"{ranks.count} processes{threads} on {ranks.device.type}{library}, {micro_batch} images at a time"
+    library = f" by {comm.library}" if ranks.size > 1 and comm.library != "ddp" else ""
+    return f"{ranks.size} processes{threads} on {ranks.device.type}{library}, {micro_batch} images at a time"
 
 
 def _record(state: TrainState, settings: TrainSettings, n_train: int) -> bool:

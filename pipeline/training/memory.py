@@ -17,6 +17,11 @@ from pipeline import distributed
 from pipeline.batching import BatchSlice
 from pipeline.errors import InputError, OutOfMemory, is_out_of_memory
 
+CPU_MICRO_BATCH = 512
+"""Larger passes are no faster on a CPU and exceed its caches."""
+# Fraction of the available memory; gradients, optimizer state and other processes need the rest.
+_CPU_SHARE = 0.5
+
 
 class _Names(NamedTuple):
     """Files of a control group, and the lines of memory.stat that count memory which the kernel can reclaim."""
@@ -68,21 +73,22 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
 
 def _groups(root: Path) -> Iterator[tuple[_Names, Path]]:
     """Yield this process's memory control groups in both hierarchies, from the innermost out."""
-    own: dict[str, PurePosixPath] = {}
+    own_groups: dict[str, PurePosixPath] = {}
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            own["cgroup2"] = PurePosixPath(path)
+            own_groups["cgroup2"] = PurePosixPath(path)
         elif "memory" in controllers.split(","):
-            own["cgroup"] = PurePosixPath(path)
+            own_groups["cgroup"] = PurePosixPath(path)
     for line in _lines(root / "proc/self/mountinfo"):
         before, after = line.split(" - ", 1)
         kind, *_, options = after.split()
-        if kind not in own or (kind == "cgroup" and "memory" not in options.split(",")):
+        if kind not in own_groups or (kind == "cgroup" and "memory" not in options.split(",")):
             continue
         top, mount = before.split()[3:5]
         # A container may see only its group, mounted as the root of the hierarchy.
-        below = own[kind].relative_to(top) if own[kind].is_relative_to(top) else PurePosixPath()
+        own_group = own_groups[kind]
+        below = own_group.relative_to(top) if own_group.is_relative_to(top) else PurePosixPath()
         parts = () if ".." in below.parts else below.parts
         for depth in range(len(parts), -1, -1):
             yield _NAMES[kind], root.joinpath(mount.lstrip("/"), *parts[:depth])
@@ -94,12 +100,6 @@ def _lines(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
-
-
-CPU_MICRO_BATCH = 512
-"""Larger passes are no faster on a CPU and exceed its caches."""
-# Fraction of the available memory; gradients, optimizer state and other processes need the rest.
-_CPU_SHARE = 0.5
 
 
 @cache
@@ -141,7 +141,7 @@ def choose_micro_batch(
     # Shares of a batch may differ by a sample; the choice must hold for every rank.
     shares = distributed.all_gather([[size for part in batch for size in part.group_sizes] for batch in parts])
     groups_of_batches = [sizes for of_rank in shares for sizes in of_rank]
-    group, whole = (max(measure(sizes) for sizes in groups_of_batches) for measure in (max, sum))
+    group, largest = (max(measure(sizes) for sizes in groups_of_batches) for measure in (max, sum))
     if requested != "auto":
         if requested < group:
             raise InputError(
@@ -153,13 +153,13 @@ def choose_micro_batch(
         n_fit = int(_CPU_SHARE * _free_at_start() / local_world_size / bytes_per_image())
         if distributed.any_rank(n_fit < group):
             raise _does_not_fit(group)
-        return min(*distributed.all_gather(n_fit), max(group, CPU_MICRO_BATCH), whole)
-    return halve_until_fits(whole, group, try_pass)
+        return min(*distributed.all_gather(n_fit), max(group, CPU_MICRO_BATCH), largest)
+    return halve_until_fits(largest, group, try_pass)
 
 
-def halve_until_fits(whole: int, group: int, try_pass: Callable[[int], None]) -> int:
-    """Return the largest of whole, whole / 2, ... group samples that `try_pass` runs on every rank."""
-    max_size = whole
+def halve_until_fits(largest: int, group: int, try_pass: Callable[[int], None]) -> int:
+    """Return the most samples, of largest, largest / 2, ..., group, for which `try_pass` runs on every rank."""
+    max_size = largest
     while True:
         failed = False
         try:

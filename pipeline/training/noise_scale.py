@@ -1,14 +1,14 @@
 """The gradient noise scale: up to which batch size a larger batch saves steps.
 
-McCandlish, Kaplan, Amodei and the OpenAI Dota Team, An Empirical Model of Large-Batch Training, 2018
-(arXiv 1812.06162): with G the expected gradient of the loss and Sigma the covariance of one image's
-gradient, the simple noise scale B_simple = tr(Sigma) / |G|^2, in images, approximates the critical
-batch size. There a run needs about twice the fewest possible steps and twice the fewest possible
-images. Well below it a batch twice as large is nearly free: it halves the steps. Well above it the
-steps hardly fall, and the additional images are wasted. It grows during a run.
+McCandlish, Kaplan, Amodei and the OpenAI Dota Team, An Empirical Model of Large-Batch Training, 2018 (arXiv
+1812.06162). Let G be the expected gradient of the loss and Sigma the covariance of one image's gradient. The simple
+noise scale B_simple = tr(Sigma) / |G|^2, in images, approximates the critical batch size. At this size a run needs
+about twice the fewest possible steps and twice the fewest possible images. Well below it, a batch twice as large is
+nearly free: it halves the steps. Well above it, the steps hardly decrease, and the additional images are wasted. The
+noise scale grows during a run.
 
-Both terms come at no cost from gradients at two batch sizes within one step (appendix A.1): those of
-the parts of a batch, each a worker's or a micro-batch's, and that of the whole.
+Both terms are estimated at no cost from gradients at two batch sizes within one step (appendix A.1). The small batches
+are parts of the batch, each a worker's or a micro-batch's.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ class NoiseSample:
     Attributes:
         small_batch: images in the mean part, B / k for a batch of B images in k parts.
         big_batch: B.
-        mean_small_sq_norm: sum over the parts of b_i / B |g_i|^2, where g_i is the mean gradient of
-            the b_i images of part i.
+        mean_small_sq_norm: sum over the parts of b_i / B |g_i|^2, where g_i is the mean gradient of the b_i images of
+            part i.
         big_sq_norm: |g|^2 of the mean gradient of the batch, g = sum of b_i / B g_i.
     """
 
@@ -42,7 +42,7 @@ class NoiseSample:
 
     @classmethod
     def from_slices(cls, sizes: Sequence[int], sq_norms: Sequence[float], big_sq_norm: float) -> "NoiseSample":
-        """From the parts' sizes b_i in images and squared norms |g_i|^2, (k,) each."""
+        """Build a sample from the parts' sizes b_i in images and squared norms |g_i|^2, (k,) each."""
         assert len(sizes) == len(sq_norms) > 0, (len(sizes), len(sq_norms))
         assert min(sizes) > 0, sizes
         batch = sum(sizes)
@@ -55,7 +55,7 @@ class NoiseSample:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it has two batch sizes and finite norms; not so for a batch in one part or a skipped step."""
+        """Whether it has two batch sizes and finite norms; False for a batch in one part or a skipped step."""
         finite = np.isfinite([self.mean_small_sq_norm, self.big_sq_norm]).all()
         return self.small_batch < self.big_batch and bool(finite)
 
@@ -70,10 +70,9 @@ class NoiseScale:
             against its noise. None without samples.
         noise_trace: estimate of tr(Sigma), in the same unit, per image; None without samples.
         critical_batch: B_simple in images; None if it cannot be estimated.
-        low, high: the 95 % interval of B_simple in images; `high` is None if there is no upper bound.
-            Both are None with fewer than two samples, and where |G|^2 comes out negative beyond
-            chance (see `estimate_noise_scale` on training sets). It covers the sampling of images;
-            steps whose true values differ widen it.
+        low, high: the 95 % interval of B_simple in images; `high` is None if there is no upper bound. Both are None
+            with fewer than two samples, and if |G|^2 is significantly negative (see `estimate_noise_scale` on training
+            sets). The interval covers the sampling of images; steps whose true values differ widen it.
         reason: why `critical_batch` is None.
     """
 
@@ -89,36 +88,36 @@ class NoiseScale:
 def estimate_noise_scale(samples: Sequence[NoiseSample]) -> NoiseScale:
     """Estimate the noise scale over steps of one run, or of a part of it.
 
-    For independent images E|g_i|^2 = |G|^2 + tr(Sigma) / b_i. Weighted by b_i / B, parts of any sizes
-    give sum of b_i / B |g_i|^2 the expectation |G|^2 + tr(Sigma) k / B: that of equal parts of
-    b = B / k images. With E|g|^2 = |G|^2 + tr(Sigma) / B, unbiased for each step are
+    For independent images E|g_i|^2 = |G|^2 + tr(Sigma) / b_i. With the weights b_i / B, the sum of b_i / B |g_i|^2 over
+    parts of any sizes has the expectation |G|^2 + tr(Sigma) k / B, that of equal parts of b = B / k images. With
+    E|g|^2 = |G|^2 + tr(Sigma) / B, unbiased estimates for each step are
 
         |G|^2 = (B |g|^2 - b mean|g_i|^2) / (B - b),    tr(Sigma) = (mean|g_i|^2 - |g|^2) / (1/b - 1/B).
 
-    (An unweighted mean over unequal parts would belong to their harmonic mean size instead.) Where
-    BatchNorm couples the images of a group, this holds if every part is made of whole groups of one
-    size; the result is then that of this group size.
+    (An unweighted mean over unequal parts would belong to their harmonic mean size instead.) If BatchNorm couples the
+    images of a group, this holds if every part consists of complete groups of one size; the result is then for this
+    group size.
 
-    The result is the ratio of the two means over steps: a single step's ratio is biased, its
-    denominator being small or negative by chance, and the mean of ratios stays so.
+    The result is the ratio of the two means over steps. The ratio of a single step is biased, since its denominator may
+    be small or negative by chance, and a mean of ratios is biased as well.
 
-    Where steps sample without replacement from N images with the gradient G_N, the estimate is of
-    |G_N|^2 - tr(Sigma) / N: the scale of the loss over the population of images. The scale over these N images alone is
-    B / (1 + B / N), hardly less while B is small against N. Once the images are memorized, |G_N|^2 vanishes and the
-    estimate is negative.
+    If steps sample without replacement from N images with the gradient G_N, the estimate is of |G_N|^2 - tr(Sigma) / N:
+    the scale of the loss over the population of images. The scale over these N images alone is B / (1 + B / N), which
+    is hardly less while B is small relative to N. Once the images are memorized, |G_N|^2 vanishes and the estimate is
+    negative.
 
-    The interval is Fieller's (1954): all r for which tr(Sigma) - r |G|^2 does not differ from 0 by a
-    t test over the steps. It is exact for normal estimates even where |G|^2 may be zero; then
-    it is a lower bound. It takes the steps as independent.
+    The interval is Fieller's (1954): all r for which tr(Sigma) - r |G|^2 does not differ from 0 by a t test over the
+    steps. It is exact for normal estimates even if |G|^2 may be zero; then it is a lower bound. It assumes independent
+    steps.
     """
     usable = [sample for sample in samples if sample.is_usable]
     if not usable:
         return NoiseScale(samples=0, reason="no step had its batch in more than one part and finite gradients")
-    small, big, mean_small, whole = np.array(
-        [(one.small_batch, one.big_batch, one.mean_small_sq_norm, one.big_sq_norm) for one in usable]
+    small, big, mean_small_norm, big_norm = np.array(
+        [(sample.small_batch, sample.big_batch, sample.mean_small_sq_norm, sample.big_sq_norm) for sample in usable]
     ).T
-    signal = (big * whole - small * mean_small) / (big - small)
-    noise = (mean_small - whole) / (1 / small - 1 / big)
+    signal = (big * big_norm - small * mean_small_norm) / (big - small)
+    noise = (mean_small_norm - big_norm) / (1 / small - 1 / big)
     gradient_sq_norm, noise_trace = float(signal.mean()), float(noise.mean())
     critical_batch = low = high = reason = None
     if len(usable) < 2:

@@ -16,6 +16,9 @@ Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
+# Shapes of one network: batch sizes of a study times micro-batches of uneven size. torch's default is 8.
+_SHAPES = 256
+
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
     """Return mixed precision (Micikevicius et al. 2018) for `bf16` and `fp16`; a no-op for the others."""
@@ -25,10 +28,6 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 def make_scaler(precision: Precision, device: torch.device) -> torch.amp.GradScaler | None:
     """Return a loss scaler for `fp16`, which keeps small gradients above its smallest number; None for the others."""
     return torch.amp.GradScaler(device.type) if precision == "fp16" else None
-
-
-# Shapes of one network: batch sizes of a study times micro-batches of uneven size. torch's default is 8.
-_SHAPES = 256
 
 
 def compile_network(model: nn.Module, device: torch.device, *, cuda_graphs: bool = False) -> None:
@@ -68,6 +67,6 @@ def mark_step_begin() -> None:
 
 
 def compile_disabled() -> AbstractContextManager[None]:
-    """Disable compilation while active: for passes too few to be worth a minute."""
+    """Disable compilation while active, for passes too few to compile for a minute."""
     stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
     return stance

@@ -16,7 +16,7 @@ from torch import Tensor
 from pipeline.artifacts.files import read_json, write_array, write_json
 from pipeline.energy import UNKNOWN_ENERGY, Energy
 from pipeline.errors import InputError
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.models.resnet import Network
 from pipeline.training.checkpointing import Checkpoints, remove_stale_checkpoints
 from pipeline.training.run_key import RunKey
@@ -35,7 +35,7 @@ class RunResult:
     Attributes:
         correct: (n_test,) bool; None if the run diverged.
         workers: processes that finished it.
-        places: hardware that it ran on, in order; more than one if it was interrupted and resumed elsewhere.
+        hardware: what it ran on, in order; more than one if it was interrupted and resumed elsewhere.
         skipped_steps: steps skipped for a non-finite gradient.
         micro_batch: samples that passed forward together, at most.
         critical_batch: in images, with its interval, if the gradient noise scale was sampled.
@@ -55,7 +55,7 @@ class RunResult:
     history: tuple[HistoryRecord, ...]
     correct: NDArray[np.bool_] | None
     workers: int
-    places: tuple[str, ...]
+    hardware: tuple[str, ...]
     skipped_steps: int
     micro_batch: int
     critical_batch: Mapping[str, float | int | str | None] | None
@@ -85,21 +85,22 @@ class RunCache:
         """Return the path of a run's weights, if they were kept."""
         return self._root / key / "weights.pt"
 
-    def add(self, identity: RunKey, result: RunResult, weights: Path | None = None) -> None:
+    def add(self, run_key: RunKey, result: RunResult, weights: Path | None = None) -> None:
         """Add a run and move `weights` into its folder; replaces an older entry."""
-        key = identity.key
+        key = run_key.key
         building = self._root / f".{key}.{os.getpid()}.tmp"
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir(parents=True)
         record = dataclasses.asdict(result)
         record.pop("correct")
+        record["places"] = record.pop("hardware")  # the key of stored runs
         write_json(building / "timing.json", {name: record.pop(name) for name in _TIMING})
         if result.correct is not None:
             write_array(building / "correct.npy", result.correct)
         if weights is not None:
             shutil.move(weights, building / "weights.pt")
         write_json(building / "result.json", record)
-        write_json(building / "identity.json", dataclasses.asdict(identity))
+        write_json(building / "identity.json", dataclasses.asdict(run_key))
         # Renames only, so that no reader sees an incomplete entry.
         replaced = self._root / f".{key}.old.{os.getpid()}.tmp"
         if (self._root / key).exists():
@@ -115,33 +116,33 @@ class RunCache:
         """
         for folder in sorted(path for path in self._root.glob("[0-9a-f]*") if path.is_dir()):
             try:
-                identity = RunKey(**read_json(folder / "identity.json"))
+                run_key = RunKey(**read_json(folder / "identity.json"))
             except TypeError:
                 raise _damaged(folder) from None
-            if identity.key != folder.name:
+            if run_key.key != folder.name:
                 raise _damaged(folder)
-            yield identity
+            yield run_key
 
-    def import_run(self, other: "RunCache", identity: RunKey, here: RunKey) -> bool:
-        """Copy the entry `identity` of `other` under its key on this machine; returns whether it was new.
+    def import_run(self, other: "RunCache", run_key: RunKey, local_key: RunKey) -> bool:
+        """Copy the entry `run_key` of `other` under `local_key`, its key on this machine; returns whether it was new.
 
         Raises:
             InputError: the entry is damaged.
         """
-        weights = other.weights(identity.key) if other.weights(identity.key).is_file() else None
-        if self.has(here.key, with_weights=weights is not None):
+        weights = other.weights(run_key.key) if other.weights(run_key.key).is_file() else None
+        if self.has(local_key.key, with_weights=weights is not None):
             return False
-        result = other.get(identity.key)
-        if identity.machine != here.machine and result.imported_from is None:
-            result = replace(result, imported_from=identity.machine)
+        result = other.get(run_key.key)
+        if run_key.machine != local_key.machine and result.imported_from is None:
+            result = replace(result, imported_from=run_key.machine)
         if weights is None:
-            self.add(here, result)
+            self.add(local_key, result)
             return True
         load_trained(weights)  # raises if the file is damaged or holds code
         self._root.mkdir(parents=True, exist_ok=True)
-        copy = self._root / f".{here.key}.weights.{os.getpid()}.tmp"
+        copy = self._root / f".{local_key.key}.weights.{os.getpid()}.tmp"
         shutil.copyfile(weights, copy)
-        self.add(here, result, copy)
+        self.add(local_key, result, copy)
         return True
 
     def get(self, key: str) -> RunResult:
@@ -160,9 +161,9 @@ class RunCache:
             # Entries of earlier versions lack energy and date.
             seconds, joules = float(timing["seconds"]), Energy.from_record(timing.get("joules"))
             recorded: str | None = timing.get("recorded")
-            places = tuple(record.pop("places"))
+            hardware = tuple(record.pop("places"))
             return RunResult(
-                **record, history=history, links=links, places=places, correct=correct, seconds=seconds,
+                **record, history=history, links=links, hardware=hardware, correct=correct, seconds=seconds,
                 joules=joules, recorded=recorded,
             )  # fmt: skip
         except (AttributeError, TypeError, KeyError, ValueError, OSError, EOFError):
@@ -191,7 +192,7 @@ class CachedNetwork:
 
     def model(self, settings: TrainSettings, device: torch.device) -> Network:
         """Build the network with the saved bits."""
-        model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
+        model = build_network(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
         model.load_state_dict(dict(self.state))
         return model.to(device).to(memory_format=torch.channels_last)
 

@@ -21,23 +21,25 @@ from pipeline.training.code_families import code_name
 from pipeline.training.numerics import Precision, autocast
 from pipeline.training.settings import TrainSettings
 
-# With what they import: a run's images and its evaluation, its initial weights, and the training loop.
+# Modules of which the import closure decides a result: images and evaluation, initial weights, and the training loop.
 _RESULT_MODULES = ("evaluation", "state", "loop")
-# Modules that cannot change a result: messages for people, and reading what the digest of the data covers.
+# Modules that cannot change a result: messages, and readers of data that the digest of the data covers.
 _EXCLUDED = frozenset({"pipeline"}) | frozenset(
     f"pipeline.{name}" for name in ("run_log", "errors", "processes", "datasets", "paths", "artifacts.prepared")
 )
 
+_CPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")  # tf32 is of GPUs
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunKey:
-    """What decides a run's result; plain values.
+    """Everything that decides a run's result, as plain values.
 
     Attributes:
-        job: settings, the rows trained on, the data, and the training code. The code is the name of its family, or,
-            without a family, the digest of its syntax trees (a comment retrains nothing).
-        machine: what else decides the bits: versions, and the kind of GPU, or the CPU's arithmetic and the threads of
-            a worker. The number of processes is not part of it: the result belongs to the simulated workers.
+        job: settings, rows trained on, data and training code. The code is the name of its family or, without a family,
+            the digest of its syntax trees (a changed comment retrains nothing).
+        machine: versions, and the kind of GPU, or the CPU's arithmetic and the threads of a worker, which also decide
+            the bits. The number of processes is not included: the result belongs to the simulated workers.
     """
 
     job: Mapping[str, Any]
@@ -114,9 +116,6 @@ def cpu_arithmetic() -> str:
     finally:
         torch.set_num_threads(before)
     return digest.hexdigest()[:16]
-
-
-_CPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")  # tf32 is of GPUs
 
 
 @torch.inference_mode(mode=False)

@@ -37,25 +37,25 @@ class ImageFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """One run. Durations are in optimizer steps and the learning rate is the peak, after scaling.
+    """The settings of one run. Durations are in optimizer steps, and the learning rate is the peak, after scaling.
 
-    What a recipe says of how the run is done (workers, their threads without `tree`, micro_batch,
-    comm, checkpoint, eval_batch_size) is not here: it changes a result by rounding at most, and retrains nothing.
+    Keys of a recipe that decide only how the run is executed (workers, their threads without `tree`, micro_batch, comm,
+    checkpoint, eval_batch_size) are not here: they change a result by rounding at most, and retrain nothing.
 
     Attributes:
         batch_size: images of a global batch after the last of `batch_stages`.
-        batch_stages: stages of smaller batches before.
-        batch_lr_scaling: how the learning rate follows the batch size of a stage; None: not at all.
+        batch_stages: earlier stages of smaller batches.
+        batch_lr_scaling: how the learning rate follows the batch size of a stage; None: it does not.
         warmup_start_factor: see `schedules.apply_warmup`.
-        local_from_step: from this step on workers take local steps and average their weights every `local_period`
-            steps (post-local SGD); None: never.
+        local_from_step: first step from which workers take local steps and average their weights every
+            `local_period` steps (post-local SGD); None: never.
         compression: of gradients.
-        powersgd_rank: given exactly with `powersgd`.
-        workers_per_node: nodes of so many workers compress the mean of their gradients; None: each worker compresses.
-        accuracy_steps: evaluate on the test images every so many steps.
-        accuracy_examples: evaluate after every so many training images, at the step that completes them. With neither,
+        powersgd_rank: required with `powersgd`, None otherwise.
+        workers_per_node: nodes of this many workers compress the mean of their gradients; None: each worker compresses.
+        accuracy_steps: steps between two evaluations on the test images.
+        accuracy_examples: training images between two evaluations, each at the step that completes them. With neither,
             evaluate only after the last step.
-        threads: CPU threads of a process, if the settings promise the bits of the result.
+        threads: CPU threads of a process, if the settings guarantee the bits of the result.
     """
 
     network: str
@@ -128,7 +128,12 @@ class TrainSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """What planning needs to know of a prepared data set; `mean`, `std` per channel, in units of 0 to 1."""
+    """The properties of a prepared data set that settings depend on.
+
+    Attributes:
+        image_size: side of the images in pixels.
+        mean, std: per channel, in units of 0 to 1.
+    """
 
     n_classes: int
     image_size: int
@@ -239,7 +244,7 @@ def _check_batch_stages(batch_sizes: BatchSizes, steps: int) -> None:
     if batch_sizes.stages and batch_sizes.stages[-1].until_step >= steps:
         raise InputError(
             f"batch_schedule: its last stage ends after step {batch_sizes.stages[-1].until_step} at batch "
-            f"{batch_sizes.final}, but the budget is {steps} steps, so that no step has the whole batch; shorten the "
+            f"{batch_sizes.final}, but the budget is {steps} steps, so no step has the full batch; shorten the "
             "stages or lengthen the budget"
         )
 
@@ -324,7 +329,7 @@ def _schedule_options(recipe: Recipe, in_steps: Callable[[Duration], int], batch
 def launch_plan(recipe: Recipe) -> LaunchPlan:
     """Return the processes that a recipe requests, and those that its simulated workers allow."""
     simulated, threads = recipe.simulated_workers, recipe.pinned_threads or recipe.threads_per_worker
-    # Each worker has separate weights or compression state, so no process can stand in for two.
+    # Each worker has separate weights or compression state, so no process can simulate two.
     if recipe.post_local_sgd is not None or recipe.communication.compression != "none":
         return LaunchPlan(workers=simulated, valid_world_sizes=[simulated], threads=threads)
     valid_sizes = valid_world_sizes(simulated, aligned=recipe.reduction == "tree")

@@ -16,7 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 from pipeline import distributed
 from pipeline.distributed import Compression, World
 from pipeline.errors import InputError
-from pipeline.models import build, load_backbone
+from pipeline.models import build_network, load_backbone
 from pipeline.models.resnet import Network, ResNet
 from pipeline.optim import OPTIMIZERS, parameter_groups
 from pipeline.training.confidence import ConfidenceTracker
@@ -34,8 +34,8 @@ def weight_initializer(weights: str, network: str) -> Callable[[Network], None] 
     """Return a function that overwrites a fresh network's weights; None for `none`.
 
     Args:
-        weights: `none`, `imagenet`, or the path of a state dict in which `{network}` stands for
-            the network's name.
+        weights: `none`, `imagenet`, or the path of a state dict, in which `{network}` is replaced by the network's
+            name.
 
     Raises:
         InputError: the file is missing, damaged or of another network; or the download fails.
@@ -87,7 +87,7 @@ class HistoryRecord:
     """The progress of a run, recorded twenty times and at each evaluation.
 
     Attributes:
-        epoch: passes over the arm so far, not a whole number.
+        epoch: passes over the arm so far, may be fractional.
         train_loss: mean per image since the last record, in nats; None if not finite.
         lr: of the last step.
         top1: accuracy on the test images, 0 to 1, if the run ended here; None if not measured.
@@ -185,7 +185,7 @@ class TrainState:
     def load_state_dict(self, saved: Mapping[str, Any], ranks: World) -> None:
         """Restore a saved state, on the same number of ranks or another."""
         self.model.load_state_dict(saved["model"])
-        same = len(saved["ranks"]) == ranks.count
+        same = len(saved["ranks"]) == ranks.size
         # Another number of ranks may fit another micro-batch, which rounds differently.
         self.micro_batch = saved["micro_batch"] if same else 0
         own: Mapping[str, Any] = saved["ranks"][ranks.rank] if same else {}
@@ -198,7 +198,7 @@ class TrainState:
             self.average.load_state_dict(saved["average"])
         if self.track:
             self.track.load_state_dict(saved["track"], is_main=ranks.is_main)
-        # For another number of ranks only the total is known, which rank 0 takes.
+        # For another number of ranks, rank 0 takes the total.
         total = sum(rank["loss_sum"] for rank in saved["ranks"])
         self.loss_sum.fill_(own["loss_sum"] if same else total if ranks.is_main else 0.0)
         self.counted, self.step, self.skipped_steps = saved["counted"], saved["step"], saved["skipped_steps"]
@@ -221,7 +221,7 @@ def start_state(
         initialize: overwrites fresh weights, e.g. by pretrained ones.
         n_tracked_samples: samples whose labels' probabilities are tracked; 0 tracks none.
     """
-    model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
+    model = build_network(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
     if initialize is not None:
         initialize(model)
     model = model.to(ranks.device).to(memory_format=torch.channels_last)

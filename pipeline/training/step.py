@@ -27,7 +27,7 @@ class TrainStep:
     Args:
         batches: by batch size, what this rank computes of a global batch.
         warmup_batch: any two samples that the run trains on.
-        track_from_step: the first step at which `state.track`, if there is one, records the labels' probabilities.
+        track_from_step: first step at which `state.track`, if not None, records the labels' probabilities.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class TrainStep:
         self._tracked_loss, self._track_from_step = replace(train_loss, track=state.track), track_from_step
         self._batches = batches
         self._tree = TreeGradients(state.model, ranks)
-        # torch's fused SGD, if the scaler has its kernel skip the first step, continues with uninitialized momentum.
-        # So the scaler skips the whole call instead.
+        # If the scaler makes the kernel of torch's fused SGD skip the first step, the momentum stays uninitialized.
+        # With this flag, the scaler skips the call instead.
         state.optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
         if settings.reduction == "tree":
             state.model.train()

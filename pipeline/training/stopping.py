@@ -10,7 +10,7 @@ from pipeline.training.result_cache import RunCache
 
 
 def needed_seeds(
-    cells: Sequence[RunSpec],
+    specs: Sequence[RunSpec],
     keys: Sequence[str],
     cache: RunCache,
     *,
@@ -25,8 +25,8 @@ def needed_seeds(
     another study may have left in the cache, change nothing.
 
     Args:
-        cells: all runs of the study, for one draw of the filter.
-        keys: run keys of the cells; empty for skipped runs.
+        specs: all runs of the study, for one replicate of the filter.
+        keys: run keys of the runs; empty for skipped runs.
         design: of the looks; None if the study needs all its seeds.
         control: arm of the primary comparison.
         n_images: test images; every accuracy is a multiple of 1 / n_images.
@@ -34,23 +34,23 @@ def needed_seeds(
     Returns:
         Ascending.
     """
-    seeds = sorted({cell.settings.seed for cell in cells})
+    seeds = sorted({spec.settings.seed for spec in specs})
     if design is None:
         return seeds
     for look in design.looks:
         chosen = seeds[:look]
-        taken = [(cell, key) for cell, key in zip(cells, keys, strict=True) if cell.settings.seed in chosen]
+        taken = [(spec, key) for spec, key in zip(specs, keys, strict=True) if spec.settings.seed in chosen]
         if not all(cache.has(key) for _, key in taken if key):
             return chosen
         top1 = {
-            (_setting_for(cell), cell.arm, cell.settings.seed): cache.get(key).top1 if key else None
-            for cell, key in taken
+            (_setting_for(spec), spec.arm, spec.settings.seed): cache.get(key).top1 if key else None
+            for spec, key in taken
         }
         if seeds_needed(design, seed_differences(top1, control), step=1 / n_images) <= look:
             return chosen
     return seeds
 
 
-def _setting_for(cell: RunSpec) -> Setting:
-    settings = cell.settings
-    return Setting(settings.network, settings.batch_size, cell.learning_rate, settings.weight_decay)
+def _setting_for(spec: RunSpec) -> Setting:
+    settings = spec.settings
+    return Setting(settings.network, settings.batch_size, spec.learning_rate, settings.weight_decay)

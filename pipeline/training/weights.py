@@ -1,4 +1,4 @@
-"""Trained networks as files, with everything that three lines need to use them.
+"""Save and load trained networks, as files that contain everything needed to use them:
 
 from pipeline.training.weights import load_trained
 network = load_trained("data/train/digits/best.pt")
@@ -22,7 +22,7 @@ from torch import Tensor
 from pipeline import distributed
 from pipeline.artifacts.files import atomic_path
 from pipeline.errors import InputError, explain_out_of_memory
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.models.resnet import Network
 from pipeline.training.evaluation import evaluation_images
 from pipeline.training.settings import ImageFormat, TrainSettings
@@ -129,8 +129,8 @@ def _tensors(model: Network) -> dict[str, Tensor]:
 
 
 def _save(path: Path, content: Mapping[str, Any]) -> None:
-    # Given a path, torch.save writes its name into the file, and a temporary one differs every time;
-    # given an open file, it hides a full disk behind a RuntimeError.
+    # To a path, torch.save writes the path's name into the file, and temporary names differ. To an open file, it
+    # reports a full disk as RuntimeError.
     buffer = io.BytesIO()
     torch.save(content, buffer)
     with atomic_path(path) as temporary:
@@ -151,7 +151,7 @@ def load_fold_networks(path: Path | str, device: torch.device | str = "cpu") -> 
     """Load all networks of an extractor, one or more.
 
     Raises:
-        InputError: as `load_trained`; or the folds are not those of the networks.
+        InputError: as `load_trained`; or the folds do not match the networks.
     """
     content = _load_content(path)
     others = content.get("other_state_dicts", [])
@@ -162,7 +162,7 @@ def load_fold_networks(path: Path | str, device: torch.device | str = "cpu") -> 
         return FoldNetworks(networks=networks, folds=None)
     is_valid = isinstance(folds, Tensor) and folds.dtype == torch.int32 and folds.ndim == 1
     if not is_valid or sorted(set(folds.tolist())) != list(range(len(networks))):
-        raise InputError(f"{path}: its folds are not those of its {len(networks)} networks; write the file again")
+        raise InputError(f"{path}: its folds do not match its {len(networks)} networks; write the file again")
     return FoldNetworks(networks=networks, folds=folds.numpy())
 
 
@@ -176,7 +176,7 @@ def _load_content(path: Path | str) -> dict[str, Any]:
 def _network(path: Path | str, content: Mapping[str, Any], state: Any, device: torch.device | str) -> TrainedNetwork:
     try:
         class_names = tuple(content["class_names"])
-        model = build(content["network"], len(class_names), stem=content["stem"], seed=0)
+        model = build_network(content["network"], len(class_names), stem=content["stem"], seed=0)
         model.load_state_dict(state)
         image_format = ImageFormat(**content["format"])
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -209,12 +209,14 @@ def load_weights_file(path: Path) -> Any:
         raise InputError(f"{path}: cannot be read; correct its permissions") from None
     except pickle.UnpicklingError:
         raise InputError(
-            f"{path}: is not a plain state dict (it is no weights file, or holds pickled code, which is never run); "
+            f"{path}: is not a plain state dict (not a weights file, or one with pickled code, which is never run); "
             "save it as torch.save(model.state_dict(), path)"
         ) from None
     except Exception as error:  # noqa: BLE001 - bytes of any kind can provoke any error in the unpickler
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
-        raise InputError(f"{path}: damaged weights file ({reason}); delete it and make or fetch it again") from None
+        raise InputError(
+            f"{path}: damaged weights file ({reason}); delete it and create or download it again"
+        ) from None
 
 
 def extract_state_dict(content: Any, path: Path) -> dict[str, Tensor]:

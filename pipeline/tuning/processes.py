@@ -70,7 +70,7 @@ def _train_timed(task: EpochTask, start: float) -> EpochResult:
 def _train_task(task: EpochTask) -> EpochResult:
     if task.run.processes > 1:
         return train_on_ranks(task)
-    with distributed.session(task.run.threads) as ranks:
+    with distributed.join_process_group(task.run.threads) as ranks:
         return train_epoch(task, ranks)
 
 
@@ -148,7 +148,7 @@ def _main(argv: Sequence[str]) -> int:
 def _train(task: EpochTask, task_file: Path) -> int:
     rank = "unknown"
     try:
-        with distributed.session(task.run.threads) as ranks:
+        with distributed.join_process_group(task.run.threads) as ranks:
             rank = f"{ranks.rank:04d}"
             try:
                 result = train_epoch(task, ranks)

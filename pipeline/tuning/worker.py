@@ -116,7 +116,7 @@ def _check_gpu_not_shared(ranks: World) -> None:
     free, total = torch.cuda.mem_get_info(device)
     others = total - free - torch.cuda.memory_reserved(device)
     # Several ranks also have buffers for gradients, and the process that started them.
-    allowed = _CUDA_BYTES * (1 if ranks.count == 1 else 4)
+    allowed = _CUDA_BYTES * (1 if ranks.size == 1 else 4)
     if others > allowed:
         raise InputError(
             f"{torch.cuda.get_device_name(device)}: out of memory; other processes use {others / 2**30:.1f} GiB; end "
@@ -135,7 +135,7 @@ def _train_and_evaluate(
     settings, recipe, end = task.run.settings, task.run.recipe, task.run.epoch_ends[task.epoch - 1]
     log, last = RunLog.silent(), end == settings.steps
     # A single process reads the images once for all trials. A trial with other image settings prepares them again.
-    start = start if ranks.count > 1 else time.monotonic()
+    start = start if ranks.size > 1 else time.monotonic()
     images = splits.on_device(settings, training=True, device=ranks.device)
     spent = time.monotonic() - start
     options = RunOptions(micro_batch=recipe.micro_batch, comm=comm_config_from(recipe))

@@ -1,11 +1,11 @@
-"""What computes does so in a session, which sets threads and rounding."""
+"""Modules compute within `join_process_group`, which sets threads and rounding."""
 
 import ast
 
 from tests.fixtures.source_tree import modules, tree
 
 
-def test_only_a_session_makes_a_world() -> None:
+def test_only_join_process_group_makes_a_world() -> None:
     making = {
         name
         for name, path in modules().items()

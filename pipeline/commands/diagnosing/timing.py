@@ -105,7 +105,7 @@ def without_communication(training: Training) -> Training:
 
     Of `reduction: tree` it leaves out the order of its sums too, so that this arithmetic counts as communication.
     """
-    settings, count = training.settings, training.ranks.count
+    settings, count = training.settings, training.ranks.size
     parts = worker_slices(settings.batch_size, settings.simulated_workers, settings.bn_group)
     local = replace(
         settings,
@@ -154,7 +154,7 @@ def measure(training: Training, seconds: float) -> StepTimes:
     """
     if in_phase := training.settings.local_from_step is not None:
         training = replace(training, settings=replace(training.settings, local_from_step=0))
-    if training.ranks.count == 1:
+    if training.ranks.size == 1:
         ways = [training, with_synthetic_images(training)]  # nobody to exchange with
     else:
         alone = without_communication(training)

@@ -150,7 +150,7 @@ def plan_from_ledger(params: Params, name: str, data: DataPaths, work: WorkPaths
     context = StageContext(stage="train", item=name, params=params, data=data, work=work, log=RunLog.silent())
     recipe = params.studies[name].effective_recipe(params.train)
     workers = worker_count(recipe)
-    ranks = World(rank=0, count=workers, device=planned_device(workers))
+    ranks = World(rank=0, size=workers, device=planned_device(workers))
     prepared = load_prepared(data, folder=context.image_folder)
     cells, _, identities = resolve_runs(context, prepared, ranks, threads=thread_count(recipe))
     keys, ledger = run_key_digests(identities), RunCache(work.run_cache)
@@ -171,7 +171,7 @@ def plan_from_sizes(params: Params, name: str, size: DataSize, n_kept: Mapping[s
     return StudyPlan(
         total=len(cells),
         skipped=_skipped(cells),
-        missing=[cell for cell in cells if not cell.skipped],
+        missing=[cell for cell in cells if not cell.skip_reason],
         threads=_deciding_threads(study.effective_recipe(params.train)),
     )
 
@@ -215,7 +215,7 @@ def planned_device(workers: int) -> torch.device:
 
 
 def _skipped(cells: list[RunSpec]) -> dict[str, int]:
-    return dict(Counter(cell.skipped for cell in cells if cell.skipped))
+    return dict(Counter(cell.skip_reason for cell in cells if cell.skip_reason))
 
 
 Graph = Mapping[str, tuple[str, ...]]

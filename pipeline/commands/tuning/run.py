@@ -95,7 +95,7 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> SearchInputs
         stage="train", item=tuning.study, params=reduced, data=data, work=WorkPaths(), log=RunLog.silent()
     )  # fmt: skip
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    _, (arm,), (identity,) = resolve_runs(context, prepared, World(rank=0, count=1, device=device))
+    _, (arm,), (identity,) = resolve_runs(context, prepared, World(rank=0, size=1, device=device))
     assert identity is not None, "a batch of two fits every arm"
     digest, machine = str(identity.job["data"]), machine_info(device)
     return SearchInputs(

@@ -77,7 +77,7 @@ CASES = {
     "nodes": dict((*_dense(4), *_compressed(4), *_between_nodes())),
     "pair": dict((*_dense(2), *_compressed(2))),
 }
-# In float64, where sums in another order are told from what is left out by nine decimal digits.
+# In float64, where nine decimal digits separate sums in another order from omissions.
 CASES = {
     group: {name: replace(case, dtype=torch.float64) for name, case in cases.items()} for group, cases in CASES.items()
 }
@@ -105,7 +105,7 @@ def _exchanges(ranks: World) -> dict[str, Any]:
         for step in range(steps):
             own = gradient_of(step)
             received += _received(own, compression)
-            exact += distributed.all_reduce_sum_(own.clone()) / ranks.count
+            exact += distributed.all_reduce_sum_(own.clone()) / ranks.size
             errors.append(float((received - exact).norm() / exact.norm().clamp_min(1e-30)))
         found[name] = errors
 
@@ -122,12 +122,12 @@ def _exchanges(ranks: World) -> dict[str, Any]:
 
 def main() -> None:
     output, *chosen = sys.argv[1:]
-    with distributed.session(threads_per_worker=1) as ranks:
+    with distributed.join_process_group(threads_per_worker=1) as ranks:
         results: dict[str, Any] = {"first weights": first_weights(), "nodes": distributed.ranks_by_node()}
         for group in chosen:
             cases = CASES.get(group, {})
             results |= {name: run(case, ranks) for name, case in cases.items()} if cases else _exchanges(ranks)
-        if ranks.rank == ranks.count - 1:
+        if ranks.rank == ranks.size - 1:
             torch.save(results, output)
 
 

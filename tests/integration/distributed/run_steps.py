@@ -28,30 +28,19 @@ from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, st
 from pipeline.training.evaluation import evaluate, load_images
 from pipeline.training.loop import RunOptions, TrainData, TrainedRun, train
 from pipeline.training.settings import ImageFormat, TrainSettings
-from tests.fixtures.training import bright_images, build_float64
+from tests.fixtures.training import TINY, bright_images, build_float64
 from tests.integration.distributed.mutants import MUTANTS
 
 SIZE = 8
-RESNET = TrainSettings(
-    network="resnet18",
+RESNET = replace(
+    TINY,
     stem="cifar",
-    n_classes=4,
     format=ImageFormat(image_size=SIZE, crop_size=SIZE, mean=(0.5,) * 3, std=(0.25,) * 3),
     crop_padding=2,
-    flip=True,
     batch_size=66,  # over 4 or 8 simulated workers: shares of 16 and 17, or 8 and 9
     simulated_workers=4,
     steps=1,
-    optimizer="sgd",
-    optimizer_options={"momentum": 0.9, "nesterov": True},
     learning_rate=0.1,
-    weight_decay=5e-4,
-    decay_norm_and_bias=False,
-    schedule="cosine",
-    schedule_options={},
-    warmup_steps=0,
-    label_smoothing=0.1,
-    seed=3,
 )
 PLAIN = replace(RESNET, network="small_cnn")
 """Without BatchNorm, with dropout."""
@@ -74,7 +63,7 @@ class Case:
 
     Attributes:
         dtype: of the weights and of what is computed from them.
-        interrupted: by SIGTERM after a step or two, and gone on with.
+        interrupted: by SIGTERM after a step or two, and resumed.
         mutant: the mistake that is made, of `MUTANTS`; None: none.
     """
 
@@ -87,7 +76,7 @@ class Case:
 
 
 def _ddp_cases() -> Iterator[tuple[str, Case]]:
-    """In float64, where sums in another order are told from mistakes by nine decimal digits; two in float32, too."""
+    """In float64, where nine decimal digits separate sums in another order from mistakes; two in float32, too."""
     for name, case in _float64_cases():
         yield f"ddp {name}", replace(case, dtype=torch.float64)
     yield "ddp resnet18 X=4 float32", Case(settings=RESNET)
@@ -157,14 +146,14 @@ def _patched(case: Case) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(eval_weights, "STATISTICS_IMAGES", 66))
         if case.dtype == torch.float64:
-            stack.enter_context(patch.object(state, "build", build_float64))
+            stack.enter_context(patch.object(state, "build_network", build_float64))
         if case.mutant is not None:
             stack.enter_context(MUTANTS[case.mutant](case.settings))
         yield
 
 
 def _train(case: Case, ranks: World, checkpointer: CheckpointScheduler | None = None) -> TrainedRun:
-    """The tenth of the images that is no member has labels out of range."""
+    """The tenth of the images that is not trained on has labels out of range."""
     images, labels = bright_images(150, SIZE)
     members = np.arange(150) % 10 != 0
     return train(
@@ -193,7 +182,7 @@ def _train_with_a_break(case: Case, ranks: World, folder: Path) -> TrainedRun:
     else:
         raise AssertionError("was not ended")
     distributed.barrier()
-    assert ranks.count == 1 or not ranks.is_main or len(list(folder.iterdir())) == 1
+    assert ranks.size == 1 or not ranks.is_main or len(list(folder.iterdir())) == 1
     return _train(case, ranks, CheckpointScheduler(Checkpoints(folder), flag_sync, ranks=ranks, steps=1000))
 
 
@@ -230,18 +219,18 @@ def _digest(model: nn.Module) -> str:
 
 def first_weights() -> dict[str, dict[str, Tensor]]:
     """What runs start from, to tell an update from the weights."""
-    built = {name: models.build(name, 4, stem="cifar", seed=RESNET.seed) for name in ("resnet18", "small_cnn")}
+    built = {name: models.build_network(name, 4, stem="cifar", seed=RESNET.seed) for name in ("resnet18", "small_cnn")}
     return {name: model.state_dict() for name, model in built.items()}
 
 
 def main() -> None:
     output, *chosen = sys.argv[1:]
-    with distributed.session(threads_per_worker=1) as ranks:
+    with distributed.join_process_group(threads_per_worker=1) as ranks:
         results: dict[str, Any] = {name: run(case, ranks) for name, case in CASES.items() if name.split()[0] in chosen}
         results["first weights"] = first_weights()
         results["ranks"] = int(distributed.all_reduce_sum_(torch.ones((), dtype=torch.int64)))
         results["from rank 0"] = distributed.broadcast({"rank": ranks.rank})
-        if ranks.rank == ranks.count - 1:
+        if ranks.rank == ranks.size - 1:
             torch.save(results, output)
 
 

@@ -70,7 +70,7 @@ def _launch(ranks: int, folder: Path, *groups: str) -> Mapping[str, Any]:
 
 
 class _Launches(dict[int, Mapping[str, Any]]):
-    """What each number of ranks saved, launched when it is first asked for."""
+    """What each number of ranks saved, launched at the first access."""
 
     def __init__(self, launch: Callable[[int], Mapping[str, Any]]) -> None:
         super().__init__()
@@ -281,8 +281,7 @@ def test_a_tree_of_twelve_takes_three_ranks_and_not_two(long_results: Results, n
 
 def test_post_local_sgd_is_refused_where_workers_are_simulated(results: Results) -> None:
     assert results[1]["local two"]["refused"] == (
-        "post_local_sgd: 1 processes cannot stand in for simulated_workers 2, since each has separate weights; "
-        "use as many"
+        "post_local_sgd: 1 processes cannot run simulated_workers 2, since each has separate weights; use 2"
     )
 
 

@@ -88,8 +88,8 @@ def test_the_exit_code_is_that_of_the_process_that_failed(
 
 def test_one_process_has_nothing_to_exchange() -> None:
     threads = torch.get_num_threads()
-    with distributed.session(threads_per_worker=threads) as ranks:
-        assert (ranks.rank, ranks.count, ranks.is_main) == (0, 1, True)
+    with distributed.join_process_group(threads_per_worker=threads) as ranks:
+        assert (ranks.rank, ranks.size, ranks.is_main) == (0, 1, True)
         assert distributed.broadcast("x") == "x"
         assert distributed.all_reduce_sum_(torch.tensor(3.0)) == 3
         model = nn.Linear(1, 1)
@@ -106,7 +106,7 @@ def test_a_rank_outside_its_session_is_a_bug(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.slow
 def test_a_rank_whose_launcher_died_while_it_was_starting_does_not_start() -> None:
-    code = "from pipeline import distributed\nwith distributed.session(1): print('trains')"
+    code = "from pipeline import distributed\nwith distributed.join_process_group(1): print('trains')"
     places = {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     launched = {"TORCHELASTIC_RUN_ID": "x", "BATCHSIEVE_LAUNCHER": "1000000000"}

@@ -14,7 +14,7 @@ import sys, time
 import torch
 from pipeline import distributed
 
-with distributed.session(1) as ranks:
+with distributed.join_process_group(1) as ranks:
     distributed.barrier()
     distributed.set_collective_timeout(2)
     if ranks.rank == 1:

@@ -128,7 +128,7 @@ def test_two_ranks_give_the_rows_of_one(three: Path) -> None:
 
 @pytest.mark.slow
 def test_a_kill_in_the_second_fold_loses_no_finished_one(tmp_path: Path) -> None:
-    """The kill comes after the fold's last step, before its network is kept: it goes on from its checkpoint."""
+    """The kill comes after the fold's last step, before its network is cached: it resumes from its checkpoint."""
     keys = {"folds": 2, "budget": {"steps": 5}, "checkpoint": {"steps": 2}}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
@@ -147,8 +147,10 @@ def test_a_kill_in_the_second_fold_loses_no_finished_one(tmp_path: Path) -> None
     for file in (DataPaths.extractor, DataPaths.finetune_metrics):
         assert file(_data(killed), NETWORK).read_bytes() == file(_data(whole), NETWORK).read_bytes()
     assert not (killed / "work" / "checkpoints" / f"finetune@{NETWORK}").exists()
-    drawn = [read_json(WorkPaths(root=folder / "work").resources(f"finetune@{NETWORK}")) for folder in (whole, killed)]
-    assert [record["joules"]["gpu"] for record in drawn] == [None if torch.cuda.is_available() else 0.0, None]
+    records = [
+        read_json(WorkPaths(root=folder / "work").resources(f"finetune@{NETWORK}")) for folder in (whole, killed)
+    ]
+    assert [record["joules"]["gpu"] for record in records] == [None if torch.cuda.is_available() else 0.0, None]
 
 
 @pytest.mark.slow

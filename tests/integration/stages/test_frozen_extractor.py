@@ -1,4 +1,4 @@
-"""`finetune.trainable: head`: a pretrained backbone as it is, and a logistic regression for a head."""
+"""`finetune.trainable: head`: a frozen pretrained backbone, and a logistic regression for a head."""
 
 import json
 from pathlib import Path

@@ -78,7 +78,7 @@ def test_the_disk_keeps_small_pictures_and_the_place_in_the_folder(tmp_path: Pat
 
 
 def test_every_stage_reads_the_files(tmp_path: Path) -> None:
-    """The pictures are spoiled, so that a stage that looked at them would see black."""
+    """The thumbnails are black, so that a stage that reads them would see black."""
     data = _project(tmp_path)
     for split in ("train", "test"):
         np.save(data.images(split), np.zeros_like(np.load(data.images(split))))

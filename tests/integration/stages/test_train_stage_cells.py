@@ -18,7 +18,7 @@ from pipeline.artifacts.files import read_json
 from pipeline.distributed import World
 from pipeline.energy import UNKNOWN_ENERGY, Energy
 from pipeline.errors import InputError
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.stages import parallel
 from pipeline.stages import train as train_stage
@@ -52,7 +52,7 @@ class _Trainer:
             correct=None,
             history=history,
             workers=1,
-            places=("made up",),
+            hardware=("made up",),
             skipped_steps=0,
             micro_batch=20,
             critical_batch=None,
@@ -63,7 +63,7 @@ class _Trainer:
             return diverged
         if weights is not None:
             names = (cell.arm, str(cell.settings.batch_size), str(cell.settings.seed), "")
-            save_trained(weights, build(NETWORK, 4, stem="imagenet", seed=0), TINY, names)
+            save_trained(weights, build_network(NETWORK, 4, stem="imagenet", seed=0), TINY, names)
         correct = np.arange(22) < 22 * top1
         return replace(diverged, status="finished", top1=top1, balanced_accuracy=top1, loss=1.0, correct=correct)
 
@@ -117,7 +117,7 @@ def _energy_by_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     def metered(ranks: World) -> Iterator[Callable[[], Energy]]:
         yield read
 
-    monkeypatch.setattr(parallel, "_metering_ranks", metered)
+    monkeypatch.setattr(parallel, "_energy_of_all_ranks", metered)
 
 
 def _record(work: Path) -> dict[str, Any]:
@@ -153,10 +153,10 @@ def test_a_cell_that_went_on_does_not_tell_what_it_drew_in_all(
     trained_by(lambda cell: 0.5)
     _energy_by_cell(monkeypatch)
     assert stage("train", tmp_path) == 0
-    record, untold = _record(tmp_path / "work"), vars(UNKNOWN_ENERGY)
-    assert record["arms_joules"] == {"full": untold, "filtered": {"gpu": 4.0, "cpu": 1.0, "memory": None}}
-    assert record["joules"] == untold
-    assert read_json(work.run_cache / full / "timing.json")["joules"] == untold
+    record, unknown = _record(tmp_path / "work"), vars(UNKNOWN_ENERGY)
+    assert record["arms_joules"] == {"full": unknown, "filtered": {"gpu": 4.0, "cpu": 1.0, "memory": None}}
+    assert record["joules"] == unknown
+    assert read_json(work.run_cache / full / "timing.json")["joules"] == unknown
 
 
 def test_other_seeds_and_arms_are_the_only_ones_trained(tmp_path: Path, trained_by: Trained) -> None:

@@ -1,4 +1,4 @@
-"""A file is complete or absent, whatever happens."""
+"""A file is complete or absent after any failure."""
 
 import errno
 import os

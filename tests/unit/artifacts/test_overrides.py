@@ -33,7 +33,7 @@ def test_the_header_alone_is_no_decision(tmp_path: Path) -> None:
     assert read_overrides(Path(__file__).parents[3] / "data" / "overrides.csv") == []
 
 
-# Text as a person or a spreadsheet may leave it in a quoted field; NUL is no text.
+# Text as a person or a spreadsheet may leave it in a quoted field; NUL is not text.
 _TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 _BEFORE_A_SIGN = st.sampled_from(["", "'", "''", " ", "\xa0'"])
 _FORMULAS = st.tuples(_BEFORE_A_SIGN, st.sampled_from("=+-@＝"), _TEXT).map("".join)

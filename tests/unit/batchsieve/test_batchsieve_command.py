@@ -15,7 +15,7 @@ import pytest
 
 import viz.__main__
 from batchsieve.cli import GROUPS, commands, main, parser_of
-from batchsieve.completion import whole_parser
+from batchsieve.completion import full_parser
 from pipeline.__main__ import COMMANDS
 from pipeline.__main__ import main as pipeline_main
 from tests.fixtures.projects import ROOT, class_blobs
@@ -133,7 +133,7 @@ def test_completion_knows_commands_and_their_options(capsys: pytest.CaptureFixtu
 
 
 def test_completion_parses_what_the_commands_parse() -> None:
-    parsed = whole_parser().parse_args(["find-issues", "--labels", "y.npy", "--out", "i.csv"])
+    parsed = full_parser().parse_args(["find-issues", "--labels", "y.npy", "--out", "i.csv"])
     assert (parsed.labels, parsed.out) == (Path("y.npy"), Path("i.csv"))
 
 

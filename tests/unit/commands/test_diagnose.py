@@ -129,7 +129,7 @@ def test_post_local_sgd_pays_for_its_averages_however_seldom_they_are(
 
     monkeypatch.setattr(timing, "step_seconds", seconds)
     monkeypatch.setattr("pipeline.distributed.all_gather", lambda own: [own, own])
-    two = World(rank=0, count=2, device=torch.device("cpu"))
+    two = World(rank=0, size=2, device=torch.device("cpu"))
     settings = replace(TINY, batch_size=64, simulated_workers=2, local_from_step=70, local_period=period)
     found = diagnose(measure(_training(settings, two), 200.0))
     assert taken < 300
@@ -143,7 +143,7 @@ def test_post_local_sgd_pays_for_its_averages_however_seldom_they_are(
 def test_without_exchange_every_rank_has_the_same_groups(bn_group: int | None, count: int, batch_size: int) -> None:
     settings = replace(TINY, batch_size=batch_size, simulated_workers=4, bn_group=bn_group)
     for rank in range(count):
-        ranks = World(rank=rank, count=count, device=torch.device("cpu"))
+        ranks = World(rank=rank, size=count, device=torch.device("cpu"))
         local = without_communication(_training(settings, ranks)).settings
         before, after = (
             rank_slices(worker_slices(one.batch_size, one.simulated_workers, one.bn_group), rank=rank, ranks=count)
@@ -156,7 +156,7 @@ def test_without_exchange_every_rank_has_the_same_groups(bn_group: int | None, c
 
 
 def test_a_tree_is_compared_with_as_many_images_at_a_time() -> None:
-    two = World(rank=0, count=2, device=torch.device("cpu"))
+    two = World(rank=0, size=2, device=torch.device("cpu"))
     tree = without_communication(_training(replace(TINY, batch_size=64, simulated_workers=8, reduction="tree"), two))
     assert tree.micro_batch == 8
     assert tree.settings.reduction == "ddp"

@@ -1,4 +1,4 @@
-"""Bad parameter files get one line that names file, key, value and mend."""
+"""Bad parameter files get one line that names file, key, value and fix."""
 
 import copy
 import re

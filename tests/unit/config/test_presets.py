@@ -56,7 +56,7 @@ def test_each_figure_of_the_paper_is_a_study_that_names_it(path: Path) -> None:
     assert figures == {
         **{f"table1_{network}": "gahlot-2020-table1" for network in params.networks},
         **{name: f"gahlot-2020-{name.removesuffix('_epochs')}" for name in figures if name.startswith("fig")},
-        # Not drawn in the paper, which states what they test.
+        # Without a figure in the paper, which states what they test.
         **dict.fromkeys(("no_augmentation", "batch_norm", "batch_norm_groups")),
     }
     assert {"fig4", "fig5", "fig6", "fig7", "fig6_epochs", "fig7_epochs"} <= set(figures)

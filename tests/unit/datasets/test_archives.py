@@ -148,7 +148,7 @@ def test_unknown_compression_is_named(tmp_path: Path) -> None:
 
 
 def test_bombs_are_not_unpacked(writer: Writer, tmp_path: Path) -> None:
-    """A member larger than any image is passed over; the others are read."""
+    """A member larger than any image is skipped; the others are read."""
     path = writer(tmp_path / "a", {"cat/1.png": bytes(30_000_000), "cat/2.png": b"2"})
     content = _content(path, {"cat/1.png", "cat/2.png"}, max_bytes=1_000_000)
     assert str(content["cat/1.png"]).startswith("30 MB, more than an image")
@@ -166,7 +166,7 @@ def test_a_cut_archive_never_passes_for_a_smaller_one(writer: Writer, tmp_path: 
     except InputError as error:
         assert error.key == "prepare.path"  # noqa: PT017 - either outcome is right
         return
-    # The padding at a tar's end is no loss.
+    # A missing padding at a tar's end loses nothing.
     assert tree == _TREE
     assert _content(path, set(_FILES)) == _FILES
 

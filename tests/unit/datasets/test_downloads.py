@@ -24,7 +24,7 @@ _SHA256 = hashlib.sha256(_CONTENT).hexdigest()
 
 class _Handler(BaseHTTPRequestHandler):
     requests: list[str]
-    """Paths asked for; set per server."""
+    """Requested paths; set per server."""
 
     def do_GET(self) -> None:
         self.requests.append(self.path)

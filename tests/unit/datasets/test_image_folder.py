@@ -139,7 +139,7 @@ def test_broken_links_are_unreadable(tmp_path: Path) -> None:
 
 
 def test_entries_that_are_no_images_are_refused(tmp_path: Path) -> None:
-    """Links to elsewhere are not passed over, and pipes are not waited for."""
+    """Links to other folders are errors, and pipes are not opened."""
 
     def link_out(root: Path) -> None:
         (tmp_path / "secret.png").write_bytes(photo(99))

@@ -85,7 +85,7 @@ _UPRIGHT = np.arange(_SIZE * _SIZE * 3, dtype=np.uint8).reshape(_SIZE, _SIZE, 3)
     ],
 )
 def test_exif_orientation(orientation: int, stored: NDArray[np.uint8]) -> None:
-    """As the EXIF standard says what row 0 and column 0 stand for, e.g. 6: right and top."""
+    """The EXIF standard defines the sides of row 0 and column 0, e.g. 6: right and top."""
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = encode(Image.fromarray(np.ascontiguousarray(stored)), exif=exif)

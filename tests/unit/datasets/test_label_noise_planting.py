@@ -75,7 +75,7 @@ def test_with_partners_only_their_classes_take_part(
 
 
 def test_instance_noise_depends_on_the_pixels_and_on_the_class() -> None:
-    """Of 40 images drawn 50 times each, all with one class: equal images go the same way, others do not."""
+    """Of 40 images, each 50 times and all of one class, equal images get one label, and others differ."""
     pictures = _pixels(0, 40)
     images, labels = np.repeat(pictures, 50, axis=0), np.repeat(0, 2000)
     # Two images of each other class, which else nothing could become.
@@ -111,7 +111,7 @@ def test_different_seeds_plant_differently(kind: NoiseKind, labels: NDArray[np.i
 
 def test_any_two_images_can_go_together() -> None:
     labels, images = np.array([0, 1, 0, 1]), _pixels(0, 4)
-    drawn = {
+    planted_labels = {
         tuple(
             (
                 plant_label_noise(labels, "instance", 0.5, images=images, rng=np.random.default_rng(seed)) != labels
@@ -119,7 +119,7 @@ def test_any_two_images_can_go_together() -> None:
         )
         for seed in range(300)
     }
-    assert len(drawn) == 6
+    assert len(planted_labels) == 6
 
 
 def test_there_is_one_way_to_plant() -> None:

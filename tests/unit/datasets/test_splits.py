@@ -67,10 +67,10 @@ def test_an_added_image_moves_one_other_at_most(draw: Draw, n: int, where: int, 
 
 
 def test_every_row_can_be_drawn() -> None:
-    drawn = np.zeros(20, dtype=bool)
+    chosen = np.zeros(20, dtype=bool)
     for seed in range(200):
-        drawn |= choose_val_rows(_names(20), np.zeros(20, dtype=np.int64), 0.1, seed=seed)
-    assert drawn.all()
+        chosen |= choose_val_rows(_names(20), np.zeros(20, dtype=np.int64), 0.1, seed=seed)
+    assert chosen.all()
 
 
 # Folds

@@ -144,7 +144,7 @@ def test_evaluation_is_torchvisions(tmp_path: Path, size: tuple[int, int], crop_
     assert float((got - expected).abs().mean()) < 0.1 / 255 / min(_STD)
 
 
-def test_evaluation_may_be_announced_within_training(files: list[Path], decoded: list[int]) -> None:
+def test_evaluation_may_be_prefetched_within_training(files: list[Path], decoded: list[int]) -> None:
     images, plain = _streaming(files), _streaming(files, workers=0)
     epochs = np.zeros(_N, dtype=np.int64)
     expected = plain.training_batch(np.arange(_N), epochs), plain.evaluation_batch(np.arange(_N))
@@ -189,7 +189,7 @@ def test_an_epoch_in_the_order_of_the_stream(files: list[Path], decoded: list[in
 
 @pytest.mark.parametrize("ahead", [1, 3])
 def test_a_stated_number_of_batches_is_decoded_ahead(files: list[Path], decoded: list[int], ahead: int) -> None:
-    """So many, without being asked for, and not one more: memory is bounded."""
+    """This many are decoded ahead, and no more: memory is bounded."""
     announced = 0
 
     def endless() -> Iterator[tuple[_Ids, _Ids]]:
@@ -262,7 +262,7 @@ def test_another_seed_has_other_crops_of_the_same_files(files: list[Path]) -> No
         assert not torch.equal(images.training_batch(*request), expected)
 
 
-def test_what_was_announced_and_not_taken_is_dropped(files: list[Path], decoded: list[int]) -> None:
+def test_what_was_prefetched_and_not_taken_is_dropped(files: list[Path], decoded: list[int]) -> None:
     images = _streaming(files, batches_ahead=50)
     with images.prefetch([(np.arange(_N), np.full(_N, epoch)) for epoch in range(50)]):
         pass

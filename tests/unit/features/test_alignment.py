@@ -22,7 +22,7 @@ def _sums(source: NDArray[np.float32], target: NDArray[np.float32], block: int |
 
 
 def _spread(rng: np.random.Generator, n: int, d: int) -> NDArray[np.float32]:
-    """Rows about a center of their own, with another variance along each axis."""
+    """Rows around another center, with another variance along each axis."""
     rows = rng.normal(size=(n, d)) * rng.uniform(0.5, 3, d) + rng.normal(scale=4, size=d)
     return rows.astype(np.float32)
 
@@ -88,9 +88,9 @@ def test_rows_are_replaced_in_place_and_no_others(monkeypatch: pytest.MonkeyPatc
     np.testing.assert_array_equal(changed[others], source[others])
 
 
-@pytest.mark.parametrize("alike", ["source", "target"])
-def test_features_without_spread_have_no_fit(alike: str) -> None:
+@pytest.mark.parametrize("equal", ["source", "target"])
+def test_features_without_spread_have_no_fit(equal: str) -> None:
     spread = _spread(np.random.default_rng(0), 30, 5)
     flat = np.full_like(spread, 1 / 3)
-    with pytest.raises(ValueError, match="alike"):
-        fit_similarity(_sums(flat, spread) if alike == "source" else _sums(spread, flat))
+    with pytest.raises(ValueError, match="equal"):
+        fit_similarity(_sums(flat, spread) if equal == "source" else _sums(spread, flat))

@@ -1,4 +1,4 @@
-"""Features are those of the network in evaluation mode, whatever the batch and chunk sizes and the ranks."""
+"""Features are those of the network in evaluation mode, for any batch size, chunk size and number of ranks."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from pipeline.features import extract
 from pipeline.features.extract import extract_by_fold, extract_features
 from pipeline.features.trained import PairedSums, fit_similarity
 from pipeline.run_log import RunLog
-from pipeline.training.weights import TrainedNetwork
+from pipeline.training.weights import FoldNetworks, TrainedNetwork
 from tests.fixtures.training import ALONE, NAMES, TINY, bright_images, build_resnet
 
 N = 23
@@ -66,7 +66,7 @@ def test_features_of_one_pass(
 def test_ranks_write_their_own_rows_of_a_shared_file(network: TrainedNetwork, tmp_path: Path) -> None:
     out = open_memmap(tmp_path / "f.npy", mode="w+", dtype=np.float32, shape=(N, 512))
     out[:] = -1
-    partial = [_extract(network, out, ranks=World(rank=rank, count=3, device=ALONE.device)) for rank in (2, 0, 1)]
+    partial = [_extract(network, out, ranks=World(rank=rank, size=3, device=ALONE.device)) for rank in (2, 0, 1)]
     features, probabilities = _expected(network)
     np.testing.assert_allclose(out, features, rtol=1e-3, atol=1e-5)
     # Zero where another rank predicts, so that a sum over ranks gives all.
@@ -107,7 +107,13 @@ def _by_fold(
     out, sure = np.zeros((N, 512), np.float32), np.zeros((N, len(NAMES)), np.float32)
     with RunLog.silent().progress("", N, "images") as progress:
         aligned = extract_by_fold(
-            networks, folds, bright_images(N)[0], out, sure, batch_size=batch_size, ranks=ALONE, progress=progress
+            FoldNetworks(networks=tuple(networks), folds=folds),
+            bright_images(N)[0],
+            out,
+            sure,
+            batch_size=batch_size,
+            ranks=ALONE,
+            progress=progress,
         )
     return out, sure, aligned
 
@@ -185,7 +191,7 @@ def test_with_mirror_images_the_means_of_both_views_are_given(n_networks: int) -
         extract_features(networks, bright_images(N)[0], out, sure, **options)
         np.testing.assert_allclose(out, features[:, 0].mean(0), rtol=1e-3, atol=1e-5)
         np.testing.assert_allclose(sure, sure_of.mean((0, 1)), atol=1e-5)
-        extract_by_fold(networks, folds, bright_images(N)[0], out, sure, **options)
+        extract_by_fold(FoldNetworks(networks=tuple(networks), folds=folds), bright_images(N)[0], out, sure, **options)
         np.testing.assert_allclose(sure, sure_of.mean(0)[folds, np.arange(N)], atol=1e-5)
 
 

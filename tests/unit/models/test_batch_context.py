@@ -1,4 +1,4 @@
-"""What a forward pass in training is told of its batch."""
+"""The context of the batch in a forward pass of training."""
 
 import pytest
 import torch

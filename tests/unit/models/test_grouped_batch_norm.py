@@ -17,7 +17,7 @@ _GROUPS = st.lists(st.integers(2, 6), min_size=1, max_size=5)
 def _inputs(n: int, *, channels: int = _CHANNELS, side: int = 2) -> Tensor:
     generator = torch.Generator().manual_seed(n)
     images = torch.randn(n, channels, side, side, generator=generator, dtype=torch.float64)
-    # Every image of its own scale and place: groups differ in their statistics.
+    # Every image has another scale and mean: groups differ in their statistics.
     ramp = torch.arange(1, n + 1, dtype=torch.float64)[:, None, None, None]
     return images * ramp + ramp
 

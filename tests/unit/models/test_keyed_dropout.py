@@ -88,8 +88,8 @@ def test_keys_and_draws_are_those_of_the_published_generator() -> None:
     key = mixed(mixed(mixed(seed * golden & wrap) + epoch * golden & wrap) + sample * golden & wrap)
     assert int(_keys([sample], seed=seed, epoch=epoch)) & wrap == key
     inner = mixed(key + layer & wrap)
-    drawn = [(mixed(inner + index * golden & wrap) >> 40) / 2**24 for index in range(1, 33)]
-    assert _mask(_keys([sample], seed=seed, epoch=epoch), layer=layer, n=32)[0].tolist() == [u >= 0.5 for u in drawn]
+    uniform = [(mixed(inner + index * golden & wrap) >> 40) / 2**24 for index in range(1, 33)]
+    assert _mask(_keys([sample], seed=seed, epoch=epoch), layer=layer, n=32)[0].tolist() == [u >= 0.5 for u in uniform]
 
 
 def test_the_global_generator_does_not_matter_and_is_left_alone() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pipeline.config.optimization import OptimizerConfig
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.models.layers import GroupedBatchNorm2d
 from pipeline.optim import OPTIMIZERS, lamb, lars, parameter_groups, sgd
 
@@ -33,14 +33,14 @@ def _defaults(name: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def resnet() -> nn.Module:
-    return build("resnet18", 10, stem="cifar", seed=0)
+    return build_network("resnet18", 10, stem="cifar", seed=0)
 
 
 @pytest.mark.parametrize("decay_norm_and_bias", [True, False])
 def test_groups_hold_every_parameter_once(resnet: nn.Module, decay_norm_and_bias: bool) -> None:
     groups = parameter_groups(resnet, weight_decay=0.1, decay_norm_and_bias=decay_norm_and_bias)
-    held = sorted(id(parameter) for group in groups for parameter in group["params"])
-    assert held == sorted(id(parameter) for parameter in resnet.parameters())
+    grouped = sorted(id(parameter) for group in groups for parameter in group["params"])
+    assert grouped == sorted(id(parameter) for parameter in resnet.parameters())
 
 
 def test_norm_and_bias_are_exempt_where_asked(resnet: nn.Module) -> None:
@@ -68,7 +68,7 @@ def test_norm_and_bias_are_exempt_where_asked(resnet: nn.Module) -> None:
 def test_all_matrices_but_those_of_the_outer_layers_are_hidden(
     network: str, stem: Any, decay_norm_and_bias: bool
 ) -> None:
-    model = build(network, 10, stem=stem, seed=0)
+    model = build_network(network, 10, stem=stem, seed=0)
     outer = model.input_layer, model.output_layer
     groups = parameter_groups(
         model, weight_decay=0.1, decay_norm_and_bias=decay_norm_and_bias, outer_layers=outer
@@ -170,7 +170,7 @@ def test_a_resumed_optimizer_goes_on_to_the_same_bits(name: str) -> None:
 
 @_OPTIMIZERS
 def test_the_rate_is_that_of_the_step(name: str) -> None:
-    """Schedules set it anew each time; at a rate of nothing, nothing moves, weight decay included."""
+    """Schedules set it at each step; at a rate of zero nothing moves, including weight decay."""
     run = _Run(name)
     before = run.weights
     run.step(0, rate=0.0)

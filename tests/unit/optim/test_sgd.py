@@ -1,4 +1,4 @@
-"""SGD is torch's, bit by bit, whatever the memory order of weights and gradients."""
+"""SGD equals torch's, bit by bit, for any memory order of weights and gradients."""
 
 import copy
 from typing import Any
@@ -15,8 +15,8 @@ SHAPES = [(4, 3, 3, 3), (8, 4, 1, 1), (5, 7), (6,), ()]
 
 def _parameters(memory_format: torch.memory_format) -> list[nn.Parameter]:
     torch.manual_seed(0)
-    drawn = [torch.randn(shape) for shape in SHAPES]
-    return [nn.Parameter(t.to(memory_format=memory_format) if t.ndim == 4 else t) for t in drawn]
+    values = [torch.randn(shape) for shape in SHAPES]
+    return [nn.Parameter(t.to(memory_format=memory_format) if t.ndim == 4 else t) for t in values]
 
 
 def _groups(parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
@@ -36,8 +36,8 @@ def _steps(
     for seed in seeds:
         generator = torch.Generator().manual_seed(seed)
         for p in parameters:
-            drawn = torch.randn(p.shape, generator=generator)
-            p.grad = drawn.contiguous(memory_format=gradients) if p.ndim == 4 else drawn
+            values = torch.randn(p.shape, generator=generator)
+            p.grad = values.contiguous(memory_format=gradients) if p.ndim == 4 else values
         optimizer.step()
     return [p.detach().clone() for p in parameters]
 
@@ -56,7 +56,7 @@ def test_the_bits_are_those_of_torch(
 
 
 def test_the_state_is_that_of_torch() -> None:
-    """Names, shapes, strides and values; each goes on from the other's."""
+    """Names, shapes, strides and values; each continues from the other's."""
     ours, theirs = _parameters(torch.channels_last), _parameters(torch.channels_last)
     options: dict[str, Any] = {"momentum": 0.9, "nesterov": True}
     own, torchs = sgd(_groups(ours), 0.1, **options), _torchs(_groups(theirs), 0.1, **options)

@@ -80,8 +80,8 @@ def test_classes_do_not_see_each_other(seed: int) -> None:
 
 def test_rounding_is_settled_as_dbscan_decided() -> None:
     radii, noise = np.array([1.0, 1 + 1e-12, 2.0, 0.5]), np.array([True, False, True, False])
-    settled = reconcile_radii(radii, np.ones(4), noise)
-    np.testing.assert_array_equal(settled > 1.0, noise)
-    np.testing.assert_allclose(settled, radii, rtol=1e-8)
+    reconciled = reconcile_radii(radii, np.ones(4), noise)
+    np.testing.assert_array_equal(reconciled > 1.0, noise)
+    np.testing.assert_allclose(reconciled, radii, rtol=1e-8)
     with pytest.raises(AssertionError):
         reconcile_radii(radii, np.full(4, 1.5), noise)

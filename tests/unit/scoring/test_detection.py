@@ -99,7 +99,7 @@ def _scorers(seed: int, n: int = 400) -> tuple[dict[str, NDArray[np.float64]], N
 
 
 def test_a_resample_is_measured_as_if_its_images_were_there_so_often() -> None:
-    """One resample: both ends of the interval are that one, drawn as documented."""
+    """One resample: both ends of the interval are its value, sampled as documented."""
     values, planted = _scorers(0)
     found = compare(values, planted, reference="good", resamples=1, seed=5).measured["chance"]
     rng = np.random.default_rng(5)
@@ -135,12 +135,12 @@ def test_equal_seeds_give_equal_intervals_and_others_differ() -> None:
 @pytest.mark.slow
 def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
     """Of the AUROC of normal values with planted ones shifted by 1, which is Phi(1 / sqrt 2) = 0.7602."""
-    held = []
+    covered = []
     for seed in range(200):
         values, planted = _scorers(seed, n=300)
         interval = compare({"good": values["good"]}, planted, reference="good", resamples=200).measured["good"]["auroc"]
-        held.append(interval.low <= 0.7602 <= interval.high)
-    assert 0.88 <= np.mean(held) <= 0.99
+        covered.append(interval.low <= 0.7602 <= interval.high)
+    assert 0.88 <= np.mean(covered) <= 0.99
 
 
 def test_compare_sorts_each_scorer_once_for_all_resamples(monkeypatch: pytest.MonkeyPatch) -> None:

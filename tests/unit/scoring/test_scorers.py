@@ -131,10 +131,10 @@ def test_every_image_gets_a_phrase(scorer: dict[str, Any]) -> None:
     name, options = split_options(scorer)
     values = SCORERS[name].values(evidence, **options)
     thresholds = np.full(_N, np.median(values) + 1e-3)
-    judged = ScoredImages(
+    scored = ScoredImages(
         inputs=evidence, options=options, values=values, thresholds=thresholds, class_names=["cat", "dog"]
     )
-    phrases = SCORERS[name].reasons(judged)
+    phrases = SCORERS[name].reasons(scored)
     assert len(phrases) == _N
     assert all(phrase and "nan" not in phrase for phrase in phrases)
 

@@ -1,4 +1,4 @@
-"""A process of its own that trains for a step on the CPU; prints, as JSON, its key and a digest of the trained bits.
+"""A separate process that trains for a step on the CPU; prints, as JSON, its key and a digest of the trained bits.
 
 Command line: CPU threads of the process.
 """
@@ -17,7 +17,7 @@ from tests.fixtures.training import ALONE, TINY
 
 
 def main() -> None:
-    with distributed.session(threads_per_worker=int(sys.argv[1])):
+    with distributed.join_process_group(threads_per_worker=int(sys.argv[1])):
         members = np.ones(N, dtype=np.bool_)
         identity = run_key(TINY, members, data_digest="", device=ALONE.device, threads=torch.get_num_threads())
         weights = weights_of(train_bright(TINY))

@@ -111,7 +111,7 @@ def test_foreign_files_with_a_right_digest_are_passed_over(
     assert not (tmp_path / "harm").exists()
     (line,) = lines
     assert line.startswith(f"{foreign}: is n")
-    assert line.endswith("; passed over")
+    assert line.endswith("; skipped")
 
 
 def test_a_file_that_cannot_be_read_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,11 +123,11 @@ def test_a_file_that_cannot_be_read_is_passed_over(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Path, "read_bytes", fail)
     lines: list[str] = []
     assert Checkpoints(tmp_path).load_latest(lines.append) is None
-    assert lines == [f"{files(tmp_path)[0]}: cannot be read (Input/output error); passed over"]
+    assert lines == [f"{files(tmp_path)[0]}: cannot be read (Input/output error); skipped"]
 
 
 def test_an_unsound_one_does_not_take_the_place_of_a_sound_one(tmp_path: Path) -> None:
-    """Of 2 and a damaged 3 the run goes on from 2; after its next save 2 is still there to fall back to."""
+    """Of 2 and a damaged 3 the run resumes from 2; after its next save 2 is still there to fall back to."""
     checkpoints = Checkpoints(tmp_path, keep=2)
     for step in (2, 3):
         checkpoints.save(step, state_of(step))

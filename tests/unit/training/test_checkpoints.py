@@ -18,7 +18,7 @@ from torch import Tensor
 from pipeline.training.checkpointing import Checkpoints, remove_stale_checkpoints
 from tests.fixtures.checkpoints import files, never, same, state_of, steps
 
-# What can be held
+# What can be saved
 
 
 @st.composite
@@ -136,7 +136,7 @@ _REFUSED: dict[str, Any] = {
     "a sparse tensor": torch.eye(2).to_sparse(),
     "a tensor without data": torch.empty(2, device="meta"),
     "a number longer than can be loaded": 2**2039,
-    "a key that is no text or int": {1.5: 1},
+    "a key that is not text or int": {1.5: 1},
     "a key that is a bool": {True: 1},
 }
 
@@ -182,7 +182,7 @@ def test_a_run_that_went_back_leaves_nothing_of_its_former_future(tmp_path: Path
         checkpoints.save(step, state_of(step))
     checkpoints.save(25, state_of(25))
     assert steps(tmp_path) == [20, 25]
-    checkpoints.save(25, {"other": 1})  # the same step anew
+    checkpoints.save(25, {"other": 1})  # the same step again
     assert steps(tmp_path) == [20, 25]
     assert checkpoints.load_latest(never) == (25, {"other": 1})
 

@@ -69,7 +69,7 @@ def test_cuda_graphs_change_no_result() -> None:
 
 
 @pytest.mark.slow
-# torch's compiler looks at what stands beside a break in the graph, such as keyed dropout, and warns itself of it.
+# torch's compiler inspects the code next to a graph break, such as keyed dropout, and warns about it.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("network", ["small_cnn", "resnet18"])

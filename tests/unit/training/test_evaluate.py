@@ -59,13 +59,13 @@ def test_scores_are_scikit_learns(batch_size: int) -> None:
 
 @given(n=st.integers(0, 300), count=st.integers(1, 40))
 def test_ranks_share_the_rows_without_padding(n: int, count: int) -> None:
-    shares = [rank_rows(n, World(rank=rank, count=count, device=ALONE.device)) for rank in range(count)]
+    shares = [rank_rows(n, World(rank=rank, size=count, device=ALONE.device)) for rank in range(count)]
     assert np.concatenate(shares).tolist() == list(range(n))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
 def test_an_image_that_no_rank_saw_is_a_bug() -> None:
     images, labels = _data()
-    half = World(rank=0, count=2, device=ALONE.device)
+    half = World(rank=0, size=2, device=ALONE.device)
     with pytest.raises(AssertionError):
         evaluate(_Counting(), images, torch.from_numpy(labels), batch_size=7, ranks=half)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pipeline import distributed
 from pipeline.distributed import float32_arithmetic
 from pipeline.landscape import study as landscape
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.training.evaluation import Evaluation, evaluate, load_images
 from pipeline.training.weights import TrainedNetwork
 from tests.fixtures.loop import train_bright
@@ -68,7 +68,7 @@ def test_while_active_and_no_longer(tf32: bool, coarse: tuple[bool, bool, bool])
 
 
 def test_all_stages_and_trials_start_in_full_precision() -> None:
-    with distributed.session("auto"):
+    with distributed.join_process_group("auto"):
         assert _flags() == _IEEE
 
 
@@ -115,7 +115,7 @@ def test_landscapes_are_in_full_precision(tmp_path: Path, monkeypatch: pytest.Mo
         seen.append(_flags())
 
     trained = TrainedNetwork(
-        model=build("small_cnn", len(NAMES), stem="imagenet", seed=0), network="small_cnn", class_names=NAMES,
+        model=build_network("small_cnn", len(NAMES), stem="imagenet", seed=0), network="small_cnn", class_names=NAMES,
         format=TINY.format,
     )  # fmt: skip
     monkeypatch.setattr(landscape, "measure", measure)

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pipeline import distributed
 from pipeline.batching import BatchSlice, merge_micro_batches, rank_slices, worker_slices
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.training.gradients import GlobalBatch, TrainLoss, TreeSums, accumulate_gradients, tree_gradients
 from tests.fixtures.training import NAMES, distance, gradient_of, random_train_loss
 
@@ -28,11 +28,11 @@ Find = Callable[..., object]
 
 def _small_cnn() -> nn.Module:
     """Without BatchNorm, so that the batch may be split in any way; with dropout."""
-    return build("small_cnn", len(NAMES), stem="imagenet", seed=0).double().train()
+    return build_network("small_cnn", len(NAMES), stem="imagenet", seed=0).double().train()
 
 
 def _resnet() -> nn.Module:
-    return build("resnet18", len(NAMES), stem="imagenet", seed=0).double().train()
+    return build_network("resnet18", len(NAMES), stem="imagenet", seed=0).double().train()
 
 
 def _batch(size: int, seed: int = 0) -> GlobalBatch:
@@ -67,7 +67,7 @@ def _error(
 def _exact(
     model: nn.Module, train_loss: TrainLoss, batch: GlobalBatch, parts: Sequence[BatchSlice], **options: Any
 ) -> Tensor:
-    return accumulate_gradients(model, train_loss, batch, parts, **{"ranks": 1, **options})
+    return accumulate_gradients(model, train_loss, batch, parts, **{"world_size": 1, **options})
 
 
 _FINDERS = pytest.mark.parametrize("find", [_exact, tree_gradients], ids=["accumulated", "tree"])
@@ -113,7 +113,7 @@ def test_the_mean_over_ranks_is_the_gradient_of_the_mean(size: int, simulated: i
     for rank in range(ranks):
         model.zero_grad()
         mine = rank_slices(parts, rank=rank, ranks=ranks)
-        losses.append(float(accumulate_gradients(model, _TRAIN_LOSS, batch, mine, ranks=ranks)))
+        losses.append(float(accumulate_gradients(model, _TRAIN_LOSS, batch, mine, world_size=ranks)))
         gradients.append(gradient_of(model))
     assert distance(torch.stack(gradients).mean(0), expected) <= 1e-12
     assert sum(losses) == pytest.approx(loss, rel=1e-12)
@@ -128,7 +128,7 @@ def test_accumulated_gradients_are_added_to_those_that_are_there() -> None:
 
 def test_a_local_gradient_is_of_this_ranks_images() -> None:
     model, batch, parts = _small_cnn(), _batch(20), worker_slices(20, 4)
-    accumulate_gradients(model, _TRAIN_LOSS, batch, parts[2:], ranks=2, local=True)
+    accumulate_gradients(model, _TRAIN_LOSS, batch, parts[2:], world_size=2, local=True)
     found = gradient_of(model)
     expected, _ = _plain(model, GlobalBatch(sample_ids=batch.sample_ids[10:], epochs=batch.epochs[10:]))
     assert distance(found, expected) <= 1e-12

@@ -1,4 +1,4 @@
-"""A run whose batch grows: the images, gradients and records of each step are those of its own batch."""
+"""A run whose batch grows: each step has the images, gradients and records of its batch size."""
 
 import itertools
 from dataclasses import replace

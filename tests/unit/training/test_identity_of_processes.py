@@ -1,4 +1,4 @@
-"""Two runs have one key only if they end in the same bits, whatever the environment of their processes says."""
+"""Two runs have one key only if they end in the same bits, for any environment of their processes."""
 
 import json
 import sys

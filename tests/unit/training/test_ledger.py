@@ -28,7 +28,7 @@ FINISHED = RunResult(
     history=(HistoryRecord(epoch=1.5, step=3, examples=60, train_loss=0.1, lr=0.05),),
     correct=np.array([True, False, True, True]),
     workers=2,
-    places=("4 processes of 1 threads on cpu", "2 processes on cuda"),
+    hardware=("4 processes of 1 threads on cpu", "2 processes on cuda"),
     skipped_steps=3,
     micro_batch=512,
     critical_batch={"critical_batch": 100.5, "n_samples": 7, "low": None},
@@ -44,7 +44,7 @@ DIVERGED = RunResult(
     history=(HistoryRecord(epoch=0.5, step=2, examples=40, train_loss=None, lr=0.05),),
     correct=None,
     workers=1,
-    places=("1 processes of 2 threads on cpu",),
+    hardware=("1 processes of 2 threads on cpu",),
     skipped_steps=0,
     micro_batch=20,
     critical_batch=None,
@@ -135,7 +135,7 @@ def test_an_entry_without_the_wanted_weights_does_not_count(ledger: RunCache, tm
 
 
 def test_a_killed_add_leaves_no_entry(ledger: RunCache, tmp_path: Path) -> None:
-    """Killed at the last moment before the rename, in a process of its own."""
+    """Killed at the last moment before the rename, in a separate process."""
     script = f"""
 import os, signal, sys
 sys.path.insert(0, ".")

@@ -147,7 +147,7 @@ def test_a_diverged_run_is_flagged_and_does_not_raise(steps: int) -> None:
 )
 def test_processes_that_do_not_fit_are_refused(changes: dict[str, Any], count: int, key: str, fitting: str) -> None:
     with pytest.raises(InputError) as raised:
-        train_bright(replace(TINY, **changes), ranks=World(rank=0, count=count, device=ALONE.device))
+        train_bright(replace(TINY, **changes), ranks=World(rank=0, size=count, device=ALONE.device))
     assert raised.value.key == key
     assert fitting in str(raised.value)
 
@@ -159,7 +159,7 @@ def test_nodes_of_other_sizes_than_those_that_compress_are_refused(
     monkeypatch.setattr(distributed, "ranks_by_node", lambda: nodes)
     between = replace(TINY, simulated_workers=4, compression="bf16", workers_per_node=2)
     with pytest.raises(InputError) as raised:
-        train_bright(between, ranks=replace(ALONE, count=4), comm=CommConfig(hierarchical=True))
+        train_bright(between, ranks=replace(ALONE, size=4), comm=CommConfig(hierarchical=True))
     assert raised.value.key == "communication.workers_per_node"
     assert str([len(node) for node in nodes]) in str(raised.value)
 

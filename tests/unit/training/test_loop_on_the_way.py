@@ -108,24 +108,24 @@ def test_what_is_measured_on_the_way_is_of_a_run_that_ends_there(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hash_chain, "LINK_EXAMPLES", 20)
-    whole, judged = replace(TINY, steps=6, schedule="constant", schedule_options={}, **options), []
+    whole, evaluated = replace(TINY, steps=6, schedule="constant", schedule_options={}, **options), []
 
     def note(model: Network) -> Evaluation:
-        judged.append(copy.deepcopy(model.state_dict()))
+        evaluated.append(copy.deepcopy(model.state_dict()))
         model.eval()
-        return Evaluation(correct=np.arange(4) == 0, loss=1.5 if len(judged) == 1 else math.inf)
+        return Evaluation(correct=np.arange(4) == 0, loss=1.5 if len(evaluated) == 1 else math.inf)
 
     measured = train_bright(replace(whole, accuracy_steps=2), eval_fn=note)
     found = [(record.step, record.top1, record.test_loss) for record in measured.history if record.top1 is not None]
     assert found == [(2, 0.25, 1.5), (4, 0.25, None)]
-    for step, weights in zip((2, 4), judged, strict=True):
+    for step, weights in zip((2, 4), evaluated, strict=True):
         # A run that ends in a stage is one of that stage's batches.
         ended = replace(whole, steps=step)
         if ended.batch_stages and step == 2:
             ended = replace(ended, batch_size=8, batch_stages=())
         alone = train_bright(ended).model.state_dict()
         assert all(torch.equal(weights[name], alone[name]) for name in alone)
-    # And the run goes on as if nothing had been.
+    # The run continues with the same bits.
     plain = train_bright(whole)
     assert torch.equal(weights_of(measured), weights_of(plain))
     assert measured.links == plain.links

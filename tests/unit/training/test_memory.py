@@ -108,16 +108,16 @@ def test_tensors_of_a_failed_pass_are_let_go_before_the_next() -> None:
         def __del__(self) -> None:
             alive.pop()
 
-    held: list[int] = []
+    n_alive: list[int] = []
 
     def try_pass(max_size: int) -> None:
-        held.append(len(alive))
+        n_alive.append(len(alive))
         big = Big()  # noqa: F841 - its frame is what an exception holds on to
         if max_size > 16:
             raise torch.OutOfMemoryError("made up")
 
     assert halve_until_fits(64, 4, try_pass) == 16
-    assert held == [0, 0, 0]
+    assert n_alive == [0, 0, 0]
 
 
 def test_what_was_requested_is_taken_without_trying() -> None:

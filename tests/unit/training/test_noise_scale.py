@@ -56,7 +56,7 @@ def test_unequal_parts_on_paper() -> None:
     st.lists(st.integers(1, 3), min_size=2, max_size=4).filter(lambda sizes: sum(sizes) <= 4),
 )
 def test_both_estimators_are_unbiased_for_parts_of_any_sizes(population: NDArray[np.float64], sizes: list[int]) -> None:
-    """Exactly: the mean over every batch that can be drawn, with replacement, is the population's value."""
+    """Exactly: the mean over every batch that can be sampled, with replacement, is the population's value."""
     draws = itertools.product(range(len(population)), repeat=sum(sizes))
     scale = estimate_noise_scale([sample_of(population[list(draw)], sizes) for draw in draws])
     expected = population.mean(0)
@@ -166,11 +166,11 @@ def test_the_interval_holds_what_a_t_test_does_not_refuse(norms: NDArray[np.floa
         assert difference.low > 0
         return
     assert scale.low >= 0
-    held = scale.low <= ratio <= upper(scale)
+    is_covered = scale.low <= ratio <= upper(scale)
     if difference.low < 0 < difference.high:
-        assert held
-    elif scale.low > 0 or scale.high is not None:  # else nothing is known, and every ratio is held
-        assert not held
+        assert is_covered
+    elif scale.low > 0 or scale.high is not None:  # else nothing is known, and every ratio is covered
+        assert not is_covered
 
 
 @pytest.mark.slow
@@ -180,10 +180,10 @@ def test_the_interval_covers_the_truth_as_often_as_stated(truth: float, n: int) 
     """Also where the gradient hardly stands out: there it has no upper end rather than a wrong one."""
     rng, repeats = np.random.default_rng(3), 800
     mean, sd = np.array([1.0] + [0.0] * 19), np.full(20, (truth / 20) ** 0.5)
-    drawn = [estimate_noise_scale(normal_samples(rng, n, [16] * 4, mean, sd)) for _ in range(repeats)]
-    covered = np.mean([one.low is not None and one.low <= truth <= upper(one) for one in drawn])
+    estimates = [estimate_noise_scale(normal_samples(rng, n, [16] * 4, mean, sd)) for _ in range(repeats)]
+    covered = np.mean([one.low is not None and one.low <= truth <= upper(one) for one in estimates])
     assert 0.93 < covered < 0.98
-    bounded = np.mean([one.high is not None for one in drawn])
+    bounded = np.mean([one.high is not None for one in estimates])
     assert bounded == 1 if truth == 4 else bounded < 0.1 if truth == 1000 else True
 
 
@@ -201,7 +201,7 @@ def test_equal_steps_have_an_interval_of_no_width() -> None:
     assert (scale.low, scale.critical_batch, scale.high) == (2, 2, 2)
 
 
-# What cannot be told
+# What cannot be estimated
 
 
 def test_no_steps_tell_nothing() -> None:
@@ -220,7 +220,7 @@ def test_one_step_is_not_enough() -> None:
 
 
 def test_a_gradient_below_its_noise_has_no_ratio() -> None:
-    """(4 * 1 - 2 * 3) / 2 = -1: the estimate is reported as it is, and no batch size from it."""
+    """(4 * 1 - 2 * 3) / 2 = -1: the estimate is reported unchanged, without a batch size."""
     drowned = replace(FIRST, mean_small_sq_norm=3.0, big_sq_norm=1.0)
     scale = estimate_noise_scale([drowned, drowned])
     assert (scale.gradient_sq_norm, scale.noise_trace, scale.critical_batch) == (-1, 8, None)

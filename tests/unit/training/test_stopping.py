@@ -41,7 +41,7 @@ def _cells(**study: object) -> list[RunSpec]:
 
 
 def _key(cell: RunSpec) -> str:
-    return "" if cell.skipped else f"{cell.arm} {cell.settings.batch_size} {cell.settings.seed}"
+    return "" if cell.skip_reason else f"{cell.arm} {cell.settings.batch_size} {cell.settings.seed}"
 
 
 def _needed(
@@ -52,7 +52,7 @@ def _needed(
     top1: dict[str, float | None] = {
         _key(cell): 0.8 + (cell.arm == "filtered") * (gain + float(noise[cell.settings.seed]))
         for cell in cells
-        if cell.settings.seed < trained and not cell.skipped
+        if cell.settings.seed < trained and not cell.skip_reason
     }
     keys, results = [_key(cell) for cell in cells], _Results(top1)
     found = needed_seeds(cells, keys, results, design=design, control="random", n_images=10_000)  # type: ignore[arg-type]
@@ -71,5 +71,5 @@ def test_a_study_goes_on_until_a_look_decides(gain: float, spread: float, needed
 
 def test_a_skipped_setting_stops_nothing() -> None:
     cells = _cells(batch_sizes=[20, 90])
-    assert any(cell.skipped for cell in cells)
+    assert any(cell.skip_reason for cell in cells)
     assert _needed(cells, 3, 0.05, 0.001) == 3

@@ -58,7 +58,7 @@ def test_arms_match_in_steps_or_in_epochs(match: str, steps: dict[str, int]) -> 
 
 def test_a_batch_above_one_arm_is_skipped_for_all_of_them() -> None:
     cells = _cells(batch_sizes=[80, 90, 200])
-    skipped = {(c.arm, c.settings.batch_size): c.skipped for c in cells}
+    skipped = {(c.arm, c.settings.batch_size): c.skip_reason for c in cells}
     assert [skipped[arm, 80] for arm in ("full", "filtered", "random")] == ["", "", ""]
     for batch in (90, 200):
         reason = f"batch {batch} is larger than the 80 images of arm filtered"
@@ -66,7 +66,7 @@ def test_a_batch_above_one_arm_is_skipped_for_all_of_them() -> None:
 
 
 def test_only_the_arms_of_the_study_decide_what_is_skipped() -> None:
-    assert not any(c.skipped for c in _cells(arms=["full"], batch_sizes=[90]))
+    assert not any(c.skip_reason for c in _cells(arms=["full"], batch_sizes=[90]))
 
 
 # Five epochs of 100 images at batch 20, and so in proportion to the batch, of a budget of ten.
@@ -78,8 +78,8 @@ LONG_AT_LARGE: dict[str, Any] = {
 
 def test_the_warm_up_of_a_skipped_batch_need_not_fit() -> None:
     cells = _cells(LONG_AT_LARGE, batch_sizes=[20, 40, 200], budget={"epochs": 10.0})
-    assert {c.settings.batch_size for c in cells if not c.skipped} == {20, 40}
-    assert {(c.settings.warmup_steps, c.settings.steps) for c in cells if c.skipped} == {(25, 5)}
+    assert {c.settings.batch_size for c in cells if not c.skip_reason} == {20, 40}
+    assert {(c.settings.warmup_steps, c.settings.steps) for c in cells if c.skip_reason} == {(25, 5)}
 
 
 def test_the_warm_up_of_a_batch_that_runs_must_fit() -> None:
@@ -131,8 +131,8 @@ def test_draws_of_the_filter_have_arms_of_their_own() -> None:
 
 
 def test_a_batch_is_compared_with_the_smallest_draw() -> None:
-    assert all(c.skipped for c in _cells(filter_replicates=2, batch_sizes=[60]))
-    assert not any(c.skipped for c in _cells(batch_sizes=[60]))
+    assert all(c.skip_reason for c in _cells(filter_replicates=2, batch_sizes=[60]))
+    assert not any(c.skip_reason for c in _cells(batch_sizes=[60]))
 
 
 def test_variants_are_what_seeds_repeat() -> None:
@@ -152,7 +152,7 @@ def _result(status: Any, step: int) -> RunResult:
         history=(HistoryRecord(epoch=0.2, step=step, examples=20 * step, train_loss=1.0, lr=0.1),),
         correct=None,
         workers=2,
-        places=("4 processes", "2 processes"),
+        hardware=("4 processes", "2 processes"),
         skipped_steps=1,
         micro_batch=7,
         critical_batch={"critical_batch": 33.0, "low": 20.0, "high": None} if finished else None,
@@ -186,10 +186,18 @@ def test_what_a_cell_ran_on_and_in_which_groups_is_told() -> None:
     noise = ("critical_batch", "critical_batch_low", "critical_batch_high")
     assert [row[key] for key in noise] == [33.0, 20.0, None]
     assert {"critical_batch", "low", "high"} <= {field.name for field in dataclasses.fields(NoiseScale)}
-    told = ("simulated_workers", "bn_group", "workers", "trained_on", "micro_batch", "skipped_steps", "critical_batch")
-    assert [row[key] for key in told] == [4, 2, 2, "4 processes; 2 processes", 7, 1, 33.0]
+    columns = (
+        "simulated_workers",
+        "bn_group",
+        "workers",
+        "trained_on",
+        "micro_batch",
+        "skipped_steps",
+        "critical_batch",
+    )
+    assert [row[key] for key in columns] == [4, 2, 2, "4 processes; 2 processes", 7, 1, 33.0]
     skipped = run_row("s", cell, "", None)
-    assert [skipped[key] for key in told] == [4, 2, None, None, None, None, None]
+    assert [skipped[key] for key in columns] == [4, 2, None, None, None, None, None]
 
 
 def test_a_row_has_the_last_link_of_its_chain() -> None:

@@ -48,7 +48,7 @@ def task(trial: tuple[TrialRun, SearchInputs], epoch: int, folder: Path) -> Epoc
 def in_one_go(trial: tuple[TrialRun, SearchInputs], weights: Path) -> float | None:
     run, inputs = trial
     cell = RunSpec(arm="full", filter_network="", learning_rate=0.1, n_train=1, settings=run.settings)
-    with distributed.session(run.threads) as ranks:
+    with distributed.join_process_group(run.threads) as ranks:
         splits = load_splits(inputs.source, ranks.device)
         return execute_run(
             cell, splits, inputs.rows.train, ranks=ranks, log=RunLog.silent(), weights=weights,
@@ -174,7 +174,7 @@ def test_memory_that_others_hold_is_no_failure_of_the_trial(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100")
     refused = pytest.raises(InputError, match=r"^NVIDIA H100: .* 40\.5 GiB")  # what others hold
     with refused if others else nullcontext():
-        module._check_gpu_not_shared(World(rank=0, count=1, device=torch.device("cuda")))
+        module._check_gpu_not_shared(World(rank=0, size=1, device=torch.device("cuda")))
 
 
 @pytest.mark.parametrize(
