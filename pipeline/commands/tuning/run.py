@@ -158,7 +158,9 @@ def search_key(params: Params, tuning: Tuning, inputs: SearchInputs) -> str:
 def tuning_code() -> str:
     """Return the digest of the syntax trees of the modules that decide a search, without the training code."""
     module = "pipeline.tuning.search"
-    return code_digest(module, exclude=frozenset(import_closure(module)) - _DECIDING)
+    closure = frozenset(import_closure(module))
+    assert closure >= _DECIDING, f"not imported by {module}: {sorted(_DECIDING - closure)}"
+    return code_digest(module, exclude=closure - _DECIDING)
 
 
 # Computed at import: files may change while a search runs.
