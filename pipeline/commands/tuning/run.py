@@ -116,23 +116,6 @@ def read_inputs(params: Params, tuning: Tuning, data: DataPaths) -> SearchInputs
     )
 
 
-# What a search is recognized by when it is started again.
-
-
-# Beside the training code, which is in the identity of the inputs: the course of a search, and how a trial comes from
-# its values, is trained and is judged.
-_DECIDING = frozenset(
-    f"pipeline.{name}"
-    for name in (
-        "config.study", "config.tuning", "training.cells", "tuning.halving", "tuning.processes", "tuning.scheduler",
-        "tuning.search", "tuning.sources", "tuning.storage", "tuning.trial", "tuning.worker",
-    )
-)  # fmt: skip
-# They say how a run is done, and no trial's accuracy.
-_PASSIVE_KEYS = ("checkpoint", "timeout_seconds", "workers")
-_PASSIVE_STUDY_KEYS = ("paper_figure", "keep_weights", "accuracy_every", "needs", "plan")
-
-
 def search_key(params: Params, tuning: Tuning, inputs: SearchInputs) -> str:
     """Return the digest of all inputs of a search, by which a restarted search resumes.
 
