@@ -32,6 +32,7 @@ def run_command(module: str, argv: Sequence[str]) -> int:
             raise
         return _refused(line)
     except Exception as error:
+        # Errors of memory and files have many classes; `fix_hint` recognizes them, and all others are raised again.
         if not (line := fix_hint(error)):
             raise
         return _refused(line)

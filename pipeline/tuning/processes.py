@@ -101,7 +101,7 @@ def train_on_ranks(task: EpochTask) -> EpochResult:
         try:
             code = launcher.wait()
         except BaseException:
-            # The launcher forwards SIGTERM to the ranks, which save their state.
+            # On a signal too. The launcher forwards SIGTERM to the ranks, which save their state.
             launcher.terminate()
             launcher.wait()
             raise

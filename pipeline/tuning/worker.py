@@ -222,7 +222,8 @@ def _handling_signals(checkpointer: CheckpointScheduler) -> Iterator[None]:
         with checkpointer.handle_sigterm():
             yield
     except Exception:
-        # An epoch or a trial that ended in the meantime does not end the search, so raise the signal again.
+        # Every error passes on. If SIGTERM arrived too, raise it again: the end of an epoch or of a trial does not end
+        # the search.
         if checkpointer.stop_requested:
             signal.raise_signal(signal.SIGTERM)
         raise

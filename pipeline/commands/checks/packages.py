@@ -38,7 +38,7 @@ for name in sys.argv[1:]:
     try:
         importlib.import_module(name)
         print(file=answers, flush=True)
-    except BaseException as error:
+    except BaseException as error:  # importing a module runs any code, which may also exit
         print(type(error).__name__, " ".join(str(error).split()), sep=": ", file=answers, flush=True)
 """
 
