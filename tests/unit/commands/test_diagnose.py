@@ -238,7 +238,7 @@ def test_several_processes_are_started_and_said_to_be_so(tmp_path: Path) -> None
     ended = run([sys.executable, "-m", "pipeline", *_command(tmp_path)], timeout=300, environ=environment())
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("tiny: small_cnn, batch 20 on 2 processes, cpu, 1 threads each")
-    for word in ("scaling ratio", "one rank alone against all 2: ", "verdict"):
+    for word in ("scaling ratio", "one rank of 2 alone: ", "verdict"):
         assert ended.stdout.count(word) == 1, ended.stdout
 
 

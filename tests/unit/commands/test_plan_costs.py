@@ -172,12 +172,12 @@ def test_weights_of_one_seed_count_in_the_ledger() -> None:
 # Measuring
 
 
-@given(sizes=st.sets(st.integers(1, 5000), min_size=1), at_most=st.integers(2, 6))
-def test_thinned_sizes_keep_both_ends(sizes: set[int], at_most: int) -> None:
-    chosen = subsample_sizes(sizes, at_most)
+@given(sizes=st.sets(st.integers(1, 5000), min_size=1), max_sizes=st.integers(2, 6))
+def test_thinned_sizes_keep_both_ends(sizes: set[int], max_sizes: int) -> None:
+    chosen = subsample_sizes(sizes, max_sizes)
     assert chosen == sorted(set(chosen) & sizes)
     assert (chosen[0], chosen[-1]) == (min(sizes), max(sizes))
-    assert len(chosen) <= at_most
+    assert len(chosen) <= max_sizes
 
 
 def test_a_network_is_measured_by_real_steps() -> None:
@@ -188,7 +188,7 @@ def test_a_network_is_measured_by_real_steps() -> None:
     finally:
         torch.set_num_threads(threads)
     # The time was over after the first size, that nearest to 32.
-    assert list(speed.parts) == [16]
-    assert min(speed.parts[16], speed.update_s, speed.evaluation_s, speed.build_s) > 0
+    assert list(speed.micro_batch_seconds) == [16]
+    assert min(speed.micro_batch_seconds[16], speed.update_s, speed.evaluation_s, speed.build_s) > 0
     assert speed.weight_bytes == pytest.approx(11.2e6 * 4, rel=0.02)
     assert 1e4 < speed.activation_bytes < 1e6
