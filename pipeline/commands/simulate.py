@@ -33,7 +33,7 @@ from pipeline.simulator.report import (
     write_results,
 )
 
-_NOT_GIVEN = object()
+_UNSET = object()
 # 90 epochs of ImageNet's training images.
 _EXAMPLES = 90 * 1_281_167
 # --link -> key of a machine's file.
@@ -43,7 +43,7 @@ _LINKS = ("intra_node", "inter_node")
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this command."""
     parser = command_parser("simulate", __doc__)
-    parser.add_argument("--machine", type=_machine_path, help="a name in machines/, such as summit, or a file")
+    parser.add_argument("--machine", type=_machine_path, help="name of a file in machines/, such as summit, or a path")
     parser.add_argument("--network", default="resnet50", help="a classifier of torchvision (default: resnet50)")
     parser.add_argument("--image-size", type=_count, default=224, help="pixels (default: 224)")
     parser.add_argument("--classes", type=_count, default=1000, help="(default: 1000)")
@@ -88,7 +88,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def parse(argv: Sequence[str], parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parse the arguments; raise InputError where options do not fit together."""
+    """Parse the arguments.
+
+    Raises:
+        InputError: options do not fit together, or have no effect.
+    """
     arguments = parser.parse_args(argv)
     _check_combinations(arguments)
     _check_used(arguments, _explicit_options(parser, argv))
@@ -100,14 +104,14 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser) -> argparse.Name
 def _explicit_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> dict[str, str]:
     """Return name -> option of the options on the command line."""
     options = {action.dest: action.option_strings[0] for action in parser._actions if action.dest != "help"}
-    # argparse sets no default where the namespace has a value.
-    blank = argparse.Namespace(**dict.fromkeys(options, _NOT_GIVEN))
+    # argparse sets no default if the namespace already has a value.
+    blank = argparse.Namespace(**dict.fromkeys(options, _UNSET))
     values = vars(parser.parse_args(argv, blank))
-    return {name: option for name, option in options.items() if values[name] is not _NOT_GIVEN}
+    return {name: option for name, option in options.items() if values[name] is not _UNSET}
 
 
 def _check_used(arguments: argparse.Namespace, explicit: Mapping[str, str]) -> None:
-    """Reject unused options."""
+    """Reject options without effect."""
     if arguments.fit is None and "hold_out" in explicit:
         raise InputError("--hold-out: has no effect without --fit; add --fit POINTS.json, or remove --hold-out")
     unused = [option for name, option in explicit.items() if name not in ("fit", "hold_out", "link")]
@@ -121,7 +125,9 @@ def _check_combinations(arguments: argparse.Namespace) -> None:
     if arguments.machine is None and arguments.fit is None:
         raise InputError("simulate: nothing to do; use --machine, such as summit, or --fit, or both")
     if arguments.machine is not None and not (arguments.images_per_second or arguments.measure):
-        raise InputError("simulate: the speed of one GPU is unknown; use --images-per-second, or --measure on such one")
+        raise InputError(
+            "simulate: the speed of one GPU is unknown; use --images-per-second, or --measure on such a GPU"
+        )
     if (arguments.link is not None) != (arguments.machine is not None and arguments.fit is not None):
         raise InputError(
             "--link: selects the link of --machine for the constants of --fit; use all three, or not --link"
@@ -136,24 +142,31 @@ def _machine_path(text: str) -> Path:
 
 def _count(text: str) -> int:
     if not 1 <= (value := float(text)) < math.inf or not value.is_integer():
-        raise argparse.ArgumentTypeError(f"{text} is no whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text} is not an integer of 1 or more")
     return int(value)
 
 
 def _positive(text: str) -> float:
     if not 0 < (value := float(text)) < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
     return value
 
 
 def _at_least_1(text: str) -> float:
     if not 1 <= (value := float(text)) < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of 1 or more")
     return value
 
 
 def main(argv: Sequence[str]) -> int:
-    """Simulate and print; raise InputError for an invalid machine, network, number of GPUs or file of points."""
+    """Simulate, print and write the results.
+
+    Returns:
+        0.
+
+    Raises:
+        InputError: the machine, the network, a number of GPUs or the file of points is not valid.
+    """
     arguments = parse(argv, make_parser())
     fitted = _fit(arguments) if arguments.fit else None
     if fitted:
@@ -220,7 +233,7 @@ def _machine(arguments: argparse.Namespace, fitted: LinkFit | None) -> tuple[Mac
     link = getattr(config, key)
     if link is None:
         raise InputError(f"--link {arguments.link}: {arguments.machine} has no such link; use the other one")
-    # A latency measured with trees applies to trees alone.
+    # A latency measured with trees applies only to trees.
     latency = {"ring": "latency_seconds", "tree": "tree_latency_seconds"}[fitted.algorithm]
     constants = {
         latency: fitted.link.latency_seconds,
@@ -250,6 +263,6 @@ def _timed(arguments: argparse.Namespace, network: Mapping[str, int], device: to
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(
-            f"--local-batch {arguments.local_batch}: {arguments.network} does not train on as many images here "
-            f"({reason}); use another"
+            f"--local-batch {arguments.local_batch}: {arguments.network} does not train on this many images here "
+            f"({reason}); use another number"
         ) from None

@@ -82,8 +82,8 @@ class EvaluationImages:
     effect. The settings and columns of runs do not identify the images.
 
     Attributes:
-        images: number of images by (sha256, label_name), whatever their files are called.
-        unknown: study -> why its runs may have been tested on other images; without studies where they are known.
+        images: number of images by (sha256, label_name), independent of file names.
+        unknown: study -> why its runs may have been tested on other images; empty if all are known.
     """
 
     images: Counter[tuple[str, str]]
@@ -98,8 +98,10 @@ def read_evaluation_images(data: DataPaths, studies: Iterable[str]) -> Evaluatio
     """
     manifest = data.manifest("test")
     if not manifest.exists():
-        why = f"{manifest.relative_to(data.root).as_posix()} is missing (that of a revision: `dvc pull --all-commits`)"
-        return EvaluationImages(images=Counter(), unknown=dict.fromkeys(studies, why))
+        reason = (
+            f"{manifest.relative_to(data.root).as_posix()} is missing (that of a revision: `dvc pull --all-commits`)"
+        )
+        return EvaluationImages(images=Counter(), unknown=dict.fromkeys(studies, reason))
     table = read_parquet(manifest, _COLUMNS)
     prepared = _recorded(data, "prepare", None, "outputs", "")
     unknown = {}
@@ -110,7 +112,7 @@ def read_evaluation_images(data: DataPaths, studies: Iterable[str]) -> Evaluatio
         elif None in (*prepared, *trained_with):
             unknown[study] = "a provenance file that names them, of prepare or of the study, is missing"
         elif prepared != trained_with:
-            unknown[study] = "data/prepare was made again since the study was trained"
+            unknown[study] = "data/prepare has changed since the study was trained"
     pairs = zip(table["sha256"].to_pylist(), table["label_name"].to_pylist(), strict=True)
     return EvaluationImages(images=Counter(pairs), unknown=unknown)
 
@@ -175,10 +177,10 @@ class Experiment:
     Attributes:
         name: from the command line.
         studies: study -> its runs.
-        filters: network -> what its filter kept.
+        filters: network -> the images that its filter kept.
         n_images: number of test images; 1 if no run finished.
         evaluation_images: the test images.
-        n_planted: number of training labels changed on purpose; None if none, or unknown.
+        n_planted: number of training labels changed on purpose; None if zero or unknown.
         margin: `report.margin` of its report, in percentage points; None without one.
         confidence: `report.confidence` of its report; None without one.
     """
@@ -264,7 +266,7 @@ def _read_study(path: Path) -> list[Row]:
     table = read_parquet(path)
     missing = [name for name in _NEEDED if name not in table.column_names]
     if missing:
-        raise InputError(f"{path}: has no column {missing[0]}; it is of another version, run `dvc repro --force`")
+        raise InputError(f"{path}: has no column {missing[0]}; another version wrote it; run `dvc repro --force`")
     rows: list[Row] = table.to_pylist()
     for row in rows:
         if row["status"] == "finished" and not _is_share(row["top1"]):
@@ -295,5 +297,5 @@ def _read_report_parameter(path: Path, key: str, is_valid: Callable[[object], bo
         return None
     value: float | None = read_json(path).get("parameters", {}).get("report", {}).get(key)
     if value is not None and not is_valid(value):
-        raise InputError(f"{path}: report.{key} {value} is no number {valid}; run `dvc repro --force`")
+        raise InputError(f"{path}: report.{key} {value} is not a number {valid}; run `dvc repro --force`")
     return value

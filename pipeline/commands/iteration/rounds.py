@@ -176,9 +176,9 @@ def round_inputs(params: Params, data: DataPaths, network: str, first: RoundResu
 
 
 def _sections(params: Params) -> dict[str, Any]:
-    """What each stage writes as `parameters` to its provenance; where images and labels lie is not in it."""
-    places = {"path": params.prepare.path, "label_file": params.prepare.label_file}
-    names = {key: Path(place).name if place else None for key, place in places.items()}
+    """Return stage -> the parameters in its provenance, which has names of files instead of their paths."""
+    paths = {"path": params.prepare.path, "label_file": params.prepare.label_file}
+    names = {key: Path(path).name if path else None for key, path in paths.items()}
     sections = {stage: getattr(params, stage).model_dump(mode="json") for stage in ("prepare", *STAGES)}
     return {**sections, "prepare": {**sections["prepare"], **names}}
 
@@ -197,8 +197,8 @@ def write_kept_images(source: DataPaths, subset: DataPaths, keep: NDArray[np.boo
     the files stay in place, since the manifest names them.
 
     Args:
-        source: has all training images.
-        subset: gets the kept ones.
+        source: data folder with all training images.
+        subset: data folder to write.
         keep: (N,) of the training images of `source`.
 
     Raises:
