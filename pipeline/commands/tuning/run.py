@@ -209,7 +209,7 @@ def run_search(
         finished=finished,
         failed_afterwards=search.failed_afterwards,
         epochs_afterwards=search.epochs_afterwards,
-        switching=storage.switching,
+        epoch_times=storage.epoch_times,
         n_val=int(inputs.rows.val.sum()),
         images=inputs.source.digest,
     )
@@ -227,7 +227,7 @@ def run_search(
 
 @contextmanager
 def _stopped_by_sigterm() -> Iterator[None]:
-    """Leave the block at SIGTERM, whether this process or workers train; a run in this process saves its state first."""
+    """Leave the block at SIGTERM, in this process or on workers. A run in this process saves its state first."""
 
     def terminate(*_: object) -> None:
         raise Terminated("the results of the trials are kept")

@@ -52,7 +52,7 @@ def _found(**changes: Any) -> SearchResult:
         "finished": {0: [0.25, 0.5, 0.75, 0.875], 1: [0.5, 0.625, 0.75, 0.8125]},
         "failed_afterwards": {2: "the loss stopped being finite"},
         "epochs_afterwards": 5,
-        "switching": [(2.0, 0.5), (2.0, 0.25), (4.0, 0.5)],
+        "epoch_times": [(2.0, 0.5), (2.0, 0.25), (4.0, 0.5)],
         "n_val": 40,
         "images": "the same",
     }

@@ -103,7 +103,7 @@ def test_the_journal_is_read_back_even_after_half_a_line(tmp_path: Path) -> None
         assert again.result(turn) == result
     assert again.result(TrialStep(1, 3)) is None
     # Of every epoch that was trained, before and after the end of its trial; one that failed is none.
-    assert again.switching == journal.switching == [(2.0, 0.5), (2.0, 0.5), (3.0, 0.5), (7.0, 0.25)]
+    assert again.epoch_times == journal.epoch_times == [(2.0, 0.5), (2.0, 0.5), (3.0, 0.5), (7.0, 0.25)]
     again.end(0, "finished", 0.5)
     again.start(0, drawn, to_distributions(tuning.space))
     again.start(3, drawn, to_distributions(tuning.space))

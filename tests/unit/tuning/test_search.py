@@ -69,7 +69,7 @@ def found_by(made: Search, folder: Path, tuning: Tuning, outcome: SearchOutcome)
         finished=finished,
         failed_afterwards=made.failed_afterwards,
         epochs_afterwards=made.epochs_afterwards,
-        switching=TrialStorage(folder / "journal.log").switching,
+        epoch_times=TrialStorage(folder / "journal.log").epoch_times,
         n_val=40,
         images="",
     )
