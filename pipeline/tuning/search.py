@@ -201,8 +201,8 @@ def count_trials(tuning: Tuning) -> int:
     if tuning.sampler.name == "tpe" and ended < tuning.sampler.n_startup_trials:
         raise InputError(
             f"sampler: tpe learns once {tuning.sampler.n_startup_trials} trials have ended, but only {ended} have when "
-            f"the last bracket of hyperband of {tuning.epochs} epochs starts; use fewer n_startup_trials, more epochs, or "
-            "the sampler random"
+            f"the last bracket of hyperband of {tuning.epochs} epochs starts; use fewer n_startup_trials, more epochs, "
+            "or the sampler random"
         )
     return trials
 

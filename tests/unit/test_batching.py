@@ -126,7 +126,7 @@ def test_fitting_ranks_of_twelve_workers() -> None:
 
 
 @given(batch=st.integers(2, 400), workers=_WORKERS, bn_group=_GROUPS, data=st.data())
-def test_micro_batches_are_whole_groups_in_order(
+def test_micro_batches_are_complete_groups_in_order(
     batch: int, workers: int, bn_group: int | None, data: st.DataObject
 ) -> None:
     parts = worker_slices(batch, workers, bn_group)
@@ -175,7 +175,7 @@ def test_every_epoch_is_a_permutation_of_the_members(members: NDArray[np.bool_],
 
 
 @given(members=_MEMBERS, seed=_SEEDS, batch=st.integers(1, 150))
-def test_the_epoch_of_each_sample_is_told(members: NDArray[np.bool_], seed: int, batch: int) -> None:
+def test_the_epoch_of_each_sample_is_returned(members: NDArray[np.bool_], seed: int, batch: int) -> None:
     stream = SampleStream(members, seed)
     epochs = np.concatenate([stream.samples(step * batch, batch)[1] for step in range(4)])
     assert epochs.tolist() == [position // stream.n_train for position in range(4 * batch)]
@@ -245,6 +245,6 @@ def test_a_stream_leaves_the_global_generator_alone() -> None:
     np.testing.assert_equal(after, before)
 
 
-def test_no_member_is_a_bug() -> None:
+def test_an_empty_mask_is_a_bug() -> None:
     with pytest.raises(AssertionError):
         SampleStream(np.zeros(5, dtype=np.bool_), 0)

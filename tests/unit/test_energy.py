@@ -90,7 +90,7 @@ def test_dies_of_a_package_are_counted_too(tmp_path: Path) -> None:
         assert meter.read() == Energy(gpu=0.0, cpu=2.0, memory=None)
 
 
-def test_without_a_counter_nothing_is_told(tmp_path: Path) -> None:
+def test_without_a_counter_the_energy_is_unknown(tmp_path: Path) -> None:
     for powercap in (tmp_path, tmp_path / "not there"):
         with measure_energy(powercap=powercap) as meter:
             assert meter.read() == Energy(gpu=0.0, cpu=None, memory=None)
@@ -148,7 +148,7 @@ def test_a_reading_too_late_to_see_a_wrap_gives_none(clock: list[float]) -> None
     assert counter.joules() is None
 
 
-def test_what_wraps_is_looked_at_while_nobody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrapping_counters_are_sampled_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(energy, "_SAMPLE_INTERVAL_S", 0.001)
     machine = Machine(tmp_path, packages=1)
     looks = 0
@@ -211,7 +211,7 @@ def test_a_sum_is_untold_as_soon_as_a_part_is_and_for_that_kind_alone(parts: lis
 
 
 @given(drawn=_ENERGY)
-def test_a_record_comes_back(drawn: Energy) -> None:
+def test_a_record_round_trips(drawn: Energy) -> None:
     assert Energy.from_record(vars(drawn)) == drawn
     assert Energy.from_record(None) == UNKNOWN_ENERGY
 

@@ -94,7 +94,7 @@ def test_rows_of_a_memory_map_arrive_as_they_are(tmp_path: Path, rows: slice) ->
         np.testing.assert_array_equal(pickle.loads(dumps(view)), view)
 
 
-def test_an_address_where_nobody_answers_is_named_with_a_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_a_scheduler_is_named_with_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.parallel.pool._CONNECT_TIMEOUT_S", 1)
     address = f"tcp://127.0.0.1:{free_port()}"
     with pytest.raises(InputError) as raised, task_pool(address, workers=1, threads=1):

@@ -111,7 +111,7 @@ def test_history_without_other_members_has_nothing(tmp_path: Path, commit: Commi
 
 
 @pytest.mark.subprocess
-def test_earlier_code_that_fails_is_said(tmp_path: Path, commit: Commit) -> None:
+def test_earlier_code_that_fails_is_reported(tmp_path: Path, commit: Commit) -> None:
     commit(A, [A])
     (tmp_path / "pipeline/__main__.py").write_text("raise SystemExit('no such package')\n")
     commit_again = ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-qa", "--amend", "-m", "x"]

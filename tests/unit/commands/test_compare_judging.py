@@ -84,7 +84,7 @@ def test_the_order_of_the_rows_changes_nothing(order: list[int]) -> None:
     assert compare(a, [b[at] for at in order]) == compare(a, b)
 
 
-def test_one_and_the_same_run_is_no_evidence() -> None:
+def test_the_same_run_is_not_evidence() -> None:
     """A new filter leaves arm `full` as it was: its zeros would dilute the effect on the others."""
     b = cells(change=lambda row: gains(noisy)(row) if row["arm"] == "filtered" else {})
     found = compare(cells(), b)
@@ -102,7 +102,7 @@ def test_settings_of_one_experiment_alone_are_named() -> None:
 
 
 @pytest.mark.parametrize("column", ["model", "simulated_workers", "learning_rate", "weight_decay"])
-def test_runs_that_differ_in_what_identifies_them_are_no_pair(column: str) -> None:
+def test_runs_with_different_keys_are_not_pairs(column: str) -> None:
     other = {"model": "resnet34", "simulated_workers": 8, "learning_rate": 0.04, "weight_decay": 0.0}[column]
     found = compare(cells(), cells(change=lambda row: {column: other}))
     assert (found.pairs, found.settings, found.pooled) == (0, [], [])
@@ -176,7 +176,7 @@ def test_a_setting_of_which_a_draw_failed_throughout_has_no_verdict() -> None:
     assert (found.unfinished, found.pooled[0].left_out) == (3, 1)
 
 
-def test_what_else_differs_is_told() -> None:
+def test_other_differences_are_reported() -> None:
     def changed(row: Any) -> dict[str, Any]:
         return {
             **gains(noisy)(row),

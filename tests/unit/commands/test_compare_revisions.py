@@ -83,7 +83,7 @@ def test_two_revisions_are_compared_without_a_checkout(repository: Path) -> None
     assert [(row["share_a"], row["jaccard"]) for row in found["filters"]] == [(0.2, 0.5)]
 
 
-def test_a_revision_whose_test_images_are_nowhere_gets_no_verdict(
+def test_a_revision_with_missing_test_images_gets_no_verdict(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = shutil.copytree(repository, tmp_path / "copy")
@@ -105,7 +105,7 @@ def test_a_revision_is_compared_with_the_folder_here(
     assert all(study["same_runs"] for study in studies)
 
 
-def test_what_is_no_revision_or_not_in_the_cache_is_one_line_and_code_2(
+def test_unknown_revisions_and_missing_cache_entries_are_one_line_and_code_2(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(repository)

@@ -195,7 +195,7 @@ def test_steps_are_those_of_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.usefixtures("threads_as_before")
-def test_one_process_is_told_what_bounds_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_process_prints_what_bounds_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_project(tmp_path, study={"models": ["small_cnn"]})
     assert main(_command(tmp_path, f"--trace={tmp_path / 'traces'}")) == 0
     shown = capsys.readouterr().out
@@ -233,7 +233,7 @@ def test_the_process_that_starts_the_others_holds_nothing(tmp_path: Path, monkey
 
 
 @pytest.mark.slow
-def test_several_processes_are_started_and_said_to_be_so(tmp_path: Path) -> None:
+def test_several_processes_are_started_and_reported(tmp_path: Path) -> None:
     write_project(tmp_path, study={"models": ["small_cnn"]}, train={"simulated_workers": 2, "workers": 2})
     ended = run([sys.executable, "-m", "pipeline", *_command(tmp_path)], timeout=300, environ=environment())
     assert ended.returncode == 0, ended.stderr
@@ -251,7 +251,7 @@ def test_several_processes_are_started_and_said_to_be_so(tmp_path: Path) -> None
     ],
 )
 @pytest.mark.usefixtures("threads_as_before")
-def test_what_is_wrong_is_said_in_one_line(
+def test_errors_are_one_line(
     arguments: list[str], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_project(tmp_path, study={"batch_sizes": [20, 100]})

@@ -42,7 +42,7 @@ def _read(folder: Path) -> ExternalFeatures:
 
 
 @given(st.sets(st.integers(-30, 30), min_size=1))
-def test_whole_numbers_are_classes_in_their_order(numbers: set[int]) -> None:
+def test_integer_classes_are_in_numeric_order(numbers: set[int]) -> None:
     assert class_order([str(number) for number in numbers]) == [str(number) for number in sorted(numbers)]
 
 

@@ -166,7 +166,7 @@ def test_what_labels_and_settings_decide_is_refused_before_the_map(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_class_that_would_be_emptied_gets_a_mend_that_this_command_has(
+def test_a_class_that_would_be_emptied_gets_a_fix_for_this_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command, _ = _write(tmp_path, scorer={"name": "knn_distance"}, drop_fraction=None, threshold=1e-6)

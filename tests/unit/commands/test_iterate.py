@@ -55,7 +55,7 @@ def test_agreement_is_on_what_goes_and_just_enough_is_enough() -> None:
 
 
 @given(noises=st.lists(_NOISE, min_size=5, max_size=5), rounds=st.integers(1, 4), min_jaccard=st.floats(0.01, 1))
-def test_it_ends_at_the_first_agreement_or_after_the_rounds_asked_for(
+def test_it_stops_at_the_first_agreement_or_after_the_requested_rounds(
     noises: list[NDArray[np.bool_]], rounds: int, min_jaccard: float
 ) -> None:
     verdicts = _run(noises, rounds, min_jaccard)

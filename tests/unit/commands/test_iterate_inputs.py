@@ -45,7 +45,7 @@ def _begun(folder: Path) -> tuple[Callable[[], list[str]], Path]:
     return begin, made
 
 
-def test_the_same_inputs_go_on(tmp_path: Path) -> None:
+def test_equal_inputs_resume(tmp_path: Path) -> None:
     write_project(tmp_path)
     pretend_first_round(tmp_path)
     begin, made = _begun(tmp_path)
@@ -156,7 +156,7 @@ def _play(
     return given
 
 
-def test_rounds_are_told_and_handed_on(
+def test_rounds_are_printed_and_their_overrides_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = write_project(tmp_path)

@@ -170,7 +170,7 @@ def test_runs_of_other_threads_are_not_shared() -> None:
     assert [len(plan.missing) for plan in deduplicate_runs(plans).values()] == [27, 0, 27]
 
 
-def test_ledger_says_which_cells_are_left(tmp_path: Path) -> None:
+def test_the_run_cache_decides_which_runs_are_missing(tmp_path: Path) -> None:
     """After a real run none is; without one of its entries, one; with another rate, all."""
     data = write_project(tmp_path, study={"seeds": [0]})
     params = load_params(tmp_path / "params.yaml")
@@ -237,7 +237,7 @@ def test_stage_and_plan_refuse_the_same_warm_up(tmp_path: Path, capsys: pytest.C
     assert str(with_files.value) == str(with_sizes.value) == str(said)
 
 
-def test_cells_that_studies_share_are_counted_once() -> None:
+def test_runs_that_studies_share_are_counted_once() -> None:
     """The full arm of table I's five studies is one, and so is what figs. 6 and 7 have at equal steps and epochs."""
     params = preset("paper")
     kept = {network: 47_000 + number for number, network in enumerate(params.networks)}

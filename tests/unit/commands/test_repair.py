@@ -179,7 +179,7 @@ def test_outside_the_project_it_says_where_to_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.35, 0.5, 0.999])
-def test_a_part_of_a_lock_is_told_from_the_whole(finished: Project, tmp_path: Path, share: float) -> None:
+def test_a_truncated_lock_is_recognized(finished: Project, tmp_path: Path, share: float) -> None:
     content = (finished.folder / "dvc.lock").read_bytes()
     lock = tmp_path / "dvc.lock"
     assert is_readable_lock(lock), "a missing one is no damage"
@@ -190,7 +190,7 @@ def test_a_part_of_a_lock_is_told_from_the_whole(finished: Project, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kept", ["whole", "damaged", "none"])
-def test_the_newest_whole_copy_takes_its_place(
+def test_the_newest_complete_copy_replaces_it(
     finished: Project, kept: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """That of the last stage, else that of the last commit."""

@@ -71,7 +71,7 @@ def _counts(stdout: str) -> list[int]:
     return [int(number) for number in re.findall(r"\b(\d+) [a-z]+", line.rpartition(": ")[2])]
 
 
-def test_imported_cells_are_not_trained_again(tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_imported_runs_are_not_trained_again(tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_project(tmp_path, study=_STUDY, train={"simulated_workers": 2})
     shutil.copytree(node / "work", tmp_path / "theirs")
     elsewhere = _pretend_other_machine(tmp_path / "theirs")

@@ -297,7 +297,7 @@ def test_the_importance_of_keys_is_their_share_in_the_variance() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["round_robin", "sequential", "parallel"])
-def test_sigterm_ends_a_search_so_that_it_can_go_on(
+def test_a_search_resumes_after_sigterm(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_search(tmp_path, scheduler=way, max_concurrent_trials=None, dask={"scheduler": "local", "workers": 1})

@@ -135,7 +135,7 @@ def test_top_eigenvalue_of_network_matches_dense_hessian(tiny: tuple[_Tiny, Tens
     assert found.value == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=1e-5)
 
 
-def test_products_are_those_of_the_whole_hessian_in_any_batches(tiny: tuple[_Tiny, Tensor, Tensor]) -> None:
+def test_products_are_those_of_the_full_hessian_in_any_batches(tiny: tuple[_Tiny, Tensor, Tensor]) -> None:
     model, images, labels = tiny
     hessian = _whole_hessian(model, images, labels)
     vector = [torch.randn_like(parameter) for parameter in model.parameters()]

@@ -76,7 +76,7 @@ def test_workers_that_leave_a_node_part_empty_are_refused() -> None:
 
 
 @given(algorithm=algorithms, n_bytes=sizes, machine=machines)
-def test_one_worker_has_nobody_to_talk_to(algorithm: str, n_bytes: float, machine: Machine) -> None:
+def test_one_worker_does_not_communicate(algorithm: str, n_bytes: float, machine: Machine) -> None:
     assert ALL_REDUCE[algorithm](n_bytes, 1, machine) == 0
 
 

@@ -132,7 +132,7 @@ def test_constants_of_a_slowed_cable_predict_a_bandwidth_that_was_held_out() -> 
     assert found["held_out"]["all"]["within_aim"]
 
 
-def test_a_host_without_a_core_to_spare_is_told_from_its_wire() -> None:
+def test_a_host_without_a_spare_core_is_distinguished_from_its_wire() -> None:
     """Its part makes the backward pass longer, whatever the bandwidth; the wire's part is hidden."""
     truth = Constants(latency_seconds=2e-4, host_seconds=8e-9, wire_share=1.05, message_delays=1.0, beside="wire")
     found = _judged(truth, SLOWED, [HELD_OUT_SLOWED], noise=0.01)
@@ -154,7 +154,7 @@ def test_constants_of_a_delayed_cable_predict_a_delay_that_was_held_out() -> Non
     assert found["held_out"]["all"]["within_aim"]
 
 
-def test_steps_that_do_not_follow_the_model_are_said_to_miss_the_aim() -> None:
+def test_steps_that_do_not_follow_the_model_miss_the_goal() -> None:
     """Between the fitted bucket sizes something else happens: steps of 5 MiB take half as long again."""
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="all")
     timings = _timings(truth, None)
@@ -185,7 +185,7 @@ def _assert_predicted(launch: Callable[[Constants, Cable | None], Timings]) -> N
     assert found["fit"]["constants"]["wire_share"] == pytest.approx(1.05, rel=0.02)
 
 
-def test_what_is_held_out_decides_no_pace() -> None:
+def test_held_out_steps_do_not_change_the_pace() -> None:
     """Steps of the held-out batch that take ten times as long change what is measured of them alone."""
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="all")
     timings = _timings(truth, None)
@@ -206,7 +206,7 @@ def test_typical_seconds_are_those_of_the_slowest_rank() -> None:
     assert found == pytest.approx({**dict.fromkeys(plain, 2.0), (2, 25): 2 * 2.0})
 
 
-def test_constants_are_said_as_fitted_assumed_or_undetermined() -> None:
+def test_constants_are_reported_as_fitted_assumed_or_undetermined() -> None:
     """With one bucket size that is not held out there are as many steps as constants."""
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="all")
     two_steps = argparse.Namespace(**{**vars(_ARGUMENTS), "held_out_buckets_mib": [1, 5]})

@@ -56,7 +56,7 @@ def in_one_go(trial: tuple[TrialRun, SearchInputs], weights: Path) -> float | No
         ).top1  # fmt: skip
 
 
-def test_epochs_end_at_whole_passes_over_the_rows_that_are_trained(trial: tuple[TrialRun, SearchInputs]) -> None:
+def test_epochs_end_at_complete_passes_over_the_training_rows(trial: tuple[TrialRun, SearchInputs]) -> None:
     run, inputs = trial
     n = int(inputs.rows.train.sum())
     assert not (inputs.rows.train & inputs.rows.val).any()
@@ -65,7 +65,7 @@ def test_epochs_end_at_whole_passes_over_the_rows_that_are_trained(trial: tuple[
     assert run.settings.steps == run.epoch_ends[-1]
 
 
-def test_four_epochs_in_turn_are_the_run_in_one_go(
+def test_four_single_epochs_equal_one_uninterrupted_run(
     trial: tuple[TrialRun, SearchInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = in_one_go(trial, tmp_path / "whole.pt")
@@ -84,7 +84,7 @@ def test_four_epochs_in_turn_are_the_run_in_one_go(
     assert all(torch.equal(expected[key], found[key]) for key in expected)
 
 
-def test_a_task_that_is_done_again_gives_the_same_and_trains_nothing(
+def test_a_repeated_task_returns_its_result_without_training(
     trial: tuple[TrialRun, SearchInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = [train_next_epoch(task(trial, epoch, tmp_path / "trial")).accuracy for epoch in (1, 2)]
@@ -96,7 +96,7 @@ def test_a_task_that_is_done_again_gives_the_same_and_trains_nothing(
     assert train_next_epoch(task(trial, 2, tmp_path / "trial")).accuracy == first[1]
 
 
-def test_a_last_epoch_whose_result_nobody_took_in_is_not_trained_again(
+def test_a_last_epoch_with_an_unread_result_is_not_trained_again(
     trial: tuple[TrialRun, SearchInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = [train_next_epoch(task(trial, epoch, tmp_path / "trial")) for epoch in (1, 2, 3, 4)]
@@ -105,7 +105,7 @@ def test_a_last_epoch_whose_result_nobody_took_in_is_not_trained_again(
     assert train_next_epoch(task(trial, 4, tmp_path / "trial")) == results[-1]
 
 
-def test_a_trial_that_the_memory_of_a_cpu_does_not_hold_has_failed(
+def test_a_trial_that_does_not_fit_the_memory_of_a_cpu_fails(
     trial: tuple[TrialRun, SearchInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def train(*_: Any, **__: Any) -> None:
@@ -125,7 +125,7 @@ def test_a_trial_that_the_memory_of_a_cpu_does_not_hold_has_failed(
         RuntimeError("CUDA error: ECC"),
     ],
 )
-def test_what_is_not_of_the_settings_ends_the_search_and_is_forgotten(
+def test_errors_other_than_of_the_settings_end_the_search_and_are_not_stored(
     error: Exception, trial: tuple[TrialRun, SearchInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -146,7 +146,7 @@ def test_what_is_not_of_the_settings_ends_the_search_and_is_forgotten(
         OverflowError("too large"),
     ],
 )
-def test_what_settings_can_bring_about_is_the_failure_of_the_trial(
+def test_errors_that_settings_can_cause_fail_the_trial(
     error: Exception, trial: tuple[TrialRun, SearchInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "train", _raises(error))
@@ -165,7 +165,7 @@ def _raises(error: Exception) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize(("reserved_gib", "others"), [(70, False), (30, True)])
-def test_memory_that_others_hold_is_no_failure_of_the_trial(
+def test_memory_of_other_processes_is_not_a_failure_of_the_trial(
     reserved_gib: int, others: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 80 GiB, 9.5 are free."""
@@ -212,7 +212,7 @@ def test_a_process_that_does_not_share_the_folder_trains_nothing(
     assert not asked.folder.exists()
 
 
-def test_a_task_says_what_taking_up_a_trial_costs(trial: tuple[TrialRun, SearchInputs], tmp_path: Path) -> None:
+def test_a_task_reports_the_cost_of_a_context_switch(trial: tuple[TrialRun, SearchInputs], tmp_path: Path) -> None:
     result = train_next_epoch(task(trial, 1, tmp_path / "trial"))
     assert 0 < result.switch_seconds < result.seconds
 

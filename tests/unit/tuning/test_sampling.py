@@ -46,7 +46,7 @@ def asked(tuning: Tuning, n: int, score: Callable[[dict[str, Any]], float]) -> l
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
-def test_the_same_search_is_given_the_same_values_within_its_bounds(sampler: str) -> None:
+def test_equal_searches_get_equal_values_within_their_bounds(sampler: str) -> None:
     first, again, other = (
         asked(search(sampler={"name": sampler}, seed=seed), 12, lambda values: values["recipe.label_smoothing"])
         for seed in (0, 0, 1)
@@ -73,7 +73,7 @@ def test_a_grid_has_every_combination_once() -> None:
 
 
 @given(choices=st.lists(st.none() | st.booleans() | st.floats(0, 1) | st.text(), min_size=1, unique_by=str))
-def test_choices_of_any_kind_come_back_as_they_were(choices: list[Any]) -> None:
+def test_choices_of_any_kind_round_trip(choices: list[Any]) -> None:
     space = {"key": Domain.model_validate({"choices": choices}, strict=False)}
     for choice in choices:
         drawn = to_optuna_params(space, {"key": choice})
@@ -141,7 +141,7 @@ def _whole(path: Path, tuning: Tuning) -> None:
     journal.end(0, "finished", 0.5)
 
 
-def test_a_journal_without_one_of_its_lines_is_refused_or_goes_on(tmp_path: Path) -> None:
+def test_a_journal_without_one_of_its_lines_is_refused_or_resumes(tmp_path: Path) -> None:
     tuning, path = search(), tmp_path / "journal.log"
     _whole(path, tuning)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -160,7 +160,7 @@ def test_a_journal_without_one_of_its_lines_is_refused_or_goes_on(tmp_path: Path
 
 
 @pytest.mark.parametrize("line", [b"1\n", b"{}\n", b"[]\n", b'{"op_code": 99, "worker_id": "a"}\n'])
-def test_json_that_is_no_line_of_a_journal_is_refused(line: bytes, tmp_path: Path) -> None:
+def test_json_other_than_a_journal_line_is_refused(line: bytes, tmp_path: Path) -> None:
     path = tmp_path / "journal.log"
     _whole(path, search())
     path.write_bytes(path.read_bytes() + line)

@@ -147,14 +147,14 @@ def test_epochs_that_failed_trials_did_not_reach_are_not_saved(tmp_path: Path) -
     assert summary["saved_share"] == 0
 
 
-def test_where_nobody_was_eliminated_nobody_blooms_late(tmp_path: Path) -> None:
+def test_without_eliminated_trials_there_are_no_late_bloomers(tmp_path: Path) -> None:
     tuning = tuning_of(trials=2)
     made, _ = search(tmp_path, tuning, lambda tasks: [EpochResult(accuracy=0.5, seconds=1.0) for _ in tasks])
     summary = found_by(made, tmp_path, tuning, made.run()).summary()
     assert summary["late_bloomers"] == []
 
 
-def test_where_the_last_trial_promoted_fails_another_wins(tmp_path: Path) -> None:
+def test_if_the_last_promoted_trial_fails_another_wins(tmp_path: Path) -> None:
     def trained(tasks: list[EpochTask]) -> list[EpochResult]:
         found = [None if task.epoch == 4 else 0.5 + int(task.folder.name) / 10 for task in tasks]
         return [EpochResult(accuracy=one, reason="" if one else "diverged", seconds=1.0) for one in found]
@@ -182,7 +182,7 @@ def test_where_the_last_trial_promoted_fails_another_wins(tmp_path: Path) -> Non
         {"pruner": {"name": "hyperband", "factor": 2}, "trials": None, "sampler": TPE},
     ],
 )
-def test_a_search_killed_often_takes_the_course_of_a_whole_one(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_a_search_killed_often_has_the_outcome_of_an_uninterrupted_one(changes: dict[str, Any], tmp_path: Path) -> None:
     tuning = tuning_of(**{"trials": 8, "epochs": 4, **changes})
     table = np.random.default_rng(4).uniform(0.2, 0.9, size=(10, 4))
     table[[1, 5, 9], [2, 0, 1]] = np.nan
@@ -239,7 +239,7 @@ def test_tpe_under_hyperband_has_to_be_able_to_learn() -> None:
         (0, (4, 2, 1, 4), []),
     ],
 )
-def test_curves_that_are_whole_count_always(resume_pruned: int, epochs: tuple[int, ...], expected: list[int]) -> None:
+def test_complete_curves_always_count(resume_pruned: int, epochs: tuple[int, ...], expected: list[int]) -> None:
     whole = [1] if epochs[1] == 4 else []
     tuning = tuning_of(
         trials=4, epochs=4, pruner={"name": "threshold", "kind": "absolute"}, resume_pruned=resume_pruned
@@ -250,7 +250,7 @@ def test_curves_that_are_whole_count_always(resume_pruned: int, epochs: tuple[in
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_trials_to_finish_are_a_part_of_those_of_a_larger_finish(seed: int) -> None:
+def test_trials_to_resume_are_a_subset_of_those_of_a_larger_number(seed: int) -> None:
     rule = {"name": "threshold", "kind": "absolute"}
     outcome = SearchOutcome(winner=0, epochs=(4, *[1] * 6), eliminated_after=(None, *[1] * 6), failed=(False,) * 7)
     drawn = [
@@ -266,7 +266,7 @@ def test_trials_to_finish_are_a_part_of_those_of_a_larger_finish(seed: int) -> N
 
 
 @pytest.mark.parametrize("resume_pruned", [0, 1])
-def test_states_of_eliminated_trials_are_kept_to_be_finished(resume_pruned: int, tmp_path: Path) -> None:
+def test_states_of_eliminated_trials_are_kept_to_resume_them(resume_pruned: int, tmp_path: Path) -> None:
     def trained(tasks: list[EpochTask]) -> list[EpochResult]:
         for task in tasks:
             task.folder.mkdir(exist_ok=True)

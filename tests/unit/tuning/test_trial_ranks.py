@@ -85,7 +85,7 @@ def test_a_trial_that_diverges_on_ranks_has_the_reason_of_one(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("error", "ended_by"), [("MemoryError", None), ("PermissionError", PermissionError), ("KeyError", RuntimeError)]
 )
-def test_what_one_rank_meets_is_told_apart(
+def test_errors_of_one_rank_are_distinguished(
     error: str, ended_by: type[Exception] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the trial's settings, of the machine, or a fault; rank 0 alone saves, and the other waits for it."""
@@ -117,9 +117,7 @@ def test_bad_input_that_ranks_find_ends_the_search_in_one_line(tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.subprocess
-def test_a_rank_that_is_killed_is_told_apart_from_a_trial_that_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_rank_is_distinguished_from_a_failed_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And nothing is left of it that would be taken for a result."""
     task = _task(tmp_path, _inputs(tmp_path), _TWO)
     with monkeypatch.context() as patched:
