@@ -152,12 +152,12 @@ def test_wrapping_counters_are_sampled_in_the_background(tmp_path: Path, monkeyp
     monkeypatch.setattr(energy, "_SAMPLE_INTERVAL_S", 0.001)
     machine = Machine(tmp_path, packages=1)
     looks = 0
-    asked = EnergyMeter.read
+    requested = EnergyMeter.read
 
     def counted(meter: EnergyMeter) -> Energy:
         nonlocal looks
         looks += 1
-        return asked(meter)
+        return requested(meter)
 
     monkeypatch.setattr(EnergyMeter, "read", counted)
     with measure_energy(powercap=tmp_path) as meter:
@@ -206,8 +206,8 @@ _ENERGY = st.builds(Energy, gpu=_JOULES, cpu=_JOULES, memory=_JOULES)
 @given(parts=st.lists(_ENERGY))
 def test_a_sum_is_untold_as_soon_as_a_part_is_and_for_that_kind_alone(parts: list[Energy]) -> None:
     for kind in DEVICE_KINDS:
-        told = [getattr(part, kind) for part in parts]
-        assert getattr(total_energy(parts), kind) == (None if None in told else pytest.approx(sum(told)))
+        reported = [getattr(part, kind) for part in parts]
+        assert getattr(total_energy(parts), kind) == (None if None in reported else pytest.approx(sum(reported)))
 
 
 @given(drawn=_ENERGY)

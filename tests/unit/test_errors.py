@@ -22,9 +22,9 @@ def _numpy() -> None:
 
 @pytest.mark.parametrize("allocate", [_torch_on_a_cpu, _numpy])
 def test_a_real_failure_to_allocate_is_recognized(allocate: Callable[[], None]) -> None:
-    with pytest.raises((RuntimeError, MemoryError)) as found:
+    with pytest.raises((RuntimeError, MemoryError)) as result:
         allocate()
-    assert is_out_of_memory(found.value)
+    assert is_out_of_memory(result.value)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def _results(scheduler: str, features: NDArray[np.float32]) -> dict[str, bytes]:
     """What tasks made of features, and the threads they ran on."""
     with task_pool(scheduler, workers=2, threads=THREADS) as run:
         axes = fit_pca(features, 5, map_fn=run)
-        found = {
+        result = {
             "axes": axes.axes.tobytes(),
             "variances": axes.explained_variance_ratio.tobytes(),
             "components": axes.transform(features, map_fn=run).tobytes(),
@@ -69,7 +69,7 @@ def _results(scheduler: str, features: NDArray[np.float32]) -> dict[str, bytes]:
         with pytest.raises(InputError) as raised:
             list(run(_fail, range(4)))
         assert raised.value.key == "reduce.something"
-    return found
+    return result
 
 
 def test_bits_do_not_depend_on_where_tasks_run(tmp_path: Path) -> None:
@@ -82,9 +82,9 @@ def test_bits_do_not_depend_on_where_tasks_run(tmp_path: Path) -> None:
 
 def test_a_memory_map_travels_as_its_path(tmp_path: Path) -> None:
     features = _features(tmp_path)
-    whole, *_ = blocks = row_blocks(features)
-    assert len(dumps((partial(np.add, whole), blocks))) < 2000
-    assert len(dumps(np.asarray(whole))) > whole.nbytes
+    full, *_ = blocks = row_blocks(features)
+    assert len(dumps((partial(np.add, full), blocks))) < 2000
+    assert len(dumps(np.asarray(full))) > full.nbytes
 
 
 @pytest.mark.parametrize("rows", [slice(0, 5), slice(7, 9), slice(None), slice(19_999, None)])

@@ -71,11 +71,11 @@ def test_the_line_says_how_to_keep_and_how_to_discard(
     subprocess.run(["git", *author, "commit", "-qm", "x"], cwd=tmp_path, check=True)
     assert _said(tmp_path, capsys, monkeypatch) == ""
     YAML().dump(_lock(finetune="b", report="b"), lock)
-    said = _said(tmp_path, capsys, monkeypatch)
-    assert " finetune@resnet18: " in said
-    assert said.count("\n") == 1
+    printed = _said(tmp_path, capsys, monkeypatch)
+    assert " finetune@resnet18: " in printed
+    assert printed.count("\n") == 1
     for command in ("git commit dvc.lock", "git checkout HEAD dvc.lock"):
-        assert command in said
+        assert command in printed
     subprocess.run(["git", "checkout", "-q", "HEAD", "dvc.lock"], cwd=tmp_path, check=True)
     assert _said(tmp_path, capsys, monkeypatch) == ""
     lock.unlink()
@@ -101,12 +101,12 @@ def test_a_lock_cut_short_is_one_line(tmp_path: Path, monkeypatch: pytest.Monkey
     """In the middle of a value, which leaves no YAML; that of here also at the end of a line, which leaves YAML."""
     lock = tmp_path / "dvc.lock"
     YAML().dump(_lock(), lock)
-    whole = lock.read_bytes()
-    lines = whole.splitlines(keepends=True)
-    short = [whole[: whole.index(b"md5") + 2], *([b"".join(lines[:-2]).rstrip()] if cut == "current" else [])]
+    full = lock.read_bytes()
+    lines = full.splitlines(keepends=True)
+    short = [full[: full.index(b"md5") + 2], *([b"".join(lines[:-2]).rstrip()] if cut == "current" else [])]
     monkeypatch.chdir(tmp_path)
     for part in short:
-        committed, current = (part, whole) if cut == "committed" else (whole, part)
+        committed, current = (part, full) if cut == "committed" else (full, part)
         monkeypatch.setattr("pipeline.commands.check_lock.committed_lock", lambda _, content=committed: content)
         lock.write_bytes(current)
         with pytest.raises(InputError) as raised:

@@ -75,16 +75,16 @@ def test_each_side_has_the_number_of_labels_changed_on_purpose(
     a, b = folders
     write_json(DataPaths(root=a / "data").prepare_metrics, {"n_planted": 1440})
     write_json(DataPaths(root=b).prepare_metrics, {"n_planted": None})
-    found = json.loads(said(capsys, a, b, "--json"))
-    assert (found["n_planted_a"], found["n_planted_b"]) == (1440, None)
+    result = json.loads(said(capsys, a, b, "--json"))
+    assert (result["n_planted_a"], result["n_planted_b"]) == (1440, None)
 
 
 def test_json_is_one_line_with_the_same_numbers(folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = said(capsys, *folders, "--json").splitlines()
-    found = json.loads(line)
-    assert (found["a"], found["b"], found["alpha"]) == (*map(str, folders), 0.05)
-    assert found["margin"] == {"points": 0.3, "stated": "default"}
-    (study,) = found["studies"]
+    result = json.loads(line)
+    assert (result["a"], result["b"], result["alpha"]) == (*map(str, folders), 0.05)
+    assert result["margin"] == {"points": 0.3, "stated": "default"}
+    (study,) = result["studies"]
     pooled = [(of_arm["arm"], of_arm["settings"], of_arm["left_out"]) for of_arm in study["pooled"]]
     assert pooled == [("filtered", 1, 0), ("full", 1, 0)]
     assert study["pooled"][0]["estimate"]["mean"] == pytest.approx(-0.1)
@@ -92,10 +92,10 @@ def test_json_is_one_line_with_the_same_numbers(folders: tuple[Path, Path], caps
     assert [row["setting"]["arm"] for row in study["settings"]] == ["filtered", "full"]
     assert {row["verdict"]["comparisons"] for row in study["settings"]} == {2}
     assert {row["batch_size"] for row in study["only_b"]} == {512}
-    assert found["filters"] == [
+    assert result["filters"] == [
         {"network": "resnet18", "share_a": 0.3, "share_b": 0.4, "jaccard": 0.4, "only_a": 1, "only_b": 2}
     ]
-    assert (found["studies_only_a"], found["networks_only_b"]) == (["old"], ["resnet50"])
+    assert (result["studies_only_a"], result["networks_only_b"]) == (["old"], ["resnet50"])
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])

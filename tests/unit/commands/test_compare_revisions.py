@@ -74,13 +74,13 @@ def test_two_revisions_are_compared_without_a_checkout(repository: Path) -> None
     before = digests(repository)
     shown = run(repository, [sys.executable, "-m", "pipeline", "compare", "HEAD~1", "HEAD", "--json"])
     assert digests(repository) == before
-    found = json.loads(shown)
-    assert (found["a"], found["b"]) == ("HEAD~1", "HEAD")
-    assert [study["study"] for study in found["studies"]] == ["digits"]
-    assert found["studies"][0]["pooled"][0]["estimate"]["mean"] == pytest.approx(-0.1)
-    assert found["margin"] == {"points": 0.25, "stated": "report"}
-    assert (found["studies_only_a"], found["studies_only_b"]) == ([], ["later"])
-    assert [(row["share_a"], row["jaccard"]) for row in found["filters"]] == [(0.2, 0.5)]
+    result = json.loads(shown)
+    assert (result["a"], result["b"]) == ("HEAD~1", "HEAD")
+    assert [study["study"] for study in result["studies"]] == ["digits"]
+    assert result["studies"][0]["pooled"][0]["estimate"]["mean"] == pytest.approx(-0.1)
+    assert result["margin"] == {"points": 0.25, "stated": "report"}
+    assert (result["studies_only_a"], result["studies_only_b"]) == ([], ["later"])
+    assert [(row["share_a"], row["jaccard"]) for row in result["filters"]] == [(0.2, 0.5)]
 
 
 def test_a_revision_with_missing_test_images_gets_no_verdict(

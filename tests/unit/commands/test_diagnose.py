@@ -82,13 +82,13 @@ def _table(*words: str) -> list[dict[str, Any]]:
 def test_a_slow_loader_is_found_on_one_process(fault: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "_WARM_UP", 1)
     with FAULTS[fault](seconds, ALONE):
-        found = diagnose(measure(training_of(ALONE), seconds=0.05))
+        result = diagnose(measure(training_of(ALONE), seconds=0.05))
     if fault == "none":
-        assert found.candidates[0] == "compute"
+        assert result.candidates[0] == "compute"
     else:
-        assert found.candidates[0] == "input"
-        assert found.parts["input"].median == pytest.approx(seconds, rel=0.5)
-    assert found.parts["communication"].median == found.parts["synchronization"].median == 0
+        assert result.candidates[0] == "input"
+        assert result.parts["input"].median == pytest.approx(seconds, rel=0.5)
+    assert result.parts["communication"].median == result.parts["synchronization"].median == 0
 
 
 # What is compared
@@ -122,19 +122,19 @@ def test_post_local_sgd_pays_for_its_averages_however_seldom_they_are(
     def seconds(training: Training, n_steps: int) -> Any:
         nonlocal taken
         taken += n_steps
-        found = np.ones(n_steps)
+        result = np.ones(n_steps)
         if training.settings.local_from_step == 0:
-            found[training.settings.local_period - 1 :: training.settings.local_period] += 40.0
-        return found
+            result[training.settings.local_period - 1 :: training.settings.local_period] += 40.0
+        return result
 
     monkeypatch.setattr(timing, "step_seconds", seconds)
     monkeypatch.setattr("pipeline.distributed.all_gather", lambda own: [own, own])
     two = World(rank=0, count=2, device=torch.device("cpu"))
     settings = replace(TINY, batch_size=64, simulated_workers=2, local_from_step=70, local_period=period)
-    found = diagnose(measure(_training(settings, two), 200.0))
+    result = diagnose(measure(_training(settings, two), 200.0))
     assert taken < 300
-    assert found.parts["communication"].median == pytest.approx(40 / period)
-    assert found.step.median == pytest.approx(1 + 40 / period)
+    assert result.parts["communication"].median == pytest.approx(40 / period)
+    assert result.step.median == pytest.approx(1 + 40 / period)
 
 
 @pytest.mark.parametrize("bn_group", [None, 4])

@@ -99,13 +99,13 @@ def test_the_probe_tells_how_it_ended_and_how_often_it_agrees(
 
 
 def test_the_command_imports_no_torch() -> None:
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", "import pipeline.commands.filter_features, sys; print('torch' in sys.modules)"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert found.stdout == "False\n"
+    assert result.stdout == "False\n"
 
 
 def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

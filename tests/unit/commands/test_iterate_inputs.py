@@ -29,12 +29,12 @@ def _begun(folder: Path) -> tuple[Callable[[], list[str]], Path]:
     place = RoundsDir(data=data, work=WorkPaths(root=folder / "work"), network=NETWORK, finetune=finetune)
 
     def begin() -> list[str]:
-        file, said = folder / "params.yaml", io.StringIO()
+        file, printed = folder / "params.yaml", io.StringIO()
         params = load_params(file)
         first = read_first_round(params, data, NETWORK)
-        copy = place.begin(file, round_inputs(params, data, NETWORK, first.result), RunLog(None, said))
+        copy = place.begin(file, round_inputs(params, data, NETWORK, first.result), RunLog(None, printed))
         assert copy.read_bytes() == file.read_bytes()
-        return said.getvalue().splitlines()
+        return printed.getvalue().splitlines()
 
     assert begin() == []
     made = round_folder(folder, 1) / "kept" / "made"

@@ -61,10 +61,10 @@ def _copy(project: Path, folder: Path) -> Path:
 @pytest.mark.slow
 def test_every_round_judges_all_images_by_a_network_of_those_kept(finished: Path) -> None:
     data = DataPaths(root=finished / "data")
-    told = read_json(data.recursive_rounds(NETWORK))["rounds"]
-    assert [row["round"] for row in told] == [0, 1, 2]
+    reported = read_json(data.recursive_rounds(NETWORK))["rounds"]
+    assert [row["round"] for row in reported] == [0, 1, 2]
     before = read_parquet(data.points(NETWORK))
-    for row in told[1:]:
+    for row in reported[1:]:
         kept, everything = (DataPaths(root=round_folder(finished, row["round"]) / name) for name in ("kept", "all"))
         trained_on = read_parquet(kept.manifest("train"))["path"]
         assert trained_on.to_pylist() == before.filter(before["keep"])["path"].to_pylist()

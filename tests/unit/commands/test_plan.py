@@ -227,14 +227,14 @@ def test_stage_and_plan_refuse_the_same_warm_up(tmp_path: Path, capsys: pytest.C
     study = {"arms": ["filtered"], "budget": {"epochs": 1.0}, "recipe": _GROWING, "batch_sizes": [50, 200]}
     write_project(tmp_path, study=study)
     assert run_stage("train", tmp_path) == 2
-    said = printed_error(capsys.readouterr().err)
-    assert said.key == "schedule.warmup"
+    printed = printed_error(capsys.readouterr().err)
+    assert printed.key == "schedule.warmup"
     params, data = load_params(tmp_path / "params.yaml"), DataPaths(root=tmp_path / "data")
     with pytest.raises(InputError) as with_files:
         plan_from_ledger(params, "tiny", data, WorkPaths(root=tmp_path / "work"))
     with pytest.raises(InputError) as with_sizes:
         plan_from_sizes(params, "tiny", data_size(params.prepare, data, prepared=True), n_kept={NETWORK: 54})
-    assert str(with_files.value) == str(with_sizes.value) == str(said)
+    assert str(with_files.value) == str(with_sizes.value) == str(printed)
 
 
 def test_runs_that_studies_share_are_counted_once() -> None:

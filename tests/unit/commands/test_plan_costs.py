@@ -138,9 +138,9 @@ def test_mirror_images_take_the_time_of_as_many_again() -> None:
 
 
 def test_a_head_takes_passes_forward_and_no_steps() -> None:
-    (head, seen), (whole, seen_as_well) = _extractor_costs(trainable="head"), _extractor_costs()
+    (head, seen), (full, seen_as_well) = _extractor_costs(trainable="head"), _extractor_costs()
     assert seen == seen_as_well
-    assert (1438 + 359) * 1e-3 < head.seconds - 4.5 < 0.1 * whole.seconds
+    assert (1438 + 359) * 1e-3 < head.seconds - 4.5 < 0.1 * full.seconds
     more, _ = _extractor_costs(trainable="head", folds=3)
     assert head.seconds < more.seconds < 3 * head.seconds
 

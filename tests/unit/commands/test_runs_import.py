@@ -180,8 +180,8 @@ def test_what_cannot_be_used_is_refused(
     assert callable(harm)
     harm(tmp_path / "theirs")
     assert _import(tmp_path / "theirs", tmp_path) == 2
-    found = next((tmp_path / "theirs").glob(file)) if file else tmp_path / "theirs"
-    assert printed_error(capsys.readouterr().err).key == str(found)
+    result = next((tmp_path / "theirs").glob(file)) if file else tmp_path / "theirs"
+    assert printed_error(capsys.readouterr().err).key == str(result)
     assert not (tmp_path / "work" / "cells").exists() or not list((tmp_path / "work" / "cells").iterdir())
 
 

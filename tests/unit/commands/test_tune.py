@@ -64,8 +64,8 @@ def test_the_figures_of_a_search_are_files_for_papers_too(round_robin: Path) -> 
     data = DataPaths(root=round_robin / "data")
     rows = leaderboard_of(data)
     curves = data.tuning_figure(NAME, "curves").read_text()
-    drawn = Counter(re.findall(r'<g id="trial-\d+(.*)">', curves))
-    assert drawn == {
+    sampled = Counter(re.findall(r'<g id="trial-\d+(.*)">', curves))
+    assert sampled == {
         "": len(rows),
         "-eliminated": sum(row["status"] == "eliminated" for row in rows),
         "-afterwards": 2,

@@ -61,11 +61,11 @@ def test_the_longer_hops_of_a_tree_are_in_trees_alone() -> None:
         name: replace(getattr(SMALL, name), tree_latency_seconds=seconds)
         for name, seconds in (("intra_node", 5e-5), ("inter_node", 7e-3))
     }
-    found = {name: ALL_REDUCE[name](1e6, 8, replace(SMALL, **longer)) for name in ALL_REDUCE}
-    assert found["tree"] == pytest.approx(6 * 5e-5 + 2 * 7e-3 + 0.2)
-    assert found["hierarchical_tree"] == pytest.approx((6e-5 + 0.015) + (2 * 7e-3 + 0.2))
+    result = {name: ALL_REDUCE[name](1e6, 8, replace(SMALL, **longer)) for name in ALL_REDUCE}
+    assert result["tree"] == pytest.approx(6 * 5e-5 + 2 * 7e-3 + 0.2)
+    assert result["hierarchical_tree"] == pytest.approx((6e-5 + 0.015) + (2 * 7e-3 + 0.2))
     for name in ("ring", "hierarchical_ring", "leader"):
-        assert found[name] == ALL_REDUCE[name](1e6, 8, SMALL)
+        assert result[name] == ALL_REDUCE[name](1e6, 8, SMALL)
 
 
 def test_workers_that_leave_a_node_part_empty_are_refused() -> None:

@@ -120,14 +120,14 @@ def test_overlap_never_makes_a_step_longer(
 ) -> None:
     """In buckets that are fixed beforehand. Negotiated ones can become more and smaller."""
     workers = data.draw(st.sampled_from(workers_of(machine)))
-    beside, after = (
+    peer, after = (
         simulate_step(machine, job, replace(communication, overlap=overlap), workers) for overlap in (True, False)
     )
-    assert beside.all_reduce_seconds == after.all_reduce_seconds
-    assert beside.seconds <= after.seconds * (1 + 1e-12)
+    assert peer.all_reduce_seconds == after.all_reduce_seconds
+    assert peer.seconds <= after.seconds * (1 + 1e-12)
     assert after.exposed_seconds == pytest.approx(after.all_reduce_seconds, abs=1e-9)
     # At best all is hidden behind the backward pass.
-    assert beside.exposed_seconds >= beside.all_reduce_seconds - sum(job.backward_seconds) - 1e-9
+    assert peer.exposed_seconds >= peer.all_reduce_seconds - sum(job.backward_seconds) - 1e-9
 
 
 @given(machine=machines, job=jobs(), communication=communications, data=st.data())

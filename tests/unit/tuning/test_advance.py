@@ -77,11 +77,11 @@ def test_four_single_epochs_equal_one_uninterrupted_run(
     results = [train_next_epoch(task(trial, epoch, tmp_path / "trial")) for epoch in (1, 2, 3, 4)]
     assert [result.accuracy is not None for result in results] == [True] * 4
     assert results[-1].accuracy == whole
-    expected, found = (
+    expected, actual = (
         torch.load(tmp_path / name, weights_only=True)["state_dict"] for name in ("whole.pt", "turns.pt")
     )
-    assert expected.keys() == found.keys()
-    assert all(torch.equal(expected[key], found[key]) for key in expected)
+    assert expected.keys() == actual.keys()
+    assert all(torch.equal(expected[key], actual[key]) for key in expected)
 
 
 def test_a_repeated_task_returns_its_result_without_training(

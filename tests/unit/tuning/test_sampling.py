@@ -76,37 +76,37 @@ def test_a_grid_has_every_combination_once() -> None:
 def test_choices_of_any_kind_round_trip(choices: list[Any]) -> None:
     space = {"key": Domain.model_validate({"choices": choices}, strict=False)}
     for choice in choices:
-        drawn = to_optuna_params(space, {"key": choice})
-        assert from_optuna_params(space, drawn) == {"key": choice}
+        sampled = to_optuna_params(space, {"key": choice})
+        assert from_optuna_params(space, sampled) == {"key": choice}
         assert to_distributions(space)["key"].single() == (len(choices) == 1)
 
 
 def test_the_journal_is_read_back_even_after_half_a_line(tmp_path: Path) -> None:
     tuning, path = search(), tmp_path / "work" / "journal.log"
-    drawn, journal = TrialSampler(tuning).ask(), TrialStorage(path)
+    sampled, journal = TrialSampler(tuning).ask(), TrialStorage(path)
     for trial in range(3):
-        journal.start(trial, drawn, to_distributions(tuning.space))
-    told = {
+        journal.start(trial, sampled, to_distributions(tuning.space))
+    reported = {
         TrialStep(0, 1): StepResult(0.25),
         TrialStep(0, 2): StepResult(0.5),
         TrialStep(1, 1): StepResult(0.1),
         TrialStep(2, 1): StepResult(None, "the loss stopped being finite"),
     }
-    for turn, result in told.items():
+    for turn, result in reported.items():
         journal.add(turn, result, seconds=turn.trial + 2.0, switch_seconds=0.5)
     journal.end(0, "finished", 0.5)
     journal.end(1, "eliminated", 0.1)
     journal.add(TrialStep(1, 2), StepResult(0.9), seconds=7.0, switch_seconds=0.25)
     path.write_bytes(path.read_bytes() + b'{"op_code": 8, "tri')
     again = TrialStorage(path)
-    for turn, result in {**told, TrialStep(1, 2): StepResult(0.9)}.items():
+    for turn, result in {**reported, TrialStep(1, 2): StepResult(0.9)}.items():
         assert again.result(turn) == result
     assert again.result(TrialStep(1, 3)) is None
     # Of every epoch that was trained, before and after the end of its trial; one that failed is none.
     assert again.epoch_times == journal.epoch_times == [(2.0, 0.5), (2.0, 0.5), (3.0, 0.5), (7.0, 0.25)]
     again.end(0, "finished", 0.5)
-    again.start(0, drawn, to_distributions(tuning.space))
-    again.start(3, drawn, to_distributions(tuning.space))
+    again.start(0, sampled, to_distributions(tuning.space))
+    again.start(3, sampled, to_distributions(tuning.space))
     assert TrialStorage(path).result(TrialStep(3, 1)) is None
 
 

@@ -40,9 +40,9 @@ def _task(folder: Path, inputs: SearchInputs, values: Mapping[str, Any], *, name
 
 
 def _state(task: EpochTask) -> Any:
-    found = Checkpoints(task.folder).load_latest(print)
-    assert found is not None
-    step, state = found
+    actual = Checkpoints(task.folder).load_latest(print)
+    assert actual is not None
+    step, state = actual
     assert step == task.run.epoch_ends[task.epoch - 1]
     return state
 
@@ -123,8 +123,8 @@ def test_a_killed_rank_is_distinguished_from_a_failed_trial(tmp_path: Path, monk
     with monkeypatch.context() as patched:
         patched.setenv("PYTHONPATH", str(HOOKS))
         patched.setenv("FAULT", "SIGKILL self /.step- 1")
-        found = train_next_epoch(task)
-    assert replace(found, seconds=0.0) == EpochResult(
+        actual = train_next_epoch(task)
+    assert replace(actual, seconds=0.0) == EpochResult(
         accuracy=None, reason="a process that trained it died; give it more memory, or train on fewer", seconds=0.0,
         killed=True,
     )  # fmt: skip
@@ -146,14 +146,14 @@ def test_a_search_over_what_needs_a_process_for_every_worker(tmp_path: Path) -> 
         "pruner": {"name": "none"},
     }
     local = {"scheduler": "local", "workers": 2}
-    found = []
+    actual = []
     for way in ("parallel", "round_robin"):
         data = write_search(tmp_path / way, **shared, scheduler=way, dask=local)
         assert tune(tmp_path / way) == 0
         summary = json.loads(data.tuning_summary(NAME).read_text())
         assert (summary["trials"], summary["failed"], summary["epochs"]) == (2, 0, 4)
-        found.append([path.read_bytes() for path in (data.leaderboard(NAME), data.tuning_curves(NAME))])
-    assert found[0] == found[1]
+        actual.append([path.read_bytes() for path in (data.leaderboard(NAME), data.tuning_curves(NAME))])
+    assert actual[0] == actual[1]
 
 
 @pytest.mark.parametrize(
