@@ -161,7 +161,7 @@ def test_rows_that_are_not_neighbours_do_not_pass_together() -> None:
 
 
 def _first_epochs(stream: SampleStream, epochs: int, batch: int) -> NDArray[np.int64]:
-    """(epochs, n_train): the ids of whole epochs, joined from batches that ignore their borders."""
+    """(epochs, n_train): the ids of complete epochs, joined from batches that ignore their borders."""
     steps = -(-epochs * stream.n_train // batch)
     ids = np.concatenate([stream.samples(step * batch, batch)[0] for step in range(steps)])
     return ids[: epochs * stream.n_train].reshape(epochs, stream.n_train)

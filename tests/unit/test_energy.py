@@ -296,7 +296,7 @@ def test_processes_that_share_a_node_count_it_once(driver: _Driver, tmp_path: Pa
 
 
 def test_this_machine_tells_something_plausible_or_nothing() -> None:
-    with measure_energy(gpu=_UUID) as meter:  # nobody's
+    with measure_energy(gpu=_UUID) as meter:  # of no GPU here
         time.sleep(0.1)
         drawn = meter.read()
     assert drawn.gpu is None

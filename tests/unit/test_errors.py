@@ -1,4 +1,4 @@
-"""What counts as running out of memory, in the words of every library, and what is said of it."""
+"""Recognition of out-of-memory errors of every library, and their messages."""
 
 import errno
 from collections.abc import Callable

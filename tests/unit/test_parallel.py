@@ -1,4 +1,4 @@
-"""Tasks in this process, on a local cluster and on a scheduler in processes of its own, to the bit."""
+"""Tasks in this process, on a local cluster and on a separate scheduler have the same bits."""
 
 import os
 import pickle
@@ -167,7 +167,7 @@ def test_a_worker_that_joins_later_with_two_threads_is_refused() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("lacking", ["test_parallel", "pipeline"])
 def test_a_worker_that_cannot_import_a_task_is_refused(lacking: str, tmp_path: Path) -> None:
-    """Wherever the project may be installed. One without all of it leaves by itself if it joins later."""
+    """Wherever the project may be installed. A worker that lacks a part of it and joins later leaves."""
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / f"{lacking}.py").write_text("raise ModuleNotFoundError('no project here')")
     environ = {"PYTHONPATH": str(tmp_path / "bare")}

@@ -60,7 +60,7 @@ Commit = Callable[..., str]
 
 @pytest.fixture
 def commit(tmp_path: Path) -> Commit:
-    """Commit code that prints an outcome, with a list of digests beside it; the repository is `tmp_path`."""
+    """Commit code that prints an outcome, with a list of digests next to it; the repository is `tmp_path`."""
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
 
     def committed(code: str, listed: list[str], *, hashes: dict[str, str] | None = None, **changes: Any) -> str:
@@ -116,5 +116,5 @@ def test_earlier_code_that_fails_is_reported(tmp_path: Path, commit: Commit) -> 
     (tmp_path / "pipeline/__main__.py").write_text("raise SystemExit('no such package')\n")
     commit_again = ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-qa", "--amend", "-m", "x"]
     subprocess.run(commit_again, cwd=tmp_path, check=True)
-    with pytest.raises(InputError, match="no such package"):  # what the earlier code said
+    with pytest.raises(InputError, match="no such package"):  # printed by the earlier code
         earlier_hashes(_family(A, C), HERE, tmp_path)

@@ -52,7 +52,7 @@ def test_other_parameters_are_a_purpose() -> None:
     assert stages_that_differ(_lock(), current) == []
 
 
-def _said(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+def _printed(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(folder)
     assert main([]) == 0
     return capsys.readouterr().out
@@ -63,23 +63,23 @@ def test_the_line_says_how_to_keep_and_how_to_discard(
 ) -> None:
     lock = tmp_path / "dvc.lock"
     YAML().dump(_lock(), lock)
-    assert _said(tmp_path, capsys, monkeypatch) == "", "no repository"
+    assert _printed(tmp_path, capsys, monkeypatch) == "", "no repository"
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
-    assert _said(tmp_path, capsys, monkeypatch) == "", "no commit"
+    assert _printed(tmp_path, capsys, monkeypatch) == "", "no commit"
     subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
     author = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
     subprocess.run(["git", *author, "commit", "-qm", "x"], cwd=tmp_path, check=True)
-    assert _said(tmp_path, capsys, monkeypatch) == ""
+    assert _printed(tmp_path, capsys, monkeypatch) == ""
     YAML().dump(_lock(finetune="b", report="b"), lock)
-    printed = _said(tmp_path, capsys, monkeypatch)
+    printed = _printed(tmp_path, capsys, monkeypatch)
     assert " finetune@resnet18: " in printed
     assert printed.count("\n") == 1
     for command in ("git commit dvc.lock", "git checkout HEAD dvc.lock"):
         assert command in printed
     subprocess.run(["git", "checkout", "-q", "HEAD", "dvc.lock"], cwd=tmp_path, check=True)
-    assert _said(tmp_path, capsys, monkeypatch) == ""
+    assert _printed(tmp_path, capsys, monkeypatch) == ""
     lock.unlink()
-    assert _said(tmp_path, capsys, monkeypatch) == "", "never run"
+    assert _printed(tmp_path, capsys, monkeypatch) == "", "never run"
 
 
 def test_without_git_there_is_nothing_to_compare_with(
@@ -87,7 +87,7 @@ def test_without_git_there_is_nothing_to_compare_with(
 ) -> None:
     YAML().dump(_lock(), tmp_path / "dvc.lock")
     monkeypatch.setenv("PATH", "")
-    assert _said(tmp_path, capsys, monkeypatch) == ""
+    assert _printed(tmp_path, capsys, monkeypatch) == ""
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return a.parent, write_experiment(tmp_path / "b", b, {"resnet18": ["b", "c", "d", "e"], "resnet50": []})
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def printed_by(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     assert main(["compare", *map(str, arguments)]) == 0
     return capsys.readouterr().out
 
@@ -66,7 +66,7 @@ def test_the_text(
         "the second has a report": ("first", "second"),
         "other test images": ("first", "cleaned"),
     }
-    check_golden("compare.txt", "\n".join(f"## {name}\n\n{said(capsys, *of)}" for name, of in pairs.items()))
+    check_golden("compare.txt", "\n".join(f"## {name}\n\n{printed_by(capsys, *of)}" for name, of in pairs.items()))
 
 
 def test_each_side_has_the_number_of_labels_changed_on_purpose(
@@ -75,12 +75,12 @@ def test_each_side_has_the_number_of_labels_changed_on_purpose(
     a, b = folders
     write_json(DataPaths(root=a / "data").prepare_metrics, {"n_planted": 1440})
     write_json(DataPaths(root=b).prepare_metrics, {"n_planted": None})
-    result = json.loads(said(capsys, a, b, "--json"))
+    result = json.loads(printed_by(capsys, a, b, "--json"))
     assert (result["n_planted_a"], result["n_planted_b"]) == (1440, None)
 
 
 def test_json_is_one_line_with_the_same_numbers(folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    (line,) = said(capsys, *folders, "--json").splitlines()
+    (line,) = printed_by(capsys, *folders, "--json").splitlines()
     result = json.loads(line)
     assert (result["a"], result["b"], result["alpha"]) == (*map(str, folders), 0.05)
     assert result["margin"] == {"points": 0.3, "stated": "default"}
@@ -119,7 +119,7 @@ def test_no_line_is_wider_than_a_terminal(
     other = [row | gains(lambda row: gain * (row["seed"] - 1))(row) for row in rows]
     name = "a study of quite a long name" * 3
     a, b = (write_experiment(tmp_path / place, {name: table}, KEPT) for place, table in (("a", rows), ("b", other)))
-    shown = said(capsys, a, b).splitlines()
+    shown = printed_by(capsys, a, b).splitlines()
     assert [line for line in shown if len(line) > 100 and str(tmp_path) not in line] == []
 
 
@@ -127,14 +127,14 @@ def test_values_that_vary_head_their_lines(tmp_path: Path, capsys: pytest.Captur
     rows = cells(arms=["filtered"]) + [row | {"learning_rate": 0.04} for row in cells(arms=["filtered"])]
     a = write_experiment(tmp_path / "a", {"digits": rows})
     b = write_experiment(tmp_path / "b", {"digits": [row | gains(noise)(row) for row in rows]})
-    shown = said(capsys, a, b).splitlines()
+    shown = printed_by(capsys, a, b).splitlines()
     (first, second) = (shown.index(f"  lr {rate}") for rate in (0.02, 0.04))
     assert [line.split()[:2] for line in shown[first + 1 : second]] == [["filtered", "32"], ["filtered", "128"]]
 
 
 def test_the_same_experiment_twice_is_not_tested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_experiment(tmp_path / "a", {"digits": cells()})
-    (study,) = json.loads(said(capsys, folder, folder, "--json"))["studies"]
+    (study,) = json.loads(printed_by(capsys, folder, folder, "--json"))["studies"]
     assert (study["pairs"], study["same_runs"], study["pooled"]) == (0, 12, [])
 
 
@@ -142,21 +142,21 @@ def test_a_draw_is_named_where_a_filter_has_a_part_in_it(tmp_path: Path, capsys:
     for arm, conditional in (("full", 0), ("filtered", 1)):
         a = write_experiment(tmp_path / f"a {arm}", {"digits": cells(arms=[arm])})
         b = write_experiment(tmp_path / f"b {arm}", {"digits": cells(arms=[arm], change=gains(noise))})
-        shown = " ".join(said(capsys, a, b).split())
+        shown = " ".join(printed_by(capsys, a, b).split())
         assert shown.count("conditional on this one draw of the filter") == conditional
 
 
 def test_incomplete_settings_are_counted_in_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a = write_experiment(tmp_path / "a", {"digits": cells()})
     b = write_experiment(tmp_path / "b", {"digits": cells(change=unlucky)})
-    (study,) = json.loads(said(capsys, a, b, "--json"))["studies"]
+    (study,) = json.loads(printed_by(capsys, a, b, "--json"))["studies"]
     assert {row["left_out"] for row in study["pooled"]} == {1}
 
 
 def test_without_a_pair_there_is_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a = write_experiment(tmp_path / "a", {"digits": cells(batch_sizes=[32])})
     b = write_experiment(tmp_path / "b", {"digits": cells(batch_sizes=[64])})
-    (study,) = json.loads(said(capsys, a, b, "--json"))["studies"]
+    (study,) = json.loads(printed_by(capsys, a, b, "--json"))["studies"]
     assert (study["pairs"], study["pooled"]) == (0, [])
 
 
@@ -173,10 +173,10 @@ def test_accuracies_on_other_images_get_no_verdict(
 ) -> None:
     a = write_experiment(tmp_path / "a", {"digits": cells()}, tested=[CAT, DOG])
     b = write_experiment(tmp_path / "b", {"digits": cells(change=gains(lambda _: 0.05))}, tested=tested)
-    (study,) = json.loads(said(capsys, a, b, "--json"))["studies"]
+    (study,) = json.loads(printed_by(capsys, a, b, "--json"))["studies"]
     assert re.findall(r"\d+", study["no_verdict"]) == counts
     assert (study["pairs"], study["pooled"], study["settings"]) == (12, [], [])
-    shown = " ".join(said(capsys, a, b).split())
+    shown = " ".join(printed_by(capsys, a, b).split())
     assert study["no_verdict"] in shown
     assert "helps" not in shown
     assert "interval" not in shown
@@ -185,7 +185,7 @@ def test_accuracies_on_other_images_get_no_verdict(
 def test_the_order_of_test_images_does_not_matter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a = write_experiment(tmp_path / "a", {"digits": cells()}, tested=[CAT, DOG])
     b = write_experiment(tmp_path / "b", {"digits": cells(change=gains(noise))}, tested=[DOG, CAT])
-    (study,) = json.loads(said(capsys, a, b, "--json"))["studies"]
+    (study,) = json.loads(printed_by(capsys, a, b, "--json"))["studies"]
     assert study["no_verdict"] is None
     assert [row["arm"] for row in study["pooled"]] == ["filtered", "full"]
 
@@ -226,11 +226,11 @@ def test_unknown_test_images_get_no_verdict(tmp_path: Path, capsys: pytest.Captu
     for harm in (no_manifest, no_provenance, other_pixels_since, relabelled_since, from_before_labels_were_recorded):
         b = write_experiment(tmp_path / harm.__name__, {"digits": cells(change=gains(noise))})
         harm(b)
-        (study,) = json.loads(said(capsys, a, b, "--json"))["studies"]
+        (study,) = json.loads(printed_by(capsys, a, b, "--json"))["studies"]
         assert (study["pooled"], study["settings"]) == ([], [])
-        assert study["no_verdict"] in " ".join(said(capsys, a, b).split())
+        assert study["no_verdict"] in " ".join(printed_by(capsys, a, b).split())
         reasons.append(f"{harm.__name__}: {study['no_verdict']}\n")
-        (itself,) = json.loads(said(capsys, b, b, "--json"))["studies"]
+        (itself,) = json.loads(printed_by(capsys, b, b, "--json"))["studies"]
         assert (itself["no_verdict"], itself["same_runs"]) == (None, 12)
     check_golden("compare_no_verdict.txt", "".join(reasons))
 
@@ -312,8 +312,8 @@ def test_the_margin_is_that_of_the_second_report_unless_given(
 ) -> None:
     a = write_experiment(tmp_path / "a", {"digits": cells()}, margin=recorded[0])
     b = write_experiment(tmp_path / "b", {"digits": cells(change=gains(noise))}, margin=recorded[1])
-    assert json.loads(said(capsys, a, b, *arguments, "--json"))["margin"] == margin
-    assert " ".join(said(capsys, a, b, *arguments).split()).count(f"±{margin['points']:g} ") == 2
+    assert json.loads(printed_by(capsys, a, b, *arguments, "--json"))["margin"] == margin
+    assert " ".join(printed_by(capsys, a, b, *arguments).split()).count(f"±{margin['points']:g} ") == 2
 
 
 @pytest.mark.parametrize(("confidence", "alpha"), [(0.99, 0.01), (None, 0.05)])
@@ -323,9 +323,9 @@ def test_the_confidence_is_that_of_the_second_report_too(
     a = write_experiment(tmp_path / "a", {"digits": cells()}, margin=0.5, confidence=0.9)
     b = {"digits": cells(change=gains(noise))}
     write_experiment(tmp_path / "b", b, margin=0.5 if confidence else None, confidence=confidence or 0.9)
-    shown = said(capsys, a, tmp_path / "b")
+    shown = printed_by(capsys, a, tmp_path / "b")
     assert f"{100 * (1 - alpha):g} % " in shown
-    assert json.loads(said(capsys, a, tmp_path / "b", "--json"))["alpha"] == alpha
+    assert json.loads(printed_by(capsys, a, tmp_path / "b", "--json"))["alpha"] == alpha
 
 
 @pytest.mark.parametrize("margin", ["0", "-1", "100", "nan", "much"])

@@ -19,7 +19,7 @@ LATER = "\n      - data/train/later.parquet\n      - data/report/provenance.json
 DVC = [sys.executable, "-m", "dvc"]
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def printed_by(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(["compare", *arguments]) == 0
     return capsys.readouterr().out
 
@@ -90,7 +90,7 @@ def test_a_revision_with_missing_test_images_gets_no_verdict(
     digest = hashlib.md5((copy / "data/prepare/test.parquet").read_bytes(), usedforsecurity=False).hexdigest()
     (copy / ".dvc/cache/files/md5" / digest[:2] / digest[2:]).unlink()
     monkeypatch.chdir(copy)
-    (study,) = json.loads(said(capsys, "HEAD~1", "HEAD", "--json"))["studies"]
+    (study,) = json.loads(printed_by(capsys, "HEAD~1", "HEAD", "--json"))["studies"]
     _, of_a = study["no_verdict"].split("of A, ")
     assert of_a.startswith("prepare/test.parquet ")
     assert "of B, " in of_a
@@ -100,7 +100,7 @@ def test_a_revision_is_compared_with_the_folder_here(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(repository)
-    studies = json.loads(said(capsys, "HEAD", ".", "--json"))["studies"]
+    studies = json.loads(printed_by(capsys, "HEAD", ".", "--json"))["studies"]
     assert [(study["pairs"], study["pooled"]) for study in studies] == [(0, [])] * len(studies)
     assert all(study["same_runs"] for study in studies)
 

@@ -182,7 +182,7 @@ def test_synthetic_images_look_like_real_ones_and_are_the_same_every_time() -> N
 
 
 def test_steps_are_those_of_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as asked for, after those that do not count, and no evaluation after them."""
+    """As many as requested, after the warm-up steps, without an evaluation."""
     monkeypatch.setattr(timing, "_WARM_UP", 2)
     seen: list[int] = []
     seconds = step_seconds(training_of(ALONE), 4, lambda: seen.append(1))

@@ -1,4 +1,4 @@
-"""`iterate` in real processes: what its rounds find, that it goes on after a kill, and how it ends."""
+"""`iterate` in real processes: results of its rounds, resumption after a kill, and exit codes."""
 
 import csv
 import shutil
@@ -151,7 +151,7 @@ def test_the_stage_ends_with_the_command(tmp_path: Path, sent: signal.Signals, c
 def _stopped(folder: Path, condition: Callable[[], bool], sent: signal.Signals) -> tuple[int, str]:
     """Send `sent` to the command alone once it runs a stage and the condition holds; all that it started must end.
 
-    Returns its exit code and what it and the stage said.
+    Returns its exit code and its output, with that of the stage.
     """
     process, below = start(iterate_command(folder, *_TWO_ROUNDS)), set[int]()
     try:

@@ -50,7 +50,7 @@ def no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _rows(shown: str) -> dict[str, list[str]]:
-    """The cells of the table by stage, and of the total; cells that are empty are left out."""
+    """Return stage -> the table's row, also for the total, without empty columns."""
     rows = [re.split(r"\s{2,}", line) for line in shown.splitlines()]
     return {row[0]: row for row in rows if len(row) > 2 and row[0] != "stage"}
 
@@ -86,7 +86,7 @@ def test_mccord_is_planned_on_whatever_tree_its_path_names(
     assert (size.n_train, size.n_test, size.n_classes, size.source) == (20, 4, 2, "counted")
     skipped = plan_from_sizes(loaded, "unscaled", size, {}).skipped
     assert sum(skipped.values()) == 3
-    # What is skipped is not among the cells of the table.
+    # The table does not count skipped runs.
     assert _rows(capsys.readouterr().out)["train@unscaled"][2] == "0 of 3"
 
 

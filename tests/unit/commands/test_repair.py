@@ -155,7 +155,7 @@ def test_an_empty_rwlock_is_removed(project: Project, number: int) -> None:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """After a run; tests damage it and leave it whole."""
+    """After a run; tests damage it and restore it."""
     project = Project(tmp_path_factory.mktemp("finished"))
     assert project.dvc().returncode == 0
     project.commit()
@@ -258,7 +258,7 @@ def test_a_process_that_has_the_number_of_a_killed_dvc_is_not_waited_for(finishe
     (finished.folder / _RWLOCK).write_text(json.dumps({"write": {str(finished.folder / "third"): holder}}))
     assert finished.run("-m", "dvc", "repro", "--force").returncode != 0
     assert len(repair_dvc_files(finished.folder, WorkPaths())) == 1
-    # A number that nobody has is DVC's own to clear.
+    # DVC itself removes a pid without a process.
     (finished.folder / _RWLOCK).write_text(json.dumps({"read": {"x": [{"pid": 2**22 + 1, "cmd": "dvc repro"}]}}))
     assert repair_dvc_files(finished.folder, WorkPaths()) == []
 

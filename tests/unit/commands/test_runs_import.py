@@ -44,7 +44,7 @@ def _importing(theirs: Path, project: Path) -> list[str]:
 
 
 def _import(theirs: Path, project: Path) -> int:
-    """For the study of `node`, if `project` has no parameters of its own."""
+    """For the study of `node`, if `project` has no parameters."""
     if not (project / "params.yaml").exists():
         write_project(project, study=_STUDY, train={"simulated_workers": 2})
     return main(_importing(theirs, project))
@@ -66,7 +66,7 @@ def _pretend_other_machine(work: Path) -> dict[str, str]:
 
 
 def _counts(stdout: str) -> list[int]:
-    """Cells found, imported and known before, as the command prints them."""
+    """Return the numbers that the command prints: all runs, imported runs, runs known already."""
     (line,) = [line for line in stdout.splitlines() if " imported, " in line]
     return [int(number) for number in re.findall(r"\b(\d+) [a-z]+", line.rpartition(": ")[2])]
 

@@ -220,7 +220,7 @@ def test_a_sequence_gives_each_trial_the_same_curve(round_robin: Path, tmp_path:
     shared = known[0].keys() & known[1].keys()
     assert len(shared) > 5
     assert all(known[0][turn] == known[1][turn] for turn in shared)
-    assert len({turn for turn in known[0] if turn[0] == "0"}) == 4  # the first has nobody to be compared with
+    assert len({turn for turn in known[0] if turn[0] == "0"}) == 4  # the first has no other trial to be compared with
 
 
 def _curves_of(data: DataPaths) -> dict[tuple[str, str], str]:

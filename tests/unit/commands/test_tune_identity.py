@@ -1,4 +1,4 @@
-"""What starts a search anew, and what lets it go on."""
+"""Changes that restart a search, and changes with which it resumes."""
 
 import os
 from pathlib import Path

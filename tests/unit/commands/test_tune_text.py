@@ -1,4 +1,4 @@
-"""The whole text of `tune`: what it prints, its leaderboard, and the words of its page."""
+"""Golden text of `tune`: its output, its leaderboard, and the text of its page."""
 
 from html.parser import HTMLParser
 from pathlib import Path

@@ -25,7 +25,7 @@ THREE_LAYERS = Job(
     backward_seconds=(1.0, 1.0, 1.0),
     optimizer_seconds=0.5,
 )
-# Every layer is a message of its own.
+# Every layer is a separate message.
 PLAIN = CommunicationModel(algorithm="ring", bucket_bytes=1, overlap=True, compression=1, negotiation=None)
 
 
@@ -59,7 +59,7 @@ def test_gradients_wait_for_the_next_round() -> None:
     negotiation = Negotiation(cycle_seconds=1.5, message_seconds=0.1)
     horovod = replace(PLAIN, bucket_bytes=64e6, negotiation=negotiation)
     assert _exposed(horovod) == pytest.approx(3.2 + 2.5 + 0.25 - 4)
-    # All are ready at 4 s, and are asked for at 4.5 s.
+    # All are ready at 4 s, and are requested at 4.5 s.
     assert _exposed(replace(horovod, overlap=False)) == pytest.approx(4.7 + 2.75 - 4)
 
 

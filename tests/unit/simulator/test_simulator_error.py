@@ -210,10 +210,10 @@ def test_constants_are_reported_as_fitted_assumed_or_undetermined() -> None:
     """With one bucket size that is not held out there are as many steps as constants."""
     truth = Constants(latency_seconds=2e-4, host_seconds=1e-9, wire_share=0.0, message_delays=1.0, beside="all")
     two_steps = argparse.Namespace(**{**vars(_ARGUMENTS), "held_out_buckets_mib": [1, 5]})
-    for arguments, said in ((_ARGUMENTS, " ± "), (two_steps, " (not determined by these steps) ")):
+    for arguments, suffix in ((_ARGUMENTS, " ± "), (two_steps, " (not determined by these steps) ")):
         result = judge(arguments, {None: _timings(truth, None, noise=0.01)}, {})
         words = markdown({**_HEAD, "experiments": {"this machine": result}})
-        assert re.search(rf"latency of a message [0-9.e+-]+{re.escape(said)}", words)
+        assert re.search(rf"latency of a message [0-9.e+-]+{re.escape(suffix)}", words)
         assert "1 (assumed)" in words
 
 
@@ -270,9 +270,9 @@ def test_a_launch_that_fails_costs_its_experiment_alone(tmp_path: Path, monkeypa
     main([f"--timings={tmp_path / 'first/timings.json'}", f"--out={tmp_path / 'again'}"])
     for name in ("simulator_error.json", "simulator_error.md"):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
-    said = (tmp_path / "again/simulator_error.md").read_text()
-    assert said.count("exit codes [1, 0]") == 1
-    assert {"## A delayed cable", "## A slowed cable"} <= set(said.splitlines())
+    text = (tmp_path / "again/simulator_error.md").read_text()
+    assert text.count("exit codes [1, 0]") == 1
+    assert {"## A delayed cable", "## A slowed cable"} <= set(text.splitlines())
 
 
 @pytest.mark.slow

@@ -92,7 +92,7 @@ def test_a_repeated_task_returns_its_result_without_training(
     assert state is not None
     assert state[0] == trial[0].epoch_ends[1]
     monkeypatch.setattr("pipeline.training.step.TrainStep.run_step", None)
-    (tmp_path / "trial" / "epoch-0002.json").unlink()  # as if it had been killed while it judged
+    (tmp_path / "trial" / "epoch-0002.json").unlink()  # as if it had been killed during the evaluation
     assert train_next_epoch(task(trial, 2, tmp_path / "trial")).accuracy == first[1]
 
 
@@ -140,7 +140,7 @@ def test_errors_other_than_of_the_settings_end_the_search_and_are_not_stored(
     [
         InputError("micro_batch: 2 is too small"),
         torch.OutOfMemoryError("tried"),
-        # What libraries take beside torch's own allocator.
+        # Memory of libraries, in addition to that of torch's allocator.
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError("CUDA error: out of memory"),
         OverflowError("too large"),

@@ -52,7 +52,7 @@ def test_a_power_of_the_factor_has_all_its_brackets() -> None:
 
 
 def _epochs_of(rungs: list[Rung]) -> int:
-    """Over all trials, where those that go on continue from where they stood."""
+    """Over all trials; promoted trials continue from their state."""
     more = sum(rung.trials * (rung.epochs - before.epochs) for before, rung in pairwise(rungs))
     return rungs[0].trials * rungs[0].epochs + more
 

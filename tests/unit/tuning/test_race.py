@@ -35,7 +35,7 @@ tables = st.tuples(st.integers(1, 5), st.integers(1, 6)).flatmap(
         np.float64,
         shape,
         elements=st.integers(20, 60).map(lambda hundredths: hundredths / 100),
-        fill=st.nothing(),  # each is drawn by itself; most tables would else be of one value
+        fill=st.nothing(),  # each is sampled separately; otherwise most tables would have one value
     )
 )
 
@@ -58,7 +58,7 @@ def ordered_tables(draw: st.DrawFn, of: st.SearchStrategy[Table] = tables) -> tu
 
 
 class Known:
-    """Trials whose accuracies are known, NaN where they fail; remembers what it was asked and told."""
+    """Trials whose accuracies are known, NaN where they fail; records all calls."""
 
     def __init__(self, table: Sequence[Sequence[float]] | Table) -> None:
         self.table = np.asarray(table, dtype=np.float64)
@@ -120,7 +120,7 @@ def test_example_in_sequence_takes_19_6_epochs_on_average() -> None:
 @pytest.mark.parametrize(
     ("order", "epochs", "eliminated_after", "winner"),
     [
-        # Trial 4 has nobody to beat and runs to the end; 3 falls at once, 2 after two epochs, 1 after four.
+        # Trial 4 has no competitor and runs to the end; 3 falls at once, 2 after two epochs, 1 after four.
         ((3, 2, 1, 0), (4, 2, 1, 8), (4, 2, 1, None), 3),
         # Trial 1 runs to the end alone. Trial 3 leaves it behind at epoch 4 and runs on: more trials are to come.
         # Trial 4 eliminates 3 with its first epoch, trial 2 falls after two.

@@ -36,7 +36,7 @@ def search(**changes: Any) -> Tuning:
 
 
 def asked(tuning: Tuning, n: int, score: Callable[[dict[str, Any]], float]) -> list[dict[str, Any]]:
-    """Values of `n` trials, each told before the next is asked."""
+    """Values of `n` trials, with `tell` for each before the next `ask`."""
     sampler, values = TrialSampler(tuning), []
     for trial in range(n):
         values.append(from_optuna_params(tuning.space, sampler.ask()))

@@ -36,7 +36,7 @@ def tuning_of(**changes: Any) -> Tuning:
 def search(
     folder: Path, tuning: Tuning, results: Callable[[list[EpochTask]], Iterable[EpochResult]]
 ) -> tuple[Search, list[list[int]]]:
-    """A search whose rounds of epochs end with `results`, and, for each of these, the trials asked for."""
+    """A search whose rounds of epochs end with `results`, and, for each of these, the requested trials."""
     requested: list[list[int]] = []
 
     def trained(_: Callable[[EpochTask], EpochResult], tasks: Iterable[EpochTask]) -> Iterable[EpochResult]:

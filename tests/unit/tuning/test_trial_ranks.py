@@ -51,7 +51,7 @@ def _state(task: EpochTask) -> Any:
 @pytest.mark.distributed
 @pytest.mark.subprocess
 def test_two_processes_come_to_the_bits_of_one(tmp_path: Path) -> None:
-    """With the sums of a tree; each epoch goes on from the checkpoint of the one before."""
+    """With the sums of a tree; each epoch continues from the checkpoint of the previous one."""
     inputs, tree = _inputs(tmp_path), {"recipe.simulated_workers": 2, "recipe.reduction": "tree"}
     curves, states = [], []
     for workers in (1, 2):
