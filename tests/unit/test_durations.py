@@ -1,4 +1,4 @@
-"""Durations by hand, the rounding at which they could go wrong, and batch sizes that change on the way."""
+"""Durations by hand, rounding, and batch sizes that change during a run."""
 
 from itertools import accumulate, pairwise
 

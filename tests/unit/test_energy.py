@@ -1,4 +1,4 @@
-"""Joules by the counters of devices: a made-up powercap tree, an NVML of one GPU, and this machine."""
+"""Joules by the counters of devices: an invented powercap tree, an NVML of one GPU, and this machine."""
 
 import sys
 import time

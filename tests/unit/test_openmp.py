@@ -1,4 +1,4 @@
-"""Threads that wait spin for a bounded time, in every process that imports the project first."""
+"""Waiting threads spin for a bounded time, in every process that imports the project first."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""What a long run says: to a terminal, to a pipe, to its log file."""
+"""Messages of a long run on a terminal, in a pipe and in its log file."""
 
 import io
 import json

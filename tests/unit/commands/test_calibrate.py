@@ -1,4 +1,4 @@
-"""Which space and radius find planted images."""
+"""Spaces and radii that find planted images."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""`python -m pipeline canonical-runs`, and the code that it takes from git's history."""
+"""`python -m pipeline canonical-runs`, and earlier code from git's history."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Where results differ from those committed though nothing was changed, one line says so."""
+"""One line reports results that differ from the committed ones without changed inputs."""
 
 import copy
 import subprocess

@@ -1,4 +1,4 @@
-"""`python -m pipeline compare`: folders, text and JSON, and one line for what cannot be compared."""
+"""`python -m pipeline compare`: folders, text and JSON, and one-line errors."""
 
 import json
 import re

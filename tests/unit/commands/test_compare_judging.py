@@ -1,4 +1,4 @@
-"""What two experiments' runs say of each other, against SciPy and by properties."""
+"""Verdicts on the paired runs of two experiments, against SciPy and by properties."""
 
 from collections import Counter
 from typing import Any

@@ -1,4 +1,4 @@
-"""`python -m pipeline compare` between revisions of a DVC project, which real Git and DVC keep."""
+"""`python -m pipeline compare` between revisions of a project with real Git and DVC."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""`diagnose`: what it says of a study, and the verdict on bottlenecks that are put into real trainings."""
+"""`diagnose`: its report on a study, and its verdicts on bottlenecks that are injected into real trainings."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Each fault of an installation is named with its repair."""
+"""Each fault of an installation gives a finding with its fix."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Features, labels and probabilities made elsewhere: what is read, and what is refused in one line."""
+"""External features, labels and probabilities: reading them, and one-line errors."""
 
 import unicodedata
 from collections.abc import Callable

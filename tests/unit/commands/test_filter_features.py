@@ -1,4 +1,4 @@
-"""The filter on features made elsewhere."""
+"""The filter on external features."""
 
 import csv
 import subprocess

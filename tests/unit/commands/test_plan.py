@@ -1,4 +1,4 @@
-"""What plan says before a run: what would run, and what it would take."""
+"""`plan`: the stages and runs that would run, and their cost."""
 
 import os
 import re

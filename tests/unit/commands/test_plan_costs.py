@@ -1,4 +1,4 @@
-"""What a run is estimated to take, and the measuring that it rests on."""
+"""Estimated cost of a run, and the measured speeds behind it."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which stages `plan` says would run: DVC's own graph."""
+"""Stages that `plan` prints as to run, against DVC's graph."""
 
 import json
 import shutil

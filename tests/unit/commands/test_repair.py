@@ -1,4 +1,4 @@
-"""What a killed DVC leaves damaged is repaired, and no finished stage runs again. The processes are real."""
+"""Files that a killed DVC leaves damaged are repaired, and no finished stage runs again. The processes are real."""
 
 import ctypes
 import itertools

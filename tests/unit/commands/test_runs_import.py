@@ -1,4 +1,4 @@
-"""Cells trained by plain torchrun on another node are used by the next run here."""
+"""Runs that torchrun trained on another node are used by the next `dvc repro` here."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a report was made of, handed to somebody who has the images: the same report again."""
+"""The packed inputs of a report give the same report to someone who has the images."""
 
 import shutil
 import subprocess

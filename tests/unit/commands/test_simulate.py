@@ -1,4 +1,4 @@
-"""The simulator as a command: its table, files and figure, where its constants come from, and what it refuses."""
+"""The simulator as a command: its table, files and figure, the origins of its constants, and its errors."""
 
 import json
 from pathlib import Path

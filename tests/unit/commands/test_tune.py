@@ -1,4 +1,4 @@
-"""`python -m pipeline tune` on a tiny study: what it finds, writes and says, however it is run."""
+"""`python -m pipeline tune` on a tiny study: results, files and messages, for every scheduler."""
 
 import re
 import signal

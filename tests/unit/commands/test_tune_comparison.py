@@ -1,4 +1,4 @@
-"""Several searches side by side."""
+"""Comparison of several searches."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The command on a tiny study: what it measures, how it resumes, and what the report says of it."""
+"""The command on a tiny study: its measurements, resumption, and its part of the report."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Slices of known losses, and what they must not depend on."""
+"""Slices of known losses, and invariances."""
 
 import numpy as np
 import pytest

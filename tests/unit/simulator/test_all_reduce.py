@@ -1,4 +1,4 @@
-"""The formulas by hand, on equal links and on machines, and what holds for all of them."""
+"""The formulas by hand, on equal links and on machines, and properties of all of them."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Where a step's time goes: parts by hand, what holds for any times, and when nothing is decided."""
+"""Parts of a step's time: by hand, properties for any times, and undecided cases."""
 
 from typing import Any
 

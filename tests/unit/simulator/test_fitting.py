@@ -1,4 +1,4 @@
-"""Constants of a link from measurements: the model's own are recovered, and the error says what it is worth."""
+"""Constants of a link from measurements: those of the model are recovered, and the error is reported."""
 
 from typing import Literal
 

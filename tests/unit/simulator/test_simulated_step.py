@@ -1,4 +1,4 @@
-"""One step by hand, with and without overlap, buckets and negotiation, and what holds for any."""
+"""One step by hand, with and without overlap, buckets and negotiation, and properties of any step."""
 
 from dataclasses import replace
 

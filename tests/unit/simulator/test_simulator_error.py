@@ -1,4 +1,4 @@
-"""benchmarks/simulator_error.py on timings that the model makes, with noise: it finds what they were made with."""
+"""benchmarks/simulator_error.py on timings of the model with noise: it recovers the constants."""
 
 import argparse
 import json

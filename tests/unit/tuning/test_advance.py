@@ -1,4 +1,4 @@
-"""An epoch at a time, from checkpoint to checkpoint, is the run that the trainer makes in one go."""
+"""Single epochs from checkpoint to checkpoint equal one uninterrupted run of the trainer."""
 
 import shutil
 import signal

@@ -1,4 +1,4 @@
-"""The course of a search: the published example, sequences by hand, and what holds for any table of accuracies."""
+"""Schedules of a search: the published example, sequences by hand, and properties for any table of accuracies."""
 
 from collections.abc import Sequence
 from itertools import permutations

@@ -1,4 +1,4 @@
-"""Samplers answer a repeated search as before; the journal keeps what a killed one found."""
+"""Samplers repeat the values of a search; the journal keeps the results of a killed one."""
 
 from collections.abc import Callable
 from itertools import product

@@ -1,4 +1,4 @@
-"""A search whose epochs are made up: what it asks for again, and what it writes down."""
+"""Searches with invented epochs: repeated steps, and the records on disk."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress

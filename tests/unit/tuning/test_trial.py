@@ -1,4 +1,4 @@
-"""What a trial's values become, and what is refused before an epoch is trained."""
+"""Runs from a trial's values, and values that are rejected before an epoch is trained."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Trials on several processes, by real torchrun."""
+"""Trials on several processes, with real torchrun."""
 
 import json
 from collections.abc import Mapping
