@@ -150,7 +150,7 @@ def _builds(network: str) -> AbstractContextManager[object]:
         torch.manual_seed(seed)
         return Vgg16(n_classes)
 
-    return patch.object(state, "build", build)
+    return patch.object(state, "build_network", build)
 
 
 class Digits:

@@ -21,7 +21,7 @@ from benchmarks.printing import Row
 from pipeline import distributed
 from pipeline.distributed import World
 from pipeline.features.extract import extract_features
-from pipeline.models import build, feature_dimension
+from pipeline.models import build_network, feature_dimension
 from pipeline.run_log import RunLog
 from pipeline.training.evaluation import load_images
 from pipeline.training.loop import TrainData, train
@@ -53,7 +53,7 @@ def settings_for(arguments: argparse.Namespace) -> TrainSettings:
 
 def bare_training(settings: TrainSettings, ranks: World) -> Callable[[int], None]:
     """Steps of this project's network on one fixed batch."""
-    return bare_steps(build(settings.network, N_CLASSES, stem=settings.stem, seed=0), settings, ranks.device)
+    return bare_steps(build_network(settings.network, N_CLASSES, stem=settings.stem, seed=0), settings, ranks.device)
 
 
 def bare_steps(model: nn.Module, settings: TrainSettings, device: torch.device) -> Callable[[int], None]:
@@ -109,7 +109,7 @@ def extraction_ratios(arguments: argparse.Namespace, ranks: World) -> tuple[list
     settings = settings_for(arguments)
     n = arguments.batch_size * arguments.steps
     pixels, _ = made_up_images(n, arguments.image_size)
-    model = build(settings.network, N_CLASSES, stem=settings.stem, seed=0).to(ranks.device)
+    model = build_network(settings.network, N_CLASSES, stem=settings.stem, seed=0).to(ranks.device)
     model = model.to(memory_format=torch.channels_last).eval()
     names = tuple(str(label) for label in range(N_CLASSES))
     network = TrainedNetwork(model=model, network=settings.network, class_names=names, format=settings.format)

@@ -45,10 +45,10 @@ def extraction(arguments: argparse.Namespace) -> Callable[[], None]:
     """A forward pass of ResNet-18 in evaluation mode."""
     import torch
 
-    from pipeline.models import build
+    from pipeline.models import build_network
 
     torch.set_num_threads(arguments.threads)
-    model = build("resnet18", 10, stem="imagenet", seed=0).to(memory_format=torch.channels_last).eval()
+    model = build_network("resnet18", 10, stem="imagenet", seed=0).to(memory_format=torch.channels_last).eval()
     images = torch.randn(256, 3, 32, 32).to(memory_format=torch.channels_last)
 
     def run() -> None:

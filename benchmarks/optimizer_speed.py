@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from benchmarks.measuring import print_results, ratio_spread, seconds_of
 from benchmarks.printing import Row
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.optim import muon, parameter_groups
 
 _IMAGES, _CLASSES = 32, 10
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = build(arguments.network, _CLASSES, stem=arguments.stem, seed=0).to(device)
+    model = build_network(arguments.network, _CLASSES, stem=arguments.stem, seed=0).to(device)
     model.to(memory_format=torch.channels_last).train()
     backward(model, arguments.image_size, device)
     outer = model.input_layer, model.output_layer

@@ -26,4 +26,4 @@ def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     """Train in float64, where sums in another order differ by 1e-15, and mistakes by as much as in float32."""
     from tests.fixtures.training import build_float64  # torch, which few folders need
 
-    monkeypatch.setattr("pipeline.training.state.build", build_float64)
+    monkeypatch.setattr("pipeline.training.state.build_network", build_float64)

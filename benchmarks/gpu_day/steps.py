@@ -25,7 +25,7 @@ from benchmarks.gpu_day.timing import TimingPlan, settings_of, train_on
 from benchmarks.loop_speed import N_CLASSES, made_up_images
 from pipeline import distributed
 from pipeline.errors import InputError
-from pipeline.models import NETWORKS, build
+from pipeline.models import NETWORKS, build_network
 from pipeline.run_log import Progress, RunLog
 from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
 from pipeline.training.evaluation import evaluate, evaluation_images
@@ -135,7 +135,7 @@ def train_and_evaluate(settings: TrainSettings) -> Row:
 def agree_in_float64(*, size: int) -> Row:
     """The relative distance of logits and gradients of ResNet-18 between the two forms of its convolutions."""
     with distributed.session("auto") as ranks:
-        model = build("resnet18", N_CLASSES, stem="imagenet", seed=0).to(ranks.device, torch.float64)
+        model = build_network("resnet18", N_CLASSES, stem="imagenet", seed=0).to(ranks.device, torch.float64)
         generator = torch.Generator().manual_seed(0)
         images = torch.randn(8, 3, size, size, generator=generator, dtype=torch.float64)
         images = images.to(ranks.device).contiguous(memory_format=torch.channels_last)

@@ -20,7 +20,7 @@ from benchmarks.loop_speed import N_CLASSES, bare_steps, made_up_images, setting
 from benchmarks.measuring import StepClock, ratio_spread, seconds_of
 from pipeline import distributed
 from pipeline.distributed import World
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.models.small_maps import SmallMapConv2d
 from pipeline.run_log import RunLog
 from pipeline.training import eval_weights
@@ -104,7 +104,7 @@ def compare_with_compiled(settings: TrainSettings, plan: TimingPlan) -> Row:
 def compare_with_plain_convolutions(settings: TrainSettings, plan: TimingPlan) -> Row:
     """One network on one batch with the two forms of its convolutions; the ratio is small maps over plain."""
     with distributed.session("auto") as ranks:
-        run = bare_steps(build(settings.network, N_CLASSES, stem=settings.stem, seed=0), settings, ranks.device)
+        run = bare_steps(build_network(settings.network, N_CLASSES, stem=settings.stem, seed=0), settings, ranks.device)
         exact = partial(_kernels, tf32=False, fastest=False)
         loops = {"plain": _timed(run, exact, plain_convolutions), "small_maps": _timed(run, exact)}
         return _in_turn(loops, settings.batch_size, plan, over="plain")

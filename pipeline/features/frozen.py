@@ -12,7 +12,7 @@ from pipeline.artifacts.prepared import ImageSource
 from pipeline.distributed import World
 from pipeline.features.extract import extract_features
 from pipeline.features.linear import LinearHead, fit_head
-from pipeline.models import build, feature_dimension, set_head
+from pipeline.models import build_network, feature_dimension, set_head
 from pipeline.models.resnet import Network, ResNet
 from pipeline.run_log import Progress
 from pipeline.training.settings import TrainSettings
@@ -41,7 +41,7 @@ def fit_frozen_networks(
     Raises:
         InputError: the backbone gives features that are not finite.
     """
-    model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
+    model = build_network(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
     initialize(model)
     model = model.to(ranks.device).to(memory_format=torch.channels_last).eval()
     names = tuple(str(label) for label in range(settings.n_classes))

@@ -1,6 +1,6 @@
 """The networks: torchvision's ResNets with a choice of stem, and a small CNN."""
 
 from pipeline.models.layers import set_batch_context
-from pipeline.models.registry import NETWORKS, build, feature_dimension, load_backbone, set_head
+from pipeline.models.registry import NETWORKS, build_network, feature_dimension, load_backbone, set_head
 
-__all__ = ["NETWORKS", "build", "feature_dimension", "load_backbone", "set_batch_context", "set_head"]
+__all__ = ["NETWORKS", "build_network", "feature_dimension", "load_backbone", "set_batch_context", "set_head"]

@@ -56,7 +56,7 @@ NETWORKS = tuple(_FEATURES)
 """The names used in params.yaml."""
 
 
-def build(network: str, n_classes: int, *, stem: Stem, seed: int) -> Network:
+def build_network(network: str, n_classes: int, *, stem: Stem, seed: int) -> Network:
     """Build a network with fresh weights, the same for the same seed; global generators keep their state.
 
     Args:

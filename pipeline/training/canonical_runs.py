@@ -24,7 +24,7 @@ from pipeline.artifacts.prepared import ImageFiles, ImageSource
 from pipeline.artifacts.provenance import sha256_of_file
 from pipeline.distributed import World
 from pipeline.durations import BatchStage
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.models.resnet import Network
 from pipeline.run_log import RunLog
 from pipeline.training.evaluation import Evaluation, evaluate, load_images
@@ -120,7 +120,7 @@ def _run_hash(name: str, settings: TrainSettings) -> str:
 def _from_a_file(settings: TrainSettings) -> Callable[[Network], None] | None:
     """Initialize from a file with the weights of another seed and number of classes."""
     with TemporaryDirectory() as folder:
-        other = build(settings.network, _N_CLASSES + 1, stem=settings.stem, seed=settings.seed + 1)
+        other = build_network(settings.network, _N_CLASSES + 1, stem=settings.stem, seed=settings.seed + 1)
         torch.save(other.state_dict(), Path(folder, "weights.pt"))
         return weight_initializer(f"{folder}/weights.pt", settings.network)
 

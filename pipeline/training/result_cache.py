@@ -16,7 +16,7 @@ from torch import Tensor
 from pipeline.artifacts.files import read_json, write_array, write_json
 from pipeline.energy import UNKNOWN_ENERGY, Energy
 from pipeline.errors import InputError
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.models.resnet import Network
 from pipeline.training.checkpointing import Checkpoints, remove_stale_checkpoints
 from pipeline.training.run_key import RunKey
@@ -191,7 +191,7 @@ class CachedNetwork:
 
     def model(self, settings: TrainSettings, device: torch.device) -> Network:
         """Build the network with the saved bits."""
-        model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
+        model = build_network(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
         model.load_state_dict(dict(self.state))
         return model.to(device).to(memory_format=torch.channels_last)
 

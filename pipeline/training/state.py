@@ -16,7 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 from pipeline import distributed
 from pipeline.distributed import Compression, World
 from pipeline.errors import InputError
-from pipeline.models import build, load_backbone
+from pipeline.models import build_network, load_backbone
 from pipeline.models.resnet import Network, ResNet
 from pipeline.optim import OPTIMIZERS, parameter_groups
 from pipeline.training.confidence import ConfidenceTracker
@@ -221,7 +221,7 @@ def start_state(
         initialize: overwrites fresh weights, e.g. by pretrained ones.
         n_tracked_samples: samples whose labels' probabilities are tracked; 0 tracks none.
     """
-    model = build(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
+    model = build_network(settings.network, settings.n_classes, stem=settings.stem, seed=settings.seed)
     if initialize is not None:
         initialize(model)
     model = model.to(ranks.device).to(memory_format=torch.channels_last)

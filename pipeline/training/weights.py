@@ -22,7 +22,7 @@ from torch import Tensor
 from pipeline import distributed
 from pipeline.artifacts.files import atomic_path
 from pipeline.errors import InputError, explain_out_of_memory
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.models.resnet import Network
 from pipeline.training.evaluation import evaluation_images
 from pipeline.training.settings import ImageFormat, TrainSettings
@@ -176,7 +176,7 @@ def _load_content(path: Path | str) -> dict[str, Any]:
 def _network(path: Path | str, content: Mapping[str, Any], state: Any, device: torch.device | str) -> TrainedNetwork:
     try:
         class_names = tuple(content["class_names"])
-        model = build(content["network"], len(class_names), stem=content["stem"], seed=0)
+        model = build_network(content["network"], len(class_names), stem=content["stem"], seed=0)
         model.load_state_dict(state)
         image_format = ImageFormat(**content["format"])
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:

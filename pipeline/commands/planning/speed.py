@@ -13,7 +13,7 @@ from torch import nn
 from pipeline.batching import BatchSlice
 from pipeline.datasets.resident import ResidentImages
 from pipeline.datasets.sources import TrainingImages
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.optim import OPTIMIZERS, parameter_groups
 from pipeline.training.gradients import GlobalBatch, TrainLoss, accumulate_gradients
 from pipeline.training.memory import activation_bytes
@@ -81,7 +81,7 @@ def measure(workload: Workload, sizes: Collection[int], device: torch.device, *,
     """
     torch.set_num_threads(workload.threads)
     start = time.perf_counter()
-    model = build(workload.network, workload.n_classes, stem=workload.stem, seed=0)
+    model = build_network(workload.network, workload.n_classes, stem=workload.stem, seed=0)
     model = model.to(device).to(memory_format=torch.channels_last)
     build_s = time.perf_counter() - start
     chosen = subsample_sizes({min(size, _MAX_MICRO_BATCH[device.type]) for size in sizes})

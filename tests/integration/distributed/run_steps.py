@@ -157,7 +157,7 @@ def _patched(case: Case) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(eval_weights, "STATISTICS_IMAGES", 66))
         if case.dtype == torch.float64:
-            stack.enter_context(patch.object(state, "build", build_float64))
+            stack.enter_context(patch.object(state, "build_network", build_float64))
         if case.mutant is not None:
             stack.enter_context(MUTANTS[case.mutant](case.settings))
         yield
@@ -230,7 +230,7 @@ def _digest(model: nn.Module) -> str:
 
 def first_weights() -> dict[str, dict[str, Tensor]]:
     """What runs start from, to tell an update from the weights."""
-    built = {name: models.build(name, 4, stem="cifar", seed=RESNET.seed) for name in ("resnet18", "small_cnn")}
+    built = {name: models.build_network(name, 4, stem="cifar", seed=RESNET.seed) for name in ("resnet18", "small_cnn")}
     return {name: model.state_dict() for name, model in built.items()}
 
 

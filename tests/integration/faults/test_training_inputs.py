@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from pipeline.artifacts.files import read_json, write_array, write_json
 from pipeline.artifacts.tables import read_parquet, write_parquet
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.paths import DataPaths
 from pipeline.training.weights import save_trained
 from tests.fixtures.loopback import serving
@@ -40,7 +40,7 @@ def prototype(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sound project, with an extractor, to be copied and broken."""
     folder = tmp_path_factory.mktemp("sound")
     data = write_project(folder, study={"arms": ["full"], "seeds": [0]})
-    save_trained(data.extractor(NETWORK), build(NETWORK, len(NAMES), stem="imagenet", seed=0), TINY, NAMES)
+    save_trained(data.extractor(NETWORK), build_network(NETWORK, len(NAMES), stem="imagenet", seed=0), TINY, NAMES)
     return folder
 
 
@@ -201,9 +201,9 @@ def test_crops_larger_than_what_was_prepared(tmp_path: Path, capsys: pytest.Capt
 
 def test_weights_of_another_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_project(tmp_path, finetune={"weights": str(tmp_path / "w.pth")})
-    torch.save(build("resnet34", 4, stem="imagenet", seed=0).state_dict(), tmp_path / "w.pth")
+    torch.save(build_network("resnet34", 4, stem="imagenet", seed=0).state_dict(), tmp_path / "w.pth")
     assert " layer1.2.bn1.bias " in assert_refused("finetune", tmp_path, capsys, str(tmp_path / "w.pth"))
-    torch.save(build(NETWORK, 4, stem="cifar", seed=0).state_dict(), tmp_path / "w.pth")
+    torch.save(build_network(NETWORK, 4, stem="cifar", seed=0).state_dict(), tmp_path / "w.pth")
     assert " conv1.weight is (64, 3, 3, 3)" in assert_refused("finetune", tmp_path, capsys, str(tmp_path / "w.pth"))
 
 
@@ -242,7 +242,7 @@ def test_no_network_to_download_from(
 
 def _extractor(data: DataPaths, network: str = NETWORK, *, names: tuple[str, ...] = NAMES, size: int = 16) -> None:
     settings = replace(TINY, network=network, format=replace(TINY.format, image_size=size, crop_size=size))
-    save_trained(data.extractor(NETWORK), build(network, len(names), stem="imagenet", seed=0), settings, names)
+    save_trained(data.extractor(NETWORK), build_network(network, len(names), stem="imagenet", seed=0), settings, names)
 
 
 _EXTRACTORS: dict[str, Break] = {

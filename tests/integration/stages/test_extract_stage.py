@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.features import extract as module
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.paths import DataPaths
 from pipeline.training.weights import load_trained, save_trained
 from tests.fixtures.printed_errors import printed_error
@@ -25,7 +25,7 @@ ROWS = {"train": 60, "test": 22}
 def data(tmp_path: Path) -> DataPaths:
     paths = write_project(tmp_path)
     cropped = replace(TINY, format=replace(TINY.format, crop_size=14))
-    save_trained(paths.extractor(NETWORK), build(NETWORK, len(NAMES), stem="imagenet", seed=0), cropped, NAMES)
+    save_trained(paths.extractor(NETWORK), build_network(NETWORK, len(NAMES), stem="imagenet", seed=0), cropped, NAMES)
     return paths
 
 

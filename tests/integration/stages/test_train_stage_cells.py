@@ -18,7 +18,7 @@ from pipeline.artifacts.files import read_json
 from pipeline.distributed import World
 from pipeline.energy import UNKNOWN_ENERGY, Energy
 from pipeline.errors import InputError
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.paths import DataPaths, WorkPaths
 from pipeline.stages import parallel
 from pipeline.stages import train as train_stage
@@ -63,7 +63,7 @@ class _Trainer:
             return diverged
         if weights is not None:
             names = (cell.arm, str(cell.settings.batch_size), str(cell.settings.seed), "")
-            save_trained(weights, build(NETWORK, 4, stem="imagenet", seed=0), TINY, names)
+            save_trained(weights, build_network(NETWORK, 4, stem="imagenet", seed=0), TINY, names)
         correct = np.arange(22) < 22 * top1
         return replace(diverged, status="finished", top1=top1, balanced_accuracy=top1, loss=1.0, correct=correct)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.config.recipe import ModelName
-from pipeline.models import NETWORKS, build, feature_dimension, set_batch_context
+from pipeline.models import NETWORKS, build_network, feature_dimension, set_batch_context
 from pipeline.models.layers import KeyedDropout
 from pipeline.models.resnet import Network
 
@@ -17,7 +17,7 @@ _SMALL = pytest.mark.parametrize("network", ["resnet18", "resnet50", "small_cnn"
 
 
 def _build(network: str, *, seed: int = 0) -> Network:
-    return build(network, 5, stem="imagenet", seed=seed)
+    return build_network(network, 5, stem="imagenet", seed=seed)
 
 
 def _images(n: int, size: int = 16) -> Tensor:

@@ -13,7 +13,7 @@ from timm.optim.muon import Muon as TimmMuon
 from timm.optim.muon import zeropower_via_newtonschulz
 from torch import Tensor, nn
 
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.optim import parameter_groups
 from pipeline.optim.muon import COEFFICIENTS, muon, polar_factors
 
@@ -150,7 +150,7 @@ def test_a_gradient_of_nothing_is_a_step_of_nothing() -> None:
 
 def test_the_outer_layers_and_vectors_take_the_steps_of_adamw() -> None:
     """The first filter and the classifier too, as the authors advise; timm would orthogonalize both."""
-    model = build("resnet18", 10, stem="imagenet", seed=0)
+    model = build_network("resnet18", 10, stem="imagenet", seed=0)
     outer = model.input_layer, model.output_layer
     groups = parameter_groups(model, weight_decay=0.1, decay_norm_and_bias=False, outer_layers=outer)
     named = [parameter for name, parameter in model.named_parameters() if _by_adamw(name)]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pipeline.config.optimization import OptimizerConfig
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.models.layers import GroupedBatchNorm2d
 from pipeline.optim import OPTIMIZERS, lamb, lars, parameter_groups, sgd
 
@@ -33,7 +33,7 @@ def _defaults(name: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def resnet() -> nn.Module:
-    return build("resnet18", 10, stem="cifar", seed=0)
+    return build_network("resnet18", 10, stem="cifar", seed=0)
 
 
 @pytest.mark.parametrize("decay_norm_and_bias", [True, False])
@@ -68,7 +68,7 @@ def test_norm_and_bias_are_exempt_where_asked(resnet: nn.Module) -> None:
 def test_all_matrices_but_those_of_the_outer_layers_are_hidden(
     network: str, stem: Any, decay_norm_and_bias: bool
 ) -> None:
-    model = build(network, 10, stem=stem, seed=0)
+    model = build_network(network, 10, stem=stem, seed=0)
     outer = model.input_layer, model.output_layer
     groups = parameter_groups(
         model, weight_decay=0.1, decay_norm_and_bias=decay_norm_and_bias, outer_layers=outer

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pipeline import distributed
 from pipeline.distributed import float32_arithmetic
 from pipeline.landscape import study as landscape
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.training.evaluation import Evaluation, evaluate, load_images
 from pipeline.training.weights import TrainedNetwork
 from tests.fixtures.loop import train_bright
@@ -115,7 +115,7 @@ def test_landscapes_are_in_full_precision(tmp_path: Path, monkeypatch: pytest.Mo
         seen.append(_flags())
 
     trained = TrainedNetwork(
-        model=build("small_cnn", len(NAMES), stem="imagenet", seed=0), network="small_cnn", class_names=NAMES,
+        model=build_network("small_cnn", len(NAMES), stem="imagenet", seed=0), network="small_cnn", class_names=NAMES,
         format=TINY.format,
     )  # fmt: skip
     monkeypatch.setattr(landscape, "measure", measure)

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pipeline import distributed
 from pipeline.batching import BatchSlice, merge_micro_batches, rank_slices, worker_slices
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.training.gradients import GlobalBatch, TrainLoss, TreeSums, accumulate_gradients, tree_gradients
 from tests.fixtures.training import NAMES, distance, gradient_of, random_train_loss
 
@@ -28,11 +28,11 @@ Find = Callable[..., object]
 
 def _small_cnn() -> nn.Module:
     """Without BatchNorm, so that the batch may be split in any way; with dropout."""
-    return build("small_cnn", len(NAMES), stem="imagenet", seed=0).double().train()
+    return build_network("small_cnn", len(NAMES), stem="imagenet", seed=0).double().train()
 
 
 def _resnet() -> nn.Module:
-    return build("resnet18", len(NAMES), stem="imagenet", seed=0).double().train()
+    return build_network("resnet18", len(NAMES), stem="imagenet", seed=0).double().train()
 
 
 def _batch(size: int, seed: int = 0) -> GlobalBatch:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pipeline.errors import InputError
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.training.checkpointing import Checkpoints
 from pipeline.training.result_cache import CachedNetwork, NetworkCache
 from tests.fixtures.training import ALONE, TINY
@@ -20,7 +20,7 @@ KEY = "0f" * 12
 
 
 def _network(seed: int = 7) -> CachedNetwork:
-    model = build("small_cnn", SETTINGS.n_classes, stem="imagenet", seed=seed)
+    model = build_network("small_cnn", SETTINGS.n_classes, stem="imagenet", seed=seed)
     confidence = np.array([0.25, np.nan], dtype=np.float32)
     return CachedNetwork(state=model.state_dict(), train_loss=1 / 3, confidence=confidence, seconds=2.5)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.errors import OutOfMemory
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.models.small_cnn import SmallCnn
 from pipeline.training.checkpointing import Checkpoints, CheckpointScheduler, stop_and_save_flags
 from pipeline.training.evaluation import evaluate, load_images
@@ -71,7 +71,7 @@ def test_images_that_do_not_fit_name_the_settings_of_prepare() -> None:
 
 
 def test_prediction_names_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build("small_cnn", len(NAMES), stem="imagenet", seed=0)
+    model = build_network("small_cnn", len(NAMES), stem="imagenet", seed=0)
     save_trained(tmp_path / "best.pt", model, _SETTINGS, NAMES)
     network = load_trained(tmp_path / "best.pt")
     monkeypatch.setattr(SmallCnn, "features", _failing_at(1, SmallCnn.features))
@@ -101,7 +101,7 @@ def test_a_run_goes_on_from_what_it_saved(tmp_path: Path, monkeypatch: pytest.Mo
 def test_evaluation_names_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     pixels, labels = bright_images(4)
     images = load_images(pixels, _SETTINGS, training=False, device=ALONE.device)
-    model = build("small_cnn", len(NAMES), stem="imagenet", seed=0)
+    model = build_network("small_cnn", len(NAMES), stem="imagenet", seed=0)
     monkeypatch.setattr(SmallCnn, "features", _failing_at(1, SmallCnn.features))
     with pytest.raises(OutOfMemory) as raised:
         evaluate(model, images, torch.from_numpy(labels), batch_size=3, ranks=ALONE)

@@ -8,7 +8,7 @@ import torch
 
 from pipeline.batching import worker_slices
 from pipeline.config.recipe import Recipe
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.training.gradients import GlobalBatch, accumulate_gradients
 from pipeline.training.numerics import Precision, autocast, make_scaler
 from tests.fixtures.training import NAMES, distance, gradient_of, random_train_loss
@@ -33,7 +33,7 @@ def test_products_are_in_the_wanted_numbers(precision: Precision) -> None:
 @_EVERY
 def test_the_loss_is_not_added_up_in_half_precision(precision: Precision) -> None:
     train_loss = random_train_loss(20, dtype=torch.float32, precision=precision)
-    model = build("small_cnn", len(NAMES), stem="imagenet", seed=0).train()
+    model = build_network("small_cnn", len(NAMES), stem="imagenet", seed=0).train()
     batch = GlobalBatch(sample_ids=np.arange(20), epochs=np.zeros(20, dtype=np.int64))
     (part,) = worker_slices(20, 1)
     assert train_loss.summed_loss(model, batch, part).dtype == torch.float32
@@ -45,7 +45,7 @@ def test_the_gradient_is_near_that_of_single_precision(precision: Precision) -> 
     batch = GlobalBatch(sample_ids=np.arange(20), epochs=np.zeros(20, dtype=np.int64))
 
     def found(wanted: Precision) -> torch.Tensor:
-        model = build("small_cnn", len(NAMES), stem="imagenet", seed=0).train()
+        model = build_network("small_cnn", len(NAMES), stem="imagenet", seed=0).train()
         train_loss = random_train_loss(20, dtype=torch.float32, precision=wanted)
         accumulate_gradients(model, train_loss, batch, worker_slices(20, 2), ranks=1)
         assert all(parameter.dtype == torch.float32 for parameter in model.parameters())

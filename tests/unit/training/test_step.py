@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pipeline.batching import BatchSlice, RankBatch, merge_micro_batches, worker_slices
 from pipeline.distributed import CommConfig
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.training import gradients
 from pipeline.training.gradients import GlobalBatch, TrainLoss, accumulate_gradients
 from pipeline.training.settings import TrainSettings
@@ -67,7 +67,7 @@ def _train(settings: TrainSettings = SETTINGS, *, max_size: int = 6) -> TrainSta
 
 def _plain(settings: TrainSettings = SETTINGS) -> list[Tensor]:
     """The weights after each step of torch's own loop: one whole batch, clip, momentum, the rate of the step."""
-    model = build(settings.network, len(NAMES), stem=settings.stem, seed=settings.seed).double().train()
+    model = build_network(settings.network, len(NAMES), stem=settings.stem, seed=settings.seed).double().train()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
     weights = []
     for number in range(settings.steps):
@@ -199,7 +199,7 @@ def test_gradients_are_forgotten_between_steps() -> None:
 @pytest.mark.parametrize("reduction", ["ddp", "tree"])
 def test_losses_are_summed_until_they_are_recorded(reduction: Any) -> None:
     settings = replace(SETTINGS, reduction=reduction, learning_rate=1e-300)
-    model = build("small_cnn", len(NAMES), stem="imagenet", seed=settings.seed).double().train()
+    model = build_network("small_cnn", len(NAMES), stem="imagenet", seed=settings.seed).double().train()
     whole = BatchSlice(rows=slice(0, BATCH), group_sizes=(BATCH,))
     expected = sum(float(_TRAIN_LOSS.summed_loss(model, _batch(number), whole).detach()) for number in range(STEPS))
     assert float(_train(settings).loss_sum) == pytest.approx(expected, rel=1e-12)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import InputError
-from pipeline.models import build
+from pipeline.models import build_network
 from pipeline.training.weights import (
     extract_state_dict,
     load_fold_networks,
@@ -28,7 +28,7 @@ from tests.fixtures.training import NAMES, SIZE, TINY, bright_images
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A network of this project with fresh weights."""
     path = tmp_path_factory.mktemp("weights") / "best.pt"
-    save_trained(path, build("resnet18", len(NAMES), stem="imagenet", seed=0), TINY, NAMES)
+    save_trained(path, build_network("resnet18", len(NAMES), stem="imagenet", seed=0), TINY, NAMES)
     return path
 
 
@@ -41,7 +41,7 @@ def test_three_lines_load_and_predict(saved: Path) -> None:
 
 
 def test_the_loaded_network_is_the_saved_one(saved: Path) -> None:
-    network, model = load_trained(saved), build("resnet18", len(NAMES), stem="imagenet", seed=0).eval()
+    network, model = load_trained(saved), build_network("resnet18", len(NAMES), stem="imagenet", seed=0).eval()
     assert (network.network, network.class_names, network.format) == ("resnet18", NAMES, TINY.format)
     assert not network.model.training
     images, _ = bright_images(7)
@@ -54,7 +54,7 @@ def test_the_loaded_network_is_the_saved_one(saved: Path) -> None:
 
 def test_predictions_take_the_centre_crop(tmp_path: Path) -> None:
     cropped = replace(TINY, format=replace(TINY.format, crop_size=12))
-    save_trained(tmp_path / "w.pt", build("resnet18", 4, stem="imagenet", seed=0), cropped, NAMES)
+    save_trained(tmp_path / "w.pt", build_network("resnet18", 4, stem="imagenet", seed=0), cropped, NAMES)
     images, _ = bright_images(3)
     blackened = images.copy()
     blackened[:, :2] = blackened[:, -2:] = blackened[:, :, :2] = blackened[:, :, -2:] = 0
@@ -76,7 +76,7 @@ def test_images_of_another_size_or_type_are_refused(saved: Path, images: np.ndar
 def test_equal_networks_are_equal_bytes(saved: Path, tmp_path: Path) -> None:
     """Whatever the file is called, and whoever writes it."""
     again = tmp_path / "again.pt"
-    save_trained(again, build("resnet18", len(NAMES), stem="imagenet", seed=0), TINY, NAMES)
+    save_trained(again, build_network("resnet18", len(NAMES), stem="imagenet", seed=0), TINY, NAMES)
     assert again.read_bytes() == saved.read_bytes()
 
 
@@ -84,7 +84,8 @@ def test_a_file_is_loadable_with_weights_only(saved: Path) -> None:
     content = torch.load(saved, weights_only=True)
     assert content["format"] == asdict(TINY.format)
     assert (
-        extract_state_dict(content, saved).keys() == build("resnet18", 4, stem="imagenet", seed=0).state_dict().keys()
+        extract_state_dict(content, saved).keys()
+        == build_network("resnet18", 4, stem="imagenet", seed=0).state_dict().keys()
     )
 
 
@@ -222,7 +223,7 @@ def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def folded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three networks of an extractor; seven training images."""
     path = tmp_path_factory.mktemp("folded") / "resnet18.pt"
-    models = [build("resnet18", len(NAMES), stem="imagenet", seed=seed) for seed in range(3)]
+    models = [build_network("resnet18", len(NAMES), stem="imagenet", seed=seed) for seed in range(3)]
     save_fold_networks(path, models, np.array([0, 1, 2, 2, 1, 0, 1], np.int32), TINY, NAMES)
     return path
 
@@ -231,7 +232,7 @@ def test_all_networks_of_an_extractor_are_in_one_file(folded: Path) -> None:
     loaded = load_fold_networks(folded)
     images, _ = bright_images(5)
     for seed, network in enumerate(loaded.networks):
-        model = build("resnet18", len(NAMES), stem="imagenet", seed=seed).eval()
+        model = build_network("resnet18", len(NAMES), stem="imagenet", seed=seed).eval()
         normalised = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - 0.44) / 0.27
         with torch.inference_mode():
             np.testing.assert_allclose(network.predict_proba(images), model(normalised).softmax(1), atol=1e-5)
