@@ -88,7 +88,7 @@ class EnergyCounter:
         return self._wraps_at is not None
 
     def joules(self) -> float | None:
-        """Joules since construction; None after a failed read or a possible missed counter wrap."""
+        """Return the joules since construction; None after a failed read or if a wrap may have been missed."""
         if self._microjoules is None:
             return None
         try:

@@ -30,6 +30,7 @@ class DataPaths:
 
     # finetune
     def extractor(self, network: str) -> Path:
+        """Weights of the extractor."""
         return self.root / "finetune" / f"{network}.pt"
 
     def training_confidence(self, network: str) -> Path:
@@ -49,6 +50,7 @@ class DataPaths:
         return self.root / "extract" / f"{network}.probabilities.npy"
 
     def predictions(self, network: str, split: str = "train") -> Path:
+        """One row per image: the predicted class and its probability."""
         return self.root / "extract" / f"{network}{_suffix(split)}.parquet"
 
     def extract_metrics(self, network: str) -> Path:
@@ -56,6 +58,7 @@ class DataPaths:
 
     # reduce
     def embedding(self, network: str, split: str = "train") -> Path:
+        """One row per image: the coordinates of the main embedding."""
         return self.root / "reduce" / f"{network}{_suffix(split)}.parquet"
 
     def components(self, network: str) -> Path:
@@ -75,9 +78,11 @@ class DataPaths:
         return self.root / "filter" / network / "points.parquet"
 
     def kept(self, network: str) -> Path:
+        """The images that the filter keeps."""
         return self.root / "filter" / network / "kept.csv"
 
     def dropped(self, network: str) -> Path:
+        """The images that the filter drops."""
         return self.root / "filter" / network / "dropped.csv"
 
     def filter_metrics(self, network: str) -> Path:
@@ -94,6 +99,7 @@ class DataPaths:
         return self.root / "train" / f"{study}.parquet"
 
     def history(self, study: str) -> Path:
+        """Records of the runs' training curves."""
         return self.root / "train" / f"{study}.history.parquet"
 
     def correct(self, study: str) -> Path:
@@ -104,6 +110,7 @@ class DataPaths:
         return self.root / "train" / f"{study}.json"
 
     def trained_weights(self, study: str) -> Path:
+        """Weights of the study's best run."""
         return self.root / "train" / study / "best.pt"
 
     def provenance(self, stage: str, item: str | None = None) -> Path:
@@ -245,9 +252,11 @@ class WorkPaths:
         return self.root / "downloads"
 
     def log(self, stage: str) -> Path:
+        """The log of a stage or command."""
         return self.root / "logs" / f"{stage}.log"
 
     def resources(self, stage: str) -> Path:
+        """Wall time, memory and energy of a stage's last run."""
         return self.root / "resources" / f"{stage}.json"
 
     @property
@@ -261,6 +270,7 @@ class WorkPaths:
         return self.root / "dvc.lock.damaged"
 
     def lock(self, stage: str) -> Path:
+        """The file that a stage or command locks while it runs."""
         return self.root / "locks" / f"{stage}.lock"
 
 
