@@ -22,6 +22,15 @@ from pipeline.typing import Item, Result
 if TYPE_CHECKING:
     from distributed import Client, Future, Worker
 
+_LIBRARIES = ("numpy", "scipy", "scikit-learn", "faiss-cpu", "openTSNE")
+_TASKS_PER_WORKER = 2  # pending tasks per worker: no worker idles, and results do not accumulate
+_POLL_INTERVAL_S = 10.0  # between checks for workers
+# Long enough for a worker's nanny to restart it and for its imports.
+_NO_WORKERS_TIMEOUT_S = 60.0
+CANNOT_IMPORT = (
+    "dask.scheduler: a worker cannot import the project ({error}); start workers in its folder and environment"
+)
+
 
 def dumps(value: object) -> bytes:
     """Pickle a value; a memory-mapped array becomes its path and the offset of its rows."""
@@ -49,9 +58,6 @@ def _map_rows(path: str, dtype: str, offset: int, shape: tuple[int, ...]) -> NDA
             f"dask.scheduler: a worker does not see {path}; give workers the project's folder under the same path"
         )
     return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
-
-
-_LIBRARIES = ("numpy", "scipy", "scikit-learn", "faiss-cpu", "openTSNE")
 
 
 def run_task(payload: bytes, threads: int, expected: tuple[tuple[str, str], ...]) -> Any:
@@ -108,16 +114,6 @@ def numerical_environment() -> dict[str, str]:
     """
     loaded = {Path(library["filepath"]).name: library.get("architecture", "") for library in threadpool_info()}
     return {**{name: version(name) for name in _LIBRARIES}, **loaded}
-
-
-_TASKS_PER_WORKER = 2  # pending tasks per worker: no worker idles, and results do not accumulate
-_POLL_INTERVAL_S = 10.0  # between checks for workers
-# Long enough for a worker's nanny to restart it and for its imports.
-_NO_WORKERS_TIMEOUT_S = 60.0
-
-CANNOT_IMPORT = (
-    "dask.scheduler: a worker cannot import the project ({error}); start workers in its folder and environment"
-)
 
 
 def ordered_map(

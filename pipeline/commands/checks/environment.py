@@ -15,6 +15,19 @@ from pipeline.environment import MINIMUM_PYTHON
 
 INSTALL = "pip install -c requirements.lock -e '.[all]'"
 
+# Bytes.
+_RECOMMENDED_DISK = 10e9
+_MINIMUM_DISK = 1e9
+_RECOMMENDED_SHARED_MEMORY = 1e9
+
+_TORCH_PROBE = """
+import json, torch
+count = torch.cuda.device_count()
+names = [torch.cuda.get_device_name(index) for index in range(count)]
+nccl = torch.cuda.nccl.is_available([]) if count else False
+print(json.dumps({"names": names, "cuda": torch.version.cuda, "nccl": nccl}))
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -101,19 +114,6 @@ def _prefix_on_path() -> str | None:
     except OSError:
         return None
     return answer.stdout.strip() or None
-
-
-_RECOMMENDED_DISK = 10e9
-_MINIMUM_DISK = 1e9
-_RECOMMENDED_SHARED_MEMORY = 1e9
-
-_TORCH_PROBE = """
-import json, torch
-count = torch.cuda.device_count()
-names = [torch.cuda.get_device_name(index) for index in range(count)]
-nccl = torch.cuda.nccl.is_available([]) if count else False
-print(json.dumps({"names": names, "cuda": torch.version.cuda, "nccl": nccl}))
-"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,28 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from pipeline.stats.formatting import count
 
+_MANIFEST_COLUMNS = {"sha256": pa.string(), "label_name": pa.string()}
+
+_REQUIRED_COLUMNS = (
+    "fingerprint",
+    "status",
+    "model",
+    "arm",
+    "filter_network",
+    "batch_size",
+    "simulated_workers",
+    "learning_rate",
+    "weight_decay",
+    "seed",
+    "top1",
+    "settings",
+)
+
+_KEPT_COLUMNS = {"sample_id": pa.int64(), "path": pa.string(), "label_name": pa.string()}
+_PREPARED = ("test.parquet", "provenance.json", "metrics.json")
+_PATHS = ("train", "filter", *(f"prepare/{name}" for name in _PREPARED), "report/provenance.json")
+"""Files and folders of a revision's data/ that `read_experiment` uses."""
+
 
 def fetch(
     revision: str,
@@ -71,9 +93,6 @@ def _never_run(entry: Mapping[str, Any]) -> bool:
     return output is not None and output.get("md5") is None
 
 
-_COLUMNS = {"sha256": pa.string(), "label_name": pa.string()}
-
-
 @dataclass(frozen=True, kw_only=True)
 class EvaluationImages:
     """The test images of one experiment.
@@ -102,7 +121,7 @@ def read_evaluation_images(data: DataPaths, studies: Iterable[str]) -> Evaluatio
             f"{manifest.relative_to(data.root).as_posix()} is missing (that of a revision: `dvc pull --all-commits`)"
         )
         return EvaluationImages(images=Counter(), unknown=dict.fromkeys(studies, reason))
-    table = read_parquet(manifest, _COLUMNS)
+    table = read_parquet(manifest, _MANIFEST_COLUMNS)
     prepared = _recorded(data, "prepare", None, "outputs", "")
     unknown = {}
     for study in studies:
@@ -140,26 +159,6 @@ def _recorded(data: DataPaths, stage: str, item: str | None, role: str, folder: 
 
 Row = Mapping[str, Any]
 """A run's row in data/train/<study>.parquet, with all columns of the file."""
-
-_NEEDED = (
-    "fingerprint",
-    "status",
-    "model",
-    "arm",
-    "filter_network",
-    "batch_size",
-    "simulated_workers",
-    "learning_rate",
-    "weight_decay",
-    "seed",
-    "top1",
-    "settings",
-)
-_KEPT_COLUMNS = {"sample_id": pa.int64(), "path": pa.string(), "label_name": pa.string()}
-
-_PREPARED = ("test.parquet", "provenance.json", "metrics.json")
-_PATHS = ("train", "filter", *(f"prepare/{name}" for name in _PREPARED), "report/provenance.json")
-"""Files and folders of a revision's data/ that `read_experiment` uses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +263,7 @@ def _count_images(data: DataPaths, studies: Sequence[str]) -> int:
 
 def _read_study(path: Path) -> list[Row]:
     table = read_parquet(path)
-    missing = [name for name in _NEEDED if name not in table.column_names]
+    missing = [name for name in _REQUIRED_COLUMNS if name not in table.column_names]
     if missing:
         raise InputError(f"{path}: has no column {missing[0]}; another version wrote it; run `dvc repro --force`")
     rows: list[Row] = table.to_pylist()

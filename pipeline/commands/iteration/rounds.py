@@ -24,6 +24,21 @@ from pipeline.errors import InputError
 from pipeline.paths import DataPaths
 from pipeline.scoring.thresholds import jaccard
 
+STAGES = ("finetune", "extract", "reduce", "filter")
+"""Stages of a round, in order."""
+
+
+# Modules that cannot change what a stage writes: arguments, messages, names of files.
+_PASSIVE_MODULES = frozenset(
+    f"pipeline.{name}" for name in ("stages.harness", "run_log", "config.params", "errors", "paths", "processes")
+)
+
+_BLOCK_BYTES = 1 << 26
+# Metrics that all images and a subset share.
+_SHARED_METRICS = ("class_names", "image_size", "n_test")
+# Not the true labels of planted label noise: no network may learn from them.
+_COLUMNS = ("sample_id", "path", "label", "label_name", "sha256", "val")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RoundResult:
@@ -94,15 +109,6 @@ def _counts(result: RoundResult) -> dict[str, Any]:
         "n_dropped": len(result.keep) - n_kept,
         "top1": result.top1,
     }
-
-
-STAGES = ("finetune", "extract", "reduce", "filter")
-"""Stages of a round, in order."""
-
-# Modules that cannot change what a stage writes: arguments, messages, names of files.
-_PASSIVE_MODULES = frozenset(
-    f"pipeline.{name}" for name in ("stages.harness", "run_log", "config.params", "errors", "paths", "processes")
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,13 +187,6 @@ def _sections(params: Params) -> dict[str, Any]:
     names = {key: Path(path).name if path else None for key, path in paths.items()}
     sections = {stage: getattr(params, stage).model_dump(mode="json") for stage in ("prepare", *STAGES)}
     return {**sections, "prepare": {**sections["prepare"], **names}}
-
-
-_BLOCK_BYTES = 1 << 26
-# Metrics that all images and a subset share.
-_SHARED_METRICS = ("class_names", "image_size", "n_test")
-# Not the true labels of planted label noise: no network may learn from them.
-_COLUMNS = ("sample_id", "path", "label", "label_name", "sha256", "val")
 
 
 def write_kept_images(source: DataPaths, subset: DataPaths, keep: NDArray[np.bool_]) -> None:

@@ -21,6 +21,18 @@ from pipeline.stats import wilson_interval
 from pipeline.tuning.results import SearchResult
 from viz.yaml_text import with_value
 
+# Keys that may differ: the space of values, how many trials are resumed afterwards, and where trials run.
+_FREE = {"space", "resume_pruned", "scheduler"}
+_CONFIDENCE = 0.95
+
+_COLUMNS = pa.schema(
+    [
+        ("search", pa.string()), ("accuracy", pa.float64()), ("low", pa.float64()), ("high", pa.float64()),
+        ("trials", pa.int64()), ("failed", pa.int64()), ("epochs", pa.int64()), ("epochs_allowed", pa.int64()),
+        ("values", pa.string()),
+    ]
+)  # fmt: skip
+
 
 def write_outputs(result: SearchResult, params: Params, tuned: str, name: str, data: DataPaths) -> None:
     """Write tables, figures, page and the winner as a parameter file; provenance comes last.
@@ -105,18 +117,6 @@ def check_values_are_writable(text: str, tuning: Tuning, *, source: str) -> None
     """
     for end in (0, -1):
         tuned_text(text, tuning, {key: domain.extremes[end] for key, domain in tuning.space.items()}, source=source)
-
-
-# Keys that may differ: the space of values, how many trials are resumed afterwards, and where trials run.
-_FREE = {"space", "resume_pruned", "scheduler"}
-_CONFIDENCE = 0.95
-_COLUMNS = pa.schema(
-    [
-        ("search", pa.string()), ("accuracy", pa.float64()), ("low", pa.float64()), ("high", pa.float64()),
-        ("trials", pa.int64()), ("failed", pa.int64()), ("epochs", pa.int64()), ("epochs_allowed", pa.int64()),
-        ("values", pa.string()),
-    ]
-)  # fmt: skip
 
 
 def check_fair(searches: Mapping[str, Tuning]) -> None:
