@@ -51,7 +51,7 @@ def verdict_lines(diagnosis: Diagnosis) -> Iterator[str]:
     """Yield what bounds the step, and what to change."""
     first, *others = diagnosis.candidates
     if others:
-        yield f"verdict: undecided between {first} and {', '.join(others)}: their intervals overlap"
+        yield f"verdict: undecided between {first} and {', '.join(others)}: the intervals do not separate them"
         yield "advice: measure for longer (--seconds), on a machine without other load"
         return
     reason = (
