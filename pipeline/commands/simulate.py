@@ -1,8 +1,8 @@
 """`python -m pipeline simulate`: predict the speedup of more GPUs by a model of data-parallel steps.
 
-Nothing runs on those GPUs. From a machine of machines/*.yaml, a network of torchvision, and the speed of one GPU, it
-computes throughput, efficiency, time and cost of a training by number of GPUs, for several ways to sum gradients.
-`--fit` fits the constants of a link to measured all-reduces and reports the cross-validated error. `--measure` times
+Nothing runs on those GPUs. The inputs are a machine of machines/*.yaml, a network of torchvision, and the speed of one
+GPU. The results are throughput, efficiency, time and cost of a training by number of GPUs, for several algorithms of
+all-reduce. `--fit` fits the constants of a link to measured all-reduces and reports the cross-validated error. `--measure` times
 one step on the GPU of this machine, or on its CPU; the links remain those of the machine's file.
 
 The model ignores stragglers, congestion, and the lower efficiency of a GPU on small batches: it is an upper bound.

@@ -1,7 +1,7 @@
 """Run independent tasks in this process or on Dask's workers, with the same bits on each.
 
 The result of a task depends on its arguments, on the number of BLAS and OpenMP threads, and on the libraries and the
-kind of CPU. So arguments and order are fixed, each task runs with a fixed number of threads, and workers with other
+kind of CPU. So arguments and order are fixed, and each task runs with a fixed number of threads. Workers with other
 libraries or another CPU are rejected, also those that join later.
 """
 

@@ -12,13 +12,13 @@ An all-reduce of n bytes over p workers, on links of latency a and bandwidth b, 
 Across nodes, workers are ordered by node, so that each byte enters and leaves a node once. A flat ring or tree has the
 bandwidth of its slowest link and the latency of the links that a byte passes in turn. Its hops are those of NCCL's
 tuning model (src/graph/tuning.cc): its tree joins nodes, and the GPUs of each node form a chain. NCCL's model also
-nearly doubles the latency of a ring across nodes for large messages, and gives trees less than the full bandwidth, as
-little as half for medium messages. Neither is modeled here, so both come out too fast.
+nearly doubles the latency of a ring across nodes for large messages. It gives trees less than the full bandwidth, as
+little as half for medium messages. This model has neither effect, so it is too fast for both.
 
 Hierarchical all-reduces run a ring inside every node, whose reduce-scatter leaves 1/g of the bytes to each of g GPUs.
 Then g all-reduces between nodes share the adapters, n bytes in total. The gathering half of the ring follows. The
-trainer's `hierarchical` exchange is `leader` here: the GPUs of a node send their bytes to one of them along a pipelined
-chain of g - 1 hops, a ring of these leaders sums them, and the sum returns along the chains. In the model that one GPU
+trainer's `hierarchical` exchange is `leader` here. The GPUs of a node send their bytes to one of them along a pipelined
+chain of g - 1 hops. A ring of these leaders sums them, and the sum returns along the chains. In the model that one GPU
 drives all adapters of its node, which makes it too fast.
 """
 

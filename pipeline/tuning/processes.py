@@ -38,8 +38,8 @@ def train_next_epoch(task: EpochTask) -> EpochResult:
     interrupted task resumes from the trial's last checkpoint. A task whose result was not recorded returns it again.
 
     Raises:
-        InputError: the images are missing, damaged or not those of the search, this process does not share its folder
-            or would give other bits, or other processes use the memory of its GPU.
+        InputError: the images are missing, damaged or not those of the search; this process does not share its folder
+            or would give other bits; or other processes use the memory of its GPU.
         Terminated: SIGTERM in the main thread; the state is saved.
     """
     start, path = time.monotonic(), task.folder / f"epoch-{task.epoch:04d}.json"

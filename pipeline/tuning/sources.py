@@ -84,7 +84,7 @@ def load_splits(source: TrialData, device: torch.device) -> LoadedSplits:
     """Load the training images, with those flagged `val` as the test split, which no search may use.
 
     Raises:
-        InputError: the data are missing, damaged or not those of the search, this process loaded other code, or it and
+        InputError: the data are missing, damaged or not those of the search; this process loaded other code; or it and
             `device` would give other bits than the process that started the search.
     """
     if source.code != _CODE:

@@ -77,7 +77,7 @@ def train_epoch(task: EpochTask, world: World) -> EpochResult:
 
     Raises:
         InfeasibleTrialError: on the rank that failed.
-        InputError: the images are missing, damaged or not those of the search, this process would give other bits, or
+        InputError: the images are missing, damaged or not those of the search; this process would give other bits; or
             other processes use the memory of its GPU.
         Terminated: SIGTERM in a main thread; the state is saved.
     """
