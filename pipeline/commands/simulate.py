@@ -2,8 +2,8 @@
 
 Nothing runs on those GPUs. The inputs are a machine of machines/*.yaml, a network of torchvision, and the speed of one
 GPU. The results are throughput, efficiency, time and cost of a training by number of GPUs, for several algorithms of
-all-reduce. `--fit` fits the constants of a link to measured all-reduces and reports the cross-validated error. `--measure` times
-one step on the GPU of this machine, or on its CPU; the links remain those of the machine's file.
+all-reduce. `--fit` fits the constants of a link to measured all-reduces and reports the cross-validated error.
+`--measure` times one step on the GPU of this machine, or on its CPU; the links remain those of the machine's file.
 
 The model ignores stragglers, congestion, and the lower efficiency of a GPU on small batches: it is an upper bound.
 """
