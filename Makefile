@@ -89,7 +89,7 @@ clean: ## delete the outputs of the stages and .work; asks first (YES=1: without
 	@[ -n "$(YES)" ] || { printf 'Delete these? [y/N] '; read -r answer && [ "$$answer" = y ]; } \
 	  || { echo 'nothing deleted'; exit 1; }
 	@git clean -qfdX -- $(STAGES:%=data/%) data/recursive .work
-	@echo 'deleted; `dvc repro` takes finished stages from .dvc/cache, `dvc repro --force` runs them anew'
+	@echo 'deleted; `dvc repro` takes finished stages from .dvc/cache, `dvc repro --force` runs them again'
 
 lock: setup ## write requirements.lock again from pyproject.toml
 	@command -v uv > /dev/null || python -m pip install --quiet uv

@@ -63,14 +63,14 @@ def worker_slices(batch_size: int, simulated_workers: int, bn_group: int | None 
     ]
 
 
-def rank_slices(parts: Sequence[BatchSlice], *, rank: int, ranks: int) -> list[BatchSlice]:
-    """Return the consecutive slices of simulated workers that one of `ranks` processes runs.
+def rank_slices(parts: Sequence[BatchSlice], *, rank: int, world_size: int) -> list[BatchSlice]:
+    """Return the consecutive slices of simulated workers that one of `world_size` processes runs.
 
     Args:
-        ranks: at most as many as there are slices.
+        world_size: at most the number of slices.
     """
-    assert len(parts) >= ranks, (len(parts), ranks)
-    first, last = (len(parts) * edge // ranks for edge in (rank, rank + 1))
+    assert len(parts) >= world_size, (len(parts), world_size)
+    first, last = (len(parts) * edge // world_size for edge in (rank, rank + 1))
     return list(parts[first:last])
 
 

@@ -112,7 +112,7 @@ def plan_batches(
         OutOfMemory: a BatchNorm group does not fit the memory.
     """
     slices = {
-        size: rank_slices(workers, rank=ranks.rank, ranks=ranks.count)
+        size: rank_slices(workers, rank=ranks.rank, world_size=ranks.count)
         for size, workers in _worker_slices(settings).items()
     }
     if settings.reduction == "tree":

@@ -88,7 +88,7 @@ def test_the_parts_of_all_ranks_in_order_are_those_of_one(
     """Also for numbers that do not divide: what a rank runs never changes what is run."""
     parts = worker_slices(batch, workers, bn_group)
     ranks = data.draw(st.integers(1, len(parts)))
-    each = [rank_slices(parts, rank=rank, ranks=ranks) for rank in range(ranks)]
+    each = [rank_slices(parts, rank=rank, world_size=ranks) for rank in range(ranks)]
     assert [part for mine in each for part in mine] == parts
     assert {len(mine) for mine in each} <= {len(parts) // ranks, -(-len(parts) // ranks)}
 
@@ -97,12 +97,12 @@ def test_the_parts_of_all_ranks_in_order_are_those_of_one(
 def test_ranks_that_fit_have_equally_much_to_do(workers: int, share: int, data: st.DataObject) -> None:
     ranks = data.draw(st.sampled_from(valid_world_sizes(workers, aligned=False)))
     parts = worker_slices(share * workers, workers)
-    assert [len(rank_slices(parts, rank=rank, ranks=ranks)) for rank in range(ranks)] == [workers // ranks] * ranks
+    assert [len(rank_slices(parts, rank=rank, world_size=ranks)) for rank in range(ranks)] == [workers // ranks] * ranks
 
 
 def test_more_ranks_than_parts_are_a_bug() -> None:
     with pytest.raises(AssertionError):
-        rank_slices(worker_slices(4, 8), rank=0, ranks=8)
+        rank_slices(worker_slices(4, 8), rank=0, world_size=8)
 
 
 @given(workers=st.integers(1, 300))
@@ -133,7 +133,7 @@ def test_micro_batches_are_complete_groups_in_order(
     max_size = data.draw(st.integers(max(_groups(parts)), batch))
     ranks = data.draw(st.integers(1, min(4, len(parts))))
     for rank in range(ranks):
-        mine = rank_slices(parts, rank=rank, ranks=ranks)
+        mine = rank_slices(parts, rank=rank, world_size=ranks)
         passes = merge_micro_batches(mine, max_size)
         assert _rows(passes) == _rows(mine)
         assert _groups(passes) == _groups(mine), "a group was cut, joined with another or moved"

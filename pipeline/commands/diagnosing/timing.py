@@ -135,7 +135,7 @@ def one_rank_share(training: Training, world_size: int) -> Training:
     """Return the first rank's share of a training on `world_size` ranks, as a training of one process."""
     settings = training.settings
     slices = rank_slices(
-        worker_slices(settings.batch_size, settings.simulated_workers, settings.bn_group), rank=0, ranks=world_size
+        worker_slices(settings.batch_size, settings.simulated_workers, settings.bn_group), rank=0, world_size=world_size
     )
     share = replace(
         settings, batch_size=sum(one.size for one in slices), simulated_workers=len(slices), local_from_step=None,

@@ -77,7 +77,7 @@ def micro_batch_sizes(settings: TrainSettings, workers: int) -> dict[int, list[i
 
 def _micro_batch_sizes(batch_size: int, settings: TrainSettings, workers: int) -> list[int]:
     all_slices = worker_slices(batch_size, settings.simulated_workers, settings.bn_group)
-    slices = rank_slices(all_slices, rank=0, ranks=workers)
+    slices = rank_slices(all_slices, rank=0, world_size=workers)
     if settings.reduction == "ddp":
         largest_group = max(size for one in slices for size in one.group_sizes)
         slices = merge_micro_batches(slices, max(CPU_MICRO_BATCH, largest_group))

@@ -146,7 +146,7 @@ def test_without_exchange_every_rank_has_the_same_groups(bn_group: int | None, c
         ranks = World(rank=rank, count=count, device=torch.device("cpu"))
         local = without_communication(_training(settings, ranks)).settings
         before, after = (
-            rank_slices(worker_slices(one.batch_size, one.simulated_workers, one.bn_group), rank=rank, ranks=count)
+            rank_slices(worker_slices(one.batch_size, one.simulated_workers, one.bn_group), rank=rank, world_size=count)
             for one in (settings, local)
         )
         assert (before[0].rows.start, before[-1].rows.stop) == (after[0].rows.start, after[-1].rows.stop)
