@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
-from tests.fixtures.experiments import cells, gains, write_experiment
+from tests.fixtures.experiments import gains, run_rows, write_experiment
 
 pytestmark = pytest.mark.slow
 
@@ -31,8 +31,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Only the second has a report.
     """
     project = tmp_path_factory.mktemp("repository")
-    first = write_experiment(project / "made/1", {"digits": cells()}, {"resnet18": ["a", "b"]})
-    second = {"digits": cells(change=gains(lambda row: 0.001 * float(row["seed"]) - 0.002)), "later": cells()}
+    first = write_experiment(project / "made/1", {"digits": run_rows()}, {"resnet18": ["a", "b"]})
+    second = {"digits": run_rows(change=gains(lambda row: 0.001 * float(row["seed"]) - 0.002)), "later": run_rows()}
     write_experiment(project / "made/2", second, {"resnet18": ["a"]}, margin=0.25)
     files = sorted(path.relative_to(first).as_posix() for path in first.rglob("*") if path.is_file())
     outs = "".join(f"\n      - data/{name}" for name in files)

@@ -14,7 +14,7 @@ from pipeline.commands.comparison.judging import ArmVerdict, StudyComparison, co
 from pipeline.commands.comparison.pairing import ColumnDifference
 from pipeline.errors import InputError
 from pipeline.stats.verdict import DecisionRule, Verdict
-from tests.fixtures.experiments import cells, gains
+from tests.fixtures.experiments import gains, run_rows
 
 RULE = DecisionRule(margin=0.003, alpha=0.05)
 
@@ -36,7 +36,7 @@ def noisy(row: Any) -> float:
 
 def test_each_setting_and_the_pool_agree_with_scipy() -> None:
     seeds = range(6)
-    result = compare(cells(seeds=seeds), cells(seeds=seeds, change=gains(noisy)))
+    result = compare(run_rows(seeds=seeds), run_rows(seeds=seeds, change=gains(noisy)))
     by_setting = []
     for row in result.settings:
         differences = [noisy({**row.setting._asdict(), "seed": seed}) for seed in seeds]
@@ -58,15 +58,15 @@ def test_each_setting_and_the_pool_agree_with_scipy() -> None:
 
 @pytest.mark.parametrize(("gain", "outcome"), [(0.01, "helps"), (-0.01, "hurts"), (0.0, "equivalent")])
 def test_seven_seeds_tell_a_clear_change_of_each_of_two_arms(gain: float, outcome: str) -> None:
-    b = cells(seeds=range(7), change=gains(lambda row: gain + 1e-4 * row["seed"]))
-    result = compare(cells(seeds=range(7)), b)
+    b = run_rows(seeds=range(7), change=gains(lambda row: gain + 1e-4 * row["seed"]))
+    result = compare(run_rows(seeds=range(7)), b)
     assert [pooled(result, arm).outcome for arm in ("filtered", "full")] == [outcome, outcome]
 
 
 @given(st.integers(0, 1000))
 def test_exchanged_experiments_exchange_the_signs(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    a, b = (cells(change=gains(lambda row: float(rng.normal(0, 0.01)))) for _ in range(2))
+    a, b = (run_rows(change=gains(lambda row: float(rng.normal(0, 0.01)))) for _ in range(2))
     for row in a:
         row["fingerprint"] += " of A"
     there, back = compare(a, b), compare(b, a)
@@ -80,22 +80,26 @@ def test_exchanged_experiments_exchange_the_signs(seed: int) -> None:
 
 @given(st.permutations(range(12)))
 def test_the_order_of_the_rows_changes_nothing(order: list[int]) -> None:
-    a, b = cells(), cells(change=gains(noisy))
+    a, b = run_rows(), run_rows(change=gains(noisy))
     assert compare(a, [b[at] for at in order]) == compare(a, b)
 
 
 def test_the_same_run_is_not_evidence() -> None:
     """A new filter leaves arm `full` as it was: its zeros would dilute the effect on the others."""
-    b = cells(change=lambda row: gains(noisy)(row) if row["arm"] == "filtered" else {})
-    result = compare(cells(), b)
+    b = run_rows(change=lambda row: gains(noisy)(row) if row["arm"] == "filtered" else {})
+    result = compare(run_rows(), b)
     assert (result.pairs, result.same_runs) == (6, 6)
     assert {row.setting.arm for row in result.settings} == {"filtered"}
-    assert result.pooled == compare(cells(arms=["filtered"]), cells(arms=["filtered"], change=gains(noisy))).pooled
-    assert compare(cells(), cells()).pooled == []
+    assert (
+        result.pooled == compare(run_rows(arms=["filtered"]), run_rows(arms=["filtered"], change=gains(noisy))).pooled
+    )
+    assert compare(run_rows(), run_rows()).pooled == []
 
 
 def test_settings_of_one_experiment_alone_are_named() -> None:
-    result = compare(cells(batch_sizes=[32, 64]), cells(batch_sizes=[64, 512], arms=["full"], change=gains(noisy)))
+    result = compare(
+        run_rows(batch_sizes=[32, 64]), run_rows(batch_sizes=[64, 512], arms=["full"], change=gains(noisy))
+    )
     assert [(only.arm, only.batch_size) for only in result.only_a] == [("filtered", 32), ("filtered", 64), ("full", 32)]
     assert [(only.arm, only.batch_size) for only in result.only_b] == [("full", 512)]
     assert [row.setting.batch_size for row in result.settings] == [64]
@@ -104,13 +108,13 @@ def test_settings_of_one_experiment_alone_are_named() -> None:
 @pytest.mark.parametrize("column", ["model", "simulated_workers", "learning_rate", "weight_decay"])
 def test_runs_with_different_keys_are_not_pairs(column: str) -> None:
     other = {"model": "resnet34", "simulated_workers": 8, "learning_rate": 0.04, "weight_decay": 0.0}[column]
-    result = compare(cells(), cells(change=lambda row: {column: other}))
+    result = compare(run_rows(), run_rows(change=lambda row: {column: other}))
     assert (result.pairs, result.settings, result.pooled) == (0, [], [])
     assert len(result.only_a) == len(result.only_b) == 4
 
 
 def test_an_arm_without_a_filter_pairs_whatever_the_filter() -> None:
-    result = compare(cells(), cells(networks=["resnet34"], change=gains(noisy)))
+    result = compare(run_rows(), run_rows(networks=["resnet34"], change=gains(noisy)))
     assert [row.setting.arm for row in result.settings] == ["full", "full"]
 
 
@@ -119,7 +123,7 @@ def test_seeds_of_one_alone_and_runs_without_a_result_are_counted() -> None:
         diverged = row["arm"] == "full" and row["batch_size"] == 128 and row["seed"] == 1
         return {"status": "diverged", "top1": None} if diverged else dict(gains(noisy)(row))
 
-    result = compare(cells(), cells(seeds=[0, 1, 2, 3], change=unlucky))
+    result = compare(run_rows(), run_rows(seeds=[0, 1, 2, 3], change=unlucky))
     assert (result.runs_a, result.runs_b, result.pairs) == (12, 16, 11)
     assert (result.unfinished, result.unpaired) == (1, 4)
     assert [(of.arm, of.left_out) for of in result.pooled] == [("filtered", 0), ("full", 1)]
@@ -129,7 +133,7 @@ def test_seeds_of_one_alone_and_runs_without_a_result_are_counted() -> None:
 
 def test_draws_of_the_filter_are_the_replicates() -> None:
     networks = ["resnet18", "resnet18-r1", "resnet18-r2"]
-    result = compare(cells(networks=networks), cells(networks=networks, change=gains(noisy)))
+    result = compare(run_rows(networks=networks), run_rows(networks=networks, change=gains(noisy)))
     by_arm = {row.setting.arm: row.verdict for row in result.settings}
     assert (by_arm["filtered"].unit, by_arm["filtered"].draws, by_arm["full"].unit) == ("draw", 3, "seed")
     filtered, full = pooled(result), pooled(result, "full")
@@ -142,7 +146,9 @@ def test_what_a_change_does_to_one_arm_is_not_diluted_by_another() -> None:
         return float(noisy(row) / 10 + 0.006 * (row["arm"] == "filtered"))
 
     arms = ["full", "filtered", "random"]
-    result = compare(cells(seeds=range(7), arms=arms), cells(seeds=range(7), arms=arms, change=gains(of_filtered)))
+    result = compare(
+        run_rows(seeds=range(7), arms=arms), run_rows(seeds=range(7), arms=arms, change=gains(of_filtered))
+    )
     assert [of_arm.arm for of_arm in result.pooled] == ["filtered", "full", "random"]
     outcomes = [pooled(result, of_arm.arm).outcome for of_arm in result.pooled]
     assert outcomes == ["helps", "equivalent", "equivalent"]
@@ -155,8 +161,8 @@ def test_draws_with_no_seed_in_common_have_no_verdict() -> None:
         return dict(gains(noisy)(row)) if finished else {"status": "skipped", "top1": None}
 
     networks = ["resnet18", "resnet18-r1"]
-    a = cells(arms=["filtered"], networks=networks, seeds=[0, 1])
-    b = cells(arms=["filtered"], networks=networks, seeds=[0, 1], change=one_seed_a_draw)
+    a = run_rows(arms=["filtered"], networks=networks, seeds=[0, 1])
+    b = run_rows(arms=["filtered"], networks=networks, seeds=[0, 1], change=one_seed_a_draw)
     result = compare(a, b)
     assert result.pairs == 4
     assert (result.settings, result.pooled) == ([], [ArmVerdict(arm="filtered", verdict=None, left_out=2)])
@@ -170,8 +176,8 @@ def test_a_setting_of_which_a_draw_failed_throughout_has_no_verdict() -> None:
         return {"status": "diverged", "top1": None} if failed else dict(gains(noisy)(row))
 
     networks = ["resnet18", "resnet18-r1", "resnet18-r2"]
-    a = cells(arms=["filtered"], networks=networks)
-    result = compare(a, cells(arms=["filtered"], networks=networks, change=unlucky))
+    a = run_rows(arms=["filtered"], networks=networks)
+    result = compare(a, run_rows(arms=["filtered"], networks=networks, change=unlucky))
     assert [(row.setting.batch_size, row.verdict.draws) for row in result.settings] == [(32, 3)]
     assert (result.unfinished, result.pooled[0].left_out) == (3, 1)
 
@@ -185,7 +191,7 @@ def test_other_differences_are_reported() -> None:
             "settings": row["settings"].replace("null", "1.0"),
         }
 
-    result = compare(cells(), cells(change=changed))
+    result = compare(run_rows(), run_rows(change=changed))
     assert result.differing == [
         ColumnDifference(column="optimizer", pairs=12, a="sgd", b="muon"),
         ColumnDifference(column="n_train", pairs=6, a=None, b=None),
@@ -194,7 +200,7 @@ def test_other_differences_are_reported() -> None:
 
 
 def test_a_run_that_stands_twice_is_refused() -> None:
-    rows = cells()
+    rows = run_rows()
     with pytest.raises(InputError):
         compare([*rows, rows[0]], rows)
 

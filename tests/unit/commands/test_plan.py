@@ -112,7 +112,7 @@ def test_bad_parameters_and_missing_folders_end_with_one_line(
     assert shown.count("\n") == 1
 
 
-# Which cells
+# Missing runs
 
 
 def test_the_sizes_of_cifar_are_published() -> None:
@@ -187,7 +187,7 @@ def test_the_run_cache_decides_which_runs_are_missing(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_plan_counts_the_threads_of_the_processes_that_train(tmp_path: Path, workers: int) -> None:
-    """`auto` shares the cores out, so two processes have other threads than this one, and leave no cell either."""
+    """`auto` shares the cores out, so two processes have other threads than this one, and no run is missing either."""
     train = {"workers": workers, "simulated_workers": 2, "threads_per_worker": "auto"}
     study = {"seeds": [0], "arms": ["full"]}
     data, work = write_project(tmp_path, study=study, train=train), WorkPaths(root=tmp_path / "work")
@@ -217,7 +217,7 @@ def test_a_skipped_batch_stops_neither_stage_nor_plan_whatever_its_warm_up(tmp_p
     study = {"arms": ["filtered"], "seeds": [0], "budget": {"epochs": 1.0}, "recipe": _GROWING}
     data = write_project(tmp_path, study={**study, "batch_sizes": [20, 200]})
     for plan in _both_plans(tmp_path):
-        assert [cell.settings.batch_size for cell in plan.missing] == [20]
+        assert [run.settings.batch_size for run in plan.missing] == [20]
         assert plan.skipped == {"batch 200 is larger than the 54 images of arm filtered": 1}
     assert run_stage("train", tmp_path) == 0
     assert [(row["batch_size"], row["status"]) for row in runs_of(data)] == [(20, "finished"), (200, "skipped")]

@@ -165,7 +165,7 @@ def test_weights_of_one_seed_count_in_the_ledger() -> None:
     }
     speeds = {run.workload: SPEED for run in runs["train@digits"]}
     costs = jobs.stage_costs(params, frozenset({"train@digits"}), DIGITS, runs, speeds)
-    # 9 of the 27 cells, the best network and its copy in DVC's cache.
+    # 9 of the 27 runs, the best network and its copy in DVC's cache.
     assert costs["train@digits"].disk == pytest.approx((9 + 2) * 45e6, rel=0.01)
 
 

@@ -47,11 +47,11 @@ def task(trial: tuple[TrialRun, SearchInputs], epoch: int, folder: Path) -> Epoc
 
 def in_one_go(trial: tuple[TrialRun, SearchInputs], weights: Path) -> float | None:
     run, inputs = trial
-    cell = RunSpec(arm="full", filter_network="", learning_rate=0.1, n_train=1, settings=run.settings)
+    run_spec = RunSpec(arm="full", filter_network="", learning_rate=0.1, n_train=1, settings=run.settings)
     with distributed.session(run.threads) as ranks:
         splits = load_splits(inputs.source, ranks.device)
         return execute_run(
-            cell, splits, inputs.rows.train, ranks=ranks, log=RunLog.silent(), weights=weights,
+            run_spec, splits, inputs.rows.train, ranks=ranks, log=RunLog.silent(), weights=weights,
             eval_batch_size=run.recipe.eval_batch_size,
         ).top1  # fmt: skip
 
