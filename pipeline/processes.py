@@ -1,8 +1,9 @@
-"""Functions of the operating system for processes: parents and children, working folders, freed and peak memory."""
+"""Functions of the operating system: parents and children of processes, working folders, git, and memory."""
 
 import ctypes
 import resource
 import signal
+import subprocess
 from pathlib import Path
 
 _STATUS = Path("/proc/self/status")
@@ -64,6 +65,15 @@ def hides_working_folder(pid: int) -> bool:
     except OSError:
         return False  # the process has ended
     return False
+
+
+def git_output(folder: Path, *arguments: str) -> bytes | None:
+    """Return the standard output of git in `folder`; None if it fails or is not installed."""
+    try:
+        process = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, check=False)
+    except FileNotFoundError:
+        return None
+    return process.stdout if process.returncode == 0 else None
 
 
 def peak_memory_kib() -> int:

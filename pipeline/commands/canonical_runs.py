@@ -20,6 +20,7 @@ import torch
 from pipeline import distributed
 from pipeline.commands import command_parser
 from pipeline.errors import InputError
+from pipeline.processes import git_output
 from pipeline.training.canonical_runs import canonical_hashes
 from pipeline.training.code_families import (
     FAMILIES_FILE,
@@ -114,15 +115,15 @@ def _commits_that_list(digest: str, project: Path) -> Iterator[str]:
     Searches by content, since a rebase would change recorded commits.
     """
     listed = str(FAMILIES_FILE.relative_to(_PROJECT))
-    commits = _git(project, "log", "--format=%H", "-m", f"-S{digest}", "--", listed)
-    yield from dict.fromkeys(commits.split() if commits else [])
+    commits = git_output(project, "log", "--format=%H", "-m", f"-S{digest}", "--", listed)
+    yield from dict.fromkeys(commits.decode().split() if commits else [])
 
 
 def _run_commit(commit: str, project: Path) -> CanonicalHashes | None:
     """Return the hashes of a commit's code, run in a new process; None if git lacks the commit."""
     with TemporaryDirectory() as folder:
         archive = Path(folder, "code.tar")
-        if _git(project, "archive", f"--output={archive}", commit, "pipeline", "viz") is None:
+        if git_output(project, "archive", f"--output={archive}", commit, "pipeline", "viz") is None:
             return None
         subprocess.run(["tar", "xf", archive.name], cwd=folder, check=True)
         command = [sys.executable, "-m", "pipeline", "canonical-runs", "--json"]
@@ -132,12 +133,3 @@ def _run_commit(commit: str, project: Path) -> CanonicalHashes | None:
             f"{commit[:12]}: its canonical runs fail here ({done.stderr.strip()[-200:]}); check the environment"
         )
     return CanonicalHashes(**json.loads(done.stdout))
-
-
-def _git(project: Path, *arguments: str) -> str | None:
-    """Return the output of git; None if it fails or is not installed."""
-    try:
-        done = subprocess.run(["git", *arguments], cwd=project, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return None
-    return done.stdout if done.returncode == 0 else None

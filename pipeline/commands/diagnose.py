@@ -7,7 +7,6 @@ vary too much to decide. You can also start the processes by torchrun, on any nu
 """
 
 import argparse
-import math
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -18,7 +17,7 @@ import torch
 
 from pipeline import distributed
 from pipeline.artifacts.prepared import load_prepared
-from pipeline.commands import command_parser
+from pipeline.commands import command_parser, positive_float
 from pipeline.commands.diagnosing.bottleneck import diagnose
 from pipeline.commands.diagnosing.report import diagnosis_lines
 from pipeline.commands.diagnosing.timing import Training, measure, one_rank_share, step_seconds, steps_in, trace
@@ -37,7 +36,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = command_parser("diagnose", __doc__, "params", "data", "work")
     parser.add_argument("--study", required=True)
     parser.add_argument("--batch-size", type=int, help="one of the study's batch sizes (default: the first)")
-    parser.add_argument("--seconds", type=_seconds, default=20.0, help="approximate training time (default: 20)")
+    parser.add_argument("--seconds", type=positive_float, default=20.0, help="approximate training time (default: 20)")
     parser.add_argument("--trace", type=Path, metavar="FOLDER", help="write a trace of one step of each rank here")
     # For the ranks; the launching process sets it.
     parser.add_argument("--single-rank-seconds", type=float, help=argparse.SUPPRESS)
@@ -75,12 +74,6 @@ def _single_rank_seconds(context: StageContext, world: World, arguments: argpars
     """Return the mean seconds of a step of one of `world_size` ranks while the others do nothing."""
     training = one_rank_share(_training(context, world, arguments.batch_size), world_size)
     return float(np.mean(step_seconds(training, steps_in(training, arguments.seconds / 10))))
-
-
-def _seconds(text: str) -> float:
-    if not 0 < (value := float(text)) < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return value
 
 
 def _report(context: StageContext, world: World, arguments: argparse.Namespace) -> None:

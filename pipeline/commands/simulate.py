@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.commands import command_parser
+from pipeline.commands import command_parser, positive_float
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
 from pipeline.simulator import AllReduceTiming, Job, LinkFit, fit, grid, machine
@@ -48,7 +48,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--image-size", type=_count, default=224, help="pixels (default: 224)")
     parser.add_argument("--classes", type=_count, default=1000, help="(default: 1000)")
     speed = parser.add_mutually_exclusive_group()
-    speed.add_argument("--images-per-second", type=_positive, help="training speed of one GPU of the machine")
+    speed.add_argument("--images-per-second", type=positive_float, help="training speed of one GPU of the machine")
     speed.add_argument(
         "--measure", action="store_true", help="time a step on the GPU of this machine, or on its CPU without one"
     )
@@ -59,7 +59,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--gpus", type=_count, nargs="+", help="(default: 1, 2, 4, ... nodes, up to the whole machine)")
     parser.add_argument("--algorithms", nargs="+", choices=[*ALL_REDUCE], default=["ring", "tree", "hierarchical_tree"])
     parser.add_argument(
-        "--bucket-mib", type=_positive,
+        "--bucket-mib", type=positive_float,
         help="gradients per message (default: as DDP, 1 in the first and 25 in others; for Horovod at most 128)",
     )  # fmt: skip
     parser.add_argument(
@@ -70,11 +70,11 @@ def make_parser() -> argparse.ArgumentParser:
         help="send after the backward pass, not during it; in one message without --bucket-mib",
     )  # fmt: skip
     parser.add_argument(
-        "--negotiation", type=_positive, nargs=2, metavar=("CYCLE_MS", "MESSAGE_US"),
+        "--negotiation", type=positive_float, nargs=2, metavar=("CYCLE_MS", "MESSAGE_US"),
         help="also simulate Horovod: its cycle time, and the time of its coordinator for a message",
     )  # fmt: skip
-    parser.add_argument("--examples", type=_positive, default=float(_EXAMPLES), help="images over all epochs")
-    parser.add_argument("--price-per-gpu-hour", type=_positive, help="in any currency")
+    parser.add_argument("--examples", type=positive_float, default=float(_EXAMPLES), help="images over all epochs")
+    parser.add_argument("--price-per-gpu-hour", type=positive_float, help="in any currency")
     parser.add_argument("--fit", type=Path, metavar="POINTS.json", help="measured all-reduces")
     parser.add_argument(
         "--hold-out", choices=["workers", "n_bytes"],
@@ -144,12 +144,6 @@ def _count(text: str) -> int:
     if not 1 <= (value := float(text)) < math.inf or not value.is_integer():
         raise argparse.ArgumentTypeError(f"{text} is not an integer of 1 or more")
     return int(value)
-
-
-def _positive(text: str) -> float:
-    if not 0 < (value := float(text)) < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return value
 
 
 def _at_least_1(text: str) -> float:

@@ -7,7 +7,6 @@ the next `dvc repro` restores the outputs from there. This module needs only `dv
 
 import fcntl
 import json
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from pipeline.artifacts.files import write_bytes
 from pipeline.commands.checks.environment import Finding, ok, problem
 from pipeline.errors import InputError
 from pipeline.paths import WorkPaths
-from pipeline.processes import hides_working_folder, processes_in_folder
+from pipeline.processes import git_output, hides_working_folder, processes_in_folder
 
 _RWLOCK = Path(".dvc/tmp/rwlock")
 _LOCK = Path("dvc.lock")
@@ -162,21 +161,12 @@ def _restore(lock: Path, copy: Path, *, label: str) -> str:
 
 def committed_lock(project: Path) -> bytes | None:
     """Return the content of dvc.lock in git's HEAD; None without the file or without git."""
-    return _git(project, "show", f"HEAD:./{_LOCK}")
+    return git_output(project, "show", f"HEAD:./{_LOCK}")
 
 
 def _committed_at(project: Path) -> int:
     """Return when HEAD's dvc.lock was committed, in seconds since 1970; 0 without one."""
-    return int(_git(project, "log", "-1", "--format=%ct", "--", str(_LOCK)) or 0)
-
-
-def _git(project: Path, *arguments: str) -> bytes | None:
-    """Return the output of git; None if it fails or is not installed."""
-    try:
-        answer = subprocess.run(["git", *arguments], cwd=project, capture_output=True, check=False)
-    except FileNotFoundError:
-        return None
-    return answer.stdout if answer.returncode == 0 else None
+    return int(git_output(project, "log", "-1", "--format=%ct", "--", str(_LOCK)) or 0)
 
 
 def _running_dvc(project: Path) -> list[int]:
