@@ -105,7 +105,7 @@ def _caused_by_settings(error: Exception) -> bool:
 
 
 def _check_gpu_not_shared(world: World) -> None:
-    """Check that no other process uses the GPU, which could have caused the out-of-memory error instead of the settings.
+    """Check that no other process uses the GPU, which could have caused the out-of-memory error.
 
     Raises:
         InputError: other processes, including other workers, use memory of the GPU.
