@@ -147,7 +147,7 @@ def _import_run(ours: RunCache, other: RunCache, key: RunKey, params: Params, de
 
 
 def _code_family(key: RunKey) -> str:
-    """Return the code family's name here, where the list of families may be newer than the run."""
+    """Return the code family's name here, whose list of families may be newer than the run."""
     return code_name(str(key.job.get("code")), _settings(key))
 
 

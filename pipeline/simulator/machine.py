@@ -64,7 +64,7 @@ class Machine:
         assert min(self.nodes, self.gpus_per_node) >= 1, self
 
     def placement(self, workers: int) -> tuple[int, int]:
-        """Return workers per node and nodes in use: the fewest nodes, all full where there are several.
+        """Return workers per node and nodes in use: the fewest nodes, all full if there are several.
 
         Raises:
             ValueError: the machine is too small, or the last node would be partly empty.
