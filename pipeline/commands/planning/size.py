@@ -147,7 +147,7 @@ class StudyPlan:
     threads: int | None = None
 
 
-def plan_from_ledger(params: Params, name: str, data: DataPaths, work: WorkPaths) -> StudyPlan:
+def plan_from_run_cache(params: Params, name: str, data: DataPaths, work: WorkPaths) -> StudyPlan:
     """Return what the train stage would do now, with its inputs as they are on disk.
 
     For a study with looks that has no verdict yet, count all runs that it may take.

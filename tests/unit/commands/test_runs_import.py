@@ -123,7 +123,7 @@ def test_a_cell_of_code_that_joined_a_family_later_is_filed_under_its_name(
 def test_an_import_and_a_study_keep_each_other_out(
     tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two writers of one ledger could each take the other's half-made entry for an old one."""
+    """Two writers of one run cache could each treat the other's unfinished entry as an old one."""
     monkeypatch.setattr(harness, "_LOCK_GRACE_S", 0.2)
     write_project(tmp_path, study=_STUDY, train={"simulated_workers": 2})
     work = WorkPaths(root=tmp_path / "work")
